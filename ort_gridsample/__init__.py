@@ -3,7 +3,8 @@
 # The first import: it checks the installed releases.
 from . import versions  # noqa: F401
 from .detection.records import NodeRecord
-from .dialects.table import Dialect, Spelling, add_dialect
+from .dialects.registry import add_dialect
+from .dialects.spelling import Dialect, Spelling
 from .errors import GridSampleError
 from .functions.affine import affine_grid
 from .functions.attention import deformable_attention

@@ -61,7 +61,7 @@ def inspect_model(model: Model) -> list[NodeRecord]:
         OSError: the file cannot be read.
     """
     proto = read_model(model)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         return NodeRecords(records_of(unfused(proto), native))
 
 

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 import ort_gridsample as ogs
 from compare import refusal
 from conftest import OPS
-from ort_gridsample.dialects import table
+from ort_gridsample.dialects import registry
 from paths import Array, open_native, quiet_options, running_on
 
 TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
@@ -405,8 +405,7 @@ def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
     grid: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dialect cannot describe a grid whose coordinates are planes."""
-    monkeypatch.setattr(table, "_DIALECTS", [*table._DIALECTS])
-    monkeypatch.setattr(table, "_ADDED", {*table._ADDED})
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
     ogs.add_dialect(ogs.Dialect("planes", "GridSample", "Warp", ("my.domain",), ATTRIBUTES))
     text = """<ir_version: 8, opset_import: ["": 17, "my.domain": 1]> g (float[2, 3, 4, 5] X, float[GRID] grid) =>
         (float[2, 3, 9, 2] Y) { Y = my.domain.Warp (X, grid) }"""

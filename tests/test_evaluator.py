@@ -17,7 +17,7 @@ from cases import ATTRIBUTES, RANKS, SESSION_TYPES, SHAPES, Attributes, Case, dt
 from compare import about, assert_identical, refusal
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec
-from ort_gridsample.rewriting.patch import targets
+from ort_gridsample.dialects.registry import target_names
 from paths import function_answer, open_native
 from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
 from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
@@ -166,7 +166,7 @@ def test_bodies_and_functions(graph: str) -> None:
     """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined, patched to any target."""
     if graph == "Scan" and faults.SCAN_SEES_NOTHING:
         pytest.skip("onnx's evaluator shows a Scan's body nothing from outside")
-    assert_answers_as_native(GRAPHS[graph], run, ["", *targets()])
+    assert_answers_as_native(GRAPHS[graph], run, ["", *target_names()])
 
 
 @pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])  # which OpenVINO does not read

@@ -14,7 +14,7 @@ import faults
 import ort_gridsample as ogs
 from compare import refusal
 from ort_gridsample.cli import main
-from ort_gridsample.graph.files import explaining_invalid, written_whole
+from ort_gridsample.graph.files import atomic_write, translate_errors
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.python_op import PythonOp
 from paths import running_on
@@ -182,14 +182,14 @@ def test_a_file_is_as_public_as_others_and_the_mask_stays(tmp_path: Path, monkey
     try:
         with monkeypatch.context() as patched:
             patched.setattr(os, "umask", None)
-            with written_whole(tmp_path / "model.onnx") as beside:
+            with atomic_write(tmp_path / "model.onnx") as beside:
                 beside.write_bytes(b"whole")
         assert (tmp_path / "model.onnx").stat().st_mode & 0o777 == 0o640
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)
 
-    with pytest.raises(ValueError, match="None"), written_whole(tmp_path / "model.onnx") as beside:
+    with pytest.raises(ValueError, match="None"), atomic_write(tmp_path / "model.onnx") as beside:
         raise ValueError(beside.unlink())
 
 
@@ -197,7 +197,7 @@ def test_an_error_in_an_invalid_model_says_what_is_invalid() -> None:
     invalid = one_node()
     invalid.graph.node[0].input[0] = "missing"
     sentence = r"the model is not valid \(.*missing.*\), expected an ONNX model"
-    with pytest.raises(ogs.GridSampleError, match=sentence), explaining_invalid(invalid):
+    with pytest.raises(ogs.GridSampleError, match=sentence), translate_errors(invalid):
         raise KeyError("anything")
-    with pytest.raises(KeyError), explaining_invalid(one_node()):
+    with pytest.raises(KeyError), translate_errors(one_node()):
         raise KeyError("anything")

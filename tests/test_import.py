@@ -214,9 +214,9 @@ def test_without_ops_all_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 import contextlib, io
 {BEGIN}
 from ort_gridsample.cli import main
-from ort_gridsample.rewriting.patch import targets
+from ort_gridsample.dialects.registry import target_names
 print(ogs.grid_sample(*feeds.values()).shape, len(ogs.inspect_model(model)))
-for target in targets():
+for target in target_names():
     for nodes in "all", "unsupported":
         ogs.patch_model(model, target=target, nodes=nodes)
 (placement,) = ogs.InferenceSession(model).replaced

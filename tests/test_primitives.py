@@ -23,8 +23,8 @@ from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.reference.coordinates import PADDING, Padding
 from ort_gridsample.reference.taps import MODES, Mode
 from ort_gridsample.rewriting.targets import primitives
-from ort_gridsample.rewriting.targets.expressions import Expressions, _rounded_to_float32
-from ort_gridsample.rewriting.targets.primitives import FEW_CHANNELS, Value, lower_affine_grid, lower_grid_sample
+from ort_gridsample.rewriting.targets.expressions import Expressions, _round_to_float32
+from ort_gridsample.rewriting.targets.primitives import MAX_FEW_CHANNELS, Value, lower_affine_grid, lower_grid_sample
 from ort_gridsample.rewriting.targets.runtimes import ANY, RUNTIMES
 
 #: The lowering adds up in the NumPy core's order: types are compared with it bit for bit.
@@ -112,7 +112,7 @@ def test_agrees_with_the_core(attributes):
     at = ATTRIBUTES.index(attributes)
     for r in (1, 2, 3, 4, 5) if attributes.mode != "cubic" else (1, 2, 3, 4):
         n, few, known = 1 + (at // 2 + r // 2) % 2, (at // 2 % 3 + r) % 2, (at + r) % 2 == 0
-        X, grid = arrays(r, n, 3 if few else FEW_CHANNELS + 1)
+        X, grid = arrays(r, n, 3 if few else MAX_FEW_CHANNELS + 1)
         opset = OPSETS[(at // 2 + r) % len(OPSETS)]
         with about(f"{r} axes, {n} batches, opset {opset}, {few=}, {known=}"):
             model = lowered(X, grid, attributes, opset, known)
@@ -140,8 +140,8 @@ def test_agrees_in_openvino(mode, padding_mode):
 def test_one_row_of_zeros_stands_for_those_around_a_large_image(mode):
     """It is not copied with zeros around it, and what is infinite in it does not reach what lies outside."""
     for r in FLAT if mode != "cubic" else (1, 2):  # 2,048 channels
-        least = primitives.CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r
-        c = max(least, primitives.LARGE // (2 * np.prod(FLAT[r])) + 1)
+        least = primitives.MIN_LARGE_CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r
+        c = max(least, primitives.MIN_LARGE_VALUES // (2 * np.prod(FLAT[r])) + 1)
         X, grid = np.random.default_rng(r).standard_normal((2, c, *FLAT[r]), "float32") * 9, positions(r, 2)
         X[:, 3] = np.inf
         for X_type, align_corners, tolerance in (
@@ -323,7 +323,7 @@ def test_a_runtime_s_own_form(name, r):
     runtime, without = RUNTIMES[name], WITHOUT[name]
     cases = [*enumerate(itertools.product(spec.MODES, spec.PADDING_MODES))]  # each mode with one padding of three axes
     for i, (mode, padding_mode) in cases[:: 4 if r == 3 else 1]:
-        X, grid = arrays(r, 2, FEW_CHANNELS + 1 if r == 2 else 3)
+        X, grid = arrays(r, 2, MAX_FEW_CHANNELS + 1 if r == 2 else 3)
         if padding_mode == "reflection" and "Mod" in without:  # so far out it is not exact
             grid[np.abs(grid) == np.float32(1e10)] = 20
         attributes, known = Attributes(mode, padding_mode, (i // 3 + r) % 2 == 0), (i + r) % 2 == 0
@@ -348,7 +348,7 @@ def test_rounding_to_float32_in_float64_is_that_of_a_cast():
     finite = np.concatenate([ties, -ties, np.nextafter(ties, 0), np.nextafter(ties, np.inf), below, [0, 3.4e38]])
     e = Expressions("n", 17, RUNTIMES["onnxconverter-common"])
     model = make_model(
-        e.finish(_rounded_to_float32(e, e.input("x", "float64")), "Y"), {"x": ("float64", [None])},
+        e.finish(_round_to_float32(e, e.input("x", "float64")), "Y"), {"x": ("float64", [None])},
         {"Y": ("float64", [None])}, 17,
     )  # fmt: skip
     np.testing.assert_array_equal(run(model, finite), finite.astype(np.float32).astype(np.float64))
@@ -396,7 +396,7 @@ def test_ties_in_a_runtime_s_own_form(name, length):
 
 def test_strings_in_a_runtime_s_own_form():
     attributes, grid = Attributes("nearest", "border", False), positions(2, 2)
-    for name, c in itertools.product(RUNTIMES, (3, FEW_CHANNELS + 1)):
+    for name, c in itertools.product(RUNTIMES, (3, MAX_FEW_CHANNELS + 1)):
         X = image("str", (2, c, *LENGTHS[:2]))
         answer = run(lowered(X, grid, attributes, 20, known=False, runtime=RUNTIMES[name]), X, grid)
         assert answer.tolist() == ogs.grid_sample(X, grid, *astuple(attributes)).tolist(), (name, c)

@@ -17,7 +17,7 @@ from ort_gridsample import spec
 from ort_gridsample.cli import main
 from ort_gridsample.detection.matches import records_of
 from ort_gridsample.detection.records import NOT_ASKED, columns
-from ort_gridsample.dialects.table import AttributeReference
+from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.session import forks, native
 from paths import open_native, open_session

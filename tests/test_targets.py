@@ -17,12 +17,12 @@ import ort_gridsample as ogs
 from cases import Attributes
 from compare import about, refusal
 from models import PRIMITIVES, grid_sample_model, parsed
-from ort_gridsample.dialects import table as dialects
+from ort_gridsample.dialects import registry
+from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.interop import pytorch
 from ort_gridsample.patching import TargetName
-from ort_gridsample.rewriting.patch import targets
-from ort_gridsample.rewriting.targets.lowered import _common
+from ort_gridsample.rewriting.targets.lowered import _common_shape
 from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 from paths import open_native, open_session
 from test_exported import MODELS as EXPORTED
@@ -213,7 +213,7 @@ def normalized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 #: Without the target that takes no GridSample alone, see test_attention.py.
-TARGETS = [target for target in targets() if target != "tensorrt-plugins"]
+TARGETS = [target for target in target_names() if target != "tensorrt-plugins"]
 ROUND = [target for target in TARGETS if target not in ("ai.onnx", "ai.onnx-2d", "primitives")]
 SMALL = {
     **{name: parser.parse_model(text) for name, text in GRAPHS.items() if "function" not in name},
@@ -355,8 +355,8 @@ def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int)
 
 def test_nodes_lowered_alike_share_a_function() -> None:
     """Also with those of an earlier patch; someone else's may have the name that the next one would get."""
-    assert _common([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
-    assert _common([(2, 3), None]) is _common([]) is None
+    assert _common_shape([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
+    assert _common_shape([(2, 3), None]) is _common_shape([]) is None
     samples = [ARGUMENTS, NEAREST, ARGUMENTS]
     again = model = grid_sample_model("float32", "float32", 2, samples, opset=20)
     lower = partial(ogs.patch_model, target="primitives", functions=True)
@@ -434,14 +434,16 @@ def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -
         assert [f.name for f in ogs.patch_model(written("Y = local.warp (X, G)", 20, warp)).functions] == ["warp"]
 
 
+DIALECT_ATTRIBUTES = {
+    "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+    "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+    "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+}
+
+
 def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialects, "_DIALECTS", [*dialects._DIALECTS])
-    attributes = {
-        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
-        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
-    }
-    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes, marks={"kind": ("spline",)})
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
+    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES, marks={"kind": ("spline",)})
     ogs.add_dialect(mine)
     model = sampler("Warp", "my.domain", kind="spline", order=1, outside="edge", corners=1)
     [answer] = open_session(model).run(None, feeds_of(model))
@@ -452,14 +454,30 @@ def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
     reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
     sentence = "padding_mode is 'reflection', expected 'zeros' or 'border' in mine"
     assert message_of(reflected, target="mine") == f"GridSample node 'sample0': {sentence}"
-    there = "expected one that is not a target already"
     for change, said in (
-        ({"name": "ai.onnx"}, f"name is 'ai.onnx', {there}"),
-        ({"name": "primitives"}, f"name is 'primitives', {there}"),
         ({"name": "half", "attributes": {}}, "dialect 'half': attributes is"),
         ({"name": "none", "operator": "Warp"}, "operator is 'Warp', expected 'GridSample' or 'AffineGrid'"),
     ):
         assert said in str(refusal(ogs.add_dialect, replace(mine, **change)))
+
+
+def test_add_dialect_again_replaces_the_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
+    first = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES)
+    second = replace(first, op_type="Resample")
+    ogs.add_dialect(first)
+    ogs.add_dialect(second)
+    assert [dialect for dialect in registry.dialects() if dialect.name == "mine"] == [second]
+
+
+@pytest.mark.parametrize("name", [*registry.target_names(), "unrolled", "compiled before 0.2"])
+def test_add_dialect_with_name_of_built_in_target_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
+    dialect = ogs.Dialect(name, "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES)
+    error = refusal(ogs.add_dialect, dialect)
+    assert (error.argument, error.found) == ("name", repr(name))
+    assert str(error) == f"dialect {name!r}: name is {name!r}, expected one that is not a target already"
+    assert dialect not in registry.dialects()
 
 
 def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from mypy import api
 
 import ort_gridsample as ogs
 from faults import before
+from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.patching import TargetName
-from ort_gridsample.rewriting.patch import targets
 from test_readme import REPOSITORY, blocks
 
 #: Lines of a user's program; those that end in "refused" are mistakes.
@@ -154,4 +154,4 @@ def test_a_type_checker_finds_the_types_and_all_targets() -> None:
         signature = inspect.signature(getattr(ogs, name))
         types = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
         assert inspect.Parameter.empty not in types, name
-    assert set(get_args(TargetName)) == set(targets())
+    assert set(get_args(TargetName)) == set(target_names())

@@ -23,7 +23,7 @@ from ort_gridsample.detection.decomposed import SIZES, Search, _shapes
 from ort_gridsample.detection.matches import records_of
 from ort_gridsample.detection.records import Value
 from ort_gridsample.graph.scope import Names, opset_of, scopes
-from ort_gridsample.graph.use_def import UseDef, dead
+from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
 from ort_gridsample.session import native
 from paths import Open, open_compiled, open_native, open_patched_file, open_session
@@ -455,7 +455,7 @@ def test_lengths_that_nobody_says_are_told_apart() -> None:
 
 def test_what_a_replacement_reads_is_not_dead() -> None:
     (scope,) = scopes(parsed("g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"))
-    assert [dead(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
+    assert [unread_nodes(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
 
 
 def test_positions_that_are_tried_tell_kinds_apart() -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import onnxruntime
 
 from .. import spec
-from ..dialects.table import COMPILED, FUSED, dialects
+from ..dialects.registry import dialects
+from ..dialects.table import COMPILED, FUSED
 from ..functions.cores import get_core
 from ..reference.arrays import Array
 from ..session.native import quiet_options

@@ -14,7 +14,6 @@ import onnxruntime
 from .. import spec
 from ..errors import GridSampleError
 from ..functions.operators import affine_grid
-from ..graph.files import written_whole
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
 from . import runners

@@ -9,7 +9,7 @@ from itertools import groupby
 import onnxruntime
 
 from ..detection.records import columns
-from ..dialects.table import AttributeReference
+from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..session.accelerators import Accelerators, providers_before_cpu

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import GridSampleError
-from ..graph.files import written_whole
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
 from . import inputs, output, runners

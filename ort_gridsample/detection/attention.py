@@ -14,9 +14,9 @@ from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..dialects.table import operator_types
+from ..dialects.registry import operator_types
 from ..graph.scope import OUTSIDE
-from ..graph.use_def import MOST_NODES, UseDef, dead
+from ..graph.use_def import MAX_NODES, UseDef, unread_nodes
 from ..inference.lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
 from ..inference.types import Inference
 from ..spec import FLOATS
@@ -106,7 +106,7 @@ def quantization_between(use_def: UseDef, sample: NodeRecord) -> str:
             if not use_def.is_op(reader, _BEFORE_SUMS):
                 continue
             output = use_def.scope.outputs[reader][0]
-            if output not in seen and len(seen) < MOST_NODES:
+            if output not in seen and len(seen) < MAX_NODES:
                 seen.add(output)
                 node_name = use_def.nodes[reader].name or f"({output})"
                 first = quantizing or (node_name if op_type == "QuantizeLinear" else "")
@@ -127,7 +127,7 @@ def _sums(use_def: UseDef) -> Iterator[int]:
 def read_values(use_def: UseDef) -> Iterator[str]:
     """The values around sums of products that may be looked at, whose types must be known."""
     sums = [use_def.nodes[index] for index in _sums(use_def)]
-    yield from use_def.led_from([node.input[0] for node in sums], _INSIDE, operator_types())
+    yield from use_def.backward_closure([node.input[0] for node in sums], _INSIDE, operator_types())
     for node in sums:
         yield node.output[0]
         for at in _moving(use_def, node.output[0]):
@@ -359,13 +359,13 @@ class _Walk:
         self._nodes |= samples | late
         read_here = [name for at in self._nodes for name in self._use_def.scope.inputs[at]]
         # What computes the shapes of those that rearrange, and Constants.
-        makers = map(self._use_def.makers.get, self._use_def.led_from(read_here, _OF_SHAPES))
+        makers = map(self._use_def.makers.get, self._use_def.backward_closure(read_here, _OF_SHAPES))
         self._nodes |= {at for at in makers if at is not None and self._use_def.is_op(at, _OF_SHAPES)}
-        unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
+        unread = unread_nodes(self._use_def, late | samples, {output, *read}, self._nodes)
         made = (name for at in late for name in self._use_def.scope.outputs[at] if name and name != output)
         if not all(self._use_def.scope.readers.get(name, set()) <= late | samples | unread for name in made):
             return None
-        return {*late, *dead(self._use_def, late | unread, {output, *read}, samples)}
+        return {*late, *unread_nodes(self._use_def, late | unread, {output, *read}, samples)}
 
     def _common(
         self, levels: Sequence[_Place], counts: Sequence[int | None], fits: Callable[[_Place], bool]

@@ -26,7 +26,7 @@ from ..dialects.table import AttributeValue
 from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
-from ..graph.use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
+from ..graph.use_def import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, UseDef
 from ..inference.types import Inference, Probe, Value
 from ..reference import affine, sampler
 from ..reference.arrays import Array
@@ -116,7 +116,7 @@ class Search:
         kept = [each for output, each in by_output.items() if uses[use_def.makers[output]] == 1]
         while True:
             nodes = {index for each in kept for index in each.subgraph.nodes}
-            private = [each for each in kept if not use_def.leaks(each.subgraph, nodes)]
+            private = [each for each in kept if not use_def.is_read_outside(each.subgraph, nodes)]
             if len(private) == len(kept):
                 return kept
             kept = private
@@ -148,12 +148,12 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
         if use_def.is_op(index, GATHERS) and len(inputs) == 2 and inputs[1] in use_def.makers:
             roundings = use_def.indices(use_def.nodes[index])
             if roundings:
-                groups.setdefault((roundings, use_def.behind(inputs[0])[-1]), []).append(index)
+                groups.setdefault((roundings, use_def.trace_layout(inputs[0])[-1]), []).append(index)
     for (roundings, _), gathers in groups.items():
-        behind = [use_def.behind(use_def.nodes[index].input[0]) for index in gathers]
+        behind = [use_def.trace_layout(use_def.nodes[index].input[0]) for index in gathers]
         X = [name for name in behind[0] if all(name in others for others in behind)]
-        outputs = [*islice(use_def.post_dominators(gathers), MOST_ENDS)]
-        grids = [*islice(use_def.dominators(outputs[0], gathers, roundings), MOST_ENDS)] if X and outputs else []
+        outputs = [*islice(use_def.post_dominators(gathers), MAX_CANDIDATES)]
+        grids = [*islice(use_def.dominators(outputs[0], gathers, roundings), MAX_CANDIDATES)] if X and outputs else []
         if grids:
             yield _Candidate("GridSample", outputs[::-1], (X, grids))
 
@@ -170,9 +170,9 @@ def _grids(use_def: UseDef) -> Iterator[_Candidate]:
         for base in filter(may_be_base, held or inputs):
             theta = inputs[base == inputs[0]]
             if use_def.is_op(index, (op_type,)) and use_def.kind(theta) == "data":
-                outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
+                outputs = [*islice(use_def.post_dominators([index]), MAX_CANDIDATES)]
                 if outputs:
-                    yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
+                    yield _Candidate("AffineGrid", outputs[::-1], (use_def.trace_layout(theta),))
 
 
 def _may_be_base(use_def: UseDef, name: str) -> bool:
@@ -184,7 +184,7 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
     if name in use_def.makers:
         if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
             return False
-        name = use_def.behind(name)[-1]
+        name = use_def.trace_layout(name)[-1]
         if name in use_def.makers:
             return True
         tensor = use_def.scope.held(name)

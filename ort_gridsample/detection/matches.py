@@ -11,12 +11,10 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects import table
 from ..dialects.table import (
     ATTENTION,
     DECOMPOSED,
     DOMAIN,
-    PARTS,
     SET_ASIDE,
     AttentionNode,
     AttributeValue,
@@ -88,7 +86,7 @@ def find(
     onnxruntime runs the nodes. What is ``decomposed``, what can be ``fused``, and deformable ``attention`` are looked
     for where they say so.
     """
-    functions, op_types = {function_key(function) for function in model.functions}, table.operator_types()
+    functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     search = Search(found if decomposed else (), probe)
     concerned, values, searched = list[tuple[UseDef, list[int]]](), dict[int, list[str]](), search.values
     for scope in found:
@@ -98,7 +96,7 @@ def find(
             concerned.append((use_def := UseDef(scope), positions))
             if fused:
                 grids = (name for at in positions for name in scope.inputs[at][1:2])
-                wanted = [*use_def.led_from([*wanted, *grids], RULES)]
+                wanted = [*use_def.backward_closure([*wanted, *grids], RULES)]
             if wanted := [*wanted, *(read_values(use_def) if attention else ())]:
                 values[id(scope)] = wanted
     inference, names = Inference(model, found, probe, values), Names(model)
@@ -106,7 +104,7 @@ def find(
     for use_def, positions in concerned:
         scope, matches = use_def.scope, list[Match]()
         for index in positions:
-            dialect = table.dialect_of(scope.nodes[index], scope.opsets, functions)
+            dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
@@ -150,7 +148,7 @@ def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
 def _part(scope: Scope, output: str, operator: str, **known: Any) -> NodeRecord:
     """The record of what is decomposed in ``scope``, and computes ``output`` as a node of the ``operator`` would."""
     name, opset = scope.nodes[scope.makers[output]].name or f"({output})", scope.opsets.get("", 0)
-    what = operator, operator, DECOMPOSED, opset, PARTS[operator]
+    what = operator, operator, DECOMPOSED, opset, DECOMPOSED_DIALECTS[operator]
     return NodeRecord(scope.path, name, *what, **known, output=output, reason="")
 
 
@@ -202,7 +200,7 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
     for position, argument in enumerate(contract.inputs if contract else spec.newest(dialect.operator).types):
-        size = table.constant_size(node, dialect, argument)
+        size = constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and size is None else ""
         constant = scope.constant(value) if value else size
         values[argument] = value
@@ -222,10 +220,10 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
         attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:
         unreadable = error
-    spelled = table.standard(dialect.operator, opset) if aside else dialect
+    spelled = standard(dialect.operator, opset) if aside else dialect
     what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
     record = NodeRecord(scope.path, name, *what, error=unreadable)
-    declared = scope.declared_shape(output) if table.is_added(dialect) else None
+    declared = scope.declared_shape(output) if is_added(dialect) else None
     record = replace(record, error=fault_of(record, node, declared))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))

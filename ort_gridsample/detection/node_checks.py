@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from .. import spec
-from ..dialects.table import ATTENTION, attention_node
+from ..dialects.registry import attention_node
+from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of

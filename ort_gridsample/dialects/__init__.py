@@ -1,1 +1,1 @@
-"""The table of all spellings of the operators, and their translation to the standard's attributes."""
+"""The spellings of the operators in the standard and elsewhere, and their translation."""

@@ -1,4 +1,4 @@
-"""ONNX's numbers for the element types of the table."""
+"""ONNX's numbers of the element types in :data:`ort_gridsample.spec.TYPES`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..spec import TYPES
 
 
 def elem_type(type_name: str) -> int:
-    """ONNX's number for a type of :data:`ort_gridsample.spec.TYPES`."""
+    """Return ONNX's number of a type, by its name in :data:`ort_gridsample.spec.TYPES`."""
     return int(TensorProto.DataType.Value(TYPES[type_name].onnx.upper()))
 
 
 def type_of(number: int) -> str | None:
-    """The type of :data:`ort_gridsample.spec.TYPES` that is ONNX's ``number``; None where it is none of them."""
+    """Return the name of the type with ONNX's ``number``; None if the table has none."""
     return next((name for name in TYPES if elem_type(name) == number), None)

@@ -1,4 +1,4 @@
-"""Model files: reading them, and writing them whole or not at all."""
+"""Model files: read them, and write them atomically."""
 
 from __future__ import annotations
 
@@ -22,12 +22,22 @@ from .scope import TENSORS, Scope, scopes
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
 
+#: The numbers of fields of a serialized ModelProto.
+_OPSET_IMPORT = 8
+_FUNCTIONS = 25
+#: Wire type -> the length of a field of fixed length.
+_FIXED_LENGTHS = {1: 8, 5: 4}
+
 
 def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
-    """``model`` itself, or what these bytes or that path hold, of a path with or without its external data.
+    """Return the model that ``model`` is or contains.
+
+    Args:
+        model: a model, which is returned as it is; the bytes of a model; or a path.
+        external_data: whether the external data of a model at a path is loaded.
 
     Raises:
-        GridSampleError: the file is not an ONNX model, or its external data lies outside its folder.
+        GridSampleError: the file is not an ONNX model, or has external data outside its folder.
         OSError: the file cannot be read.
     """
     if isinstance(model, onnx.ModelProto):
@@ -35,31 +45,42 @@ def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
     if isinstance(model, bytes):
         return _parsed(model, "model", "the model")
     if not isinstance(model, (str, PathLike)):
-        raise GridSampleError("model", "model", f"of type {type(model).__name__}", "a ModelProto, bytes or a path")
+        found = f"of type {type(model).__name__}"
+        raise GridSampleError("model", "model", found, "a ModelProto, bytes or a path")
     proto = _parsed(Path(model).read_bytes(), os.fspath(model), "the file")
-    if external_data and (folder := follow_links(proto, model)) is not None:
-        onnx.load_external_data_for_model(proto, folder)
+    if external_data:
+        folder = follow_links(proto, model)
+        if folder is not None:
+            onnx.load_external_data_for_model(proto, folder)
     return proto
 
 
 def _parsed(data: bytes, where: str, argument: str) -> onnx.ModelProto:
+    """Return the model that ``data`` contains.
+
+    Raises:
+        GridSampleError: the data is not an ONNX model; the error has ``where`` and ``argument``.
+    """
     try:
         proto = onnx.ModelProto.FromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:  # the latter by protobuf in pure Python
-        raise GridSampleError(where, argument, f"not readable as protobuf ({error})", "an ONNX model") from None
+    except (DecodeError, UnicodeDecodeError) as error:  # protobuf in pure Python raises the latter
+        found = f"not readable as protobuf ({error})"
+        raise GridSampleError(where, argument, found, "an ONNX model") from None
     if not proto.HasField("graph"):
         raise GridSampleError(where, argument, "without a graph", "an ONNX model")
     return proto
 
 
-#: Fields of a serialized ModelProto, and how long the number is that follows a field of fixed length.
-_OPSET_IMPORT, _FUNCTIONS, _FIXED = 8, 25, {1: 8, 5: 4}
-
-
 def imported_domains(model: bytes | str | PathLike[str]) -> frozenset[str] | None:
-    """The domains that a serialized model, or the model in a file, and its functions import.
+    """Return the domains that a serialized model and its functions import.
 
-    The graph is not read, so that this takes the same time for models of any size. None: the file is not an ONNX model.
+    The graph is not read, so that this takes the same time for models of any size.
+
+    Args:
+        model: the bytes of a model, or a path.
+
+    Returns:
+        The domains; None if the file is not an ONNX model.
 
     Raises:
         OSError: the file cannot be read.
@@ -81,7 +102,9 @@ def imported_domains(model: bytes | str | PathLike[str]) -> frozenset[str] | Non
 
 
 def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """The number and the length of each field of a serialized message; the caller reads or skips what it contains.
+    """Yield the number and the length of each field of a serialized message that has a length.
+
+    The caller reads or skips the content of the field.
 
     Raises:
         EOFError: the file ends within a field.
@@ -94,14 +117,19 @@ def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
             _varint(file, file.read(1))
         elif wire_type == 2:
             yield key >> 3, _varint(file, file.read(1))
-        elif wire_type in _FIXED:
-            file.seek(_FIXED[wire_type], os.SEEK_CUR)
+        elif wire_type in _FIXED_LENGTHS:
+            file.seek(_FIXED_LENGTHS[wire_type], os.SEEK_CUR)
         else:
             raise ValueError(f"wire type {wire_type}")
 
 
 def _varint(file: BinaryIO, first: bytes) -> int:
-    """The integer that begins with the byte ``first``, seven bits in each byte."""
+    """Return the integer that begins with the byte ``first``, with seven bits in each byte.
+
+    Raises:
+        EOFError: the file ends within the integer.
+        ValueError: the integer is too long.
+    """
     value = 0
     for shift in range(0, 70, 7):
         byte = first if shift == 0 else file.read(1)
@@ -114,10 +142,11 @@ def _varint(file: BinaryIO, first: bytes) -> int:
 
 
 @contextmanager
-def explaining_invalid(model: onnx.ModelProto) -> Iterator[None]:
-    """Let what fails inside say so where that is because ``model`` is not valid.
+def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
+    """Replace errors that an invalid ``model`` causes by a GridSampleError that says so.
 
-    Nothing is checked before: most damage does not concern the nodes that this package looks at.
+    The model is checked only after an error, because most faults do not affect the nodes that this
+    package reads.
     """
     try:
         yield
@@ -132,70 +161,120 @@ def explaining_invalid(model: onnx.ModelProto) -> Iterator[None]:
                 fault = " ".join(str(complaint).split())
             else:
                 raise
-        raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
+        found = f"not valid ({fault})"
+        raise GridSampleError("model", "the model", found, "an ONNX model") from error
 
 
 @contextmanager
-def written_whole(path: str | PathLike[str]) -> Iterator[Path]:
-    """A new file beside ``path`` to write to: it takes ``path``'s place at the end, or goes away on an error.
+def atomic_write(path: str | PathLike[str]) -> Iterator[Path]:
+    """Yield a new file in the folder of ``path``, which replaces ``path`` at the end.
+
+    The new file is removed if an error is raised.
 
     Raises:
-        OSError: the file cannot be written; it names ``path``.
+        OSError: the file cannot be written; the error names ``path``.
     """
-    target, beside = Path(path), None
+    target = Path(path)
+    temporary = None
     try:
         new = target.parent / f".{target.name}.{secrets.token_hex(4)}{target.suffix}"
-        new.touch(exist_ok=False)  # as public as the system makes any: tempfile's are private
-        beside = new
-        yield beside
-        beside.replace(target)
+        new.touch(exist_ok=False)  # with the default permissions; those of tempfile are private
+        temporary = new
+        yield temporary
+        temporary.replace(target)
     except BaseException as error:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and (not beside or error.filename in (None, str(beside))):
-            raise OSError(error.errno, error.strerror, str(target)) from error
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno:
+            is_of_new_file = temporary is None or error.filename in (None, str(temporary))
+            if is_of_new_file:
+                raise OSError(error.errno, error.strerror, str(target)) from error
         raise
 
 
-def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data_of: str | PathLike[str]) -> list[Path]:
-    """Write ``model`` to ``path``, with its external data beside it, and return the files that were copied for that.
+def write_model(
+    model: onnx.ModelProto,
+    path: str | PathLike[str],
+    external_data_of: str | PathLike[str],
+) -> list[Path]:
+    """Write ``model`` to ``path``, and its external data to the same folder.
 
-    ``external_data_of`` is the path that the model was read from; in the same folder its data serves both. Locations
-    that lead out of that folder and back lose the detour, in ``model`` too.
+    Args:
+        model: the model. Locations that lead out of its folder and back are shortened.
+        path: the path to write to.
+        external_data_of: the path that the model was read from. If it is in the folder of
+            ``path``, both models use the same external data.
+
+    Returns:
+        The files of external data that were copied.
 
     Raises:
-        GridSampleError: a location of external data is not inside the model's folder, or another file is in its place.
+        GridSampleError: a location of external data is not inside the model's folder, or another
+            file is in its place.
         OSError: a file cannot be read or written.
     """
-    out, source = Path(path).resolve(), Path(external_data_of).parent.resolve()
-    entries = list(locations(model))
-    files, copies = _files(entries, external_data_of), dict[Path, Path]()
-    for entry in entries:
-        data = files[entry.value]
-        entry.value = Path(os.path.relpath(source / entry.value, source)).as_posix()
-        beside = out.parent / entry.value
-        # onnxruntime reads no file outside the model's folder.
-        fits = beside.resolve() != out and data != out and beside.resolve().is_relative_to(out.parent)
-        there = beside if beside.exists() else copies.setdefault(beside, data)
-        if not fits or not (there.samefile(data) or filecmp.cmp(data, there, shallow=False)):
-            found, expected = f"in the way of {beside}", "no other file, or link to one, there"
-            raise GridSampleError(str(path), "external data", found, expected)
+    copies = _external_data_to_copy(model, path, external_data_of)
     with ExitStack() as undo:
-        for beside, data in copies.items():
-            beside.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(beside) as file:
+        for copy, data in copies.items():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(copy) as file:
                 shutil.copyfile(data, file)
-            undo.callback(beside.unlink, missing_ok=True)
-        with written_whole(path) as file:
+            undo.callback(copy.unlink, missing_ok=True)
+        with atomic_write(path) as file:
             file.write_bytes(model.SerializeToString())
         undo.pop_all()
     return list(copies)
 
 
-def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Sequence[Scope] = ()) -> str | None:
-    """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
+def _external_data_to_copy(
+    model: onnx.ModelProto,
+    path: str | PathLike[str],
+    external_data_of: str | PathLike[str],
+) -> dict[Path, Path]:
+    """Return new file -> file of external data, as :func:`write_model` copies them.
 
-    None is returned where it has no external data. ``found`` are the model's scopes, where they are known.
+    The locations of ``model`` are shortened.
+    """
+    out = Path(path).resolve()
+    source_folder = Path(external_data_of).parent.resolve()
+    entries = list(locations(model))
+    files = _external_files(entries, external_data_of)
+    copies: dict[Path, Path] = {}
+    for entry in entries:
+        data = files[entry.value]
+        location = os.path.relpath(source_folder / entry.value, source_folder)
+        entry.value = Path(location).as_posix()
+        copy = out.parent / entry.value
+        # onnxruntime reads no file outside the model's folder.
+        is_inside = copy.resolve().is_relative_to(out.parent)
+        is_free = copy.resolve() != out and data != out
+        content = copy if copy.exists() else copies.setdefault(copy, data)
+        is_possible = is_inside and is_free
+        if not is_possible or not _have_same_content(data, content):
+            found = f"in the way of {copy}"
+            expected = "no other file, or link to one, there"
+            raise GridSampleError(str(path), "external data", found, expected)
+    return copies
+
+
+def _have_same_content(file: Path, other: Path) -> bool:
+    return other.samefile(file) or filecmp.cmp(file, other, shallow=False)
+
+
+def follow_links(
+    model: onnx.ModelProto,
+    path: str | PathLike[str],
+    found: Sequence[Scope] = (),
+) -> str | None:
+    """Resolve links in the locations of a model's external data.
+
+    Args:
+        model: the model at ``path``; its locations are changed.
+        path: the path of the model.
+        found: the scopes of ``model`` if they are known.
+
+    Returns:
+        The folder that the new locations are relative to; None if there is no external data.
 
     Raises:
         GridSampleError: a location is not inside the model's folder.
@@ -203,40 +282,66 @@ def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Seque
     entries = list(locations(model, found))
     if not entries:
         return None
-    files, folders = _files(entries, path), _folders(path)
-    folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
+    files = _external_files(entries, path)
+    folders = _folders(path)
+    folder = folders[0]
+    for candidate in reversed(folders):
+        if all(file.is_relative_to(candidate) for file in files.values()):
+            folder = candidate
     for entry in entries:
         entry.value = os.path.relpath(files[entry.value], folder)
     return str(folder)
 
 
-def _files(entries: Iterable[onnx.StringStringEntryProto], path: str | PathLike[str]) -> dict[str, Path]:
-    """Location -> the file there, without links, of the external data of the model at ``path``."""
-    folders, files = _folders(path), {}
+def _external_files(
+    entries: Iterable[onnx.StringStringEntryProto],
+    path: str | PathLike[str],
+) -> dict[str, Path]:
+    """Return location -> file, without links, of the external data of the model at ``path``.
+
+    Raises:
+        GridSampleError: a location is not inside the model's folder.
+    """
+    folders = _folders(path)
+    files = {}
     for location in dict.fromkeys(entry.value for entry in entries):
         try:
             files[location] = (Path(path).parent / location).resolve()
             is_inside = any(files[location].is_relative_to(folder) for folder in folders)
-        except (OSError, RuntimeError, ValueError):  # links in a circle, or no name for a file
+        except (OSError, RuntimeError, ValueError):  # links in a circle, or not a file name
             is_inside = False
         if not is_inside:
-            raise GridSampleError(str(path), "external data", f"at {location!r}", "a file in the model's folder")
+            found = f"at {location!r}"
+            expected = "a file in the model's folder"
+            raise GridSampleError(str(path), "external data", found, expected)
     return files
 
 
 def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
-    """The folder that ``path`` is in, and the one of the file that it leads to: a hub's cache is made of links."""
+    """Return the folder of ``path``, and the folder of the file that it links to.
+
+    They differ in the cache of a model hub, which is made of links.
+    """
     return Path(path).parent.resolve(), Path(path).resolve().parent
 
 
-def locations(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> Iterator[onnx.StringStringEntryProto]:
-    """Where tensors of ``model`` say in which files, relative to its folder, their data lies."""
+def locations(
+    model: onnx.ModelProto,
+    found: Sequence[Scope] = (),
+) -> Iterator[onnx.StringStringEntryProto]:
+    """Yield the locations of external data, relative to the model's folder.
+
+    Args:
+        model: the model.
+        found: the scopes of ``model`` if they are known.
+    """
     tensors: list[onnx.TensorProto] = []
     for scope in found or scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
-        for attribute in (each for index in scope.holders(TENSORS) for each in scope.nodes[index].attribute):
-            tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
+        for index in scope.holders(TENSORS):
+            for attribute in scope.nodes[index].attribute:
+                tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (entry for entry in tensor.external_data if entry.key == "location")

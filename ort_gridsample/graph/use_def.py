@@ -1,6 +1,7 @@
 """Use-def chains of one list of nodes, and its subgraphs that compute one value from a few others.
 
-They are found by following values, never by names; which operator a subgraph computes is tried in :mod:`.decomposed`.
+Subgraphs are found by following values, never by names. Which operator a subgraph computes is
+tested in :mod:`ort_gridsample.detection.decomposed`.
 """
 
 from __future__ import annotations
@@ -16,37 +17,90 @@ import onnx
 
 from .scope import OUTSIDE, Scope, domain_of
 
-#: Operators that move the elements of their first input.
+#: Operators that rearrange, repeat or cast the elements of their first input.
 LAYOUT = frozenset(
-    ("Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+    (
+        "Cast",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    )
 )
-
 #: Operators of which a chain is linear in one input.
 LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
-#: Operators for coordinates, indices, weights and shapes: deterministic, and without side effects.
+#: Operators for coordinates, indices, weights and shapes: deterministic, without side effects.
 ARITHMETIC = LINEAR | {
-    *("Abs", "And", "BitwiseAnd", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather"),
-    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Neg", "Not", "Or", "Pow", "Range"),
-    *("Reciprocal", "ReduceProd", "Round", "Shape", "Sign", "Size", "Split", "Sqrt", "Xor"),
+    "Abs",
+    "And",
+    "BitwiseAnd",
+    "Ceil",
+    "Clip",
+    "Constant",
+    "ConstantOfShape",
+    "Div",
+    "Equal",
+    "Floor",
+    "Gather",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Min",
+    "Mod",
+    "Neg",
+    "Not",
+    "Or",
+    "Pow",
+    "Range",
+    "Reciprocal",
+    "ReduceProd",
+    "Round",
+    "Shape",
+    "Sign",
+    "Size",
+    "Split",
+    "Sqrt",
+    "Xor",
 }
 
 GATHERS = ("Gather", "GatherElements", "GatherND")
 ROUNDINGS = ("Floor", "Round")
-#: The operators in a subgraph, those that rearrange values, and those between a rounding and the indices it makes.
-_IN_SUBGRAPHS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
-_BEHIND_ROUNDINGS = ARITHMETIC - {*ROUNDINGS, "Shape", "Size"}
-#: The most nodes of a subgraph, and the most values that are tried as its output, or as one of its inputs.
-MOST_NODES, MOST_ENDS = 4096, 20
-#: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
+#: Operators whose output depends on the shape of their input only.
+_SHAPES = ("Shape", "Size")
+#: The operators in a subgraph.
+_IN_SUBGRAPHS = ARITHMETIC.union(GATHERS)
+#: The operators that rearrange values.
+_REARRANGING = LAYOUT | {"Concat"}
+#: The operators between a rounding and the indices that come from it.
+_AFTER_ROUNDINGS = ARITHMETIC - {*ROUNDINGS, *_SHAPES}
+#: The maximum number of nodes of a subgraph.
+MAX_NODES = 4096
+#: The maximum number of values that are tried as an output, or as one input, of a subgraph.
+MAX_CANDIDATES = 20
+#: What a value depends on: the model alone, the shapes of inputs as well, or the values of inputs.
 Kind = Literal["constant", "shape", "data"]
-_KINDS: tuple[Kind, ...] = "data", "shape", "constant"
+#: From the strongest dependency to the weakest.
+_KINDS: tuple[Kind, ...] = ("data", "shape", "constant")
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Nodes, by their positions in order, that compute ``output`` from ``inputs``, ``constants`` and shapes.
+    """Nodes that compute one value from a few others.
 
-    Of the values ``shapes`` they read the shapes alone.
+    Attributes:
+        output: the value.
+        inputs: the values that it is computed from.
+        shapes: other values of which only the shapes are read.
+        nodes: the positions of the nodes, in order.
+        constants: the constants that the nodes read.
     """
 
     output: str
@@ -57,137 +111,198 @@ class Subgraph:
 
 
 class UseDef:
-    """The use-def chains of ``scope``: which node makes a value, and which read it."""
+    """The use-def chains of ``scope``: which node makes a value, and which nodes read it."""
 
     def __init__(self, scope: Scope) -> None:
-        self.scope, self.nodes, self.makers = scope, scope.nodes, scope.makers
+        self.scope = scope
+        self.nodes = scope.nodes
+        self.makers = scope.makers
         self._kinds: dict[str, Kind] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
         """Whether the node at a position is one of ONNX's operators ``op_types``.
 
-        It has an output then and, unless it is a Constant, an input.
+        If it is, it has an output and, unless it is a Constant, an input.
         """
         scope = self.scope
-        if scope.op_types[index] not in op_types or (scope.domains != {""} and domain_of(self.nodes[index].domain)):
+        if scope.op_types[index] not in op_types:
             return False
-        made, read = scope.outputs[index], scope.inputs[index]
-        return bool(made and made[0] and (scope.op_types[index] == "Constant" or (read and read[0])))
+        if scope.domains != {""} and domain_of(self.nodes[index].domain):
+            return False
+        outputs = scope.outputs[index]
+        if not outputs or not outputs[0]:
+            return False
+        inputs = scope.inputs[index]
+        return scope.op_types[index] == "Constant" or bool(inputs and inputs[0])
 
-    def led_from(self, names: Iterable[str], op_types: Collection[str], others: Collection[str] = ()) -> Iterator[str]:
-        """``names``, and all values that nodes of these types, or of ``others`` in any domain, may make them of."""
-        todo = list(dict.fromkeys(names))
-        seen = set(todo)
-        for name in todo:  # grows while it is walked
+    def backward_closure(
+        self,
+        names: Iterable[str],
+        op_types: Collection[str],
+        any_domain_types: Collection[str] = (),
+    ) -> Iterator[str]:
+        """Yield ``names``, and all values that they may be computed from.
+
+        Args:
+            names: values.
+            op_types: the ONNX operators that are followed.
+            any_domain_types: the types of nodes, in any domain, that are followed as well.
+        """
+        pending = list(dict.fromkeys(names))
+        seen = set(pending)
+        for name in pending:  # grows while it is iterated
             yield name
             maker = self.makers.get(name)
-            if maker is not None and (self.is_op(maker, op_types) or self.scope.op_types[maker] in others):
-                more = (*self.scope.inputs[maker], *self.scope.outputs[maker])
-                todo += dict.fromkeys(each for each in more if each and each not in seen)
-                seen.update(more)
+            if maker is None:
+                continue
+            is_of_any_domain = self.scope.op_types[maker] in any_domain_types
+            if self.is_op(maker, op_types) or is_of_any_domain:
+                values = (*self.scope.inputs[maker], *self.scope.outputs[maker])
+                pending += dict.fromkeys(value for value in values if value and value not in seen)
+                seen.update(values)
 
     def kind(self, name: str) -> Kind:
-        """The dependencies of the value ``name``."""
-        todo = [] if name in self._kinds else [name]
-        while todo:  # no recursion, however long the chain of nodes
-            index = self.makers.get(todo[-1])
+        """Return what the value ``name`` depends on."""
+        # A stack, because a chain of nodes can be longer than Python's limit of recursion.
+        pending = [] if name in self._kinds else [name]
+        while pending:
+            index = self.makers.get(pending[-1])
             if index is None:
-                kind: Kind = "data" if self.scope.held(todo[-1]) is None else "constant"
+                is_known = self.scope.held(pending[-1]) is not None
+                kind: Kind = "constant" if is_known else "data"
             elif not self.is_op(index, ARITHMETIC):
                 kind = "data"
-            elif self.scope.op_types[index] in ("Shape", "Size"):
+            elif self.scope.op_types[index] in _SHAPES:
                 kind = "shape"
             else:
-                read = [each for each in self.scope.inputs[index] if each]
-                # What a node reads before another makes it, in a model that is not valid, is data.
-                kinds = [self._kinds.get(each) if self.makers.get(each, OUTSIDE) < index else "data" for each in read]
-                if None in kinds and "data" not in kinds:
-                    todo.append(read[kinds.index(None)])
+                kinds, unknown = self._input_kinds(index)
+                if unknown and "data" not in kinds:
+                    pending.append(unknown[0])
                     continue
-                kind = next((each for each in _KINDS if each in kinds), "constant")
-            self._kinds[todo.pop()] = kind
+                kind = next((kind for kind in _KINDS if kind in kinds), "constant")
+            self._kinds[pending.pop()] = kind
         return self._kinds[name]
 
+    def _input_kinds(self, index: int) -> tuple[set[Kind], list[str]]:
+        """Return the known kinds of a node's inputs, and the inputs whose kinds are not known."""
+        kinds = set[Kind]()
+        unknown = []
+        for name in self.scope.inputs[index]:
+            if not name:
+                continue
+            if self.makers.get(name, OUTSIDE) >= index:
+                kinds.add("data")  # the model is not valid: the value is made after it is read
+            elif name in self._kinds:
+                kinds.add(self._kinds[name])
+            else:
+                unknown.append(name)
+        return kinds, unknown
+
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
-        """The positions of the roundings that the indices of a Gather come from; empty if they depend on other data."""
-        found = set()
-        for count, name in enumerate(self.led_from(node.input[1:2], _BEHIND_ROUNDINGS)):
+        """Return the positions of the roundings that the indices of a Gather come from.
+
+        The result is empty if the indices depend on other data.
+        """
+        roundings = set()
+        sources = self.backward_closure(node.input[1:2], _AFTER_ROUNDINGS)
+        for count, name in enumerate(sources):
             maker = self.makers.get(name)
             if maker is None:
                 if self.kind(name) == "data":
                     return frozenset()
-            elif count > MOST_NODES or not self.is_op(maker, ARITHMETIC):
+            elif count > MAX_NODES or not self.is_op(maker, ARITHMETIC):
                 return frozenset()
             elif self.scope.op_types[maker] in ROUNDINGS:
-                found.add(maker)
-        return frozenset(found)
+                roundings.add(maker)
+        return frozenset(roundings)
 
-    def behind(self, name: str) -> list[str]:
-        """``name``, and the values of which it is a rearrangement, nearest first."""
-        found = [name]
-        while len(found) < MOST_ENDS:
-            maker = self.makers.get(found[-1])
-            if maker is None or not self.is_op(maker, _MOVES):
+    def trace_layout(self, name: str) -> list[str]:
+        """Return ``name`` and the values that it is a rearrangement of, nearest first."""
+        values = [name]
+        while len(values) < MAX_CANDIDATES:
+            maker = self.makers.get(values[-1])
+            if maker is None or not self.is_op(maker, _REARRANGING):
                 break
-            read = self.scope.inputs[maker]
-            data = [each for each in read if each and self.kind(each) == "data"] or [read[0]]
+            inputs = self.scope.inputs[maker]
+            data = [value for value in inputs if value and self.kind(value) == "data"]
             if self.scope.op_types[maker] == "Concat" and len(data) > 1:
                 break
-            found.append(data[0])
-        return found
+            values.append(data[0] if data else inputs[0])
+        return values
 
     def post_dominators(self, starts: Collection[int]) -> Iterator[str]:
-        """Post-dominators of the nodes ``starts`` along linear operators, nearest first."""
-        waiting, open_ = set(starts), Counter[str]()
-        known, todo = set(starts), sorted(starts)
-        while todo:
-            index = heappop(todo)
-            read = {name for name in self.scope.inputs[index] if name in open_}
-            if index in waiting:
-                waiting.discard(index)
+        """Yield post-dominators of the nodes ``starts`` along linear operators, nearest first.
+
+        A value is a post-dominator if everything that depends on the starts is computed from it.
+        """
+        unvisited_starts = set(starts)
+        unread = Counter[str]()  # a value that depends on the starts -> its unvisited readers
+        queued = set(starts)
+        queue = sorted(starts)
+        while queue:
+            index = heappop(queue)
+            read = {name for name in self.scope.inputs[index] if name in unread}
+            if index in unvisited_starts:
+                unvisited_starts.discard(index)
             elif not read:
                 continue
             elif not self.is_op(index, LINEAR):
                 return
             for name in read:
-                open_[name] -= 1
-                if not open_[name]:
-                    del open_[name]
-            readers = self.scope.readers.get(output := self.scope.outputs[index][0], set())
-            for reader in readers - known:
+                unread[name] -= 1
+                if not unread[name]:
+                    del unread[name]
+            output = self.scope.outputs[index][0]
+            readers = self.scope.readers.get(output, set())
+            for reader in readers - queued:
                 if reader > index:
-                    known.add(reader)
-                    heappush(todo, reader)
-            open_[output] = len(readers)
-            if not waiting and len(open_) == 1:
+                    queued.add(reader)
+                    heappush(queue, reader)
+            unread[output] = len(readers)
+            if not unvisited_starts and len(unread) == 1:
                 yield output
-            if not open_[output]:
+            if not unread[output]:
                 return
 
-    def dominators(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
-        """Values that ``output`` depends on through nothing else, nearest first.
+    def dominators(
+        self,
+        output: str,
+        gathers: Collection[int],
+        needed: Collection[int],
+    ) -> Iterator[str]:
+        """Yield values through which alone ``output`` depends on other data, nearest first.
 
-        ``gathers`` are the positions of nodes whose first input does not count, ``needed`` of those that lie between.
+        Args:
+            output: a value.
+            gathers: the positions of nodes whose first input is ignored.
+            needed: the positions of nodes that lie between a value and ``output``.
         """
-        left, waiting = {output}, {*gathers, *needed}
-        for _ in range(MOST_NODES):
-            if not waiting and len(left) == 1:
-                yield next(iter(left))
-            name = max(left, key=lambda each: self.makers.get(each, OUTSIDE), default="")
-            maker = self.makers.get(name)
+        frontier = {output}
+        unvisited = {*gathers, *needed}
+        for _ in range(MAX_NODES):
+            if not unvisited and len(frontier) == 1:
+                yield next(iter(frontier))
+            latest = max(frontier, key=lambda name: self.makers.get(name, OUTSIDE), default="")
+            maker = self.makers.get(latest)
             if maker is None or not (maker in gathers or self.is_op(maker, ARITHMETIC)):
                 return
-            left.difference_update(self.scope.outputs[maker])
-            left.update(n for n in self.scope.inputs[maker][maker in gathers :] if n and self.kind(n) == "data")
-            waiting.discard(maker)
+            frontier.difference_update(self.scope.outputs[maker])
+            inputs = self.scope.inputs[maker]
+            if maker in gathers:
+                inputs = inputs[1:]
+            frontier.update(name for name in inputs if name and self.kind(name) == "data")
+            unvisited.discard(maker)
 
     def subgraph(self, output: str, inputs: Sequence[str]) -> Subgraph | None:
-        """The subgraph from ``inputs`` to ``output``; None where it depends on other values as well."""
+        """Return the subgraph from ``inputs`` to ``output``; None if it reads other values."""
         derived: set[str] | None = None
-        nodes, shapes, constants = set[int](), dict[str, None](), dict[str, None]()
-        seen, todo = set(inputs), [output]
-        while todo:
-            name = todo.pop()
+        nodes = set[int]()
+        shapes = dict[str, None]()
+        constants = dict[str, None]()
+        seen = set(inputs)
+        pending = [output]
+        while pending:
+            name = pending.pop()
             if name in seen:
                 continue
             seen.add(name)
@@ -197,50 +312,86 @@ class UseDef:
                     return None
                 constants[name] = None
                 continue
-            if len(nodes) > MOST_NODES or not self.is_op(maker, _IN_SUBGRAPHS):
+            if len(nodes) > MAX_NODES or not self.is_op(maker, _IN_SUBGRAPHS):
                 return None
             nodes.add(maker)
             read = self.scope.inputs[maker]
-            if self.is_op(maker, ("Shape", "Size")) and read[0] not in seen and self.kind(read[0]) == "data":
+            reads_shape = self.is_op(maker, _SHAPES) and read[0] not in seen
+            if reads_shape and self.kind(read[0]) == "data":
                 derived = self._derived(inputs) if derived is None else derived
                 if read[0] not in derived:
                     shapes[read[0]] = None
                     continue
-            todo += filter(None, read)
+            pending += filter(None, read)
         if not set(inputs) <= {name for index in nodes for name in self.scope.inputs[index]}:
             return None
-        outer = [name for name in shapes if name not in inputs]
-        return Subgraph(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
+        outer_shapes = tuple(name for name in shapes if name not in inputs)
+        return Subgraph(
+            output,
+            tuple(inputs),
+            outer_shapes,
+            tuple(sorted(nodes)),
+            tuple(constants),
+        )
 
     def _derived(self, inputs: Sequence[str]) -> set[str]:
-        """``inputs``, and the values that are computed from them by arithmetic."""
+        """Return ``inputs`` and the values that are computed from them by arithmetic."""
         derived = set(inputs)
         first = min((self.makers.get(name, 0) for name in inputs), default=0)
         for index in range(first, len(self.nodes)):
-            if self.is_op(index, _IN_SUBGRAPHS) and not derived.isdisjoint(self.scope.inputs[index]):
+            reads_derived = not derived.isdisjoint(self.scope.inputs[index])
+            if reads_derived and self.is_op(index, _IN_SUBGRAPHS):
                 derived.update(self.scope.outputs[index])
         return derived
 
-    def leaks(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
-        """Whether a node outside ``inside`` reads data of ``subgraph`` besides its output."""
-        made = (name for at in subgraph.nodes for name in self.scope.outputs[at] if name and name != subgraph.output)
-        return any(self.kind(name) == "data" and not self.scope.readers.get(name, set()) <= inside for name in made)
+    def is_read_outside(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
+        """Whether a node outside ``inside`` reads data of ``subgraph`` other than its output."""
+        for index in subgraph.nodes:
+            for name in self.scope.outputs[index]:
+                if not name or name == subgraph.output or self.kind(name) != "data":
+                    continue
+                if not self.scope.readers.get(name, set()) <= inside:
+                    return True
+        return False
 
 
-def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
-    """The nodes among ``candidates`` that nobody reads once others, which read ``read``, replace ``replaced``."""
+def unread_nodes(
+    use_def: UseDef,
+    replaced: Collection[int],
+    read: Collection[str],
+    candidates: Collection[int],
+) -> set[int]:
+    """Return the nodes that are not read after others are replaced.
+
+    Args:
+        use_def: the use-def chains of the scope.
+        replaced: the positions of the nodes that are replaced.
+        read: the values that their replacements read.
+        candidates: the positions of the nodes to return, if they are not read.
+    """
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):
         outputs = [name for name in use_def.scope.outputs[index] if name]
-        if all(name not in read and use_def.scope.readers.get(name, set()) <= gone for name in outputs):
+        readers = use_def.scope.readers
+        if all(name not in read and readers.get(name, set()) <= gone for name in outputs):
             gone.add(index)
     return gone - set(replaced)
 
 
-def drop_unread(scope: Scope, names: Collection[str]) -> None:
-    """Drop the initializers of ``scope`` among ``names``, which nobody reads, unless somebody may feed them."""
-    held = scope.container.initializer if names and isinstance(scope.container, onnx.GraphProto) else []
-    if unread := [at for at, tensor in enumerate(held) if tensor.name in names]:
-        fed = {value.name for value in scope.container.input}
-        for index in reversed([at for at in unread if held[at].name not in fed]):
-            del held[index]
+def drop_initializers(scope: Scope, names: Collection[str]) -> None:
+    """Drop initializers of ``scope`` that are not read, except those that can be fed.
+
+    Args:
+        scope: the scope.
+        names: the names of values that are not read.
+    """
+    if not names or not isinstance(scope.container, onnx.GraphProto):
+        return
+    initializers = scope.container.initializer
+    unread = [index for index, tensor in enumerate(initializers) if tensor.name in names]
+    if not unread:
+        return
+    fed = {value.name for value in scope.container.input}
+    for index in reversed(unread):
+        if initializers[index].name not in fed:
+            del initializers[index]

@@ -16,7 +16,9 @@ import onnx
 from onnx import defs, helper, parser
 
 from .. import spec
-from ..dialects.table import ATTENTION, Dialect, dialect_of, operator_types
+from ..dialects.registry import dialect_of, operator_types
+from ..dialects.spelling import Dialect
+from ..dialects.table import ATTENTION
 from ..graph.element_types import elem_type
 from ..graph.scope import TENSORS, Key, Scope, domain_of, function_key, scopes, subgraphs
 

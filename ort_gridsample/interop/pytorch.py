@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from .. import spec
-from ..dialects.table import SAMPLERS, dialects, standard
+from ..dialects.registry import dialects
+from ..dialects.table import SAMPLERS, standard
 from ..errors import GridSampleError
 from ..functions import validation
 

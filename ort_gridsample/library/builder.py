@@ -24,7 +24,7 @@ from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linke
 from ..detection.matches import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
-from ..graph.files import Model, explaining_invalid, read_model, written_whole
+from ..graph.files import Model, read_model, written_whole
 from ..kernels import target as host
 from ..reference.taps import COMPILED_MODES
 from ..reference.threads import available_cpus
@@ -221,7 +221,7 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
     models = list(models)
     for model in models:
         proto = read_model(model)
-        with explaining_invalid(proto):
+        with translate_errors(proto):
             records = records_of(unfused(proto))
         for record in records:
             for name, types in spec.newest(record.operator).types.items():

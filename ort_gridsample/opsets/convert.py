@@ -1,39 +1,55 @@
-"""Convert a model to another opset in place: by onnx's converter, beyond its limits, and without its losses."""
+"""Convert a model to another opset in place, by onnx's version converter and beyond its limits."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from itertools import chain
 
 import onnx
 from onnx import helper, shape_inference, version_converter
 
 from .. import spec
-from ..dialects.table import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
+from ..dialects.registry import dialect_of
+from ..dialects.spelling import AttributeReference
+from ..dialects.table import AI_ONNX, SET_ASIDE, SET_ASIDE_DIALECTS, STANDARD
 from ..errors import GridSampleError, node_label
-from ..graph.scope import Names, Scope, called, domain_of, function_key, opset_of, scopes, subgraphs
-from ..graph.use_def import drop_unread
+from ..graph.scope import (
+    Names,
+    Scope,
+    called,
+    domain_of,
+    function_key,
+    opset_of,
+    scopes,
+    subgraphs,
+)
+from ..graph.use_def import drop_initializers
 from .inlining import import_used, inline, versions_of, without_weights
 from .newer import changes_meaning, keep_meaning
-from .older import OLDEST, all_values, write_older
+from .older.conversion import OLDEST, write_older
+from .older.value_types import all_values
 
-#: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
+#: The domain, during a conversion, of nodes in ONNX's domain that are not ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
-#: The domain, during a step down, of nodes that mean the same before and after it: the converter may not know them.
+#: The domain, during one step down, of nodes that mean the same before and after the step. The
+#: converter may not know them.
 _SAME = "ort_gridsample.same"
+#: The oldest IR version that is written. Up to version 4 the versions differ in their meaning.
+_OLDEST_IR_VERSION = 4
 
 
 def convert_opset(model: onnx.ModelProto, version: int) -> None:
-    """Convert ``model`` to this version of the ONNX domain; its functions are inlined, as they have none of their own.
+    """Convert ``model`` to a version of the ONNX domain, in place.
 
-    GridSample and AffineGrid nodes of which the two opsets have different versions are set aside, to be written anew:
-    onnx's version converter knows no way down for them.
+    The model's functions are inlined, because onnx's converter does not convert them. Sampling
+    nodes of which the two opsets have different versions are set aside, because the converter
+    cannot convert them. The caller writes them again.
 
     Raises:
-        GridSampleError: such a node is not what its opset allows, or the new opset has no such attribute or type of
-            another.
-        Exception: onnx's version converter cannot do it.
+        GridSampleError: a sampling node is not what its opset allows, or the new opset lacks an
+            attribute or type of another node.
+        Exception: onnx's version converter cannot convert the model.
     """
     before = versions_of(model).get("", version)
     if opset_of(model) == 0:
@@ -45,106 +61,158 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     is_rewritten = version < before or changes_meaning(version, before, found)
     if is_rewritten:
         inference.prepare()  # before nodes are moved to other domains, where they have no types
-    for node in _nodes(model):  # in ONNX's domain without being one of ONNX's operators, or but in name
-        if domain_of(node.domain) == "":
-            dialect = dialect_of(node, {})
-            if not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx":
-                node.domain = _FOREIGN
+    _move_foreign_nodes(model)
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
-    read = [set(scope.readers) for scope in found]
+    read_before = [set(scope.readers) for scope in found]
     if version < before and before > OLDEST:
         write_older(model, max(version, OLDEST), inference, found)
     elif is_rewritten and version > before:
         keep_meaning(inference, found, Names(model, found))
     _convert(model, version)
-    _put_back(model, _FOREIGN)
+    _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     if version < before:
-        try:
-            shape_inference.infer_shapes(without_weights(model), check_type=True)
-        except shape_inference.InferenceError as error:
-            expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
-            raise GridSampleError("model", "opset", str(version), expected) from None
-        _drop_attributes(model, before, version)
-        for scope, names in zip(scopes(model), read, strict=True):
-            _drop_constants(scope, names - scope.readers.keys())  # axes, say, that are attributes now
-        # Readers of older opsets read older files only. IR versions up to 4 differ in their meaning.
-        least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
-        model.ir_version = min(model.ir_version, max(least, 4))
+        _finish_older_model(model, before, version, read_before)
+
+
+def _move_foreign_nodes(model: onnx.ModelProto) -> None:
+    """Move nodes in ONNX's domain that are not ONNX's operators, or only by name, to another."""
+    for node in _nodes(model):
+        if domain_of(node.domain):
+            continue
+        dialect = dialect_of(node, {})
+        is_foreign = not onnx.defs.has(node.op_type)
+        if dialect is not None:
+            is_foreign = dialect.name != AI_ONNX
+        if is_foreign:
+            node.domain = _FOREIGN
+
+
+def _finish_older_model(
+    model: onnx.ModelProto,
+    before: int,
+    version: int,
+    read_before: Sequence[Set[str]],
+) -> None:
+    """Check a model that was converted to an older opset, and remove what it does not need.
+
+    Args:
+        model: the model.
+        before: its opset before the conversion.
+        version: its opset.
+        read_before: for each scope, the values that nodes read before the conversion.
+
+    Raises:
+        GridSampleError: the opset lacks an attribute or type of a node.
+    """
+    try:
+        shape_inference.infer_shapes(without_weights(model), check_type=True)
+    except shape_inference.InferenceError as error:
+        text = " ".join(str(error).split())
+        expected = f"one that has the types of all nodes, and onnx says: {text}"
+        raise GridSampleError("model", "opset", str(version), expected) from None
+    _drop_attributes(model, before, version)
+    for scope, names in zip(scopes(model), read_before, strict=True):
+        _drop_constants(scope, names - scope.readers.keys())  # such as axes, now attributes
+    # Tools for older opsets read only older files.
+    least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
+    model.ir_version = min(model.ir_version, max(least, _OLDEST_IR_VERSION))
 
 
 def _drop_constants(scope: Scope, names: Set[str]) -> None:
-    """Drop the Constants and initializers of ``scope`` among ``names``, which nothing reads."""
-    drop_unread(scope, names)
-    scope.replace(
-        {
-            index: ()
-            for index, node in enumerate(scope.nodes)
-            if node.op_type == "Constant" and not domain_of(node.domain) and not names.isdisjoint(node.output)
-        }
-    )
+    """Drop the Constants and initializers of ``scope`` among ``names``, which are not read."""
+    drop_initializers(scope, names)
+    dropped: dict[int, tuple[()]] = {}
+    for index, node in enumerate(scope.nodes):
+        is_constant = node.op_type == "Constant" and not domain_of(node.domain)
+        if is_constant and not names.isdisjoint(node.output):
+            dropped[index] = ()
+    scope.replace(dropped)
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Return the nodes of all scopes of ``model``."""
     return chain.from_iterable(scopes(model))
 
 
-def _put_back(model: onnx.ModelProto, domain: str) -> None:
-    """Let the nodes in ``domain`` be in ONNX's again."""
+def _return_to_onnx_domain(model: onnx.ModelProto, domain: str) -> None:
+    """Move the nodes in ``domain`` to ONNX's domain."""
     for node in _nodes(model):
         if node.domain == domain:
             node.domain = ""
 
 
 def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
-    """Why :func:`convert_opset` left ``model`` unconverted: a node of the main graph, and the converter's words."""
-    words: dict[int, str] = {}
+    """Return why :func:`convert_opset` failed.
 
-    def ends_before(last: int) -> bool:
+    Returns:
+        The first node of the main graph that the converter cannot convert, and its error message.
+    """
+    messages: dict[int, str] = {}
+
+    def fails_up_to(last: int) -> bool:
         part = without_weights(model)
-        del part.graph.output[:], part.graph.node[last + 1 :], part.functions[:]
+        del part.graph.output[:]
+        del part.graph.node[last + 1 :]
+        del part.functions[:]
         try:
             _convert(part, version)
         except Exception as error:
-            words[last] = " ".join(str(error).split())
-        return last in words
+            messages[last] = " ".join(str(error).split())
+        return last in messages
 
-    at = bisect_left(range(len(model.graph.node)), True, key=ends_before)
-    return (_where(model.graph.node[at]), words[at]) if at in words else ("model", "it does not say why")
+    nodes = model.graph.node
+    index = bisect_left(range(len(nodes)), True, key=fails_up_to)
+    if index not in messages:
+        return "model", "it does not say why"
+    return _where(nodes[index]), messages[index]
 
 
 def _convert(model: onnx.ModelProto, version: int) -> None:
-    """Convert the nodes of ``model``, in steps where onnx's converter stops for nodes that mean the same before."""
-    before = opset_of(model)
-    steps = [at for at in range(before, version, -1) if any(_means_the_same(node, at) for node in _nodes(model))]
-    for at in steps:
-        _step(model, at)
-        # The types of values behind such nodes can be inferred only while these are in ONNX's domain.
+    """Convert the nodes of ``model``, in steps around the nodes that onnx's converter lacks.
+
+    The converter stops at nodes that it does not know, even if they mean the same in the opset
+    before. These are moved to another domain for one step.
+    """
+    opsets = range(opset_of(model), version, -1)
+    stops = [o for o in opsets if any(_means_the_same(node, o) for node in _nodes(model))]
+    for opset in stops:
+        _step(model, opset)
+        # The types behind such nodes can be inferred only while these are in ONNX's domain.
         typed = shape_inference.infer_shapes(without_weights(model))
         for node in _nodes(typed):
-            if _means_the_same(node, at):
+            if _means_the_same(node, opset):
                 node.domain = _SAME
         import_used(typed, {_SAME: 1})
-        _step(model, at - 1, typed)
+        _step(model, opset - 1, typed)
     _step(model, version)
 
 
 def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None = None) -> None:
-    """Convert ``model`` by onnx's converter, which gets ``source``, by default the model without weights."""
+    """Convert ``model`` by onnx's converter.
+
+    Args:
+        model: the model, which is changed.
+        version: the opset.
+        source: the model that the converter reads; None: ``model`` without weights.
+    """
     if opset_of(model) == version:
         return
     source = source or without_weights(model)
-    _take_nodes(model.graph, version_converter.convert_version(source, version).graph)
-    _put_back(model, _SAME)
+    converted = version_converter.convert_version(source, version)
+    _take_nodes(model.graph, converted.graph)
+    _return_to_onnx_domain(model, _SAME)
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
             entry.version = version
 
 
 def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
-    """Whether ``node``, of an operator that ``version`` changed, means the same in the opset before."""
-    if domain_of(node.domain) or not onnx.defs.has(node.op_type, version - 1) or any(True for _ in subgraphs(node)):
+    """Whether ``version`` changed the operator of ``node``, but not the meaning of ``node``."""
+    if domain_of(node.domain) or not onnx.defs.has(node.op_type, version - 1):
+        return False
+    if any(True for _ in subgraphs(node)):
         return False
     new = onnx.defs.get_schema(node.op_type, version, "")
     if new.since_version != version:
@@ -154,11 +222,14 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
-    """The inputs, outputs and attributes of an operator, without their types."""
-    parameters = [[(each.name, each.option) for each in part] for part in (schema.inputs, schema.outputs)]
-    named = schema.attributes.items()
-    attributes = {name: (each.type, each.required, each.default_value.SerializeToString()) for name, each in named}
-    return (*parameters, attributes)
+    """Return the inputs, outputs and attributes of an operator, without their types."""
+    inputs = [(parameter.name, parameter.option) for parameter in schema.inputs]
+    outputs = [(parameter.name, parameter.option) for parameter in schema.outputs]
+    attributes = {}
+    for name, attribute in schema.attributes.items():
+        default = attribute.default_value.SerializeToString()
+        attributes[name] = (attribute.type, attribute.required, default)
+    return inputs, outputs, attributes
 
 
 def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
@@ -166,54 +237,72 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
     if attribute.name not in schema.attributes:
         return False
     default = schema.attributes[attribute.name].default_value
-    return bool(default.name) and helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
+    if not default.name:
+        return False
+    return helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
 
 
 def _set_aside(model: onnx.ModelProto, version: int) -> None:
-    """Set standard nodes aside of which ``version`` has another version of the operator."""
+    """Set standard sampling nodes aside if ``version`` has another version of their operator."""
     for scope in scopes(model):
         for node in scope:
             if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
                 continue
-            now = spec.version_of(node.op_type, scope.opsets.get("", 0))
-            if now is not None and now != spec.version_of(node.op_type, version):
-                attributes = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None, "")
-                plain = {name: value for name, value in attributes.items() if not isinstance(value, AttributeReference)}
-                del node.attribute[:]
-                node.attribute.extend(ASIDE[node.op_type].write(plain))
-                node.domain = SET_ASIDE
+            current = spec.version_of(node.op_type, scope.opsets.get("", 0))
+            if current is None or current == spec.version_of(node.op_type, version):
+                continue
+            dialect = STANDARD[node.op_type][current]
+            attributes = dialect.read(_where(node), node, lambda _: None, "")
+            plain = {}
+            for name, value in attributes.items():
+                if not isinstance(value, AttributeReference):
+                    plain[name] = value
+            del node.attribute[:]
+            node.attribute.extend(SET_ASIDE_DIALECTS[node.op_type].write(plain))
+            node.domain = SET_ASIDE
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
-    """Drop attributes that opset ``version`` lacks, which the converter keeps; GridSampleError where one matters."""
+    """Drop attributes that opset ``version`` lacks, which the converter keeps.
+
+    Raises:
+        GridSampleError: such an attribute has an effect.
+    """
     for node in _nodes(model):
         if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
             continue
         known = onnx.defs.get_schema(node.op_type, version, "").attributes
-        for attribute in [each for each in node.attribute if each.name not in known]:
-            if not _is_default(attribute, onnx.defs.get_schema(node.op_type, before, "")):
+        for attribute in [a for a in node.attribute if a.name not in known]:
+            old_schema = onnx.defs.get_schema(node.op_type, before, "")
+            if not _is_default(attribute, old_schema):
                 found = repr(helper.get_attribute_value(attribute))
-                raise GridSampleError(_where(node), attribute.name, found, f"what opset {version} can say")
+                expected = f"what opset {version} can say"
+                raise GridSampleError(_where(node), attribute.name, found, expected)
             node.attribute.remove(attribute)
 
 
 def _where(node: onnx.NodeProto) -> str:
+    """Return the name of ``node`` as errors write it."""
     return node_label(node.op_type, called(node))
 
 
 def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Let ``graph`` have the nodes of ``converted``, and the initializers that they need, and else stay as it is."""
-    before = {tuple(node.output): node for node in graph.node}
+    """Replace the nodes of ``graph`` by those of ``converted``, and add their initializers.
+
+    Metadata, and everything else of graphs at any depth, stays as it is.
+    """
+    originals = {tuple(node.output): node for node in graph.node}
     for node in converted.node:
-        original = before.get(tuple(node.output))
+        original = originals.get(tuple(node.output))
         if original is None:
             continue
         node.metadata_props.extend(original.metadata_props)
-        inner = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
+        bodies = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
         for attribute, body in subgraphs(node):
-            _take_nodes(inner[attribute.name], body)
-            body.CopyFrom(inner[attribute.name])
-    there = {tensor.name for tensor in graph.initializer}
-    graph.initializer.extend(tensor for tensor in converted.initializer if tensor.name not in there)
+            _take_nodes(bodies[attribute.name], body)
+            body.CopyFrom(bodies[attribute.name])
+    present = {tensor.name for tensor in graph.initializer}
+    new = [tensor for tensor in converted.initializer if tensor.name not in present]
+    graph.initializer.extend(new)
     del graph.node[:]
     graph.node.extend(converted.node)

@@ -1,4 +1,4 @@
-"""Inline functions in place: by onnx's inliner, without its losses."""
+"""Inline functions in place by onnx's inliner, which loses defaults of attributes and imports."""
 
 from __future__ import annotations
 
@@ -11,123 +11,198 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 from ..graph.scope import Key, Scope, domain_of, function_key, scopes
 from ..inference.backward_slice import SMALL_BYTES
 
-#: The domain and the name of a function: its name for the inliner, which overloads share.
+#: The domain and the name of a function, by which the inliner identifies it. Overloads share it.
 Name = tuple[str, str]
 
 
 def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
-    """Inline the functions of these domains and names.
+    """Inline the functions with these domains and names.
 
     Raises:
         Exception: onnx's inliner cannot do it.
     """
     versions = versions_of(model)
-    imports = {function_key(f): onnx.FunctionProto(opset_import=f.opset_import) for f in model.functions}
+    original_imports = {}
+    for function in model.functions:
+        imports = onnx.FunctionProto(opset_import=function.opset_import)
+        original_imports[function_key(function)] = imports
+    # The inliner requires the same versions everywhere. onnxruntime reads functions so, too.
     for function in model.functions:
         for entry in function.opset_import:
-            # The inliner wants the same versions everywhere; that is also how onnxruntime reads a function.
             entry.version = versions[domain_of(entry.domain)]
-    left = _with_callers(model, names)
-    while left:
-        inner = _calls_with_defaults(model, left)
-        now = left - inner or left
-        inlined = inliner.inline_selected_functions(without_weights(model), sorted(now))
-        fields = ([m.graph.node, m.graph.value_info, m.functions, m.opset_import] for m in (model, inlined))
-        for ours, made in zip(*fields, strict=True):
-            del ours[:]
-            ours.extend(made)
-        left -= now
+    pending = _with_callers(model, names)
+    while pending:
+        called_inside = _write_defaults_to_calls(model, pending)
+        selected = pending - called_inside or pending
+        _inline_selected(model, selected)
+        pending -= selected
     for function in model.functions:
         del function.opset_import[:]
-        function.opset_import.extend(imports[function_key(function)].opset_import)
+        function.opset_import.extend(original_imports[function_key(function)].opset_import)
     import_used(model, versions)
 
 
-def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
-    """``names``, and the functions that pass on an attribute to one of them, which has a default for it.
+def _inline_selected(model: onnx.ModelProto, names: Collection[Name]) -> None:
+    """Inline functions of ``model`` as onnx's inliner does, without a copy of the weights."""
+    inlined = inliner.inline_selected_functions(without_weights(model), sorted(names))
+    for field, new in (
+        (model.graph.node, inlined.graph.node),
+        (model.graph.value_info, inlined.graph.value_info),
+        (model.functions, inlined.functions),
+        (model.opset_import, inlined.opset_import),
+    ):
+        del field[:]
+        field.extend(new)
 
-    Where a call leaves the attribute out, the default counts: a caller's body cannot say that.
+
+def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+    """Return ``names``, and the functions that pass an attribute with a default to one of them.
+
+    If a call leaves out the attribute, the default applies. The body of a caller cannot express
+    that, so callers are inlined as well.
     """
-    found = set(names)
-    calls = [(scope.function, node) for scope in scopes(model) for node in scope if scope.function is not None]
+    selected = set(names)
+    calls = []
+    for scope in scopes(model):
+        if scope.function is not None:
+            calls += [(scope.function, node) for node in scope]
     while True:
-        defaults = _defaults(model, found)
+        defaults = _defaults(model, selected)
         callers = {
             function_key(caller)[:2]
             for caller, node in calls
-            for default in defaults.get(function_key(node), ())
-            for attribute in node.attribute
-            if attribute.name == default.name and attribute.ref_attr_name in caller.attribute
+            if _passes_attribute(caller, node, defaults.get(function_key(node), ()))
         }
-        if callers <= found:
-            return found
-        found |= callers
+        if callers <= selected:
+            return selected
+        selected |= callers
 
 
-def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
-    """Write out in calls of the functions ``names`` the attributes that have a default: the inliner forgets it.
+def _passes_attribute(
+    caller: onnx.FunctionProto,
+    node: onnx.NodeProto,
+    defaults: Sequence[onnx.AttributeProto],
+) -> bool:
+    """Whether ``node`` passes an attribute of ``caller`` to an attribute with a default."""
+    with_default = {attribute.name for attribute in defaults}
+    passed = {a.name for a in node.attribute if a.ref_attr_name in caller.attribute}
+    return not with_default.isdisjoint(passed)
 
-    The answer is to be inlined later: others of ``names`` call it, and may pass on what their own call leaves out.
+
+def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+    """Write the defaults of functions ``names`` to their calls, because the inliner loses them.
+
+    Returns:
+        The functions that other functions of ``names`` call. They must be inlined later, because
+        their callers may pass an attribute that their own calls leave out.
     """
-    inner, defaults = set(), _defaults(model, names)
-    for scope in scopes(model) if defaults else ():
+    called_inside: set[Name] = set()
+    defaults = _defaults(model, names)
+    if not defaults:
+        return called_inside
+    for scope in scopes(model):
+        is_inside = scope.function is not None and function_key(scope.function)[:2] in names
         for node in scope:
-            if function_key(node) in defaults:
-                given = {attribute.name for attribute in node.attribute}
-                node.attribute.extend(a for a in defaults[function_key(node)] if a.name not in given)
-                if scope.function is not None and function_key(scope.function)[:2] in names:
-                    inner.add(function_key(node)[:2])
-    return inner
+            key = function_key(node)
+            if key not in defaults:
+                continue
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(a for a in defaults[key] if a.name not in given)
+            if is_inside:
+                called_inside.add(key[:2])
+    return called_inside
 
 
-def _defaults(model: onnx.ModelProto, names: Collection[Name]) -> dict[Key, Sequence[onnx.AttributeProto]]:
-    """The functions ``names`` that have attributes with defaults -> these."""
-    found = ((function_key(function), function.attribute_proto) for function in model.functions)
-    return {key: attributes for key, attributes in found if key[:2] in names and attributes}
+def _defaults(
+    model: onnx.ModelProto,
+    names: Collection[Name],
+) -> dict[Key, Sequence[onnx.AttributeProto]]:
+    """Return function -> its attributes with defaults, for functions ``names`` that have any."""
+    defaults = {}
+    for function in model.functions:
+        key = function_key(function)
+        if key[:2] in names and function.attribute_proto:
+            defaults[key] = function.attribute_proto
+    return defaults
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which large initializers are inputs: onnx copies a model several times, and takes none above 2 GiB."""
-    graph, external = model.graph, TensorProto.EXTERNAL
-    weights = [t for t in graph.initializer if t.ByteSize() > SMALL_BYTES or t.data_location == external]
-    names = {tensor.name for tensor in weights}
-    kept = {each: getattr(graph, each) for each in ("name", "node", "output", "value_info", "sparse_initializer")}
-    light = onnx.GraphProto(**kept, input=[value for value in graph.input if value.name not in names])
-    light.initializer.extend(_plain(tensor) for tensor in graph.initializer if tensor.name not in names)
-    light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
+    """Return a copy of ``model`` in which large initializers are inputs.
+
+    onnx copies a model several times, and cannot read models above 2 GiB.
+    """
+    graph = model.graph
+    weights = [
+        tensor
+        for tensor in graph.initializer
+        if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == TensorProto.EXTERNAL
+    ]
+    weight_names = {tensor.name for tensor in weights}
+    light = onnx.GraphProto(
+        name=graph.name,
+        node=graph.node,
+        output=graph.output,
+        value_info=graph.value_info,
+        sparse_initializer=graph.sparse_initializer,
+        input=[value for value in graph.input if value.name not in weight_names],
+    )
+    for tensor in graph.initializer:
+        if tensor.name not in weight_names:
+            light.initializer.append(_without_raw_data(tensor))
+    for tensor in weights:
+        value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        light.input.append(value)
     return onnx.ModelProto(
-        ir_version=model.ir_version, graph=light, opset_import=model.opset_import, functions=model.functions
+        ir_version=model.ir_version,
+        graph=light,
+        opset_import=model.opset_import,
+        functions=model.functions,
     )
 
 
-def _plain(tensor: TensorProto) -> TensorProto:
-    """``tensor`` without raw data if it may be axes: before 1.22 onnx's converter does not read these from it."""
+def _without_raw_data(tensor: TensorProto) -> TensorProto:
+    """Return ``tensor`` without raw data if its elements are int64, as those of axes are.
+
+    Before 1.22, onnx's converter does not read axes from raw data.
+    """
     if tensor.data_type != TensorProto.INT64 or not tensor.HasField("raw_data"):
         return tensor
-    return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).ravel())
+    elements = numpy_helper.to_array(tensor).ravel()
+    return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, elements)
 
 
 def import_used(
-    model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = (), found: Sequence[Scope] = ()
+    model: onnx.ModelProto,
+    versions: Mapping[str, int],
+    dropped: Collection[str] = (),
+    found: Sequence[Scope] = (),
 ) -> None:
-    """Import in ``model`` and its functions the domains of ``versions`` that their nodes are in.
+    """Import in ``model`` and its functions the domains that their nodes need.
 
-    An import of a ``dropped`` domain stays only where a node needs it. ``found`` are the scopes, where they are known.
+    Args:
+        model: the model, which is changed.
+        versions: the domains that can be missing -> their versions.
+        dropped: domains whose imports are removed unless a node needs them.
+        found: the scopes of ``model`` if they are known.
     """
+    found = found or scopes(model)  # kept until the end: the id of a deleted object is reused
     used = defaultdict[int, set[str]](set)
-    found = found or scopes(model)  # kept until the end, as an object's id is another's once it is gone
     for scope in found:
-        for proto in (model, scope.function):
-            used[id(proto)] |= scope.domains
+        used[id(model)] |= scope.domains
+        used[id(scope.function)] |= scope.domains
     for proto in (model, *model.functions):
-        here, imports = used[id(proto)], proto.opset_import
-        for entry in [each for each in imports if each.domain in dropped and each.domain not in ("", *here)]:
-            imports.remove(entry)
-        missing = here - {domain_of(entry.domain) for entry in imports}
-        imports.extend(helper.make_opsetid(d, version) for d, version in versions.items() if d in missing)
+        domains = used[id(proto)]
+        imports = proto.opset_import
+        for entry in list(imports):
+            if entry.domain in dropped and entry.domain not in ("", *domains):
+                imports.remove(entry)
+        missing = domains - {domain_of(entry.domain) for entry in imports}
+        for domain, version in versions.items():
+            if domain in missing:
+                imports.append(helper.make_opsetid(domain, version))
 
 
 def versions_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Domain -> the version that the model imports, or the first function that does."""
+    """Return domain -> the version that the model imports, or else the first function with it."""
     imports = [entry for proto in (model, *model.functions) for entry in proto.opset_import]
     return {domain_of(entry.domain): entry.version for entry in reversed(imports)}

@@ -10,13 +10,13 @@ from onnx import helper
 from ..graph.scope import Names, Nodes, Scope, domain_of
 from ..inference.types import Inference
 
-#: Operators that flatten the axes from ``axis`` on before this opset.
+#: Operators that flatten the axes from ``axis`` on in opsets before :data:`_FLATTENS_BEFORE`.
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
 _FLATTENS_BEFORE = 13
 
 
 def changes_meaning(version: int, before: int, found: Sequence[Scope]) -> bool:
-    """Whether the converter would change nodes in ``found`` on the way from opset ``before`` to ``version``."""
+    """Whether the converter would change nodes on the way from opset ``before`` to ``version``."""
     if not before < _FLATTENS_BEFORE <= version:
         return False
     return any(_is_flattening(node) for scope in found for node in scope.nodes)
@@ -24,12 +24,13 @@ def changes_meaning(version: int, before: int, found: Sequence[Scope]) -> bool:
 
 def keep_meaning(inference: Inference, found: Sequence[Scope], names: Names) -> None:
     """Rewrite the nodes in ``found`` that the converter would change."""
-    for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
-        replaced = {
-            index: _flattened(node, inference.known(scope, node.input[0]).rank, names)
-            for index, node in enumerate(scope.nodes)
-            if _is_flattening(node)
-        }
+    # Inner graphs first: a list of nodes that was rewritten holds copies.
+    for scope in reversed(found):
+        replaced = {}
+        for index, node in enumerate(scope.nodes):
+            if _is_flattening(node):
+                rank = inference.known(scope, node.input[0]).rank
+                replaced[index] = _flattened(node, rank, names)
         scope.replace(replaced)
 
 
@@ -38,7 +39,10 @@ def _is_flattening(node: onnx.NodeProto) -> bool:
 
 
 def _flattened(node: onnx.NodeProto, rank: int | None, names: Names) -> Sequence[onnx.NodeProto]:
-    """Nodes of opset 12 or older for ``node`` that mean the same in opset 13: its axis is the last."""
+    """Return nodes for ``node`` that mean the same before and since opset 13.
+
+    The axis of the operator is the last.
+    """
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
     copy = onnx.NodeProto()
     copy.CopyFrom(node)

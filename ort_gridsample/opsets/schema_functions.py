@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -13,61 +13,107 @@ from ..graph.element_types import elem_type
 from ..graph.scope import Names, domain_of, subgraphs
 from ..inference.types import Value
 
+# Schemas are typed as Any, because the stubs of OpSchema lack these attributes.
+
 
 def has_body(schema: Any) -> bool:
-    """Whether ONNX defines a body for the operator of this ``OpSchema``, whose stubs lack these attributes."""
+    """Whether ONNX defines a body for the operator of this ``OpSchema``."""
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def body_of(
-    node: onnx.NodeProto, schema: Any, inputs: Sequence[Value | None], names: Names
+    node: onnx.NodeProto,
+    schema: Any,
+    inputs: Sequence[Value | None],
+    names: Names,
 ) -> tuple[list[onnx.NodeProto], int] | None:
-    """The nodes that compute ``node``, and the opset that they are written in; None where ONNX defines none.
+    """Return the body that ONNX defines for a node.
 
-    ``inputs`` are the types of its inputs, None for those that are left out. The body is the oldest that ONNX defines
-    for this version of the operator. A body that holds graphs is not used.
+    The body is the oldest that ONNX defines for this version of the operator. A body that holds
+    graphs or calls functions is not used.
+
+    Args:
+        node: the node.
+        schema: the schema of its operator.
+        inputs: the types of its inputs; None for inputs that are left out.
+        names: returns names of new values and nodes.
+
+    Returns:
+        The nodes that compute ``node``, and their opset; None if there is no usable body.
     """
     function = _function(node, schema, inputs)
-    if function is None or any(True for each in function.node for _ in subgraphs(each)):
+    if function is None or not _is_usable(function):
         return None
-    if any(domain_of(each.domain) for each in function.node):
-        return None
-    renamed = {"": ""}
-    for parameters, arguments in ((function.input, node.input), (function.output, node.output)):
-        renamed.update(dict.fromkeys(parameters, ""))
-        renamed.update(zip(parameters, arguments, strict=False))
     prefix = node.output[0] or node.op_type
-    for name in function.output:
-        renamed[name] = renamed[name] or names.new(f"{prefix}_{name}")
-    given = {attribute.name: attribute for attribute in node.attribute}
-    defaults = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
+    renamed = _argument_names(node, function, prefix, names)
+    defaults = [attribute.default_value for attribute in schema.attributes.values()]
+    values = {attribute.name: attribute for attribute in defaults if attribute.name}
+    values.update((attribute.name, attribute) for attribute in node.attribute)
     nodes = []
-    for each in function.node:
-        for name in each.output:
+    for body_node in function.node:
+        for name in body_node.output:
             if name not in renamed:
                 renamed[name] = names.new(f"{prefix}_{name}")
-        copy = helper.make_node(
-            each.op_type, [renamed[name] for name in each.input], [renamed[name] for name in each.output]
-        )
-        copy.name = names.new(f"{prefix}_{each.op_type.lower()}")
-        for attribute in each.attribute:
-            if not attribute.ref_attr_name:
-                copy.attribute.add().CopyFrom(attribute)
-            elif (value := given.get(attribute.ref_attr_name, defaults.get(attribute.ref_attr_name))) is not None:
-                passed = copy.attribute.add()
-                passed.CopyFrom(value)
-                passed.name = attribute.name
+        node_inputs = [renamed[name] for name in body_node.input]
+        node_outputs = [renamed[name] for name in body_node.output]
+        copy = helper.make_node(body_node.op_type, node_inputs, node_outputs)
+        copy.name = names.new(f"{prefix}_{body_node.op_type.lower()}")
+        _copy_attributes(body_node, copy, values)
         nodes.append(copy)
-    version = next(each.version for each in function.opset_import if domain_of(each.domain) == "")
-    return nodes, version
+    imports = [entry for entry in function.opset_import if domain_of(entry.domain) == ""]
+    return nodes, imports[0].version
 
 
-def _function(node: onnx.NodeProto, schema: Any, inputs: Sequence[Value | None]) -> onnx.FunctionProto | None:
-    """The oldest function that ONNX defines for ``node``, whose operator has this ``schema``."""
+def _is_usable(function: onnx.FunctionProto) -> bool:
+    """Whether a body has only nodes of ONNX's operators, without graphs."""
+    if any(domain_of(node.domain) for node in function.node):
+        return False
+    return not any(True for node in function.node for _ in subgraphs(node))
+
+
+def _argument_names(
+    node: onnx.NodeProto,
+    function: onnx.FunctionProto,
+    prefix: str,
+    names: Names,
+) -> dict[str, str]:
+    """Return parameter of ``function`` -> the value of ``node`` that it is."""
+    renamed = {"": ""}
+    renamed.update(dict.fromkeys(function.input, ""))
+    renamed.update(zip(function.input, node.input, strict=False))
+    renamed.update(dict.fromkeys(function.output, ""))
+    renamed.update(zip(function.output, node.output, strict=False))
+    for name in function.output:
+        renamed[name] = renamed[name] or names.new(f"{prefix}_{name}")
+    return renamed
+
+
+def _copy_attributes(
+    source: onnx.NodeProto,
+    target: onnx.NodeProto,
+    values: Mapping[str, onnx.AttributeProto],
+) -> None:
+    """Copy attributes from a node of a body; references are replaced by their ``values``."""
+    for attribute in source.attribute:
+        if not attribute.ref_attr_name:
+            target.attribute.add().CopyFrom(attribute)
+        elif attribute.ref_attr_name in values:
+            copy = target.attribute.add()
+            copy.CopyFrom(values[attribute.ref_attr_name])
+            copy.name = attribute.name
+
+
+def _function(
+    node: onnx.NodeProto,
+    schema: Any,
+    inputs: Sequence[Value | None],
+) -> onnx.FunctionProto | None:
+    """Return the oldest function that ONNX defines for ``node``, or None."""
     versions = schema.function_opset_versions or schema.context_dependent_function_opset_versions
-    if not (newer := [version for version in versions if version >= schema.since_version]):
+    usable_versions = [version for version in versions if version >= schema.since_version]
+    if not usable_versions:
         return None
-    version = min(newer)
+    version = min(usable_versions)
     if schema.has_function:
         serialized = schema.get_function_with_opset_version(version)
     else:
@@ -75,14 +121,22 @@ def _function(node: onnx.NodeProto, schema: Any, inputs: Sequence[Value | None])
             return None
         types = [onnx.TypeProto() if value is None else _type_proto(value) for value in inputs]
         serialized = schema.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), [each.SerializeToString() for each in types]
+            version,
+            node.SerializeToString(),
+            [type_proto.SerializeToString() for type_proto in types],
         )
     function = onnx.FunctionProto.FromString(serialized)
     return function if function.node else None
 
 
 def _type_proto(value: Value) -> onnx.TypeProto:
-    """The type of a tensor of which ``value`` is known."""
+    """Return the type of a tensor of which ``value`` is known."""
     assert value.type is not None
-    number = elem_type(value.type) if value.type in spec.TYPES else TensorProto.DataType.Value(value.type.upper())
-    return helper.make_tensor_type_proto(number, value.shape)
+    return helper.make_tensor_type_proto(_type_number(value.type), value.shape)
+
+
+def _type_number(type_name: str) -> int:
+    """Return ONNX's number of a type, which this package may lack."""
+    if type_name in spec.TYPES:
+        return elem_type(type_name)
+    return TensorProto.DataType.Value(type_name.upper())

@@ -1,7 +1,10 @@
-"""The nodes that check the inputs of a whole attention node in a run, and compute what such a node computes with.
+"""Nodes for another package's deformable attention: checks of its inputs, and its operands.
 
-The contracts of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_PLUGINS`. Shapes that the model states are
-checked in :mod:`.attention_checks`.
+The checks run with the model. Shapes that the model states are checked in :mod:`.attention_checks`.
+The contracts of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_CONTRACTS`.
+
+In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
+levels, L the levels, P the points, G the groups of reference points and r the spatial axes.
 """
 
 from __future__ import annotations
@@ -24,10 +27,19 @@ from ..graph.scope import Nodes, Scope, domain_of
 from ..inference.types import Value
 from .targets import CAST_LIKE
 
-#: The operators between a Softmax and the weights that are led from it.
-_MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+#: The operators that can lie between a Softmax and the weights.
+_REARRANGING_OPS = (
+    "Cast",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
 _INTEGER_INPUTS = ("spatial_shapes", "value_spatial_shapes", "level_start_index")
-#: The axes of each floating-point input, but for attention_weights, whose axes depend on the contract.
+#: The axes of each floating-point input except attention_weights, whose axes depend on the
+#: contract.
 _AXES = {
     "value": "B, S, H, D",
     "sampling_locations": "B, Q, H, L, P, 2",
@@ -38,95 +50,129 @@ _AXES = {
 
 @dataclass(frozen=True)
 class Operands:
-    """The names of the values that a deformable attention computes with."""
+    """The names of the values that a deformable attention reads.
 
-    value: str  #: (B, S, H, D)
-    lengths: str  #: (L, 2), the height and the width of each level
-    starts: str  #: (L,), the first pixel of each level; empty where the levels lie one behind the other
-    locations: str  #: (B, Q, H, L, P, 2), in [0, 1]
-    weights: str  #: (B, Q, H, L, P), of the type of ``value``
+    Attributes:
+        value: (B, S, H, D).
+        lengths: (L, 2), the height and the width of each level.
+        starts: (L,), the first pixel of each level; empty if each level begins where the previous
+            one ends.
+        locations: (B, Q, H, L, P, 2), from 0 to 1.
+        weights: (B, Q, H, L, P), of the type of ``value``.
+    """
+
+    value: str
+    lengths: str
+    starts: str
+    locations: str
+    weights: str
 
 
 def has_unusual_starts(match: Match) -> bool:
-    """Whether the model states that the levels of the node do not lie one behind the other."""
-    constants, record = match.record.constants, match.record
-    lengths, starts = constants.get("spatial_shapes"), constants.get("level_start_index")
-    if record.error is not None or lengths is None or starts is None:
+    """Whether the model states that a level does not begin where the previous one ends."""
+    constants = match.record.constants
+    lengths = constants.get("spatial_shapes")
+    starts = constants.get("level_start_index")
+    if match.record.error is not None or lengths is None or starts is None:
         return False
     return not are_contiguous(lengths, starts)
 
 
 def level_count(match: Match) -> int:
-    """The number of levels.
+    """Return the number of levels.
 
     Raises:
         GridSampleError: the model does not state it.
     """
-    name = match.node.input[1]
-    table = match.scope.constant(name)
-    rows = {(case[1].shape or (None,))[0] for case in match.record.cases} if table is None else {len(table)}
-    count = rows.pop() if len(rows) == 1 else None
+    table = match.scope.constant(match.node.input[1])
+    if table is not None:
+        return len(table)
+    counts = {(case[1].shape or (None,))[0] for case in match.record.cases}
+    count = counts.pop() if len(counts) == 1 else None
     if not isinstance(count, int):
         argument = list(match.record.values)[1]
-        raise GridSampleError(match.record.where, argument, "of an unknown number of rows", "one for each level")
+        found = "of an unknown number of rows"
+        raise GridSampleError(match.record.where, argument, found, "one for each level")
     return count
 
 
 def known_type(match: Match, argument: str) -> str:
-    """The element type of an input.
+    """Return the element type of an input.
 
     Raises:
-        GridSampleError: the model does not state it, or calls the node's function with several types.
+        GridSampleError: the model does not state it, or calls the node's function with several.
     """
     types = match.record.types[argument]
     if len(types) != 1:
+        found = f"of type {' or '.join(types) or 'unknown'}"
         expected = "one type that is known before it runs"
-        raise GridSampleError(match.record.where, argument, f"of type {' or '.join(types) or 'unknown'}", expected)
+        raise GridSampleError(match.record.where, argument, found, expected)
     return types[0]
 
 
 def has_softmax(scope: Scope, name: str) -> bool:
-    """Whether the value ``name`` comes from a Softmax, and was only rearranged since."""
-    while (at := scope.makers.get(name)) is not None and not domain_of(scope.nodes[at].domain):
-        if scope.op_types[at] == "Softmax":
-            return True
-        before = scope.inputs[at][0] if scope.op_types[at] in _MOVES else ""
-        if not before or scope.makers.get(before, -1) >= at:  # in a model that is not valid
+    """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it."""
+    while True:
+        maker = scope.makers.get(name)
+        if maker is None or domain_of(scope.nodes[maker].domain):
             return False
-        name = before
-    return False
+        if scope.op_types[maker] == "Softmax":
+            return True
+        if scope.op_types[maker] not in _REARRANGING_OPS:
+            return False
+        source = scope.inputs[maker][0]
+        if not source or scope.makers.get(source, -1) >= maker:  # the model is not valid
+            return False
+        name = source
 
 
 class OperandNodes:
-    """Writes the nodes that check the inputs of a whole attention node, and compute its operands.
+    """Writes the checks of the inputs of an attention node, and the nodes of its operands.
 
-    ``is_op`` is whether an op of this package reads the operands. Such an op checks most shapes itself. Without
-    ``is_checked`` no checks are written.
+    Args:
+        match: the attention node.
+        contract: the contract of the node.
+        nodes: the list to write to.
+        is_op: whether an op of this package reads the operands. It checks most shapes itself.
+        is_checked: whether checks are written.
     """
 
     def __init__(
-        self, match: Match, contract: AttentionNode, nodes: Nodes, *, is_op: bool = False, is_checked: bool = True
+        self,
+        match: Match,
+        contract: AttentionNode,
+        nodes: Nodes,
+        *,
+        is_op: bool = False,
+        is_checked: bool = True,
     ) -> None:
-        self._match, self._contract, self._nodes = match, contract, nodes
-        self._is_op, self._is_checked = is_op, is_checked
+        self._match = match
+        self._contract = contract
+        self._nodes = nodes
+        self._is_op = is_op
+        self._is_checked = is_checked
+        self._lengths_input = contract.inputs[1]
+        # Input -> the name of its value; after a check, the name of the checked value.
         self._names = dict(zip(contract.inputs, match.node.input, strict=True))
         self._shapes: dict[str, str] = {}
 
     def operands(self) -> Operands:
-        """The operands, behind their checks."""
+        """Write the checks and the operands."""
         if self._is_checked:
             self._check_ranks()
             self._check_lengths()
-        lengths = self._names[self._contract.inputs[1]]
+        lengths = self._names[self._lengths_input]
         if self._contract.has_offsets:
             if self._is_checked:
                 self._check_offsets()
-            locations, weights = self._locations(), self._softmaxed()
             starts = ""
+            locations = self._locations()
+            weights = self._softmax_weights()
         else:
             if self._is_checked and not self._is_op:
                 self._check_locations()
-            locations, starts = self._names["sampling_locations"], self._names["level_start_index"]
+            starts = self._names["level_start_index"]
+            locations = self._names["sampling_locations"]
             weights = self._as_value_type("attention_weights")
         if self._is_checked and not self._is_op:
             self._check_pixels()
@@ -135,290 +181,418 @@ class OperandNodes:
         return Operands(self._names["value"], lengths, starts, locations, weights)
 
     def levels(self, operands: Operands) -> tuple[str, list[int]]:
-        """The value (L, 3), the points and the lengths of each level, and the points where they are known."""
-        nodes, name = self._nodes, self._contract.inputs[1]
-        shape = self._known("attention_weights")
-        points = shape[-1] if shape is not None else None
-        count = level_count(self._match)
-        if isinstance(points, int) and self._contract.has_offsets:
-            points //= max(count, 1)
-        table = self._match.record.constants.get(name)
-        if isinstance(points, int) and table is not None:
-            levels = np.insert(table.astype(np.int64), 0, points, axis=1)
-            return nodes.constant(levels), [points] * count
-        length = nodes.add("Gather", nodes.add("Shape", operands.locations), nodes.row(4))
-        column = nodes.add("Expand", nodes.add("Reshape", length, nodes.row(1, 1)), nodes.row(count, 1))
-        lengths = nodes.add("Cast", operands.lengths, to=TensorProto.INT64)
-        levels_name = nodes.add("Concat", column, lengths, axis=1)
-        return levels_name, [points] * count if isinstance(points, int) else []
+        """Write (L, 3): the number of points, the height and the width of each level.
 
-    def _known(self, argument: str) -> tuple[Dim, ...] | None:
-        """The shape of an input where it is the same in all calls."""
+        Returns:
+            The name of the value, and the numbers of points; empty if they are not known.
+        """
+        nodes = self._nodes
+        n_levels = level_count(self._match)
+        n_points = self._known_points(n_levels)
+        points = [n_points] * n_levels if n_points is not None else []
+        table = self._match.record.constants.get(self._lengths_input)
+        if n_points is not None and table is not None:
+            levels = np.insert(table.astype(np.int64), 0, n_points, axis=1)
+            return nodes.constant(levels), points
+        length = nodes.add("Gather", nodes.add("Shape", operands.locations), nodes.row(4))
+        cell = nodes.add("Reshape", length, nodes.row(1, 1))
+        column = nodes.add("Expand", cell, nodes.row(n_levels, 1))
+        lengths = nodes.add("Cast", operands.lengths, to=TensorProto.INT64)
+        return nodes.add("Concat", column, lengths, axis=1), points
+
+    def _known_points(self, n_levels: int) -> int | None:
+        """Return the number of points on each level if it is known."""
+        shape = self._known_shape("attention_weights")
+        last = shape[-1] if shape is not None else None
+        if not isinstance(last, int):
+            return None
+        return last // max(n_levels, 1) if self._contract.has_offsets else last
+
+    def _known_shape(self, argument: str) -> tuple[Dim, ...] | None:
+        """Return the shape of an input if it is the same in all calls."""
         position = list(self._match.record.values).index(argument)
         shapes = {case[position].shape for case in self._match.record.cases}
         return shapes.pop() if len(shapes) == 1 else None
 
-    def _is_known(self, *arguments: str) -> bool:
-        """Whether all lengths of these inputs are known. They were checked when the model was read."""
-        shapes = [self._known(argument) for argument in arguments]
-        return all(shape is not None and all(isinstance(dim, int) for dim in shape) for shape in shapes)
+    def _are_known(self, *arguments: str) -> bool:
+        """Whether all lengths of inputs are known. They were checked when the model was read."""
+        for argument in arguments:
+            shape = self._known_shape(argument)
+            if shape is None or not all(isinstance(length, int) for length in shape):
+                return False
+        return True
 
     def _shape_of(self, argument: str) -> str:
-        """The value that is the shape of an input."""
+        """Write the shape of an input."""
         if argument not in self._shapes:
             self._shapes[argument] = self._nodes.add("Shape", self._names[argument])
         return self._shapes[argument]
 
     def _lengths_of(self, argument: str, *axes: int) -> str:
+        """Write the lengths of some axes of an input."""
         return self._nodes.add("Gather", self._shape_of(argument), self._nodes.row(*axes))
 
-    def _gate(self, row: str, found: str, expected: str, argument: str, expectation: str) -> str:
-        """``row``, a row of integers, behind a node that fails unless ``found`` and ``expected`` are equal.
-
-        The name of that node is the text of the error.
-        """
+    def _fail_unless_equal(
+        self,
+        row: str,
+        actual: str,
+        expected: str,
+        argument: str,
+        expectation: str,
+    ) -> str:
+        """Do as :func:`fail_unless_equal`, with an error about the shape of an input."""
         error = GridSampleError(self._match.record.where, argument, OTHER_SHAPE, expectation)
-        return gate(self._nodes, row, found, expected, error)
+        return fail_unless_equal(self._nodes, row, actual, expected, error)
 
-    def _check_against(self, argument: str, expected: str, expectation: str) -> None:
-        """Let an input have a shape that is equal to ``expected``."""
+    def _check_shape(self, argument: str, expected: str, expectation: str) -> None:
+        """Write a check that the shape of an input is ``expected``."""
         shape = self._shape_of(argument)
-        checked = self._gate(shape, shape, expected, argument, expectation)
+        checked = self._fail_unless_equal(shape, shape, expected, argument, expectation)
         self._names[argument] = self._nodes.add("Reshape", self._names[argument], checked)
 
     def _check_ranks(self) -> None:
-        """Check the number of axes of each array whose rank is unknown. The other checks read axes by their index."""
+        """Write checks of unknown ranks, because the other checks read axes by their index."""
         nodes = self._nodes
+        weights_axes = "B, Q, H, L·P" if self._contract.has_offsets else "B, Q, H, L, P"
         for argument in self._contract.inputs:
-            axes = _AXES.get(argument) or ("B, Q, H, L·P" if self._contract.has_offsets else "B, Q, H, L, P")
-            if argument in _INTEGER_INPUTS or self._known(argument) is not None:
+            if argument in _INTEGER_INPUTS or self._known_shape(argument) is not None:
                 continue
+            axes = _AXES.get(argument, weights_axes)
             shape = self._shape_of(argument)
-            rank, expected = nodes.add("Shape", shape), nodes.row(axes.count(",") + 1)
-            checked = self._gate(shape, rank, expected, argument, f"shape ({axes})")
+            rank = nodes.add("Shape", shape)
+            expected = nodes.row(axes.count(",") + 1)
+            expectation = f"shape ({axes})"
+            checked = self._fail_unless_equal(shape, rank, expected, argument, expectation)
             self._shapes[argument] = checked
             self._names[argument] = nodes.add("Reshape", self._names[argument], checked)
 
     def _check_lengths(self) -> None:
-        """Check that no length of a level is negative."""
-        nodes, name = self._nodes, self._contract.inputs[1]
-        if name in self._match.record.constants:
+        """Write a check that no length of a level is negative."""
+        nodes = self._nodes
+        argument = self._lengths_input
+        if argument in self._match.record.constants:
             return
-        found = nodes.add("Reshape", self._names[name], nodes.row(-1))
-        expected = nodes.add("Abs", found)
-        error = GridSampleError(self._match.record.where, name, "with a negative length", "nothing negative")
-        checked = gate(nodes, found, found, expected, error)
-        self._names[name] = nodes.add("Reshape", checked, nodes.row(-1, 2))
+        flat = nodes.add("Reshape", self._names[argument], nodes.row(-1))
+        expected = nodes.add("Abs", flat)
+        found = "with a negative length"
+        error = GridSampleError(self._match.record.where, argument, found, "nothing negative")
+        checked = fail_unless_equal(nodes, flat, flat, expected, error)
+        self._names[argument] = nodes.add("Reshape", checked, nodes.row(-1, 2))
 
     def _check_locations(self) -> None:
+        """Write checks of the shapes of locations and weights."""
         nodes = self._nodes
-        if not self._is_known("value", "sampling_locations", "attention_weights"):
-            parts = [self._lengths_of("value", 0), self._lengths_of("sampling_locations", 1)]
-            parts += [self._lengths_of("value", 2), nodes.row(level_count(self._match))]
-            parts += [self._lengths_of("sampling_locations", 4), nodes.row(2)]
-            expected = nodes.add("Concat", *parts, axis=0)
-            expectation = "shape (B, Q, H, L, P, 2), as value is of shape (B, S, H, D)"
-            self._check_against("sampling_locations", expected, expectation)
-            expected = self._lengths_of("sampling_locations", 0, 1, 2, 3, 4)
-            expectation = "all axes but the last of sampling_locations"
-            self._check_against("attention_weights", expected, expectation)
+        if self._are_known("value", "sampling_locations", "attention_weights"):
+            return
+        parts = [
+            self._lengths_of("value", 0),
+            self._lengths_of("sampling_locations", 1),
+            self._lengths_of("value", 2),
+            nodes.row(level_count(self._match)),
+            self._lengths_of("sampling_locations", 4),
+            nodes.row(2),
+        ]
+        expected = nodes.add("Concat", *parts, axis=0)
+        expectation = "shape (B, Q, H, L, P, 2), as value is of shape (B, S, H, D)"
+        self._check_shape("sampling_locations", expected, expectation)
+        expected = self._lengths_of("sampling_locations", 0, 1, 2, 3, 4)
+        expectation = "all axes but the last of sampling_locations"
+        self._check_shape("attention_weights", expected, expectation)
 
     def _check_offsets(self) -> None:
+        """Write checks of the shapes of offsets, weights and reference points."""
         nodes = self._nodes
-        if not self._is_known("value", "reference_points", "sampling_offsets", "attention_weights"):
-            batch, heads = self._lengths_of("value", 0), self._lengths_of("value", 2)
-            queries, count = self._lengths_of("sampling_offsets", 1), self._lengths_of("attention_weights", 3)
-            coordinates = nodes.add("Mul", count, nodes.row(2))
-            expected = nodes.add("Concat", batch, queries, heads, coordinates, axis=0)
-            expectation = "shape (B, Q, H, L·P·2), as value is of shape (B, S, H, D)"
-            self._check_against("sampling_offsets", expected, expectation)
-            expected = nodes.add("Concat", batch, queries, heads, count, axis=0)
-            expectation = "shape (B, Q, H, L·P), as value is of shape (B, S, H, D)"
-            self._check_against("attention_weights", expected, expectation)
-            last = self._lengths_of("reference_points", 3)
-            expected = nodes.add("Concat", batch, queries, nodes.row(1), last, axis=0)
-            self._check_against("reference_points", expected, "shape (B, Q, 1, 2·G), of the batch and queries")
+        offsets, weights = "sampling_offsets", "attention_weights"
+        if self._are_known("value", "reference_points", offsets, weights):
+            return
+        batch = self._lengths_of("value", 0)
+        heads = self._lengths_of("value", 2)
+        queries = self._lengths_of(offsets, 1)
+        points = self._lengths_of(weights, 3)
+        coordinates = nodes.add("Mul", points, nodes.row(2))
+        expected = nodes.add("Concat", batch, queries, heads, coordinates, axis=0)
+        expectation = "shape (B, Q, H, L·P·2), as value is of shape (B, S, H, D)"
+        self._check_shape(offsets, expected, expectation)
+        expected = nodes.add("Concat", batch, queries, heads, points, axis=0)
+        expectation = "shape (B, Q, H, L·P), as value is of shape (B, S, H, D)"
+        self._check_shape(weights, expected, expectation)
+        last = self._lengths_of("reference_points", 3)
+        expected = nodes.add("Concat", batch, queries, nodes.row(1), last, axis=0)
+        expectation = "shape (B, Q, 1, 2·G), of the batch and queries"
+        self._check_shape("reference_points", expected, expectation)
 
     def _check_pixels(self) -> None:
-        """Check that the levels are the pixels of ``value``, or lie in them where other starts are constant."""
-        nodes, constants, name = self._nodes, self._match.record.constants, self._contract.inputs[1]
-        table, starts = constants.get(name), constants.get("level_start_index")
-        is_given = "level_start_index" in self._contract.inputs
-        shape = self._known("value")
-        if table is not None and (starts is not None or not is_given):
+        """Write a check that the levels are the pixels of ``value``.
+
+        If other starts are constant, the levels must only lie inside these pixels.
+        """
+        nodes = self._nodes
+        constants = self._match.record.constants
+        table = constants.get(self._lengths_input)
+        starts = constants.get("level_start_index")
+        has_starts = "level_start_index" in self._contract.inputs
+        is_exact = True
+        if table is not None and (starts is not None or not has_starts):
+            shape = self._known_shape("value")
             if shape is not None and isinstance(shape[1], int):
-                return
+                return  # checked when the model was read
             areas = table.prod(1, dtype=np.int64)
             is_exact = starts is None or are_contiguous(table, starts)
             if starts is None or is_exact:
                 total = nodes.row(int(areas.sum()))
             else:
-                ends_of_levels = np.asarray(starts + areas, np.int64)
-                total = nodes.row(max(ends_of_levels.tolist(), default=0))
+                ends = np.asarray(starts + areas, np.int64)
+                total = nodes.row(max(ends.tolist(), default=0))
         else:
-            is_exact = True
-            ends = self._areas(self._names[name])
-            if is_given:
-                first = nodes.add("Cast", self._names["level_start_index"], to=TensorProto.INT64)
-                ends = nodes.add("Add", first, ends)
-            else:
-                ends = nodes.add("CumSum", ends, nodes.constant(0))
-            total = nodes.add("Reshape", nodes.add("ReduceMax", ends, keepdims=0), nodes.row(1))
-        pixels = found = self._lengths_of("value", 1)
+            total = self._last_end(has_starts)
+        pixels = self._lengths_of("value", 1)
+        compared = pixels
         if not is_exact:
-            found = nodes.add("Where", nodes.add("Less", pixels, total), pixels, total)
+            is_short = nodes.add("Less", pixels, total)
+            compared = nodes.add("Where", is_short, pixels, total)
         row = self._shape_of("value")
-        checked = self._gate(row, found, total, "value", f"shape (B, S, H, D), with the S pixels of {name}")
+        expectation = f"shape (B, S, H, D), with the S pixels of {self._lengths_input}"
+        checked = self._fail_unless_equal(row, compared, total, "value", expectation)
         self._names["value"] = nodes.add("Reshape", self._names["value"], checked)
 
+    def _last_end(self, has_starts: bool) -> str:
+        """Write the first pixel after all levels, (1,)."""
+        nodes = self._nodes
+        areas = self._areas(self._names[self._lengths_input])
+        if has_starts:
+            starts = nodes.add("Cast", self._names["level_start_index"], to=TensorProto.INT64)
+            ends = nodes.add("Add", starts, areas)
+        else:
+            ends = nodes.add("CumSum", areas, nodes.constant(0))
+        return nodes.add("Reshape", nodes.add("ReduceMax", ends, keepdims=0), nodes.row(1))
+
     def _areas(self, lengths: str) -> str:
-        """The pixels of each level (L,)."""
+        """Write the number of pixels of each level, (L,)."""
         nodes = self._nodes
         wide = nodes.add("Cast", lengths, to=TensorProto.INT64)
-        axes = [nodes.add("Gather", wide, nodes.constant(axis), axis=1) for axis in (0, 1)]
-        return nodes.add("Mul", *axes)
+        heights = nodes.add("Gather", wide, nodes.constant(0), axis=1)
+        widths = nodes.add("Gather", wide, nodes.constant(1), axis=1)
+        return nodes.add("Mul", heights, widths)
 
     def _check_starts(self, lengths: str, starts: str) -> str:
-        """``lengths``, behind a check that the levels lie one behind the other."""
-        constants, nodes = self._match.record.constants, self._nodes
-        if {self._contract.inputs[1], "level_start_index"} <= constants.keys():
-            return lengths
-        first = nodes.add("CumSum", self._areas(lengths), nodes.constant(0), exclusive=1)
-        found = nodes.add("Cast", starts, to=TensorProto.INT64)
+        """Write a check that each level begins where the previous one ends; return ``lengths``."""
+        nodes = self._nodes
+        if {self._lengths_input, "level_start_index"} <= self._match.record.constants.keys():
+            return lengths  # checked when the model was read
+        areas = self._areas(lengths)
+        expected = nodes.add("CumSum", areas, nodes.constant(0), exclusive=1)
+        actual = nodes.add("Cast", starts, to=TensorProto.INT64)
         expectation = "the number of pixels before each level"
-        checked = self._gate(lengths, found, first, "level_start_index", expectation)
+        checked = self._fail_unless_equal(
+            lengths, actual, expected, argument="level_start_index", expectation=expectation
+        )
         return nodes.add("Reshape", checked, nodes.row(-1, 2))
 
     def _as_value_type(self, argument: str) -> str:
-        """An input as the type of ``value``, where both are known."""
+        """Write an input as the type of ``value``, if both types are known."""
         types = self._match.record.types
         if types[argument] and types["value"] and types[argument] != types["value"]:
             to = elem_type(known_type(self._match, "value"))
             return self._nodes.add("Cast", self._names[argument], to=to)
         return self._names[argument]
 
-    def _wide(self, argument: str) -> tuple[str, str]:
-        """An input in at least single precision, and the name of that type."""
-        kind = known_type(self._match, argument)
-        if kind in ("float32", "float64"):
-            return self._names[argument], kind
-        return self._nodes.add("Cast", self._names[argument], to=TensorProto.FLOAT), "float32"
+    def _at_least_single(self, argument: str) -> tuple[str, str]:
+        """Write an input in at least single precision; return its name and its type."""
+        type_name = known_type(self._match, argument)
+        if type_name in ("float32", "float64"):
+            return self._names[argument], type_name
+        single = self._nodes.add("Cast", self._names[argument], to=TensorProto.FLOAT)
+        return single, "float32"
 
     def _locations(self) -> str:
-        """The locations that reference points and offsets make: point p is relative to reference point p modulo G."""
-        nodes, count = self._nodes, level_count(self._match)
-        (references, kind), (offsets, offset_kind) = self._wide("reference_points"), self._wide("sampling_offsets")
-        if kind != offset_kind:
-            expected = f"type {kind}, as reference_points"
-            raise GridSampleError(self._match.record.where, "sampling_offsets", f"of type {offset_kind}", expected)
-        shape = self._known("reference_points")
-        if shape is not None and isinstance(shape[3], int):
-            groups = nodes.row(shape[3] // 2)
-        else:
-            groups = nodes.add("Div", self._lengths_of("reference_points", 3), nodes.row(2))
-        by_group = nodes.add("Concat", nodes.row(0, 0, 0, count, -1), groups, nodes.row(2), axis=0)
-        offsets = nodes.add("Reshape", offsets, by_group)
-        references = nodes.add("Reshape", references, nodes.row(0, 0, 1, 1, 1, -1, 2))
-        table = self._match.record.constants.get(self._contract.inputs[1])
-        if table is not None:
-            sizes = nodes.constant(table[:, ::-1].astype(kind).reshape(1, 1, 1, count, 1, 1, 2))
-        else:
-            turned = nodes.add("Gather", self._names[self._contract.inputs[1]], nodes.row(1, 0), axis=1)
-            sizes = nodes.add("Cast", turned, to=elem_type(kind))
-            sizes = nodes.add("Reshape", sizes, nodes.row(1, 1, 1, count, 1, 1, 2))
-        located = nodes.add("Add", references, nodes.add("Div", offsets, sizes))
-        return nodes.add("Reshape", located, nodes.row(0, 0, 0, count, -1, 2))
+        """Write the locations (B, Q, H, L, P, 2) from reference points and offsets in pixels.
 
-    def _softmaxed(self) -> str:
-        """The weights (B, Q, H, L, P): the plugins apply a softmax, and those of first releases had it before them."""
-        nodes, count = self._nodes, level_count(self._match)
+        Point p is relative to reference point p modulo G.
+        """
+        nodes = self._nodes
+        n_levels = level_count(self._match)
+        references, type_name = self._at_least_single("reference_points")
+        offsets, offsets_type = self._at_least_single("sampling_offsets")
+        if type_name != offsets_type:
+            found = f"of type {offsets_type}"
+            expected = f"type {type_name}, as reference_points"
+            raise GridSampleError(self._match.record.where, "sampling_offsets", found, expected)
+        groups = self._groups()
+        shape = nodes.add("Concat", nodes.row(0, 0, 0, n_levels, -1), groups, nodes.row(2), axis=0)
+        offsets = nodes.add("Reshape", offsets, shape)
+        references = nodes.add("Reshape", references, nodes.row(0, 0, 1, 1, 1, -1, 2))
+        sizes = self._widths_and_heights(n_levels, type_name)
+        locations = nodes.add("Add", references, nodes.add("Div", offsets, sizes))
+        return nodes.add("Reshape", locations, nodes.row(0, 0, 0, n_levels, -1, 2))
+
+    def _groups(self) -> str:
+        """Write the number G of groups, (1,)."""
+        shape = self._known_shape("reference_points")
+        if shape is not None and isinstance(shape[3], int):
+            return self._nodes.row(shape[3] // 2)
+        coordinates = self._lengths_of("reference_points", 3)
+        return self._nodes.add("Div", coordinates, self._nodes.row(2))
+
+    def _widths_and_heights(self, n_levels: int, type_name: str) -> str:
+        """Write the width and the height of each level, (1, 1, 1, L, 1, 1, 2)."""
+        nodes = self._nodes
+        shape = (1, 1, 1, n_levels, 1, 1, 2)
+        table = self._match.record.constants.get(self._lengths_input)
+        if table is not None:
+            return nodes.constant(table[:, ::-1].astype(type_name).reshape(shape))
+        lengths = self._names[self._lengths_input]
+        widths_first = nodes.add("Gather", lengths, nodes.row(1, 0), axis=1)
+        sizes = nodes.add("Cast", widths_first, to=elem_type(type_name))
+        return nodes.add("Reshape", sizes, nodes.row(*shape))
+
+    def _softmax_weights(self) -> str:
+        """Write the weights (B, Q, H, L, P).
+
+        The plugins apply a softmax. Their first releases did not, and a Softmax precedes the node.
+        """
+        nodes = self._nodes
+        n_levels = level_count(self._match)
         if has_softmax(self._match.scope, self._match.record.values["attention_weights"]):
             weights = self._as_value_type("attention_weights")
         else:
-            weights, kind = self._wide("attention_weights")
-            weights = nodes.add("Softmax", weights, axis=3)
-            to = known_type(self._match, "value")
-            weights = weights if to == kind else nodes.add("Cast", weights, to=elem_type(to))
-        return nodes.add("Reshape", weights, nodes.row(0, 0, 0, count, -1))
+            logits, type_name = self._at_least_single("attention_weights")
+            weights = nodes.add("Softmax", logits, axis=3)
+            value_type = known_type(self._match, "value")
+            if value_type != type_name:
+                weights = nodes.add("Cast", weights, to=elem_type(value_type))
+        return nodes.add("Reshape", weights, nodes.row(0, 0, 0, n_levels, -1))
 
 
 def constants_of(match: Match) -> Sequence[int]:
-    """The positions of the Constants that the node of ``match`` reads."""
-    makers = (match.scope.makers.get(name, match.index) for name in match.node.input)
-    return [at for at in makers if match.scope.op_types[at] == "Constant"]
+    """Return the positions of the Constants that the node of ``match`` reads."""
+    scope = match.scope
+    makers = [scope.makers.get(name, match.index) for name in match.node.input]
+    return [maker for maker in makers if scope.op_types[maker] == "Constant"]
 
 
 def typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
-    """Write a Constant of a floating-point type; the name of its value."""
+    """Write a Constant of a floating-point type; return the name of its value."""
     tensor = helper.make_tensor("", elem_type(type_name), [], [number])
     return nodes.add("Constant", value=tensor)
 
 
 def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
-    """Write constants of the type of an input; the names of their values."""
-    if len(match.record.types[argument]) != 1 and match.scope.opsets.get("", 0) >= CAST_LIKE:
-        plain = [typed_constant(nodes, number, "float32") for number in numbers]
-        return [nodes.add("CastLike", name, match.record.values[argument]) for name in plain]
-    return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
+    """Write constants of the type of an input; return the names of their values."""
+    has_one_type = len(match.record.types[argument]) == 1
+    if has_one_type or match.scope.opsets.get("", 0) < CAST_LIKE:
+        return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
+    constants = [typed_constant(nodes, number, "float32") for number in numbers]
+    like = match.record.values[argument]
+    return [nodes.add("CastLike", constant, like) for constant in constants]
 
 
-def gate(nodes: Nodes, row: str, found: str, expected: str, error: GridSampleError) -> str:
-    """Write nodes that fail unless ``found`` and ``expected`` are equal, and else make ``row``, a row of integers.
+def fail_unless_equal(
+    nodes: Nodes,
+    row: str,
+    actual: str,
+    expected: str,
+    error: GridSampleError,
+) -> str:
+    """Write nodes that fail in a run unless ``actual`` and ``expected`` are equal.
 
-    The name of each node that can fail is the text of the ``error``.
+    Args:
+        nodes: the list to write to.
+        row: a row of integers.
+        actual: the integers to check.
+        expected: the integers that they must be.
+        error: the text of this error is the name of each node that can fail.
+
+    Returns:
+        The name of a value that equals ``row``, and is computed after the check.
     """
-    is_equal = nodes.add("Equal", found, expected)
-    nodes.rename_last(str(error))  # it fails itself where the two have different lengths
-    same = nodes.add("Cast", is_equal, to=TensorProto.INT64)
-    is_wrong = nodes.add("Sub", nodes.constant(1), nodes.add("ReduceMin", same, keepdims=0))
-    only = nodes.add("Reshape", row, nodes.row(1, -1))
-    checked = nodes.add("Gather", only, is_wrong, axis=0)
+    is_equal = nodes.add("Equal", actual, expected)
+    nodes.rename_last(str(error))  # it fails itself if the two have different lengths
+    equal_numbers = nodes.add("Cast", is_equal, to=TensorProto.INT64)
+    one = nodes.constant(1)
+    all_equal = nodes.add("ReduceMin", equal_numbers, keepdims=0)
+    index = nodes.add("Sub", one, all_equal)  # 0 if all are equal, else 1
+    single_row = nodes.add("Reshape", row, nodes.row(1, -1))
+    checked = nodes.add("Gather", single_row, index, axis=0)
     nodes.rename_last(str(error))
     return checked
 
 
-def checked_own(match: Match, nodes: Nodes, axes: int) -> tuple[str, str]:
-    """The locations and weights of this package's node, behind checks of their shapes in a run.
+def checked_own(match: Match, nodes: Nodes, r: int) -> tuple[str, str]:
+    """Write checks of the shapes of this package's node in a run.
 
-    ``axes`` is the number of spatial axes. Weights (B, 1, H, P) are of one query for all.
+    Args:
+        match: the node.
+        nodes: the list to write to.
+        r: the number of spatial axes.
+
+    Returns:
+        The names of the locations and of the weights, after the checks.
     """
     record = match.record
     value, _, locations, weights = record.values.values()
     shapes = [case[position].shape for case in record.cases for position in (0, 2, 3)]
-    if all(shape is not None and all(isinstance(dim, int) for dim in shape) for shape in shapes):
+    if all(_is_static(shape) for shape in shapes):
         return locations, weights
-    is_for_all = record.ranks["attention_weights"] != (5,)
+    locations = _checked_locations(record, nodes, value, locations)
+    weights = _checked_weights(record, nodes, locations, weights, r)
+    return locations, weights
+
+
+def _is_static(shape: Sequence[Dim] | None) -> bool:
+    """Whether all lengths of a shape are known."""
+    return shape is not None and all(isinstance(length, int) for length in shape)
+
+
+def _checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: str) -> str:
+    """Write a check that locations have the batch and the heads of value."""
     shape = nodes.add("Shape", locations)
-    ends = nodes.row(0, 2)
-    found = nodes.add("Gather", shape, ends)
-    expected = nodes.add("Gather", nodes.add("Shape", value), ends)
-    error = GridSampleError(
-        record.where, "sampling_locations", OTHER_SHAPE, "shape (B, Q, H, L, P, r), with the B and H of value"
-    )
-    located = nodes.add("Reshape", locations, gate(nodes, shape, found, expected, error))
+    axes = nodes.row(0, 2)
+    actual = nodes.add("Gather", shape, axes)
+    expected = nodes.add("Gather", nodes.add("Shape", value), axes)
+    expectation = "shape (B, Q, H, L, P, r), with the B and H of value"
+    error = GridSampleError(record.where, "sampling_locations", OTHER_SHAPE, expectation)
+    checked = fail_unless_equal(nodes, shape, actual, expected, error)
+    return nodes.add("Reshape", locations, checked)
+
+
+def _checked_weights(
+    record: NodeRecord,
+    nodes: Nodes,
+    locations: str,
+    weights: str,
+    r: int,
+) -> str:
+    """Write a check that weights have the axes of locations.
+
+    Weights (B, 1, H, P) are those of one query for all queries.
+    """
     shape = nodes.add("Shape", weights)
-    found = nodes.add("Shape", nodes.add("Reshape", weights, nodes.row(0, 0, 0, -1)))
-    flat = nodes.add("Shape", nodes.add("Reshape", located, nodes.row(0, 0, 0, -1, axes)))
-    expected = nodes.add("Gather", flat, nodes.row(0, 1, 2, 3))
-    if is_for_all:
-        one = nodes.row(1, 1, 1, 1)
-        is_query = nodes.constant(np.array([False, True, False, False]))
-        is_one = nodes.add("And", nodes.add("Equal", found, one), is_query)
-        expected = nodes.add("Where", is_one, found, expected)
+    actual = nodes.add("Shape", nodes.add("Reshape", weights, nodes.row(0, 0, 0, -1)))
+    flat_locations = nodes.add("Reshape", locations, nodes.row(0, 0, 0, -1, r))
+    flat_shape = nodes.add("Shape", flat_locations)
+    expected = nodes.add("Gather", flat_shape, nodes.row(0, 1, 2, 3))
+    may_be_of_one_query = record.ranks["attention_weights"] != (5,)
+    if may_be_of_one_query:
+        ones = nodes.row(1, 1, 1, 1)
+        is_query_axis = nodes.constant(np.array([False, True, False, False]))
+        is_one_query = nodes.add("And", nodes.add("Equal", actual, ones), is_query_axis)
+        expected = nodes.add("Where", is_one_query, actual, expected)
     expectation = "all axes but the last of sampling_locations"
     error = GridSampleError(record.where, "attention_weights", OTHER_SHAPE, expectation)
-    return located, nodes.add("Reshape", weights, gate(nodes, shape, found, expected, error))
+    checked = fail_unless_equal(nodes, shape, actual, expected, error)
+    return nodes.add("Reshape", weights, checked)
 
 
 def op_record(match: Match) -> NodeRecord:
-    """The record of the op of this package that computes what the node of ``match`` does, without its operands."""
-    record, contract = match.record, match.contract
+    """Return the record of this package's op for another package's node, without its operands."""
+    contract = match.contract
     cases = []
-    for case in record.cases:
-        value, third, fourth = case[0], case[2], case[3]
-        located = fourth
+    for value, _, third, fourth, *_ in match.record.cases:
+        # The locations, or the reference points that they are computed from.
+        locations_type = fourth.type
         if contract is not None and contract.has_offsets:
-            located = Value("float64" if third.type == "float64" else "float32")
-        cases.append((value, Value("int64"), Value(located.type), Value(value.type)))
-    values = dict.fromkeys(("value", "levels", "sampling_locations", "attention_weights"), "")
-    return replace(record, values=values, cases=list(dict.fromkeys(cases)), constants={})
+            locations_type = "float64" if third.type == "float64" else "float32"
+        cases.append((value, Value("int64"), Value(locations_type), Value(value.type)))
+    names = ("value", "levels", "sampling_locations", "attention_weights")
+    values = dict.fromkeys(names, "")
+    return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})

@@ -1,34 +1,68 @@
 """The nodes that compute coordinates, whose types no converter may change.
 
-In float16 a coordinate among 1024 pixels is off by up to a quarter of one, in eight bits by four.
+In float16, a coordinate among 1024 pixels is off by up to a quarter of a pixel; in eight bits, by
+four pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from typing import TypeAlias
 
 import onnx
 
 from ..detection.helpers import is_helper, lowered_from, reads_grid
-from ..dialects.table import dialect_of
+from ..dialects.registry import dialect_of
 from ..errors import GridSampleError
 from ..graph.scope import Key, Scope, domain_of, function_key, scopes
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
 
-#: Operators that compute or rearrange coordinates; the output of any other is the rest of the net's.
+#: Operators that compute or rearrange coordinates. The outputs of others are not coordinates.
 _ARITHMETIC = {
-    *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Floor", "Gather", "Identity"),
-    *("Max", "Min", "Mod", "Mul", "Neg", "Range", "Reciprocal", "ReduceSum", "Reshape", "Shape", "Sin", "Slice"),
-    *("Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
+    "Abs",
+    "Add",
+    "Cast",
+    "Clip",
+    "Concat",
+    "Constant",
+    "Cos",
+    "Div",
+    "Expand",
+    "Floor",
+    "Gather",
+    "Identity",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Range",
+    "Reciprocal",
+    "ReduceSum",
+    "Reshape",
+    "Shape",
+    "Sin",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Sub",
+    "Sum",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+    "Where",
 }
+#: The names of the nodes that nodes were lowered from; None for nodes that were not lowered.
+_Origins: TypeAlias = set[str | None]
 
 
 def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
-    """Do as :func:`ort_gridsample.coordinate_nodes`."""
+    """Return the names of coordinate nodes, as :func:`ort_gridsample.coordinate_nodes`."""
     names: dict[str, None] = {}
     for scope, coordinates in coordinates_read(scopes(model)):
-        for node in (scope.nodes[index] for index in coordinates):
+        for index in coordinates:
+            node = scope.nodes[index]
             if not node.name:
                 where = f"{node.op_type} node ({', '.join(node.output)})"
                 raise GridSampleError(where, "name", "''", "a name, by which it can be left alone")
@@ -37,7 +71,12 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
 
 
 def coordinates_read(found: Sequence[Scope]) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
-    """For each scope outside functions, the positions of its coordinate nodes and the coordinates that each reads."""
+    """Yield the scopes outside functions, and their coordinate nodes.
+
+    Returns:
+        Pairs of a scope and a dictionary: the position of a coordinate node -> the coordinates that
+        the node reads.
+    """
     sampling = _sampling_functions(found)
     for scope in found:
         if scope.function is None:
@@ -45,22 +84,37 @@ def coordinates_read(found: Sequence[Scope]) -> Iterator[tuple[Scope, dict[int, 
 
 
 def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> dict[int, Sequence[str]]:
-    """Those of ``scope``: the nodes concerned, what they were lowered to, and what leads to their coordinates alone."""
-    readers, lowered = scope.readers, _lowered(scope)
-    read: dict[int, Sequence[str]] = {}  # the position of a chosen node -> the values that it reads as coordinates
+    """Return the coordinate nodes of ``scope``, as :func:`coordinates_read`.
+
+    They are the sampling nodes, the nodes that these were lowered to, and the arithmetic of which
+    all results are read as coordinates.
+
+    Args:
+        scope: the scope.
+        sampling: the functions that sample.
+    """
+    lowered = _lowered_values(scope)
+    read: dict[int, Sequence[str]] = {}
     for index, node in reversed([*enumerate(scope.nodes)]):
         coordinates = _coordinates(node, scope, sampling)
         if coordinates is not None or any(name in lowered for name in node.output):
             read[index] = coordinates or ()
         elif node.op_type in _ARITHMETIC and not domain_of(node.domain):
-            as_coordinates = [name in read.get(at, ()) for name in node.output for at in readers.get(name, ())]
-            if as_coordinates and all(as_coordinates):
+            is_coordinate = []
+            for name in node.output:
+                for reader in scope.readers.get(name, ()):
+                    is_coordinate.append(name in read.get(reader, ()))
+            if is_coordinate and all(is_coordinate):
                 read[index] = node.input
     return dict(sorted(read.items()))
 
 
-def _coordinates(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> Sequence[str] | None:
-    """What ``node`` reads as coordinates; None where it is none concerned."""
+def _coordinates(
+    node: onnx.NodeProto,
+    scope: Scope,
+    sampling: Container[Key],
+) -> Sequence[str] | None:
+    """Return the coordinates that ``node`` reads; None if it does not sample."""
     if lowered_from(node) is not None:
         return node.input if reads_grid(node) else ()
     dialect = dialect_of(node, scope.opsets)
@@ -70,32 +124,37 @@ def _coordinates(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -
     return () if function_key(node) in sampling or is_helper(node) else None
 
 
-def _lowered(scope: Scope) -> set[str]:
-    """The values between the nodes that one was lowered to, those included that onnxruntime put between them."""
-    made: dict[str, set[str | None]] = {}
-    read: dict[str, set[str | None]] = {}
-    origins: set[str | None]
+def _lowered_values(scope: Scope) -> set[str]:
+    """Return the values that lowered nodes make.
+
+    Nodes that onnxruntime inserted between the nodes of one lowered node are included.
+    """
+    readers: dict[str, _Origins] = {}
     for node in scope:
         for name in node.input:
-            read.setdefault(name, set()).add(lowered_from(node))
+            readers.setdefault(name, set()).add(lowered_from(node))
+    makers: dict[str, _Origins] = {}
     for node in scope:
-        before = lowered_from(node)
-        origins = set().union(*(made.get(name, ()) for name in node.input)) if before is None else {before}
-        after = set().union(*(read.get(name, {None}) for name in node.output))
-        if before is not None or (len(origins) == 1 and after == origins and node.op_type in _ARITHMETIC):
-            made.update((name, origins) for name in node.output)
-    return set(made)
+        origin = lowered_from(node)
+        if origin is not None:
+            makers.update((name, {origin}) for name in node.output)
+            continue
+        before: _Origins = set().union(*(makers.get(name, ()) for name in node.input))
+        after: _Origins = set().union(*(readers.get(name, {None}) for name in node.output))
+        if len(before) == 1 and after == before and node.op_type in _ARITHMETIC:
+            makers.update((name, before) for name in node.output)
+    return set(makers)
 
 
 def _sampling_functions(found: Sequence[Scope]) -> set[Key]:
-    """The keys of the functions in which, or in what they call, there is a node concerned."""
+    """Return the keys of the functions that sample, or call functions that do."""
     sampling: set[Key] = set()
     while True:
-        more = {
-            function_key(scope.function)
-            for scope in found
-            if scope.function is not None and any(_coordinates(node, scope, sampling) is not None for node in scope)
-        }
-        if more <= sampling:
+        size = len(sampling)
+        for scope in found:
+            if scope.function is None:
+                continue
+            if any(_coordinates(node, scope, sampling) is not None for node in scope):
+                sampling.add(function_key(scope.function))
+        if len(sampling) == size:
             return sampling
-        sampling |= more

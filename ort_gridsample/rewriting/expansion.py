@@ -1,9 +1,14 @@
-"""Nodes that stand for several, as these: deformable attention of any package, and samplers whose grid is planes."""
+"""Expand composite nodes: deformable attention of any package, and samplers of planar grids.
+
+In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
+levels, L the levels, P the points and r the spatial axes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import onnx
@@ -27,151 +32,315 @@ from .attention_nodes import (
 )
 from .targets import Replacement, renamed
 
-#: The first opset with GridSample, that with its newer words, and the domain of onnxruntime's own before the first.
-_GRID_SAMPLE, _NEWER_WORDS, BEFORE_GRID_SAMPLE = 16, 20, "com.microsoft"
+#: The first opset with GridSample.
+_GRID_SAMPLE = 16
+#: The first opset in which GridSample's modes have the newer words.
+_NEWER_WORDS = 20
+#: The domain of onnxruntime's GridSample for older opsets.
+BEFORE_GRID_SAMPLE = "com.microsoft"
 #: The first opset in which ReduceSum reads its axes as an input.
 _AXES_AS_INPUT = 13
 
 
 def points_of(match: Match) -> list[int]:
-    """The number of points on each level, as far as the node of ``match``, which is no plugin's, says it."""
+    """Return the number of points on each level of this package's node; empty if it is unknown."""
     table = match.scope.constant(match.record.values["levels"])
     if table is not None:
-        return [int(n) for n in table[:, 0]] if table.ndim == 2 and table.shape[1] > 1 else []
-    return [int(n) for each in match.node.attribute if each.name == "points" for n in each.s.split()]
+        has_points = table.ndim == 2 and table.shape[1] > 1
+        return [int(number) for number in table[:, 0]] if has_points else []
+    for attribute in match.node.attribute:
+        if attribute.name == "points":
+            return [int(number) for number in attribute.s.split()]
+    return []
 
 
 def expanded(match: Match, names: Names) -> Replacement:
-    """What the node of ``match`` stands for, named after its output.
+    """Return the nodes that a composite node is equivalent to.
 
     Raises:
-        GridSampleError: the number of levels, or of points on each where these may differ, is not known.
+        GridSampleError: the number of levels, or of the points on each, is not known.
     """
     if match.record.dialect.plane_scale:
-        return _expanded_planes(match, names)
-    record, opset, contract = match.record, match.scope.opsets.get("", 0), match.contract
-    is_plugin = contract is not None
-    table = match.scope.constant(list(record.values.values())[1])
-    points = [] if is_plugin else points_of(match)
-    if not is_plugin and not points:
-        found = "computed" if table is None else f"of shape {validation.format_shape(table.shape)}"
-        expected = "a constant of shape (L, 1 + r), which says how many points each has"
-        raise GridSampleError(record.where, "levels", found, expected)
-    n_levels = len(points) or level_count(match)
-    sizes = [None] * n_levels if table is None else [row[bool(points) :] for row in table.tolist()]
-    nodes, r = Nodes(names, record.output), 2 if is_plugin else (record.spatial_axes or (2,))[0]
-    if contract is None:
-        value, levels, locations, weights = record.values.values()
-        begins, starts = "", None
-        if record.dialect.name == DOMAIN and not has_status(match.node):  # those that a session wrote were checked
-            _check_own(match, points)
-            locations, weights = checked_own(match, nodes, r)
-    else:
-        operands = OperandNodes(match, contract, nodes).operands()
-        value, levels, locations, weights = operands.value, operands.lengths, operands.locations, operands.weights
-        begins = operands.starts
-        starts = match.scope.constant(begins) if begins else None
-    X_type = elem_type(next(iter(record.types["value"]), "float32"))
-    depths = {(case[0].shape or (None,))[-1] for case in record.cases}
-    depth = depths.pop() if len(depths) == 1 else None
-    mode, aligned = "linear" if opset >= _NEWER_WORDS else "bilinear", int(record.align_corners == 1)
-
-    add, row = nodes.add, cache(nodes.row)
-    of_value = add("Shape", value)
-    heads, channels = add("Gather", of_value, row(2)), add("Gather", of_value, row(3))
-    queries = add("Gather", add("Shape", locations), row(1))
-    if contract is not None and contract.has_offsets:
-        kind = "float64" if known_type(match, "reference_points") == "float64" else "float32"
-        two, one = (typed_constant(nodes, number, kind) for number in (2, 1))
-    else:
-        two, one = constants_like(match, nodes, "sampling_locations", 2, 1)
-    unit = add("Reshape", locations, row(0, 0, 0, *([-1] if points else [n_levels, -1]), r))
-    grids = add("Sub", add("Mul", unit, two), one)
-    samples, end, after, first = list[str](), "", 0, 0  # ``after`` is ``end`` as a number, where it is known
-    for level, size in enumerate(sizes):
-        if size is None:
-            line = add("Cast", add("Gather", levels, nodes.constant(level)), to=onnx.TensorProto.INT64)
-            lengths = add("Slice", line, row(bool(points)), row(bool(points) + r))
-        else:
-            lengths = row(*size)
-        if not begins:
-            begin = end or row(0)
-        elif starts is None:
-            begin, after = add("Cast", add("Gather", begins, row(level)), to=onnx.TensorProto.INT64), -1
-        else:
-            begin = row(after := int(starts[level]))
-        after = -1 if size is None or after < 0 else after + math.prod(size)
-        area = add("ReduceProd", lengths, keepdims=1) if size is None else row(math.prod(size)) if after < 0 else ""
-        end = add("Add", begin, area) if area else row(after)
-        image = add("Transpose", add("Slice", value, begin, end, row(1)), perm=[0, 2, 3, 1])
-        if isinstance(depth, int) and size is not None:  # of which all opsets' inference knows the rank
-            X = add("Reshape", image, row(-1, depth, *size))
-        else:
-            X = add("Reshape", image, add("Concat", row(-1), channels, lengths, axis=0))
-        if points:
-            some = add("Slice", grids, row(first), row(first := first + points[level]), row(3))
-        else:
-            some = add("Gather", grids, nodes.constant(level), axis=3)
-        flat = add("Transpose", some, perm=[0, 2, 1, 3, 4])
-        count = add("Gather", add("Shape", flat), row(3))
-        positions = [add("Mul", queries, count)] if r == 1 else [queries, count, *[row(1)] * (r - 2)]
-        grid = add("Reshape", flat, add("Concat", row(-1), *positions, row(r), axis=0))
-        sample = add("GridSample", X, grid, mode=mode, align_corners=aligned)
-        if opset < _GRID_SAMPLE:
-            nodes[-1].domain = BEFORE_GRID_SAMPLE
-        # onnx does not infer its rank where its shape is computed.
-        match.scope.container.value_info.append(helper.make_tensor_value_info(X, X_type, [None] * (2 + r)))
-        if r != 2:
-            sample = add("Reshape", sample, add("Concat", row(0), row(0), queries, count, axis=0))
-        samples.append(sample)
-    by = add("Transpose", add("Reshape", weights, row(0, 0, 0, -1)), perm=[0, 2, 1, 3])
-    ends = add("Gather", add("Shape", by), row(2, 3))
-    weight = add("Reshape", by, add("Concat", row(-1), row(1), ends, axis=0))
-    product = add("Mul", add("Concat", *samples, axis=3), weight)
-    if opset < _AXES_AS_INPUT:
-        total = add("ReduceSum", product, axes=[-1], keepdims=0)
-    else:
-        total = add("ReduceSum", product, row(-1), keepdims=0)
-    wide = add("Concat", row(-1), add("Mul", heads, channels), queries, axis=0)
-    if contract is not None and contract.is_by_head:
-        by_query = add("Transpose", add("Reshape", total, wide), perm=[0, 2, 1])
-        split = add("Concat", row(0), queries, heads, channels, axis=0)
-        add("Reshape", by_query, split, output=record.output)
-    else:
-        add("Transpose", add("Reshape", total, wide), perm=[0, 2, 1], output=record.output)
-    return Replacement(nodes, fused=[match.index, *constants_of(match)])
+        return _expanded_sampler(match, names)
+    return _AttentionExpansion(match, names).replacement()
 
 
-def _check_own(match: Match, points: Sequence[int]) -> None:
-    """Check the shapes of this package's node where all of them are known."""
-    table = match.scope.constant(match.record.values["levels"])
-    for value, _, locations, weights in match.record.cases:
-        shapes = [_known(each.shape) for each in (value, locations, weights)]
-        if table is not None and None not in shapes:
-            first, second, third = (shape or () for shape in shapes)
-            validation.check_attention_shapes(
-                match.record.where, value=first, lengths=table[:, 1:], points=points, locations=second, weights=third
-            )
-
-
-def _known(shape: Sequence[int | str | None] | None) -> list[int] | None:
-    """``shape``, where all lengths are known."""
-    lengths = [dim for dim in shape or () if isinstance(dim, int)]
-    return lengths if shape is not None and len(lengths) == len(shape) else None
-
-
-def _expanded_planes(match: Match, names: Names) -> Replacement:
-    """A sampler whose grid is planes, as a GridSample."""
-    record, opset = match.record, match.scope.opsets.get("", 0)
+def _expanded_sampler(match: Match, names: Names) -> Replacement:
+    """Return a GridSample for a sampler of planar grids."""
+    record = match.record
+    opset = match.scope.opsets.get("", 0)
     X, grid = record.values.values()
     (r,) = record.dialect.axes or (2,)
-    kind, nodes = known_type(match, "grid"), Nodes(names, record.output)
-    if kind not in ("float32", "float64"):  # a quotient in half precision would move the coordinates
-        kind = "float32"
-        grid = nodes.add("Cast", grid, to=elem_type(kind))
-    moved = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
-    scaled = nodes.add("Div", moved, typed_constant(nodes, record.dialect.plane_scale, kind))
+    type_name = known_type(match, "grid")
+    nodes = Nodes(names, record.output)
+    if type_name not in ("float32", "float64"):
+        type_name = "float32"  # a quotient in half precision would move the coordinates
+        grid = nodes.add("Cast", grid, to=elem_type(type_name))
+    coordinates_last = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
+    scale = typed_constant(nodes, record.dialect.plane_scale, type_name)
+    scaled = nodes.add("Div", coordinates_last, scale)
     domain = "" if opset >= _GRID_SAMPLE else BEFORE_GRID_SAMPLE
     sample = renamed(match.node, "GridSample", domain, [X, scaled], [record.output])
-    sample.attribute.extend(standard("GridSample", opset).write(record.possible_attributes))
+    attributes = standard("GridSample", opset).write(record.possible_attributes)
+    sample.attribute.extend(attributes)
     return Replacement([*nodes, sample])
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The names of the values that an expansion reads.
+
+    Attributes:
+        value: (B, S, H, D).
+        levels: (L, r), or (L, 1 + r) if the points are known.
+        starts: (L,), the first pixel of each level; empty if each level begins where the previous
+            one ends.
+        locations: (B, Q, H, L, P, r) or, if the points are known, reshaped to (B, Q, H, P, r).
+        weights: (B, Q, H, L, P) or (B, Q, H, P).
+    """
+
+    value: str
+    levels: str
+    starts: str
+    locations: str
+    weights: str
+
+
+class _AttentionExpansion:
+    """Writes a deformable attention as a GridSample for each level."""
+
+    def __init__(self, match: Match, names: Names) -> None:
+        self._match = match
+        self._contract = match.contract
+        self._opset = match.scope.opsets.get("", 0)
+        self._points = [] if self._contract is not None else points_of(match)
+        self._table = match.scope.constant(list(match.record.values.values())[1])
+        if self._contract is None and not self._points:
+            raise self._unknown_points()
+        self._n_levels = len(self._points) or level_count(match)
+        self._r = 2
+        if self._contract is None:
+            self._r = (match.record.spatial_axes or (2,))[0]
+        self._nodes = Nodes(names, match.record.output)
+        # Equal Constants are written once.
+        self._row = cache(self._nodes.row)
+        # The first pixel after the previous level: as a value, and as a number if it is known.
+        self._end = ""
+        self._known_end: int | None = 0
+
+    def _unknown_points(self) -> GridSampleError:
+        table = self._table
+        found = "computed" if table is None else f"of shape {validation.format_shape(table.shape)}"
+        expected = "a constant of shape (L, 1 + r), which says how many points each has"
+        return GridSampleError(self._match.record.where, "levels", found, expected)
+
+    def replacement(self) -> Replacement:
+        """Write the nodes."""
+        add = self._nodes.add
+        row = self._row
+        inputs = self._inputs()
+        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
+        value_shape = add("Shape", inputs.value)
+        heads = add("Gather", value_shape, row(2))
+        channels = add("Gather", value_shape, row(3))
+        queries = add("Gather", add("Shape", inputs.locations), row(1))
+        grids = self._grids(inputs.locations)
+        samples = []
+        for level in range(self._n_levels):
+            X = self._image(inputs, level, channels)
+            # onnx does not infer the rank of a value whose computed shape it does not know.
+            unknown_shape = [None] * (2 + self._r)
+            value_info = helper.make_tensor_value_info(X, X_type, unknown_shape)
+            samples.append(self._sample(X, grids, level, queries))
+            self._match.scope.container.value_info.append(value_info)
+        total = self._weighted_sum(samples, inputs.weights)
+        self._write_output(total, heads, channels, queries)
+        fused = [self._match.index, *constants_of(self._match)]
+        return Replacement(self._nodes, fused=fused)
+
+    def _inputs(self) -> _Inputs:
+        """Write the checks of the node's inputs, and the operands that the node computes."""
+        match = self._match
+        if self._contract is not None:
+            operands = OperandNodes(match, self._contract, self._nodes).operands()
+            return _Inputs(
+                operands.value,
+                operands.lengths,
+                operands.starts,
+                operands.locations,
+                operands.weights,
+            )
+        value, levels, locations, weights = match.record.values.values()
+        # Nodes with a status were written by a session, which checked them.
+        if match.record.dialect.name == DOMAIN and not has_status(match.node):
+            _check_known_shapes(match, self._points)
+            locations, weights = checked_own(match, self._nodes, self._r)
+        return _Inputs(value, levels, "", locations, weights)
+
+    def _grids(self, locations: str) -> str:
+        """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
+        add = self._nodes.add
+        if self._contract is not None and self._contract.has_offsets:
+            is_double = known_type(self._match, "reference_points") == "float64"
+            type_name = "float64" if is_double else "float32"
+            two = typed_constant(self._nodes, 2, type_name)
+            one = typed_constant(self._nodes, 1, type_name)
+        else:
+            two, one = constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
+        points_shape = [-1] if self._points else [self._n_levels, -1]
+        unit = add("Reshape", locations, self._row(0, 0, 0, *points_shape, self._r))
+        return add("Sub", add("Mul", unit, two), one)
+
+    def _level_lengths(self, level: int) -> list[int] | None:
+        """Return the spatial lengths of a level if they are constant."""
+        if self._table is None:
+            return None
+        lengths: list[int] = self._table[level].tolist()
+        return lengths[1:] if self._points else lengths
+
+    def _image(self, inputs: _Inputs, level: int, channels: str) -> str:
+        """Write the image (B·H, D, D1, …, Dr) of a level."""
+        add = self._nodes.add
+        row = self._row
+        known_lengths = self._level_lengths(level)
+        if known_lengths is None:
+            level_row = add("Gather", inputs.levels, self._nodes.constant(level))
+            wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
+            first = 1 if self._points else 0
+            lengths = add("Slice", wide, row(first), row(first + self._r))
+        else:
+            lengths = row(*known_lengths)
+        begin, end = self._pixel_range(inputs.starts, level, lengths, known_lengths)
+        pixels = add("Slice", inputs.value, begin, end, row(1))
+        image = add("Transpose", pixels, perm=[0, 2, 3, 1])
+        depth = self._known_channels()
+        if isinstance(depth, int) and known_lengths is not None:
+            # A constant shape, of which the inference of all opsets knows the rank.
+            return add("Reshape", image, row(-1, depth, *known_lengths))
+        shape = add("Concat", row(-1), channels, lengths, axis=0)
+        return add("Reshape", image, shape)
+
+    def _known_channels(self) -> int | str | None:
+        """Return D if it is the same in all calls."""
+        depths = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
+        return depths.pop() if len(depths) == 1 else None
+
+    def _pixel_range(
+        self,
+        starts: str,
+        level: int,
+        lengths: str,
+        known_lengths: list[int] | None,
+    ) -> tuple[str, str]:
+        """Write the first pixel of a level, and the first pixel after it."""
+        add = self._nodes.add
+        known_starts = self._match.scope.constant(starts) if starts else None
+        if not starts:
+            begin = self._end or self._row(0)
+        elif known_starts is None:
+            start = add("Gather", starts, self._row(level))
+            begin = add("Cast", start, to=onnx.TensorProto.INT64)
+            self._known_end = None
+        else:
+            self._known_end = int(known_starts[level])
+            begin = self._row(self._known_end)
+        area = None if known_lengths is None else math.prod(known_lengths)
+        if area is None or self._known_end is None:
+            self._known_end = None
+            self._end = add("Add", begin, self._area(lengths, area))
+        else:
+            self._known_end += area
+            self._end = self._row(self._known_end)
+        return begin, self._end
+
+    def _area(self, lengths: str, known_area: int | None) -> str:
+        """Write the number of pixels of a level, (1,)."""
+        if known_area is not None:
+            return self._row(known_area)
+        return self._nodes.add("ReduceProd", lengths, keepdims=1)
+
+    def _sample(self, X: str, grids: str, level: int, queries: str) -> str:
+        """Write the samples (B·H, D, Q, P) of a level."""
+        add = self._nodes.add
+        row = self._row
+        r = self._r
+        if self._points:
+            first = sum(self._points[:level])
+            level_grid = add("Slice", grids, row(first), row(first + self._points[level]), row(3))
+        else:
+            level_grid = add("Gather", grids, self._nodes.constant(level), axis=3)
+        by_head = add("Transpose", level_grid, perm=[0, 2, 1, 3, 4])
+        count = add("Gather", add("Shape", by_head), row(3))
+        output_lengths = [queries, count, *[row(1)] * (r - 2)]
+        if r == 1:
+            output_lengths = [add("Mul", queries, count)]
+        grid_shape = add("Concat", row(-1), *output_lengths, row(r), axis=0)
+        grid = add("Reshape", by_head, grid_shape)
+        mode = "linear" if self._opset >= _NEWER_WORDS else "bilinear"
+        align_corners = int(self._match.record.align_corners == 1)
+        sample = add("GridSample", X, grid, mode=mode, align_corners=align_corners)
+        if self._opset < _GRID_SAMPLE:
+            self._nodes[-1].domain = BEFORE_GRID_SAMPLE
+        if r == 2:
+            return sample
+        return add("Reshape", sample, add("Concat", row(0), row(0), queries, count, axis=0))
+
+    def _weighted_sum(self, samples: Sequence[str], weights: str) -> str:
+        """Write the weighted sum (B·H, D, Q) of all samples."""
+        add = self._nodes.add
+        row = self._row
+        by_query = add("Reshape", weights, row(0, 0, 0, -1))
+        by_head = add("Transpose", by_query, perm=[0, 2, 1, 3])
+        queries_and_points = add("Gather", add("Shape", by_head), row(2, 3))
+        shape = add("Concat", row(-1), row(1), queries_and_points, axis=0)
+        factor = add("Reshape", by_head, shape)
+        product = add("Mul", add("Concat", *samples, axis=3), factor)
+        if self._opset < _AXES_AS_INPUT:
+            return add("ReduceSum", product, axes=[-1], keepdims=0)
+        return add("ReduceSum", product, row(-1), keepdims=0)
+
+    def _write_output(self, total: str, heads: str, channels: str, queries: str) -> None:
+        """Write the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
+        add = self._nodes.add
+        row = self._row
+        output = self._match.record.output
+        shape = add("Concat", row(-1), add("Mul", heads, channels), queries, axis=0)
+        if self._contract is None or not self._contract.is_by_head:
+            add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1], output=output)
+            return
+        by_query = add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1])
+        split_shape = add("Concat", row(0), queries, heads, channels, axis=0)
+        add("Reshape", by_query, split_shape, output=output)
+
+
+def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
+    """Check the shapes of this package's node if all of them are known.
+
+    Raises:
+        GridSampleError: a shape is wrong.
+    """
+    table = match.scope.constant(match.record.values["levels"])
+    if table is None:
+        return
+    for value, _, locations, weights in match.record.cases:
+        value_shape = _known_shape(value.shape)
+        locations_shape = _known_shape(locations.shape)
+        weights_shape = _known_shape(weights.shape)
+        if value_shape is None or locations_shape is None or weights_shape is None:
+            continue
+        validation.check_attention_shapes(
+            match.record.where,
+            value_shape,
+            table[:, 1:],
+            points,
+            locations_shape,
+            weights_shape,
+        )
+
+
+def _known_shape(shape: Sequence[int | str | None] | None) -> list[int] | None:
+    """Return ``shape`` if all lengths are known, or None."""
+    if shape is None:
+        return None
+    lengths = [length for length in shape if isinstance(length, int)]
+    return lengths if len(lengths) == len(shape) else None

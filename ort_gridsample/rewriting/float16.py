@@ -1,8 +1,9 @@
-"""Coordinates that the conversion of a model to float16 would round, although the nodes around them are listed.
+"""Protect coordinates from the conversion of a model to float16.
 
-``onnxconverter_common.float16`` casts the outputs of a listed node to float16, and back before another listed node. It
-drops the two Casts again unless several inputs read the value, or the node is a Constant. These values are written as
-float64 here, which it does not convert, with a Cast to float32 for each input that reads them.
+``onnxconverter_common.float16`` casts the outputs of a listed node to float16, and back before
+another listed node. It drops the two Casts again unless several inputs read the value, or the node
+is a Constant. Such values are written as float64, which the converter does not convert, with a Cast
+to float32 for each input that reads them.
 """
 
 from __future__ import annotations
@@ -21,22 +22,34 @@ from .coordinate_nodes import coordinates_read
 
 
 def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
-    """Write the float32 coordinates of ``model`` that the conversion would round so that it leaves them alone."""
+    """Write the float32 coordinates of ``model`` that the conversion would round as float64.
+
+    Args:
+        model: the model, which is changed.
+        probe: returns types that onnx does not infer.
+    """
     found = scopes(model)
-    coordinates = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(found)]
-    inference = Inference(model, found, probe, {id(scope): names for scope, names in coordinates})
-    float32 = [
-        (scope, [name for name in names if inference.known(scope, name).type == "float32"])
-        for scope, names in coordinates
-    ]
+    rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(found)]
+    inference = Inference(model, found, probe, {id(scope): values for scope, values in rounded})
+    # All types are read before a scope is rewritten.
+    float32 = []
+    for scope, values in rounded:
+        in_float32 = [name for name in values if inference.known(scope, name).type == "float32"]
+        float32.append((scope, in_float32))
     names = Names(model, found)
-    for scope, values in reversed(float32):  # inner graphs first: a list of nodes that was rewritten holds copies
+    # Inner graphs first: a list of nodes that was rewritten holds copies.
+    for scope, values in reversed(float32):
         if values:
             _write_as_float64(scope, values, names)
 
 
 def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
-    """The values of ``scope`` that only coordinate nodes make and read, and that the conversion would round."""
+    """Return the coordinates of ``scope`` that the conversion would round.
+
+    Args:
+        scope: the scope.
+        read: the position of a coordinate node -> the coordinates that it reads.
+    """
     rounded = []
     for index in read:
         node = scope.nodes[index]
@@ -46,40 +59,52 @@ def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
                 continue
             origins = {lowered_from(scope.nodes[reader]) for reader in readers}
             if lowered_from(node) is not None and origins == {lowered_from(node)}:
-                continue  # inside one lowered node, whose form is chosen for this already
-            count = sum(scope.inputs[reader].count(name) for reader in readers)
-            if count > 1 or (node.op_type == "Constant" and not domain_of(node.domain)):
+                continue  # inside one lowered node, which is written in a form for the converter
+            n_inputs = sum(scope.inputs[reader].count(name) for reader in readers)
+            is_constant = node.op_type == "Constant" and not domain_of(node.domain)
+            if n_inputs > 1 or is_constant:
                 rounded.append(name)
     return rounded
 
 
 def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None:
-    """Let each input that reads one of ``values`` read a float32 Cast of a float64 value."""
+    """Write ``values`` as float64, and a Cast to float32 for each input that reads one of them."""
     before = defaultdict[int, list[onnx.NodeProto]](list)
     after = defaultdict[int, list[onnx.NodeProto]](list)
     for name in values:
         maker = scope.makers[name]
         wide = names.new(f"{name}_float64")
-        unused = [name]  # by the name of the value, if nothing else makes it
-        if scope.nodes[maker].op_type == "Constant":
-            constant = np.asarray(scope.constant(name), np.float64)
-            scope.nodes[maker].output[0] = wide
-            del scope.nodes[maker].attribute[:]
-            value = helper.make_attribute("value", numpy_helper.from_array(constant))
-            scope.nodes[maker].attribute.append(value)
+        is_constant = scope.nodes[maker].op_type == "Constant"
+        if is_constant:
+            _write_constant_as_float64(scope, name, wide)
         else:
-            unused = []
-            after[maker].append(_cast(name, wide, names.new(f"{name}_to_float64"), TensorProto.DOUBLE))
+            cast_name = names.new(f"{name}_to_float64")
+            after[maker].append(_cast(name, wide, cast_name, TensorProto.DOUBLE))
+        is_name_free = is_constant  # the first Cast of a Constant makes the value ``name``
         for reader in sorted(scope.readers[name]):
             node = scope.nodes[reader]
             for position, source in enumerate(scope.inputs[reader]):
-                if source == name:
-                    narrow = unused.pop() if unused else names.new(f"{name}_float32")
-                    node.input[position] = narrow
-                    cast_name = names.new(f"{name}_to_float32")
-                    before[reader].append(_cast(wide, narrow, cast_name, TensorProto.FLOAT))
-    changed = before.keys() | after.keys()
-    scope.replace({at: [*before[at], scope.nodes[at], *after[at]] for at in changed})
+                if source != name:
+                    continue
+                narrow = name if is_name_free else names.new(f"{name}_float32")
+                is_name_free = False
+                node.input[position] = narrow
+                cast_name = names.new(f"{name}_to_float32")
+                before[reader].append(_cast(wide, narrow, cast_name, TensorProto.FLOAT))
+    replaced = {}
+    for index in before.keys() | after.keys():
+        replaced[index] = [*before[index], scope.nodes[index], *after[index]]
+    scope.replace(replaced)
+
+
+def _write_constant_as_float64(scope: Scope, name: str, wide: str) -> None:
+    """Let the Constant that makes ``name`` make a float64 value ``wide`` instead."""
+    constant = np.asarray(scope.constant(name), np.float64)
+    node = scope.nodes[scope.makers[name]]
+    node.output[0] = wide
+    del node.attribute[:]
+    value = helper.make_attribute("value", numpy_helper.from_array(constant))
+    node.attribute.append(value)
 
 
 def _cast(source: str, output: str, name: str, to: int) -> onnx.NodeProto:

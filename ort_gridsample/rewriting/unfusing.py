@@ -1,4 +1,4 @@
-"""Fused nodes, which onnxruntime saves with a session's optimized model, split again into what was fused."""
+"""Split fused nodes, which onnxruntime saves with a session's optimized model, into their parts."""
 
 from __future__ import annotations
 
@@ -10,21 +10,36 @@ import onnx
 from onnx import helper
 
 from ..detection.programs import OPERATIONS, WITH_PROGRAM, decoded
-from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, OURS
+from ..dialects.table import (
+    COMPILED_DOMAIN,
+    COMPILED_TYPES,
+    EXTENSIONS_DOMAIN,
+    FUSED,
+    OLD_PREFIX,
+    PACKAGE_DIALECTS,
+)
 from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, scopes
 from ..opsets.inlining import import_used
 from .targets.compiled_op import label
 
-#: How a fused node is called, now and in releases before 0.2.
+#: The domain and the type of a fused node, now and in releases before 0.2.
 _FUSED_NODES = {(COMPILED_DOMAIN, FUSED), (EXTENSIONS_DOMAIN, OLD_PREFIX + FUSED)}
+#: The first opset in which Unsqueeze reads its axes as an input.
+_AXES_AS_INPUT = 13
 
 
 def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelProto:
-    """``model`` itself; or, if it has fused nodes, a copy with compiled ops and the nodes of their grids instead.
+    """Return a model without fused nodes.
 
-    ``found`` are the model's scopes, where they are known.
+    Args:
+        model: the model, which is not changed.
+        found: the scopes of ``model`` if they are known.
+
+    Returns:
+        ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops, and the nodes
+        of their grids, in place of fused nodes.
 
     Raises:
         GridSampleError: a fused node is not what a session writes.
@@ -34,75 +49,130 @@ def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelPr
         return model
     copy = deepcopy(model)
     names = Names(copy)
-    for scope in reversed(scopes(copy)):  # inner graphs first: a list of nodes that was rewritten holds copies
-        scope.replace({at: _Parts(node, scope, names).nodes for at, node in enumerate(scope) if is_fused(node)})
+    # Inner graphs first: a list of nodes that was rewritten holds copies.
+    for scope in reversed(scopes(copy)):
+        replaced = {}
+        for index, node in enumerate(scope):
+            if is_fused(node):
+                replaced[index] = _Parts(node, scope, names).nodes
+        scope.replace(replaced)
     import_used(copy, {COMPILED_DOMAIN: 1}, {EXTENSIONS_DOMAIN})
     return copy
 
 
 def is_fused(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` is a fused one, which only sessions write."""
+    """Whether ``node`` is a fused node, which only sessions write."""
     return (node.domain, node.op_type) in _FUSED_NODES
 
 
 class _Parts:
-    """The :attr:`nodes` that a fused node stands for."""
+    """The nodes that a fused node is equivalent to.
+
+    Attributes:
+        nodes: the nodes of the grid, and the GridSample.
+
+    Raises:
+        GridSampleError: the fused node is not what a session writes.
+    """
 
     def __init__(self, fused: onnx.NodeProto, scope: Scope, names: Names) -> None:
         self.nodes = Nodes(names, f"{fused.output[0]}_grid")
-        self._fused, self._names, self._opset = fused, names, scope.opsets.get("", 0)
+        self._fused = fused
+        self._names = names
+        self._opset = scope.opsets.get("", 0)
         self._attributes = {attribute.name: attribute for attribute in fused.attribute}
         try:
-            grid = self._programs() if "coordinates" in self._attributes else self._affine_grid()
-            node = deepcopy(fused)
-            del node.input[:], node.attribute[:]
-            node.input.extend([fused.input[0], grid])
-            self._finish(node, "GridSample")
+            self._write()
         except (LookupError, TypeError, ValueError) as error:
-            here = node_label(fused.op_type, label(fused) or fused.name)
-            raise GridSampleError(here, "inputs or attributes", repr(error), "what a session writes") from error
+            place = node_label(fused.op_type, label(fused) or fused.name)
+            expected = "what a session writes"
+            raise GridSampleError(place, "inputs or attributes", repr(error), expected) from error
 
-    def _finish(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:
-        """Make ``node`` the compiled ``operator``, with its own attributes, whose names began with ``prefix``."""
-        node.op_type, node.domain = COMPILED_TYPES[operator], COMPILED_DOMAIN
-        for name in (*OURS[operator].attributes, "node"):
+    def _write(self) -> None:
+        """Write all nodes."""
+        has_programs = "coordinates" in self._attributes
+        grid = self._write_programs() if has_programs else self._write_affine_grid()
+        node = deepcopy(self._fused)
+        del node.input[:]
+        del node.attribute[:]
+        node.input.extend([self._fused.input[0], grid])
+        self._add_compiled_op(node, "GridSample")
+
+    def _add_compiled_op(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:
+        """Write ``node`` as the compiled op of an operator.
+
+        Args:
+            node: the node, without type and attributes.
+            operator: the operator.
+            prefix: the prefix of the operator's attributes on the fused node.
+        """
+        node.op_type = COMPILED_TYPES[operator]
+        node.domain = COMPILED_DOMAIN
+        for name in (*PACKAGE_DIALECTS[operator].attributes, "node"):
             if prefix + name in self._attributes:
                 node.attribute.add().CopyFrom(self._attributes[prefix + name])
                 node.attribute[-1].name = name
         self.nodes.append(node)
 
-    def _affine_grid(self) -> str:
+    def _write_affine_grid(self) -> str:
+        """Write the AffineGrid; return the name of the grid."""
         _, size, theta = self._fused.input
         grid = self._names.new(f"{self._fused.output[0]}_grid")
         node = helper.make_node("", [theta, size], [grid])
-        self._finish(node, "AffineGrid", "affine_grid_")
-        if label(node) and not label(node).startswith("("):  # as the names of nodes are that have none
+        self._add_compiled_op(node, "AffineGrid", "affine_grid_")
+        # Labels in parentheses are those of nodes without a name.
+        if label(node) and not label(node).startswith("("):
             node.name = self._names.new(label(node))
-        to = self._attributes.get("grid_type")
-        return self.nodes.add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
+        grid_type = self._attributes.get("grid_type")
+        if grid_type is None:
+            return grid
+        return self.nodes.add("Cast", grid, to=elem_type(grid_type.s.decode()))
 
-    def _programs(self) -> str:
-        rows, r = decoded(self._attributes["coordinates"].ints, len(self._fused.input) - 2)
-        numbers, operands, last = count(), iter(rows[r:]), r + 1
-        columns = [self._coordinate(each, numbers, operands) for each in rows[:r]]
-        if self._opset < 13:
-            columns = [self.nodes.add("Unsqueeze", each, axes=[last]) for each in columns]
-        else:
-            columns = [self.nodes.add("Unsqueeze", each, self.nodes.row(last)) for each in columns]
-        return self.nodes.add("Concat", *columns, axis=last)
+    def _write_programs(self) -> str:
+        """Write the nodes of all coordinates; return the name of the grid."""
+        n_sources = len(self._fused.input) - 2
+        rows, r = decoded(self._attributes["coordinates"].ints, n_sources)
+        scalar_indices = count()
+        operands = iter(rows[r:])
+        coordinates = []
+        for program in rows[:r]:
+            coordinates.append(self._write_coordinate(program, scalar_indices, operands))
+        last_axis = r + 1
+        columns = []
+        for coordinate in coordinates:
+            if self._opset < _AXES_AS_INPUT:
+                column = self.nodes.add("Unsqueeze", coordinate, axes=[last_axis])
+            else:
+                column = self.nodes.add("Unsqueeze", coordinate, self.nodes.row(last_axis))
+            columns.append(column)
+        return self.nodes.add("Concat", *columns, axis=last_axis)
 
-    def _coordinate(self, program: Sequence[int], numbers: count[int], operands: Iterator[Sequence[int]]) -> str:
-        """The coordinate that a ``program`` (a row of :func:`.written`) computes, without an axis of its own."""
+    def _write_coordinate(
+        self,
+        program: Sequence[int],
+        scalar_indices: count[int],
+        operands: Iterator[Sequence[int]],
+    ) -> str:
+        """Write the nodes of one coordinate; return its name.
+
+        Args:
+            program: a row of :func:`ort_gridsample.detection.programs.written`.
+            scalar_indices: the indices of the next scalars of the fused node.
+            operands: the programs of the next operands.
+        """
+        nodes = self.nodes
         source, axis, index, _, *steps = program
         value = self._fused.input[2 + source]
         if axis >= 0:
-            value = self.nodes.add("Gather", value, self.nodes.constant(index), axis=axis)
+            value = nodes.add("Gather", value, nodes.constant(index), axis=axis)
         for code in steps:
             if code >= WITH_PROGRAM:
-                operand = self._coordinate(next(operands), numbers, operands)
+                operand = self._write_coordinate(next(operands), scalar_indices, operands)
             else:
-                operand = self.nodes.add("Gather", self._fused.input[1], self.nodes.constant(next(numbers)), axis=0)
-            code %= WITH_PROGRAM
-            pair = (operand, value) if code % 2 else (value, operand)
-            value = self.nodes.add(OPERATIONS[code // 2], *pair)
+                scalars = self._fused.input[1]
+                scalar_index = nodes.constant(next(scalar_indices))
+                operand = nodes.add("Gather", scalars, scalar_index, axis=0)
+            operation, is_operand_first = divmod(code % WITH_PROGRAM, 2)
+            inputs = (operand, value) if is_operand_first else (value, operand)
+            value = nodes.add(OPERATIONS[operation], *inputs)
         return value

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ort_gridsample.graph.files import written_whole
+from ort_gridsample.graph.files import atomic_write
 
 from .backends import BACKENDS, NATIVE
 from .run import Result, means
@@ -55,5 +55,5 @@ def _draw(path: str, lines: Sequence[tuple[str, Mapping[str, float]]], font: int
     axes.grid(which="major", axis="y", alpha=0.15)
     axes.set_xlabel(f"times as fast as {NATIVE}: right of the black line is faster")
     figure.legend(loc="outside upper center", ncols=6, frameon=False)
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, dpi=110, format="png")

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...errors import GridSampleError
-from ...graph.files import written_whole
+from ...graph.files import atomic_write
 from ...kernels import target
 from ...kernels.cache_folder import cache_folder
 from . import linking
@@ -246,7 +246,7 @@ def linked_library(folder: Path) -> Path:
     command = linking.linker(None, "compiled ops")
     if target.system != "win32":
         command.append("-fPIC")
-    with tempfile.TemporaryDirectory() as temporary, written_whole(path) as output:
+    with tempfile.TemporaryDirectory() as temporary, atomic_write(path) as output:
         source = Path(temporary) / "trampoline.c"
         source.write_text(_SOURCE)
         task = "linking the registration of compiled ops"

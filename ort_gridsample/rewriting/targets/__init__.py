@@ -1,7 +1,7 @@
 """The targets of a patch: one module for each kind.
 
-A target decides which nodes it replaces, and makes the replacements. :mod:`ort_gridsample.rewriting.patch` finds the
-nodes and inserts the replacements.
+A target decides which nodes it replaces, and writes their replacements.
+:mod:`ort_gridsample.rewriting.patch` detects the nodes and inserts the replacements.
 """
 
 from __future__ import annotations
@@ -24,74 +24,113 @@ FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
 
 @dataclass(frozen=True)
 class Replacement:
-    """The replacement of a node."""
+    """The replacement of a node.
 
-    nodes: Sequence[onnx.NodeProto]  #: the nodes in its place
-    functions: Sequence[onnx.FunctionProto] = ()  #: model-local functions that ``nodes`` call
-    #: The positions of other nodes that ``nodes`` replace as well, where nobody else reads these.
+    Attributes:
+        nodes: the nodes to write in place of the node.
+        functions: model-local functions that ``nodes`` call.
+        fused: the positions of other nodes that ``nodes`` replace as well, unless another node
+            reads them.
+        reads_shapes: whether ``nodes`` depend on shapes.
+    """
+
+    nodes: Sequence[onnx.NodeProto]
+    functions: Sequence[onnx.FunctionProto] = ()
     fused: Sequence[int] = ()
-    reads_shapes: bool = False  #: whether ``nodes`` depend on shapes
+    reads_shapes: bool = False
 
 
 class Target:
     """One kind of replacement for nodes.
 
+    A composite node is one that is equivalent to several nodes, such as deformable attention.
+
     Attributes:
-        name: of the dialect that it writes; empty: it is none that stands for several nodes.
-        reads_decomposed: whether it takes nodes that are decomposed.
-        fuses: whether it fuses nodes.
+        name: the name of the dialect that the target writes composite nodes in; empty: none.
+        reads_decomposed: whether the target replaces decomposed operators.
+        fuses: whether the target fuses nodes.
     """
 
-    name, reads_decomposed, fuses = "", True, False
+    name = ""
+    reads_decomposed = True
+    fuses = False
 
     def takes(self, match: Match) -> bool:
         """Whether the target replaces a node."""
         raise NotImplementedError
 
-    def of(self, match: Match) -> Target | None:
-        """The target that replaces a node, this one where it takes the node; None: nothing replaces it."""
+    def target_for(self, match: Match) -> Target | None:
+        """Return the target that replaces a node; None if the node stays."""
         return self if self.takes(match) else None
 
     def expands(self, match: Match) -> bool:
-        """Whether it needs the nodes that one which stands for several stands for."""
+        """Whether a composite node must be expanded before it is replaced."""
         return match.record.dialect.name != self.name
 
-    def takes_whole(self, match: Match) -> bool:
-        """Whether it replaces a node that stands for several by another such node, and does not expand it."""
+    def takes_composite(self, match: Match) -> bool:
+        """Whether the target replaces a composite node by another one, without expansion."""
         return False
 
     def needs_inlining(self, match: Match) -> bool:
-        """Whether one body of the node's function cannot serve all calls, so that it must be inlined."""
+        """Whether the node's function must be inlined, because one body cannot serve all calls."""
         raise NotImplementedError
 
     def least_opset(self, match: Match) -> int:
-        """The oldest opset of the ONNX domain in which the replacement can be written."""
+        """Return the oldest opset of the ONNX domain in which the replacement can be written."""
         return 1
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        """The replacement of a node."""
+        """Return the replacement of a node.
+
+        Args:
+            match: a node that the target takes.
+            names: returns names of new values and nodes.
+
+        Raises:
+            GridSampleError: the node cannot be written.
+        """
         raise NotImplementedError
 
 
 def renamed(
-    original: onnx.NodeProto, op_type: str, domain: str, inputs: Sequence[str], outputs: Sequence[str]
+    original: onnx.NodeProto,
+    op_type: str,
+    domain: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
 ) -> onnx.NodeProto:
-    """A node of another operator, with the name, doc string and metadata of the node ``original``."""
+    """Return a node of another operator, with the name, doc string and metadata of ``original``."""
     node = deepcopy(original)
     for field in ("input", "output", "attribute", "domain"):
         node.ClearField(field)
-    node.MergeFrom(onnx.NodeProto(op_type=op_type, domain=domain or None, input=inputs, output=outputs))
+    signature = onnx.NodeProto(op_type=op_type, input=inputs, output=outputs)
+    if domain:
+        signature.domain = domain
+    node.MergeFrom(signature)
     return node
 
 
-def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list[onnx.NodeProto]]:
-    """The name of an op's output, and the nodes that make the output of the node in ``match`` from it.
+def typed_in_function(
+    match: Match,
+    typed_input: str,
+    names: Names,
+) -> tuple[str, list[onnx.NodeProto]]:
+    """Give the output of an op a type, if the op is in a function.
 
-    onnxruntime infers types inside functions before it knows this package's ops: there a CastLike gives the output the
-    type of the input ``first``.
+    onnxruntime infers types inside functions before it knows this package's ops. There, a CastLike
+    gives the output the type of an input.
+
+    Args:
+        match: the node that the op replaces.
+        typed_input: the input whose type the output has.
+        names: returns names of new values and nodes.
+
+    Returns:
+        The name of the op's output, and the nodes between this output and the output of the node.
     """
     record = match.record
     if match.scope.function is None:
         return record.output, []
-    value = names.new(f"{record.output}_untyped")
-    return value, [cast("CastLike", [value, first], record.output, record.where, names)]
+    untyped = names.new(f"{record.output}_untyped")
+    inputs = [untyped, typed_input]
+    return untyped, [cast("CastLike", inputs, record.output, record.where, names)]

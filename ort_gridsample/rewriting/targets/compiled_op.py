@@ -1,4 +1,4 @@
-"""The target ``compiled``: this package's op of machine code, a node for a node; and fused, a node for several."""
+"""The target ``compiled``: this package's compiled ops, with or without fusion of grids."""
 
 from __future__ import annotations
 
@@ -20,104 +20,148 @@ from .spelled import Spelled
 
 
 class CompiledOp(Spelled):
-    """The compiled op, by itself."""
+    """The compiled op of a single node."""
 
     def __init__(self) -> None:
         super().__init__(COMPILED)
 
     def takes(self, match: Match) -> bool:
-        # A wrong node is taken, as a patch raises what is wrong with those that it takes.
-        return super().takes(match) and (match.record.error is not None or not unsupported(match.record))
+        # Wrong nodes are taken, because a patch raises the errors of the nodes that it takes.
+        is_wrong = match.record.error is not None
+        return super().takes(match) and (is_wrong or not unsupported(match.record))
 
     def needs_inlining(self, match: Match) -> bool:
         return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        *before, op = self._nodes(match, names)
+        constants, op = self._op(match, names)
         op.output[0], after = typed_in_function(match, op.input[0], names)
-        return Replacement([*before, op, *after])
+        return Replacement([*constants, op, *after])
 
-    def _nodes(self, match: Match, names: Names) -> list[onnx.NodeProto]:
-        """The op, last, and the Constants that it reads."""
-        *before, op = super().replace(match, names).nodes
-        op.attribute.append(helper.make_attribute("node", label(match.node) or match.record.label))
-        return [*before, op]
+    def _op(self, match: Match, names: Names) -> tuple[list[onnx.NodeProto], onnx.NodeProto]:
+        """Return the Constants that the op reads, and the op."""
+        *constants, op = super().replace(match, names).nodes
+        node_name = label(match.node) or match.record.label
+        op.attribute.append(helper.make_attribute("node", node_name))
+        return constants, op
 
 
 class FusedOp(CompiledOp):
-    """Also fuses what computes the grid of a GridSample into it; of an AffineGrid fused so, nothing stays."""
+    """The compiled op of a GridSample and the nodes that compute its grid.
+
+    An AffineGrid that is fused into a GridSample is dropped.
+    """
 
     fuses = True
 
     def takes(self, match: Match) -> bool:
-        return match.fused is not None or match.fused_into is not None or super().takes(match)
+        is_fused = match.fused is not None or match.fused_into is not None
+        return is_fused or super().takes(match)
 
     def needs_inlining(self, match: Match) -> bool:
-        # No function can say the type that :func:`_declare` does.
-        return super().needs_inlining(match) or (match.fused is not None and len(match.fused.sources) > 1)
+        # A function cannot state the type that :func:`_state_type` states.
+        has_several_sources = match.fused is not None and len(match.fused.sources) > 1
+        return super().needs_inlining(match) or has_several_sources
 
     def replace(self, match: Match, names: Names) -> Replacement:
         if match.fused_into is not None:
             return Replacement([])
-        replacement, fused = super().replace(match, names), match.fused
+        replacement = super().replace(match, names)
+        fused = match.fused
         if fused is None:
             return replacement
-        at = next(i for i, node in enumerate(replacement.nodes) if label(node))
-        op, before = replacement.nodes[at], list[onnx.NodeProto]()
+        index = next(i for i, node in enumerate(replacement.nodes) if label(node))
+        op = replacement.nodes[index]
         op.op_type = FUSED
         if fused.affine_grid is not None:
-            *before, affine = self._nodes(fused.affine_grid, names)
-            theta, size = affine.input
-            op.input[1:] = [size, theta]
-            for attribute in affine.attribute:
-                op.attribute.add().CopyFrom(attribute)
-                op.attribute[-1].name = f"affine_grid_{attribute.name}"
-            if fused.type:
-                op.attribute.append(helper.make_attribute("grid_type", fused.type))
+            before = self._fuse_affine_grid(op, fused, fused.affine_grid, names)
         else:
-            before = Nodes(names, f"{op.output[0]}_scalars")
-            op.input[1:] = [_scalars(fused, before), *fused.sources]
-            numbers = encoded(written(fused.programs, fused.sources), len(fused.programs))
-            op.attribute.append(helper.make_attribute("coordinates", numbers))
-            op.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, fused.sources))))
-            if len(fused.sources) > 1:
-                _declare(op.output[0], match)
-        return Replacement([*replacement.nodes[:at], *before, *replacement.nodes[at:]], fused=fused.nodes)
+            before = _fuse_programs(op, fused, match, names)
+        nodes = [*replacement.nodes[:index], *before, *replacement.nodes[index:]]
+        return Replacement(nodes, fused=fused.nodes)
+
+    def _fuse_affine_grid(
+        self,
+        op: onnx.NodeProto,
+        fused: FusedGrid,
+        affine_grid: Match,
+        names: Names,
+    ) -> list[onnx.NodeProto]:
+        """Give ``op`` the inputs and attributes of an AffineGrid; return the Constants it reads."""
+        constants, affine_op = self._op(affine_grid, names)
+        theta, size = affine_op.input
+        op.input[1:] = [size, theta]
+        for attribute in affine_op.attribute:
+            op.attribute.add().CopyFrom(attribute)
+            op.attribute[-1].name = f"affine_grid_{attribute.name}"
+        if fused.type:
+            op.attribute.append(helper.make_attribute("grid_type", fused.type))
+        return constants
 
 
-def _declare(name: str, match: Match) -> None:
-    """Say the type of ``name``, the output of ``match``: onnxruntime 1.17 infers none from more than one source."""
-    graph, types = match.scope.container, match.record.types["X"]
+def _fuse_programs(
+    op: onnx.NodeProto,
+    fused: FusedGrid,
+    match: Match,
+    names: Names,
+) -> list[onnx.NodeProto]:
+    """Give ``op`` the programs of its coordinates; return the nodes that compute their scalars."""
+    nodes = Nodes(names, f"{op.output[0]}_scalars")
+    op.input[1:] = [_scalars(fused, nodes), *fused.sources]
+    numbers = encoded(written(fused.programs, fused.sources), len(fused.programs))
+    sources = "\n".join(repr(source) for source in fused.sources)
+    op.attribute.append(helper.make_attribute("coordinates", numbers))
+    op.attribute.append(helper.make_attribute("sources", sources))
+    if len(fused.sources) > 1:
+        _state_type(op.output[0], match)
+    return nodes
+
+
+def _state_type(name: str, match: Match) -> None:
+    """State the type of ``name``, the output of the op for ``match``, in its graph.
+
+    onnxruntime 1.17 infers no type of an op with more than one source.
+    """
+    graph = match.scope.container
+    types = match.record.types["X"]
     if not types or not isinstance(graph, onnx.GraphProto):
         return
-    if name not in {value.name for value in (*graph.value_info, *graph.output)}:
-        graph.value_info.append(helper.make_value_info(name, helper.make_tensor_type_proto(elem_type(types[0]), None)))
+    stated = {value.name for value in (*graph.value_info, *graph.output)}
+    if name not in stated:
+        type_proto = helper.make_tensor_type_proto(elem_type(types[0]), None)
+        graph.value_info.append(helper.make_value_info(name, type_proto))
 
 
 def _scalars(fused: FusedGrid, nodes: Nodes) -> str:
-    """Write the nodes that make the scalars of a program one value; its name."""
+    """Write nodes that join the scalars of a program to one value; return its name."""
     if not any(isinstance(scalar, str) for scalar in fused.scalars):
         return nodes.constant(np.array(fused.scalars or [0], fused.type))
-    own = (each if isinstance(each, str) else np.array([each], fused.type) for each in fused.scalars)
-    rows = (nodes.add("Reshape", x, nodes.row(1)) if isinstance(x, str) else nodes.constant(x) for x in own)
+    rows = []
+    for scalar in fused.scalars:
+        if isinstance(scalar, str):
+            rows.append(nodes.add("Reshape", scalar, nodes.row(1)))
+        else:
+            rows.append(nodes.constant(np.array([scalar], fused.type)))
     return nodes.add("Concat", *rows, axis=0)
 
 
 def label(node: onnx.NodeProto) -> str:
-    """How errors name the compiled op ``node``; empty where it does not say it."""
+    """Return the name by which errors of the compiled op ``node`` call it; empty if it has none."""
     return next((a.s.decode() for a in node.attribute if a.name == "node"), "")
 
 
 def unsupported(record: NodeRecord) -> str:
-    """Why no compiled op can stand in the node's place; empty where one can, or where nothing is known against it."""
+    """Return why no compiled op can replace a node; empty if one can, or if too little is known."""
     for name, types in record.types.items():
         if "str" in types:
             return f"{name} is of type str"
-    if record.mode in MODES:
-        if record.mode not in COMPILED_MODES or record.padding_mode in PADDING.keys() - {*COMPILED_PADDING}:
-            return f"compiled kernels lack {record.mode} with {record.padding_mode} padding"
-        taps = MODES[str(record.mode)].taps
-        for axes in record.spatial_axes:
-            if taps**axes > MAX_TAPS:
-                return f"{record.mode} in {axes} spatial axes has more than {MAX_TAPS} taps"
+    if record.mode not in MODES:
+        return ""
+    uncompiled_paddings = PADDING.keys() - {*COMPILED_PADDING}
+    if record.mode not in COMPILED_MODES or record.padding_mode in uncompiled_paddings:
+        return f"compiled kernels lack {record.mode} with {record.padding_mode} padding"
+    taps = MODES[str(record.mode)].taps
+    for axes in record.spatial_axes:
+        if taps**axes > MAX_TAPS:
+            return f"{record.mode} in {axes} spatial axes has more than {MAX_TAPS} taps"
     return ""

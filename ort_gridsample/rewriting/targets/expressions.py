@@ -1,7 +1,8 @@
 """Write ONNX nodes as expressions: ``(g + 1) * scale`` becomes an Add and a Mul.
 
-An :class:`Expressions` holds the nodes of one lowering, a :class:`Tensor` is a value in it. An operation on constants
-is computed by NumPy at once, equal nodes are written once, and nodes whose outputs nobody reads are dropped.
+An :class:`Expressions` holds the nodes of one lowering. A :class:`Tensor` is a value in it.
+Operations on constants are computed by NumPy at once, equal nodes are written once, and nodes whose
+outputs are not read are dropped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, partialmethod, reduce
+from functools import partialmethod, reduce
 from math import prod
 from operator import mul
 from typing import Any, Literal, TypeAlias
@@ -25,15 +26,19 @@ from .runtimes import ANY, Runtime
 
 
 def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:  # pragma: no mutate block
-    """The method of :class:`Tensor` for a binary operator."""
+    """Return the method of :class:`Tensor` for a binary operator."""
     return lambda self, other: self.owner.op(op_type, self, other)
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value: an input, the output of a node, or a constant that becomes a node when another node reads it.
+    """An input, the output of a node, or a constant that becomes a node when a node reads it.
 
-    ``type`` is a name in :data:`ort_gridsample.spec.TYPES`. A constant has no name.
+    Attributes:
+        owner: the expressions that the tensor belongs to.
+        type: a name in :data:`ort_gridsample.spec.TYPES`.
+        name: the name of the value; empty for a constant.
+        constant: the value of a constant.
     """
 
     owner: Expressions
@@ -51,46 +56,65 @@ class Tensor:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Its type as NumPy's."""
+        """The NumPy type of the elements."""
         return np.dtype(self.type)
 
     def astype(self, to: str, copy: bool = False) -> Tensor:
-        """The same values as type ``to``; tensors are never changed in place, so ``copy`` has no effect."""
+        """Return the values as type ``to``.
+
+        ``copy`` has no effect, because tensors are never changed in place.
+        """
         return self if to == self.type else self.owner.op("Cast", self, type=to, to=elem_type(to))
 
 
 Operand: TypeAlias = "Tensor | float | Array"
 Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
-#: What NumPy has, and what it calls otherwise than ONNX does.
-_ALIKE = ("Abs", "Add", "Clip", "Div", "Equal", "Floor", "Less", "Max", "Min", "Mul", "Round", "Sin", "Sub", "Where")
-_NAMES = {"Div": "divide", "Max": "maximum", "Min": "minimum", "Mul": "multiply", "Round": "rint", "Sub": "subtract"}
+
+#: Operator -> a function that computes it.
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
-    **{op_type: getattr(np, _NAMES.get(op_type, op_type.lower())) for op_type in _ALIKE},
+    "Abs": np.abs,
+    "Add": np.add,
     "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
+    "Clip": np.clip,
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
+    "Div": np.divide,
+    "Equal": np.equal,
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
-    "Gather": lambda x, at, axis: np.take(x, at, axis),
+    "Floor": np.floor,
+    "Gather": lambda x, indices, axis: np.take(x, indices, axis),
+    "Less": np.less,
+    "Max": np.maximum,
+    "Min": np.minimum,
     "Mod": lambda x, y, fmod: np.fmod(x, y),
+    "Mul": np.multiply,
     "Range": np.arange,
     "ReduceSum": lambda x, axes, keepdims: x.sum(tuple(axes), keepdims=bool(keepdims)),
     "Reshape": lambda x, shape, **_: x.reshape(shape),
+    "Round": np.rint,
+    "Sin": np.sin,
+    "Sub": np.subtract,
     "Transpose": lambda x, perm: x.transpose(perm),
+    "Where": np.where,
 }
-_BOOLEAN = ("Equal", "Less")
-#: The operators whose results are rounded. A float64 result, rounded to float32, is the float32 result of each.
+#: Operators whose output is boolean.
+_COMPARISONS = ("Equal", "Less")
+#: Operators whose results are rounded. The float32 result of each is its float64 result, rounded.
 _INEXACT = ("Add", "Div", "Mul", "Sub")
 
 
 def _mod_by_floor(e: Expressions, x: Tensor, y: Operand, fmod: int) -> Tensor:
-    whole = e.floor(e.abs(x) / y) * y
-    return e.where(e.less(x, 0), x + whole, x - whole)
+    whole_periods = e.floor(e.abs(x) / y) * y
+    return e.where(e.less(x, 0), x + whole_periods, x - whole_periods)
 
 
-def _rounded_to_float32(e: Expressions, x: Tensor) -> Tensor:
-    """``x``, of type float64, rounded to the nearest float32 (to even at ties); infinity and NaN become NaN.
+def _round_to_float32(e: Expressions, x: Tensor) -> Tensor:
+    """Round ``x``, of type float64, to the nearest float32 (to even at ties).
 
-    No float32 appears, so that a converter to float16 has nothing to convert. What rounds to infinity becomes NaN.
-    Source: Veltkamp's splitting, in Dekker, "A floating-point technique for extending the available precision" (1971).
+    Infinity, NaN, and what rounds to infinity become NaN. No float32 appears, so that a converter
+    to float16 has nothing to convert.
+
+    Source: Veltkamp's splitting, in Dekker, "A floating-point technique for extending the available
+    precision" (1971).
     """
     shift = 2.0 ** (np.finfo("float64").nmant - np.finfo("float32").nmant)
     scale = 2.0**867  # with it the product below overflows where float32 does, from 2**128 on
@@ -101,12 +125,12 @@ def _rounded_to_float32(e: Expressions, x: Tensor) -> Tensor:
 
 def _round_by_sum(e: Expressions, x: Tensor) -> Tensor:
     large = e.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # a sum with it has no fraction
-    beside = e.where(e.less(x, 0), 0 - large, large)
-    return e.where(e.less(e.abs(x), large), x + beside - beside, x)
+    signed = e.where(e.less(x, 0), 0 - large, large)
+    return e.where(e.less(e.abs(x), large), x + signed - signed, x)
 
 
-#: For an operator that a runtime is without, the same of others.
-_INSTEAD: Mapping[str, Callable[..., Tensor]] = {
+#: Operator -> the same by other operators, for a runtime that lacks it.
+_SUBSTITUTES: Mapping[str, Callable[..., Tensor]] = {
     "Max": lambda e, x, y: e.where(e.less(x, y), y, x),  # exact, as a sum of differences is not
     "Min": lambda e, x, y: e.where(e.less(x, y), x, y),
     "Mod": _mod_by_floor,
@@ -115,77 +139,119 @@ _INSTEAD: Mapping[str, Callable[..., Tensor]] = {
 
 
 class Expressions:
-    """The nodes of one lowering: every name among them begins with ``prefix``, the lowered node's name, and a slash.
+    """The nodes of one lowering.
 
-    They are for ``opset``, a version of the ONNX domain from 11 on, and for ``runtime``.
+    Args:
+        prefix: the name of the lowered node. The name of each new node is this, a slash and more.
+        opset: the version of the ONNX domain, 11 or newer.
+        runtime: the runtime that the nodes are for.
     """
 
     def __init__(self, prefix: str, opset: int, runtime: Runtime = ANY) -> None:
-        self.prefix, self.opset, self.runtime = prefix, opset, runtime
+        self.prefix = prefix
+        self.opset = opset
+        self.runtime = runtime
         self._nodes: dict[bytes, onnx.NodeProto] = {}  # by their bytes without names
         self._lengths: list[Tensor] = []
         self._rounds_to_float32 = False
 
     def input(self, name: str, type: str) -> Tensor:
-        """A value from outside."""
+        """Return a value from outside."""
         return Tensor(self, type, name)
 
     def constant(self, value: npt.ArrayLike, type: str = "int64") -> Tensor:
-        """A constant."""
+        """Return a constant."""
         return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
 
     @contextmanager
     def rounding_to_float32(self) -> Iterator[None]:
-        """Round the results of float64 arithmetic to float32 inside this context: float32 arithmetic in float64."""
+        """Round the results of float64 arithmetic to float32: float32 arithmetic in float64."""
         self._rounds_to_float32 = True
         try:
             yield
         finally:
             self._rounds_to_float32 = False
 
-    def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
-        """The output of an operator, by default of its first input's type; numbers take the type of a tensor beside."""
+    def op(
+        self,
+        op_type: str,
+        *inputs: Operand,
+        type: str | None = None,
+        **attributes: Any,
+    ) -> Tensor:
+        """Return the output of an operator.
+
+        Args:
+            op_type: the operator.
+            inputs: its inputs, at least one tensor. Numbers get the type of the last tensor.
+            type: the type of the output; None: that of the inputs, or bool for a comparison.
+            attributes: its attributes.
+        """
         result = self._op(op_type, *inputs, type=type, **attributes)
         if self._rounds_to_float32 and op_type in _INEXACT and result.type == "float64":
             self._rounds_to_float32 = False  # in the rounding itself
-            result = _rounded_to_float32(self, result)
+            result = _round_to_float32(self, result)
             self._rounds_to_float32 = True
         return result
 
-    def _op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
-        *_, beside = [operand for operand in inputs if isinstance(operand, Tensor)]
-        tensors = [x if isinstance(x, Tensor) else self.constant(x, beside.type) for x in inputs]
+    def _op(
+        self,
+        op_type: str,
+        *inputs: Operand,
+        type: str | None = None,
+        **attributes: Any,
+    ) -> Tensor:
+        """Do as :meth:`op`, without rounding."""
+        *_, last_tensor = [operand for operand in inputs if isinstance(operand, Tensor)]
+        tensors: list[Tensor] = []
+        for operand in inputs:
+            if not isinstance(operand, Tensor):
+                operand = self.constant(operand, last_tensor.type)
+            tensors.append(operand)
         if type is None:
-            type = "bool" if op_type in _BOOLEAN else tensors[op_type == "Where"].type
-        values = [x.constant for x in tensors if x.constant is not None]
-        if len(values) == len(tensors) and op_type in _COMPUTE and type != "bfloat16":  # NumPy itself has none
+            if op_type in _COMPARISONS:
+                type = "bool"
+            elif op_type == "Where":
+                type = tensors[1].type
+            else:
+                type = tensors[0].type
+        values = [tensor.constant for tensor in tensors if tensor.constant is not None]
+        is_constant = len(values) == len(tensors) and op_type in _COMPUTE
+        if is_constant and type != "bfloat16":  # NumPy itself has no bfloat16
             with np.errstate(all="ignore"):
                 return self.constant(_COMPUTE[op_type](*values, **attributes), type)
         if op_type in self.runtime.without:
-            return _INSTEAD[op_type](self, *tensors, **attributes)
+            return _SUBSTITUTES[op_type](self, *tensors, **attributes)
         return self._write(op_type, tensors, type, **attributes)[0]
 
-    # As NumPy names them: the core's functions take these for NumPy's, see ``core.coordinates``.
-    abs, floor, rint, sin = map(partial(partialmethod, op), ("Abs", "Floor", "Round", "Sin"))
-    equal, less, maximum, minimum, where = map(partial(partialmethod, op), ("Equal", "Less", "Max", "Min", "Where"))
+    # The functions of ``xp`` in :mod:`ort_gridsample.reference.coordinates`, named as in NumPy.
+    abs = partialmethod(op, "Abs")
+    floor = partialmethod(op, "Floor")
+    rint = partialmethod(op, "Round")
+    sin = partialmethod(op, "Sin")
+    equal = partialmethod(op, "Equal")
+    less = partialmethod(op, "Less")
+    maximum = partialmethod(op, "Max")
+    minimum = partialmethod(op, "Min")
+    where = partialmethod(op, "Where")
     fmod = partialmethod(op, "Mod", fmod=1)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
-        """The nearest value between the two."""
-        if self.opset < 12 and x.type != "float32":  # few runtimes have a Clip-11 of it
+        """Return the nearest values from ``low`` to ``high``."""
+        if self.opset < 12 and x.type != "float32":  # few runtimes have a Clip-11 of other types
             return self.minimum(self.maximum(x, low), high)
         return self.op("Clip", x, low, high)
 
     def concatenate(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
-        """The parts one after the other."""
+        """Return ``parts`` joined along an axis."""
         return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=axis)
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
-        """``x`` with its axes in this order."""
+        """Return ``x`` with its axes in this order."""
         return self.op("Transpose", x, perm=tuple(perm))
 
     def split(self, x: Tensor, parts: int, size: int, axis: int) -> list[Tensor]:
-        """``x`` in so many parts, each ``size`` long on ``axis``."""
+        """Return ``x`` in ``parts`` parts, each of length ``size`` along ``axis``."""
         if parts == 1:
             return [x]
         if x.constant is not None:
@@ -196,82 +262,117 @@ class Expressions:
         return self._write("Split", [x, self.constant(sizes)], x.type, parts, axis=axis)
 
     def sum(self, x: Tensor, axis: int = 0, keepdims: Literal[True] = True) -> Tensor:
-        """The sum along an axis, which stays, of length 1."""
+        """Return the sum along an axis, which keeps the length 1."""
         if self.opset < 13:
             return self.op("ReduceSum", x, axes=(axis,), keepdims=1)
         return self.op("ReduceSum", x, self.constant([axis]), keepdims=1)
 
     def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
-        """``x`` with so many zeros before and after it on each axis."""
+        """Return ``x`` with a number of zeros before and after it on each axis."""
         return self.op("Pad", x, self.constant([*before_and_after] * 2))
 
-    def gather(self, x: Tensor, at: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
-        """The slices of ``x`` at these indices along ``axis``."""
-        return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), axis=axis)
+    def gather(self, x: Tensor, indices: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
+        """Return the slices of ``x`` at ``indices`` along ``axis``."""
+        if not isinstance(indices, Tensor):
+            indices = self.constant(indices)
+        return self.op("Gather", x, indices, axis=axis)
 
     def zeros(self, dims: Sequence[Dim], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
-        """A tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
+        """Return a tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
         value = self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type)
         return self.op("Expand", value, reduce(Tensor.__add__, zeros, self.shape(dims)))
 
     def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
-        """``x`` repeated to this shape."""
+        """Return ``x`` repeated to a shape."""
         return self.op("Expand", x, self.shape(dims))
 
-    def reshape(self, x: Tensor, dims: Sequence[Dim], exact: bool = False, zeros: Sequence[Tensor] = ()) -> Tensor:
-        """``x`` in this shape; one of several dims may be -1.
+    def reshape(
+        self,
+        x: Tensor,
+        dims: Sequence[Dim],
+        exact: bool = False,
+        zeros: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Return ``x`` in another shape.
 
-        With ``exact`` no dim is replaced by -1, so that the node fails where the numbers of elements differ. ``zeros``
-        are added to the shape, so that the nodes of :meth:`require_zeros` run before.
+        Args:
+            x: the tensor.
+            dims: the lengths; one of several may be -1.
+            exact: whether no length is replaced by -1, so that the node fails if the numbers of
+                elements differ.
+            zeros: tensors that are added to the shape, so that the nodes of :meth:`require_zeros`
+                run before this node.
         """
-        known = [dim for dim in dims if isinstance(dim, int)]
-        if exact:
-            pass
-        elif len(known) == len(dims) - 1 and prod(known) > 0:
-            dims = [dim if isinstance(dim, int) else -1 for dim in dims]  # needs no arithmetic
-        elif "lengths" in self.runtime.without:
-            computed = [dim for dim in dims if isinstance(dim, Tensor) and dim not in self._lengths]
-            if len(computed) == 1:
-                dims = [-1 if dim is computed[0] else dim for dim in dims]
+        if not exact:
+            dims = self._with_free_length(dims)
         shape = self.shape(dims)
-        literal = shape.constant is not None and 0 not in shape.constant
-        # An Add, as ONNX Runtime replaces the one length that it does not know in a Concat by -1.
+        is_positive = shape.constant is not None and 0 not in shape.constant
+        # Added, because ONNX Runtime replaces the one unknown length of a Concat by -1.
         shape = reduce(Tensor.__add__, zeros, shape)
-        # Without allowzero a 0 stands for the input's length; opset 13 cannot write a length of 0.
-        if literal or self.opset < 14 or "allowzero" in self.runtime.without:
+        # Without allowzero, 0 means the input's length; opset 13 cannot write a length of 0.
+        if is_positive or self.opset < 14 or "allowzero" in self.runtime.without:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 
-    def require_equal(self, lengths: Sequence[Dim], expected: Sequence[Dim], name: str) -> Tensor | None:
-        """A 0 from a node called ``name`` that fails at run time if ``lengths`` are not ``expected``.
+    def _with_free_length(self, dims: Sequence[Dim]) -> Sequence[Dim]:
+        """Return ``dims`` with -1 for a length that the others imply, which saves arithmetic."""
+        known = [dim for dim in dims if isinstance(dim, int)]
+        if len(known) == len(dims) - 1 and prod(known) > 0:
+            return [dim if isinstance(dim, int) else -1 for dim in dims]
+        if "lengths" in self.runtime.without:
+            computed = [d for d in dims if isinstance(d, Tensor) and d not in self._lengths]
+            if len(computed) == 1:
+                return [-1 if dim is computed[0] else dim for dim in dims]
+        return dims
 
-        Pairs of known lengths are not compared. None: all are known.
+    def require_equal(
+        self,
+        lengths: Sequence[Dim],
+        expected: Sequence[Dim],
+        name: str,
+    ) -> Tensor | None:
+        """Write a node that fails in a run unless ``lengths`` are ``expected``.
+
+        Pairs of known lengths are not compared.
+
+        Returns:
+            A 0 from the node, which is called ``name``; None if all lengths are known.
         """
         pairs = [
-            (found, other)
-            for found, other in zip(lengths, expected, strict=True)
-            if not (isinstance(found, int) and isinstance(other, int))
+            (length, other)
+            for length, other in zip(lengths, expected, strict=True)
+            if not (isinstance(length, int) and isinstance(other, int))
         ]
         if not pairs:
             return None
-        differences = self.shape([found for found, _ in pairs]) - self.shape([other for _, other in pairs])
-        return self.require_zeros(differences, len(pairs), name)
+        actual_shape = self.shape([length for length, _ in pairs])
+        expected_shape = self.shape([other for _, other in pairs])
+        return self.require_zeros(actual_shape - expected_shape, len(pairs), name)
 
     def require_zeros(self, numbers: Tensor, count: int, name: str) -> Tensor:
-        """A 0, int64 of shape (1,), from a node called ``name`` that fails at run time if one of ``numbers`` is not 0.
+        """Write a node that fails in a run unless all ``numbers`` are 0.
 
-        ``numbers`` are int64 of shape (``count``,). The node is a Gather from one element: of the even indices, only 0
-        is in bounds.
+        The node is a Gather from one element: of the even indices, only 0 is in bounds.
+
+        Args:
+            numbers: int64 of shape (``count``,).
+            count: the number of ``numbers``.
+            name: the name of the node.
+
+        Returns:
+            A 0 from the node, int64 of shape (1,).
         """
-        (zeros,) = self._write("Gather", [self.constant([0]), numbers * 2], "int64", name=name, axis=0)
+        inputs = [self.constant([0]), numbers * 2]
+        (zeros,) = self._write("Gather", inputs, "int64", name=name, axis=0)
         return zeros if count == 1 else self.gather(zeros, [0])
 
     def shape(self, dims: Sequence[Dim]) -> Tensor:
-        """A shape as a tensor."""
-        return self.concatenate([self.constant([dim]) if isinstance(dim, int) else dim for dim in dims])
+        """Return a shape as a tensor."""
+        parts = [self.constant([dim]) if isinstance(dim, int) else dim for dim in dims]
+        return self.concatenate(parts)
 
     def product(self, dims: Sequence[Dim]) -> Dim:
-        """The product of some lengths."""
+        """Return the product of lengths."""
         known = prod(dim for dim in dims if isinstance(dim, int))
         unknown = [dim for dim in dims if not isinstance(dim, int)]
         if not unknown or known == 0:
@@ -279,10 +380,19 @@ class Expressions:
         total = reduce(mul, unknown)
         return total if known == 1 else total * known
 
-    def dims(self, x: Tensor, known: Sequence[int | str | None], unranked: str = "") -> list[Dim]:
-        """The lengths of the axes of ``x``, taken from ``known`` where that has them.
+    def dims(
+        self,
+        x: Tensor,
+        known: Sequence[int | str | None],
+        unranked: str = "",
+    ) -> list[Dim]:
+        """Return the lengths of the axes of ``x``.
 
-        ``unranked`` is the name of an argument of unknown rank. A node then fails if its rank is not that of ``known``.
+        Args:
+            x: the tensor.
+            known: its shape, with integers where lengths are known.
+            unranked: the name of an argument of unknown rank. A node then fails unless its rank is
+                that of ``known``.
         """
         return [
             dim if isinstance(dim, int) else self._length(x, axis, len(known), unranked)
@@ -290,6 +400,7 @@ class Expressions:
         ]
 
     def _length(self, x: Tensor, axis: int, rank: int, unranked: str) -> Tensor:
+        """Return the length of an axis, int64 of shape (1,)."""
         shape = self.op("Shape", x, type="int64")
         if unranked:
             name = f"{unranked}_must_have_{rank}_axes"
@@ -302,9 +413,10 @@ class Expressions:
         return length
 
     def finish(self, result: Tensor, name: str) -> list[onnx.NodeProto]:
-        """The nodes that ``result`` needs, in order; it is called ``name``."""
-        last = self._name(result)
-        needed, nodes = {last}, list[onnx.NodeProto]()
+        """Return the nodes that ``result`` needs, in order, and call the result ``name``."""
+        result_name = self._name(result)
+        needed = {result_name}
+        nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes.values()):
             if needed.intersection(node.output):
                 needed.update(node.input)
@@ -312,23 +424,42 @@ class Expressions:
         nodes.reverse()
         for node in nodes:
             for names in (node.input, node.output):
-                names[:] = [name if each == last else each for each in names]
+                names[:] = [name if value == result_name else value for value in names]
         return nodes
 
     def _write(
-        self, op_type: str, inputs: list[Tensor], type: str, parts: int = 1, name: str = "", **attributes: Any
+        self,
+        op_type: str,
+        inputs: list[Tensor],
+        type: str,
+        n_outputs: int = 1,
+        name: str = "",
+        **attributes: Any,
     ) -> list[Tensor]:
-        """The outputs of a node, written now if it is not there yet; ``name`` is part of its name."""
-        node = helper.make_node(op_type, [*map(self._name, inputs)], [], **attributes)
-        name = f"{self.prefix}/{name or op_type}_{len(self._nodes)}"
+        """Return the outputs of a node, which is written unless there is an equal one.
+
+        Args:
+            op_type: the operator.
+            inputs: the inputs.
+            type: the type of the outputs.
+            n_outputs: the number of outputs.
+            name: a part of the node's name; empty: the operator.
+            attributes: the attributes.
+        """
+        input_names = [self._name(tensor) for tensor in inputs]
+        node = helper.make_node(op_type, input_names, [], **attributes)
+        node_name = f"{self.prefix}/{name or op_type}_{len(self._nodes)}"
         node = self._nodes.setdefault(node.SerializeToString(), node)
         if not node.output:
-            node.name = name
-            node.output.extend([name] if parts == 1 else [f"{name}_{i}" for i in range(parts)])
+            node.name = node_name
+            if n_outputs == 1:
+                node.output.append(node_name)
+            else:
+                node.output.extend(f"{node_name}_{index}" for index in range(n_outputs))
         return [Tensor(self, type, output) for output in node.output]
 
     def _name(self, x: Tensor) -> str:
-        """The name of ``x``; a constant is written now."""
+        """Return the name of ``x``, which is written now if it is a constant."""
         if x.constant is None:
             return x.name
         value = numpy_helper.from_array(np.array(x.constant, order="C"), "value")

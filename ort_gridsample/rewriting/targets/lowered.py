@@ -1,14 +1,15 @@
-"""The targets ``primitives``, basic standard operators, and ``ai.onnx-2d``, GridSamples of two spatial axes."""
+"""The targets ``primitives`` (basic operators) and ``ai.onnx-2d`` (4-D GridSamples)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import count
 
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ...detection.helpers import lowered_name
 from ...detection.matches import Match
+from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
 from ...graph.scope import Names
 from ...reference.arrays import Array
@@ -18,9 +19,12 @@ from .runtimes import ANY, Runtime
 
 
 class Primitives(Target):
-    """Basic standard operators for a ``runtime``.
+    """Basic standard operators.
 
-    With ``functions``, nodes that are lowered alike share a model-local function; some are ``there`` already.
+    Args:
+        functions: whether nodes that are lowered alike share a model-local function.
+        existing: the functions of the model.
+        runtime: the runtime that the nodes are for.
     """
 
     reads_decomposed = False
@@ -28,20 +32,32 @@ class Primitives(Target):
     _lower_grid_sample = staticmethod(primitives.lower_grid_sample)
 
     def __init__(
-        self, functions: bool = False, there: Iterable[onnx.FunctionProto] = (), runtime: Runtime = ANY
+        self,
+        functions: bool = False,
+        existing: Iterable[onnx.FunctionProto] = (),
+        runtime: Runtime = ANY,
     ) -> None:
-        self._functions, self._runtime = functions, runtime
-        self._shared = {_body_of(function): function for function in there if function.domain == FUNCTIONS_DOMAIN}
-        self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
+        self._functions = functions
+        self._runtime = runtime
+        shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
+        self._shared = {_bytes_without_name(function): function for function in shared}
+        # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
+        self._grids: dict[tuple[int, str], Array] = {}
 
     def takes(self, match: Match) -> bool:
         return not match.record.unrolled
 
     def needs_inlining(self, match: Match) -> bool:
-        """With ``functions`` where calls differ in types, ranks or attributes; else always: many runtimes have none."""
+        """Whether the node's function must be inlined.
+
+        With ``functions`` it is if its calls differ in types, ranks or attributes. Otherwise it
+        always is, because many runtimes have no functions.
+        """
         record = match.record
-        differ = any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
-        return not self._functions or record.passes_on or differ
+        if not self._functions or record.passes_on:
+            return True
+        alternatives = [*record.types.values(), *record.ranks.values()]
+        return any(len(values) > 1 for values in alternatives)
 
     def least_opset(self, match: Match) -> int:
         return self._first_opset
@@ -49,57 +65,118 @@ class Primitives(Target):
     def replace(self, match: Match, names: Names) -> Replacement:
         if self._functions:
             return self._call(match)
-        record = match.record
-        prefix = match.node.name or record.output
-        nodes = self._lower(match, prefix, record.output, {})
-        while not names.take_all({name for node in nodes for name in node.output} - {record.output}):
+        output = match.record.output
+        prefix = match.node.name or output
+        nodes = self._lower(match, prefix, output, {})
+        while not names.take_all(_new_names(nodes, output)):
             prefix += "_"
-            nodes = self._lower(match, prefix, record.output, {})
+            nodes = self._lower(match, prefix, output, {})
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
-            self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
+            grid = numpy_helper.to_array(nodes[0].attribute[0].t)
+            self._grids[id(match.scope), output] = grid
         return Replacement(nodes, reads_shapes=True)
 
     def _call(self, match: Match) -> Replacement:
-        """A call of a function that holds these nodes."""
+        """Return a call of a function that holds the nodes."""
         record = match.record
         values = dict.fromkeys(value for value in record.values.values() if value)
-        inputs = {value: f"input{i}" for i, value in enumerate(values)}
-        nodes = self._lower(match, record.operator, "output", inputs)
+        parameter_of = {value: f"input{index}" for index, value in enumerate(values)}
+        nodes = self._lower(match, record.operator, "output", parameter_of)
         read = {name for node in nodes for name in node.input}
-        arguments = [value for value, name in inputs.items() if name in read]
-        parameters, imports = [inputs[value] for value in arguments], [helper.make_opsetid("", match.scope.opsets[""])]
-        body = helper.make_function(FUNCTIONS_DOMAIN, "", parameters, ["output"], nodes, imports)
-        function = self._shared.setdefault(_body_of(body), body)
-        if not function.name:
-            taken, names = {each.name for each in self._shared.values()}, (f"{record.operator}_{n}" for n in count(1))
-            function.name = next(name for name in names if name not in taken)
-        named = function.name, arguments, [record.output], match.node.name, match.node.doc_string
-        call = helper.make_node(*named, FUNCTIONS_DOMAIN)
+        arguments = [value for value, name in parameter_of.items() if name in read]
+        function = self._shared_function(match, nodes, [parameter_of[value] for value in arguments])
+        call = helper.make_node(
+            function.name,
+            arguments,
+            [record.output],
+            name=match.node.name,
+            doc_string=match.node.doc_string,
+            domain=FUNCTIONS_DOMAIN,
+        )
         return Replacement([call], functions=[function], reads_shapes=True)
 
-    def _lower(self, match: Match, name: str, output: str, inputs: Mapping[str, str]) -> list[onnx.NodeProto]:
-        """The nodes, in which ``inputs`` are the names of the node's inputs, if others than its own."""
+    def _shared_function(
+        self,
+        match: Match,
+        nodes: Sequence[onnx.NodeProto],
+        parameters: Sequence[str],
+    ) -> onnx.FunctionProto:
+        """Return the function that consists of ``nodes``, which may exist already."""
+        imports = [helper.make_opsetid("", match.scope.opsets[""])]
+        body = helper.make_function(FUNCTIONS_DOMAIN, "", parameters, ["output"], nodes, imports)
+        function = self._shared.setdefault(_bytes_without_name(body), body)
+        if not function.name:
+            taken = {other.name for other in self._shared.values()}
+            candidates = (f"{match.record.operator}_{number}" for number in count(1))
+            function.name = next(name for name in candidates if name not in taken)
+        return function
+
+    def _lower(
+        self,
+        match: Match,
+        name: str,
+        output: str,
+        parameter_of: Mapping[str, str],
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes that compute the node of ``match``.
+
+        Args:
+            match: the node.
+            name: the names of the nodes begin with this.
+            output: the name of their output.
+            parameter_of: input of the node -> the input of the function that holds the nodes.
+        """
         record = match.record
-        first, second = (self._value(match, argument, inputs) for argument in record.values)
-        e, aligned = Expressions(name, match.scope.opsets.get("", 0), self._runtime), bool(record.align_corners)
+        first, second = (self._value(match, argument, parameter_of) for argument in record.values)
+        e = Expressions(name, match.scope.opsets.get("", 0), self._runtime)
+        align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
-            grid, nodes = first, primitives.lower_affine_grid(e, first, second, output, align_corners=aligned)
+            coordinates = first
+            nodes = primitives.lower_affine_grid(
+                e,
+                theta=first,
+                size=second,
+                grid=output,
+                align_corners=align_corners,
+            )
         else:
-            how = {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
-            grid, nodes = second, self._lower_grid_sample(e, first, second, output, **how, align_corners=aligned)
+            coordinates = second
+            nodes = self._lower_grid_sample(
+                e,
+                first,
+                second,
+                output,
+                mode=str(record.mode),
+                padding_mode=str(record.padding_mode),
+                align_corners=align_corners,
+            )
         for node in nodes:
-            node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid.name in node.input)
+            reads_coordinates = coordinates.name in node.input
+            node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), reads_coordinates)
         return nodes
 
-    def _value(self, match: Match, argument: str, inputs: Mapping[str, str]) -> primitives.Value:
+    def _value(
+        self,
+        match: Match,
+        argument: str,
+        parameter_of: Mapping[str, str],
+    ) -> primitives.Value:
+        """Return an input of the node, as far as it is known.
+
+        Raises:
+            GridSampleError: its type is not known.
+        """
         record = match.record
         types = record.types[argument]
         if not types:
-            raise GridSampleError(record.where, argument, "of unknown type", "a type that is known before it runs")
+            expected = "a type that is known before it runs"
+            raise GridSampleError(record.where, argument, "of unknown type", expected)
         name = record.values[argument]
-        constant = record.constants.get(argument, self._grids.get((id(match.scope.home(name)), name)))
-        shape = _common([value.shape for value in record.inputs[argument]])
-        return primitives.Value(inputs.get(name, name), types[0], shape, constant)
+        constant = record.constants.get(argument)
+        if constant is None:
+            constant = self._grids.get((id(match.scope.home(name)), name))
+        shape = _common_shape([value.shape for value in record.inputs[argument]])
+        return primitives.Value(parameter_of.get(name, name), types[0], shape, constant)
 
 
 class TwoAxes(Primitives):
@@ -109,21 +186,32 @@ class TwoAxes(Primitives):
     _lower_grid_sample = staticmethod(two_axes.lower_grid_sample)
 
     def takes(self, match: Match) -> bool:
+        if not super().takes(match):
+            return False
         record = match.record
-        is_one = (record.dialect.name, record.operator, record.spatial_axes) == ("ai.onnx", "GridSample", (2,))
-        # No opset that is written has it with bfloat16.
-        return super().takes(match) and (not is_one or any("bfloat16" in types for types in record.types.values()))
+        is_standard = record.dialect.name == AI_ONNX and record.operator == "GridSample"
+        if not is_standard or record.spatial_axes != (2,):
+            return True
+        # The opsets that can be written have no GridSample of bfloat16.
+        return any("bfloat16" in types for types in record.types.values())
 
 
-def _body_of(function: onnx.FunctionProto) -> bytes:
-    """The bytes of a function without its name."""
+def _new_names(nodes: Sequence[onnx.NodeProto], output: str) -> set[str]:
+    """Return the names of all values that ``nodes`` make, except ``output``."""
+    return {name for node in nodes for name in node.output} - {output}
+
+
+def _bytes_without_name(function: onnx.FunctionProto) -> bytes:
+    """Return the bytes of a function without its name."""
     copy = deepcopy(function)
     copy.name = ""
     return copy.SerializeToString(deterministic=True)
 
 
-def _common(shapes: Sequence[tuple[int | str | None, ...] | None]) -> tuple[int | str | None, ...] | None:
-    """The dimensions that all of ``shapes`` agree on."""
+def _common_shape(
+    shapes: Sequence[tuple[int | str | None, ...] | None],
+) -> tuple[int | str | None, ...] | None:
+    """Return the lengths that all ``shapes`` agree on; None if a shape is not known."""
     known = [shape for shape in shapes if shape is not None]
     if not known or len(known) < len(shapes):
         return None

@@ -1,4 +1,4 @@
-"""The target ``ort_gridsample``: this package's own op, with the helpers that it needs around it."""
+"""The target ``ort_gridsample``: this package's Python op, with the helper nodes around it."""
 
 from __future__ import annotations
 
@@ -7,101 +7,162 @@ from onnx import helper
 
 from ...detection.helpers import cast, guard_name, guards, has_status, mark
 from ...detection.matches import Match
-from ...dialects.table import DOMAIN, OURS, AttributeReference
+from ...dialects.spelling import AttributeReference
+from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, subgraphs
 from ...spec import MODE_SYNONYMS, TYPES
 from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
 
-#: The first opset whose Cast knows bfloat16, and the first with GatherND.
-_BFLOAT16, _GATHER_ND = 13, 11
+#: The first opset whose Cast has bfloat16.
+_BFLOAT16 = 13
+#: The first opset with GatherND.
+_GATHER_ND = 11
 
 
 class PythonOp(Spelled):
     """The Python op, with its helpers.
 
     Args:
-        in_session: whether nobody changes the model afterwards. Then the guard stands beside Y, which is not copied;
-            else Y goes through the guard, as others' passes drop a node whose output nobody reads.
+        in_session: whether no other tool changes the model afterwards. Then the guard reads only
+            the op's status, and Y is not copied. Otherwise Y passes through the guard, because the
+            passes of other tools drop a node whose output is not read.
     """
 
     def __init__(self, in_session: bool = False) -> None:
-        super().__init__("")  # a node of its own that stands for several is expanded too
-        self._dialects, self._in_session = OURS, in_session
+        super().__init__("")  # no name: composite nodes of this package are expanded as well
+        self._dialects = PACKAGE_DIALECTS
+        self._in_session = in_session
 
     def takes(self, match: Match) -> bool:
-        # Sessions and earlier releases write a guard that nobody reads.
-        around = (match.scope.container.node[index] for index in match.helpers)
-        guarded = any(guards(node, match.node) for node in around)
-        kept = guarded or (self._in_session and has_status(match.node))
-        return match.record.dialect.name != DOMAIN or not kept
+        if match.record.dialect.name != DOMAIN:
+            return True
+        # Sessions, and earlier releases, write a guard whose output is not read.
+        helpers = [match.scope.container.node[index] for index in match.helpers]
+        is_guarded = any(guards(helper_node, match.node) for helper_node in helpers)
+        is_kept = is_guarded or (self._in_session and has_status(match.node))
+        return not is_kept
 
     def needs_inlining(self, match: Match) -> bool:
-        """A call brings another type that needs a Cast, or an attribute that the op does not know; or no CastLike."""
-        record, opset = match.record, match.scope.opsets.get("", 0)
-        different = any(len(ts) > 1 and any(TYPES[t].transport != t for t in ts) for ts in record.types.values())
-        passed = [(name, value) for name, value in record.attributes.items() if isinstance(value, AttributeReference)]
-        spelled = [pair for name, _ in passed for pair in record.dialect.attributes[name].values.items()]
-        # The op accepts words and their synonyms, and no other's.
-        foreign = any(MODE_SYNONYMS.get(str(written), written) != value for value, written in spelled)
-        several = not all(_has_one_default(value, match.scope.function) for _, value in passed)
-        return different or foreign or several or opset < CAST_LIKE
+        """Whether the node's function must be inlined.
+
+        It must be if calls differ in a type that needs a Cast, if they pass attributes that the op
+        cannot read, or if the opset has no CastLike.
+        """
+        record = match.record
+        if match.scope.opsets.get("", 0) < CAST_LIKE:
+            return True
+        for types in record.types.values():
+            needs_cast = any(TYPES[type_name].transport != type_name for type_name in types)
+            if len(types) > 1 and needs_cast:
+                return True
+        for name, value in record.attributes.items():
+            if not isinstance(value, AttributeReference):
+                continue
+            if not _has_one_default(value, match.scope.function):
+                return True
+            # The op reads the package's words and their synonyms.
+            for plain, written in record.dialect.attributes[name].values.items():
+                if MODE_SYNONYMS.get(str(written), written) != plain:
+                    return True
+        return False
 
     def least_opset(self, match: Match) -> int:
-        types = {each for types in match.record.types.values() for each in types}
-        # onnxruntime's Gather takes of each row of strings the first.
-        return _BFLOAT16 if "bfloat16" in types else _GATHER_ND if "str" in types else 1
+        types = {type_name for types in match.record.types.values() for type_name in types}
+        if "bfloat16" in types:
+            return _BFLOAT16
+        # Of each row of strings, onnxruntime's Gather gathers only the first.
+        return _GATHER_ND if "str" in types else 1
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
         *before, op = super().replace(match, names).nodes
-        inputs = list[str]()
+        inputs = []
         for argument, value in zip(record.values, op.input, strict=True):
             if argument in record.casts:
-                source, value = value, names.new(f"{value}_as_{record.casts[argument]}")
-                before.append(cast("Cast", [source], value, record.where, names, to=elem_type(record.casts[argument])))
+                input_cast = _input_cast(match, value, record.casts[argument], names)
+                before.append(input_cast)
+                value = input_cast.output[0]
             inputs.append(value)
-        first, value = next(iter(record.values)), record.output
-        if first in record.casts:  # the output has the first input's type
-            value = names.new(f"{value}_as_{record.casts[first]}")
-            after = [cast("Cast", [value], record.output, record.where, names, to=elem_type(record.types[first][0]))]
-        else:
-            value, after = typed_in_function(match, inputs[0], names)
-        unguarded, status = (names.new(f"{record.output}_{name}") for name in ("unguarded", "status"))
-        op.input[:], op.output[:] = inputs, [value if self._in_session else unguarded, status]
-        own = {"node": record.label, "num_threads": 0}  # onnxruntime creates no op that lacks a declared attribute
-        op.attribute.extend(helper.make_attribute(*each) for each in own.items())
-        _state_defaults(match)
-        kind = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
+        value, after = _output_cast(match, inputs[0], names)
+        unguarded = names.new(f"{record.output}_unguarded")
+        status = names.new(f"{record.output}_status")
+        op.input[:] = inputs
+        op.output[:] = [value if self._in_session else unguarded, status]
+        # onnxruntime creates no op that lacks a declared attribute.
+        op.attribute.append(helper.make_attribute("node", record.label))
+        op.attribute.append(helper.make_attribute("num_threads", 0))
+        _write_defaults(match)
+        gather = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
-            guarded = [status, status], [unguarded]
+            guard_inputs = [status, status]
+            guard_output = unguarded
         else:
-            if kind == "Gather":  # it leaves the places' own axis in the answer
-                squeezed, value = value, names.new(f"{value}_gathered")
-                after.insert(0, mark(helper.make_node("Squeeze", [value], [squeezed], axes=[1]), record.where))
-            guarded = [unguarded, status], [value]
-        guard = helper.make_node(kind, *guarded, names.new(guard_name(record.where)))
+            guard_inputs = [unguarded, status]
+            guard_output = value
+            if gather == "Gather":  # its output has an axis more than GatherND's
+                guard_output = names.new(f"{value}_gathered")
+                squeeze = helper.make_node("Squeeze", [guard_output], [value], axes=[1])
+                after.insert(0, mark(squeeze, record.where))
+        guard_node_name = names.new(guard_name(record.where))
+        guard = helper.make_node(gather, guard_inputs, [guard_output], guard_node_name)
         return Replacement([*before, op, mark(guard, record.where), *after])
 
 
-def _state_defaults(match: Match) -> None:
-    """Let the function of ``match`` say the operator's defaults, which count where a call leaves attributes out."""
-    function = match.scope.function or onnx.FunctionProto()
+def _input_cast(match: Match, value: str, type_name: str, names: Names) -> onnx.NodeProto:
+    """Return a Cast of an input to a type that the op has."""
+    output = names.new(f"{value}_as_{type_name}")
+    to = elem_type(type_name)
+    return cast("Cast", [value], output, match.record.where, names, to=to)
+
+
+def _output_cast(
+    match: Match,
+    first_input: str,
+    names: Names,
+) -> tuple[str, list[onnx.NodeProto]]:
+    """Return the name of the op's output, and the nodes that give it the node's type.
+
+    The output has the type of the node's first input.
+    """
+    record = match.record
+    first_argument = next(iter(record.values))
+    if first_argument not in record.casts:
+        return typed_in_function(match, first_input, names)
+    value = names.new(f"{record.output}_as_{record.casts[first_argument]}")
+    to = elem_type(record.types[first_argument][0])
+    return value, [cast("Cast", [value], record.output, record.where, names, to=to)]
+
+
+def _write_defaults(match: Match) -> None:
+    """Write the operator's defaults to the function of ``match``.
+
+    They apply to calls that leave out an attribute.
+    """
+    function = match.scope.function
+    if function is None:
+        return
     for name, value in match.record.attributes.items():
         spelling = match.record.dialect.attributes[name]
-        if isinstance(value, AttributeReference) and value.name in function.attribute and spelling.default is not None:
+        if not isinstance(value, AttributeReference) or spelling.default is None:
+            continue
+        if value.name in function.attribute:
             function.attribute.remove(value.name)
             default = spelling.values[spelling.default]
             function.attribute_proto.append(helper.make_attribute(value.name, default))
 
 
 def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:
-    """Whether all nodes that refer to the function's attribute have the same default for it, or it has its own."""
+    """Whether an attribute of a function has one default, its own or that of all its uses."""
     if function is None or reference.name not in function.attribute:
         return True
     nodes = list(function.node)
-    for node in nodes:  # grows while it is walked
+    for node in nodes:  # grows while it is iterated
         nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
-    uses = ((node, attribute) for node in nodes for attribute in node.attribute)
-    return len({(n.op_type, n.domain, a.name) for n, a in uses if a.ref_attr_name == reference.name}) == 1
+    uses = set()
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.ref_attr_name == reference.name:
+                uses.add((node.op_type, node.domain, attribute.name))
+    return len(uses) == 1

@@ -1,4 +1,4 @@
-"""The standard operators, and every dialect, as targets: one node for one node, spelled another way."""
+"""The standard, and every dialect, as targets: one node for one node, in another spelling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from onnx import helper
 
 from ... import spec
 from ...detection.matches import Match
-from ...dialects.table import AttributeReference, Dialect, dialects, standard
+from ...dialects.registry import dialects
+from ...dialects.spelling import AttributeReference, Dialect
+from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
 from ...graph.scope import Names, Nodes
@@ -17,64 +19,96 @@ class Spelled(Target):
     """The operator as the standard or a dialect spells it.
 
     Args:
-        name: the dialect's.
-        strict: whether the standard's first version is written only for the numbers of axes that it defines. Exporters
-            write it for all, and onnxruntime reads that.
-        first_words: whether standard nodes get the first version's words in any opset: some providers know no others.
+        name: the name of the dialect.
+        strict: whether the standard's first version is written only for the numbers of axes that it
+            defines. Exporters write it for all numbers, and onnxruntime reads that.
+        first_words: whether standard nodes get the first version's words in any opset, because some
+            execution providers have no others.
     """
 
     def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
-        self.name, self._strict, self._first_words = name, strict, first_words
+        self.name = name
+        self._strict = strict
+        self._first_words = first_words
+        # The dialect that was added last has precedence.
         self._dialects = {d.operator: d for d in reversed(dialects()) if d.name == name}
 
     def _dialect(self, match: Match) -> Dialect | None:
-        if self.name == "ai.onnx":
-            return standard(match.record.operator, 0 if self._first_words else match.scope.opsets.get("", 0))
-        return self._dialects.get(match.record.operator)
+        """Return the dialect that a node is written in; None if there is none for its operator."""
+        operator = match.record.operator
+        if self.name != AI_ONNX:
+            return self._dialects.get(operator)
+        opset = 0 if self._first_words else match.scope.opsets.get("", 0)
+        return standard(operator, opset)
 
     def takes(self, match: Match) -> bool:
-        record, dialect = match.record, self._dialect(match)
-        is_spelled_so = record.dialect == dialect if self._first_words else record.dialect.name == self.name
-        if dialect is None or (is_spelled_so and not match.is_set_aside):
+        record = match.record
+        dialect = self._dialect(match)
+        if dialect is None:
+            return False
+        if self._is_spelled_as(match, dialect) and not match.is_set_aside:
             return False
         if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
-            return False  # it runs as it is: no reason to convert the whole model
+            return False  # the nodes run as they are: no reason to convert the whole model
         return dialect.axes is None or record.has_axes_of(dialect.axes)
 
+    def _is_spelled_as(self, match: Match, dialect: Dialect) -> bool:
+        """Whether the node is spelled as this target would spell it."""
+        if self._first_words:
+            return match.record.dialect == dialect
+        return match.record.dialect.name == self.name
+
     def needs_inlining(self, match: Match) -> bool:
-        """The node refers to an attribute of its function, whose values would have to be spelled otherwise."""
-        record, dialect = match.record, self._dialect(match)
-        passed = [name for name, value in record.attributes.items() if isinstance(value, AttributeReference)]
-        pairs = [(record.dialect.attributes[name], dialect.attributes[name]) for name in passed] if dialect else []
-        return any(not one.is_spelled_as(other) for one, other in pairs)
+        """Whether the node refers to an attribute of its function that is spelled differently."""
+        record = match.record
+        dialect = self._dialect(match)
+        if dialect is None:
+            return False
+        for name, value in record.attributes.items():
+            if isinstance(value, AttributeReference):
+                spelling = record.dialect.attributes[name]
+                if not spelling.is_spelled_as(dialect.attributes[name]):
+                    return True
+        return False
 
     def least_opset(self, match: Match) -> int:
-        if self.name != "ai.onnx":
+        if self.name != AI_ONNX:
             return 1
-        record, versions = match.record, spec.OPERATORS[match.record.operator]
-        for first, version in sorted(versions.items()):
-            axes = version.axes if self._strict else None
-            has_types = all({*types} <= {*version.types[name]} for name, types in record.types.items())
-            if has_types and (axes is None or record.has_axes_of(axes)):
-                return first
+        record = match.record
+        versions = spec.OPERATORS[record.operator]
+        record_types = {name: {*types} for name, types in record.types.items()}
+        for first_opset, version in sorted(versions.items()):
+            allowed = {name: {*types} for name, types in version.types.items()}
+            has_types = all(types <= allowed[name] for name, types in record_types.items())
+            has_axes = not self._strict or version.axes is None or record.has_axes_of(version.axes)
+            if has_types and has_axes:
+                return first_opset
         return max(versions)
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        record, dialect = match.record, self._dialect(match)
-        assert dialect is not None  # else ``takes`` is false
+        record = match.record
+        dialect = self._dialect(match)
+        assert dialect is not None  # otherwise ``takes`` is false
         nodes = Nodes(names, record.output)
-        values = [value or nodes.constant(record.constants[argument]) for argument, value in record.values.items()]
-        node = renamed(match.node, dialect.op_type, dialect.domain, values, [record.output])
+        inputs = []
+        for argument, value in record.values.items():
+            inputs.append(value or nodes.constant(record.constants[argument]))
+        node = renamed(match.node, dialect.op_type, dialect.domain, inputs, [record.output])
         plain = {}
-        for name, value in record.attributes.items():
+        for name, attribute in record.attributes.items():
             spelling = dialect.attributes[name]
-            if isinstance(value, AttributeReference):
-                kind = helper.make_attribute("", next(iter(spelling.values.values()))).type
-                node.attribute.add(name=spelling.name, type=kind, ref_attr_name=value.name)
-            elif value in spelling.values:
-                plain[name] = value
+            if isinstance(attribute, AttributeReference):
+                any_value = next(iter(spelling.values.values()))
+                attribute_type = helper.make_attribute("", any_value).type
+                node.attribute.add(
+                    name=spelling.name,
+                    type=attribute_type,
+                    ref_attr_name=attribute.name,
+                )
+            elif attribute in spelling.values:
+                plain[name] = attribute
             else:
                 expected = f"{validation.format_choices(spelling.values)} in {dialect.name}"
-                raise GridSampleError(record.where, name, repr(value), expected)
+                raise GridSampleError(record.where, name, repr(attribute), expected)
         node.attribute.extend(dialect.write(plain))
         return Replacement([*nodes, node])

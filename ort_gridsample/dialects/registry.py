@@ -1,0 +1,163 @@
+"""The list of all dialects and targets: recognise nodes, and add dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import onnx
+
+from .. import spec
+from ..errors import GridSampleError
+from ..functions import validation
+from ..graph.scope import Key, domain_of, function_key
+from .spelling import Dialect
+from .table import (
+    AI_ONNX,
+    ATTENTION_CONTRACTS,
+    BUILT_IN,
+    COMPILED_DOMAIN,
+    COMPOSITE_OP_TYPES,
+    DECOMPOSED,
+    DOMAIN,
+    OLD_COMPILED,
+    PACKAGE_NODES,
+    TENSORRT_ATTENTION,
+    AttentionNode,
+    standard,
+)
+
+#: The target that writes basic operators, and the one that writes 4-D GridSamples.
+PRIMITIVES: Final = "primitives"
+TWO_AXES: Final = "ai.onnx-2d"
+
+_BY_DOMAIN_AND_TYPE = {(dialect.domain, dialect.op_type): dialect for dialect in PACKAGE_NODES}
+
+
+class Registry:
+    """The dialects of :data:`.table.BUILT_IN` and those that were added."""
+
+    def __init__(self) -> None:
+        self._dialects = BUILT_IN
+        self._added: set[tuple[str, str]] = set()  # names and operators
+
+    @property
+    def dialects(self) -> tuple[Dialect, ...]:
+        """All dialects, the last added first."""
+        return self._dialects
+
+    def add(self, dialect: Dialect) -> None:
+        """Add ``dialect``, or replace the dialect of the same name and operator."""
+        key = (dialect.name, dialect.operator)
+        others = [other for other in self._dialects if (other.name, other.operator) != key]
+        self._dialects = (dialect, *others)
+        self._added.add(key)
+
+    def is_added(self, dialect: Dialect) -> bool:
+        """Whether ``dialect`` was added."""
+        return (dialect.name, dialect.operator) in self._added
+
+    def target_names(self) -> list[str]:
+        """Return the names of all targets, those of added dialects included."""
+        written = [dialect.name for dialect in reversed(self._dialects) if not dialect.reads_only]
+        unique = dict.fromkeys(written)
+        return [DOMAIN, AI_ONNX, TWO_AXES, PRIMITIVES, *unique, TENSORRT_ATTENTION.name]
+
+
+_registry = Registry()
+
+#: Names that an added dialect must not have.
+_RESERVED_NAMES: Final = frozenset((*Registry().target_names(), OLD_COMPILED, DECOMPOSED))
+
+
+def dialects() -> tuple[Dialect, ...]:
+    """Return all dialects but the standard's own, the last added first."""
+    return _registry.dialects
+
+
+def target_names() -> list[str]:
+    """Return the names that :func:`ort_gridsample.patch_model` accepts as ``target``."""
+    return _registry.target_names()
+
+
+def is_added(dialect: Dialect) -> bool:
+    """Whether :func:`add_dialect` added ``dialect``."""
+    return _registry.is_added(dialect)
+
+
+def add_dialect(dialect: Dialect) -> None:
+    """Add a ``dialect`` that models are read in, and written in with its name as a target.
+
+    >>> add_dialect(Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes={
+    ...     "mode": Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+    ...     "padding_mode": Spelling(
+    ...         "outside", {"zeros": "constant", "border": "edge"}, default="zeros"
+    ...     ),
+    ...     "align_corners": Spelling("corners", {0: 0, 1: 1}, default=0),
+    ... }))
+
+    An added dialect of the same name and operator is replaced. The nodes of the dialect have inputs
+    and an output of the standard's layout: a grid (N, D1_out, …, Dr_out, r) with coordinates in
+    [-1, 1]. A dialect cannot describe other grids, such as those with their coordinates in axis 1
+    or in another range. A node is refused if its output has another shape than its graph states.
+
+    Raises:
+        GridSampleError: the dialect has no spelling for an attribute of its operator, or has the
+            name of a built-in target.
+    """
+    where = f"dialect {dialect.name!r}"
+    if dialect.operator not in spec.OPERATORS:
+        expected_operators = validation.format_choices(spec.OPERATORS)
+        raise GridSampleError(where, "operator", repr(dialect.operator), expected_operators)
+    newest_opset = max(spec.OPERATORS[dialect.operator])
+    expected = set(standard(dialect.operator, newest_opset).attributes)
+    if set(dialect.attributes) != expected:
+        found = str(sorted(dialect.attributes))
+        raise GridSampleError(where, "attributes", found, str(sorted(expected)))
+    if dialect.name in _RESERVED_NAMES:
+        raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
+    _registry.add(dialect)
+
+
+def dialect_of(
+    node: onnx.NodeProto,
+    opsets: Mapping[str, int],
+    functions: Collection[Key] = (),
+) -> Dialect | None:
+    """Return the dialect of ``node``; None if the node is not one of the operators.
+
+    Args:
+        node: a node.
+        opsets: domain -> version, of the graph or function of the node.
+        functions: the keys (:func:`.function_key`) of the model's functions. A call of one is not
+            an operator.
+    """
+    if function_key(node) in functions:
+        return None
+    domain = domain_of(node.domain)
+    package_dialect = _BY_DOMAIN_AND_TYPE.get((domain, node.op_type))
+    if package_dialect is not None:
+        return package_dialect
+    if attention_node(node) is not None:
+        return TENSORRT_ATTENTION
+    is_standard = node.op_type in spec.OPERATORS and domain == ""
+    for dialect in _registry.dialects:
+        if (dialect.coded or not is_standard) and dialect.spells(node):
+            return dialect
+    return standard(node.op_type, opsets.get("", 0)) if is_standard else None
+
+
+def attention_node(node: onnx.NodeProto) -> AttentionNode | None:
+    """Return the contract of ``node`` if it is another package's deformable attention, or None."""
+    contract = ATTENTION_CONTRACTS.get(node.op_type)
+    if contract is None or node.domain in (DOMAIN, COMPILED_DOMAIN):
+        return None
+    if contract.domains and domain_of(node.domain) not in contract.domains:
+        return None
+    return contract
+
+
+def operator_types() -> frozenset[str]:
+    """Return the types of all nodes that have a dialect: a quick test that a node has none."""
+    added_and_built_in = (dialect.op_type for dialect in _registry.dialects)
+    return frozenset((*spec.OPERATORS, *added_and_built_in, *COMPOSITE_OP_TYPES))

@@ -1,0 +1,250 @@
+"""Dialects: how an operator is written as a node, and how its attributes are read and written.
+
+Reading and writing use the same :class:`Spelling`, in opposite directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..errors import GridSampleError
+from ..functions import validation
+from ..graph.scope import domain_of
+from ..reference.arrays import Array
+
+Plain = str | int
+
+
+@dataclass(frozen=True)
+class AttributeReference:
+    """A reference to an attribute of the enclosing function (ONNX's ``ref_attr_name``)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"@{self.name}"
+
+
+AttributeValue = Plain | AttributeReference
+#: Return the value of a node's input, by its position; None if it is not constant.
+ConstantInput = Callable[[int], "Array | None"]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a dialect spells one attribute of an operator.
+
+    Attributes:
+        name: the attribute's name on the node.
+        values: the operator's value (a mode by its name in :data:`ort_gridsample.spec.MODES`) ->
+            the value on the node.
+        default: the operator's value of a node without the attribute; None: the attribute is
+            required.
+        position: the input that can hold the value instead, as a constant.
+        names: other names of the attribute that are read as well.
+        words: other values on a node that are read as well -> the operator's value.
+    """
+
+    name: str
+    values: Mapping[Plain, Plain] = field(hash=False)
+    default: Plain | None = None
+    position: int | None = None
+    names: tuple[str, ...] = ()
+    words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
+
+    def is_spelled_as(self, other: Spelling) -> bool:
+        """Whether every value on a node, or its absence, means the same in both spellings."""
+        return (self.values, self.default) == (other.values, other.default)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way to write one operator as a node.
+
+    Attributes:
+        name: the name of the dialect, and of the target of a patch that writes it.
+        operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
+        op_type: the type of the node.
+        domains: the domains in which the node is read. The first is written. Empty: the node is
+            read in any domain, and written in ``written_domain``.
+        attributes: the operator's attribute -> its spelling.
+        marks: attributes that identify the dialect -> their values. A node of the dialect has all
+            of these attributes, each with one of its values; the first value is written.
+        ignored: attributes that do not affect the result.
+        axes: the numbers of spatial axes that a node can have; None: any number.
+        version: the version of the domain that a model imports.
+        written_domain: the domain that is written if ``domains`` is empty.
+        input_attributes: the operator's input -> the attribute (ints) that can hold it instead.
+        reads_only: whether the dialect is read but is not a target of a patch.
+        coded: whether a node is of this dialect only if it has an integer where the standard has a
+            word.
+    """
+
+    #: 0: grids have the standard's layout. Otherwise grids are (N, r, D1_out, …, Dr_out), and this
+    #: is the coordinate of the edge of X.
+    plane_scale: ClassVar[int] = 0
+
+    name: str
+    operator: str
+    op_type: str
+    domains: tuple[str, ...]
+    attributes: Mapping[str, Spelling] = field(hash=False)
+    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    ignored: tuple[str, ...] = ()
+    axes: tuple[int, ...] | None = None
+    version: int = 1
+    written_domain: str = ""
+    input_attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    reads_only: bool = False
+    coded: bool = False
+
+    @property
+    def domain(self) -> str:
+        """The domain in which a node is written."""
+        return self.domains[0] if self.domains else self.written_domain
+
+    def spells(self, node: onnx.NodeProto) -> bool:
+        """Whether ``node`` is of this dialect."""
+        if node.op_type != self.op_type:
+            return False
+        if self.domains and domain_of(node.domain) not in self.domains:
+            return False
+        if self.coded and not self._has_coded_attribute(node):
+            return False
+        marks = [attribute for attribute in node.attribute if attribute.name in self.marks]
+        words = {attribute.name: attribute.s.decode(errors="replace") for attribute in marks}
+        return all(words.get(name) in allowed for name, allowed in self.marks.items())
+
+    def _has_coded_attribute(self, node: onnx.NodeProto) -> bool:
+        """Whether an attribute that is a word in the standard is an integer in ``node``."""
+        word_spellings = [s for s in self.attributes.values() if {*s.values} != {0, 1}]
+        names = {name for spelling in word_spellings for name in (spelling.name, *spelling.names)}
+        return any(a.type == onnx.AttributeProto.INT and a.name in names for a in node.attribute)
+
+    def read(
+        self,
+        where: str,
+        node: onnx.NodeProto,
+        constant: ConstantInput,
+        note: str,
+    ) -> dict[str, AttributeValue]:
+        """Return the operator's attributes of ``node``.
+
+        Args:
+            where: the node, for error messages.
+            node: a node of this dialect.
+            constant: returns the value of an input of ``node`` if it is constant.
+            note: text that error messages append to the expected values.
+
+        Raises:
+            GridSampleError: an attribute is unknown, missing, not constant or not one of its
+                values.
+        """
+        spellings = self.attributes.values()
+        listed_names = [spelling.name for spelling in spellings]
+        known_names = {
+            *listed_names,
+            *(name for spelling in spellings for name in spelling.names),
+            *self.marks,
+            *self.ignored,
+            *self.input_attributes.values(),
+        }
+        for attribute in node.attribute:
+            if attribute.name not in known_names:
+                expected = validation.format_choices(listed_names)
+                raise GridSampleError(where, "attribute", repr(attribute.name), expected)
+        attributes = {}
+        for name, spelling in self.attributes.items():
+            attributes[name] = _read_attribute(where, node, spelling, constant, note)
+        return attributes
+
+    def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
+        """Return the operator's ``attributes``, and the marks, as this dialect writes them."""
+        written = [
+            helper.make_attribute(spelling.name, spelling.values[attributes[name]])
+            for name, spelling in self.attributes.items()
+            if name in attributes
+        ]
+        marks = [helper.make_attribute(name, values[0]) for name, values in self.marks.items()]
+        return written + marks
+
+
+@dataclass(frozen=True)
+class PlanarDialect(Dialect):
+    """A sampler of BEVFormer_tensorrt: its grids have coordinates in axis 1, from -10 to 10."""
+
+    plane_scale: ClassVar[int] = 10
+
+
+def _read_attribute(
+    where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str
+) -> AttributeValue:
+    """Return the operator's value of one attribute of ``node``, as :meth:`Dialect.read`."""
+    given = _given_attribute(where, node, spelling)
+    if isinstance(given, AttributeReference):
+        return given
+    if given is not None:
+        name, written = given
+    else:
+        name = spelling.name
+        written = _constant_input(where, node, spelling, constant)
+    values = {value_on_node: value for value, value_on_node in spelling.values.items()}
+    if written is None:
+        if spelling.default is None:
+            raise GridSampleError(where, spelling.name, "missing", validation.format_choices(values))
+        return spelling.default
+    readable = {**spelling.words, **values}
+    if not isinstance(written, (str, int)) or written not in readable:
+        raise GridSampleError(where, name, repr(written), validation.format_choices(values) + note)
+    return readable[written]
+
+
+def _given_attribute(
+    where: str, node: onnx.NodeProto, spelling: Spelling
+) -> tuple[str, object] | AttributeReference | None:
+    """Return the name and the value of an attribute as ``node`` has them, or None."""
+    given: tuple[str, object] | None = None
+    for attribute in node.attribute:
+        if attribute.name not in (spelling.name, *spelling.names):
+            continue
+        if attribute.ref_attr_name:
+            return AttributeReference(attribute.ref_attr_name)
+        if given is not None:
+            raise GridSampleError(where, spelling.name, "said twice", "said once")
+        value: object = helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        given = (attribute.name, value)
+    return given
+
+
+def _constant_input(
+    where: str,
+    node: onnx.NodeProto,
+    spelling: Spelling,
+    constant: ConstantInput,
+) -> int | None:
+    """Return the value of an attribute that ``node`` has as a constant input, or None."""
+    position = spelling.position
+    if position is None or position >= len(node.input) or not node.input[position]:
+        return None
+    value = constant(position)
+    if value is None or value.size != 1:
+        found = f"the input {node.input[position]!r}"
+        raise GridSampleError(where, spelling.name, found, "a constant")
+    return int(value.reshape(()))
+
+
+def constant_size(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:
+    """Return the operator's input ``name`` if ``node`` holds it as an attribute; None otherwise."""
+    attribute_name = dialect.input_attributes.get(name)
+    for attribute in node.attribute:
+        if attribute.name == attribute_name:
+            return np.array(attribute.ints, np.int64)
+    return None

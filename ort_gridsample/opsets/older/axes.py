@@ -1,0 +1,149 @@
+"""Rules for operators whose ``axes`` changed: softmaxes, reductions, Squeeze, Pad and Resize."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import helper
+
+from .obstacles import ObstacleError
+from .same_node import keep_node
+from .step import Rewritten, Step
+
+#: Reductions for which the older version can be an Identity if there are no axes.
+_IDENTITY_WITHOUT_AXES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
+
+
+def softmax(step: Step) -> Rewritten:
+    """Make ``axis`` the last axis: before opset 13 the axes from ``axis`` on are flattened."""
+    node = step.node
+    axis = step.attribute("axis", -1)
+    rank = step.rank(0)
+    step.set(axis=-1)
+    if axis == -1 or axis + 1 == rank:
+        return [node]
+    if rank is not None:
+        return _transposed_softmax(step, axis, rank)
+    if node.op_type == "Hardmax":
+        expected = f"-1 before opset {step.since}, as the rank of the input is not known"
+        raise ObstacleError("axis", str(axis), expected)
+    return _softmax_by_definition(step, axis)
+
+
+def _transposed_softmax(step: Step, axis: int, rank: int) -> Rewritten:
+    """Swap ``axis`` and the last axis before and after the operator."""
+    node = step.node
+    nodes = step.new_nodes()
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    swapped = nodes.add("Transpose", node.input[0], perm=order)
+    result = nodes.add(node.op_type, swapped, axis=-1)
+    nodes.add("Transpose", result, output=node.output[0], perm=order)
+    return nodes
+
+
+def _softmax_by_definition(step: Step, axis: int) -> Rewritten:
+    """Write the basic operators that compute a Softmax or LogSoftmax, for any rank."""
+    node = step.node
+    nodes = step.new_nodes()
+    maximum = nodes.add("ReduceMax", node.input[0], axes=[axis])
+    shifted = nodes.add("Sub", node.input[0], maximum)
+    powers = nodes.add("Exp", shifted)
+    total = nodes.add("ReduceSum", powers, axes=[axis])
+    if node.op_type == "Softmax":
+        nodes.add("Div", powers, total, output=node.output[0])
+    else:
+        nodes.add("Sub", shifted, nodes.add("Log", total), output=node.output[0])
+    return nodes
+
+
+def reduce(step: Step) -> Rewritten:
+    """Write the axes of a reduction as an attribute."""
+    node = step.node
+    is_noop_without_axes = bool(step.attribute("noop_with_empty_axes", 0))
+    axes = step.integers(1) if step.input(1) else []
+    step.remove("noop_with_empty_axes")
+    step.truncate_inputs(1)
+    if axes:
+        step.set(axes=axes)
+    elif is_noop_without_axes:
+        if node.op_type not in _IDENTITY_WITHOUT_AXES:
+            raise step.obstacle("noop_with_empty_axes", 1)
+        return [helper.make_node("Identity", node.input, node.output)]
+    return [node]
+
+
+def squeeze(step: Step) -> Rewritten:
+    """Write the axes of a Squeeze or Unsqueeze as an attribute."""
+    if step.input(1):
+        step.set(axes=step.integers(1))
+    step.truncate_inputs(1)
+    return None
+
+
+def _positive_axes(step: Step, axes: list[int]) -> tuple[list[int], int]:
+    """Return ``axes`` as non-negative numbers, and the rank of the first input.
+
+    Raises:
+        ObstacleError: the rank is not known.
+    """
+    rank = step.rank(0)
+    if rank is None:
+        expected = f"none before opset {step.since}, as the rank of the input is not known"
+        raise ObstacleError("axes", str(axes), expected)
+    return [axis % rank for axis in axes], rank
+
+
+def pad_axes(step: Step) -> Rewritten:
+    """Write pads for all axes: the older Pad has no input ``axes``."""
+    if not step.input(3):
+        return None
+    node = step.node
+    axes, rank = _positive_axes(step, step.integers(3))
+    nodes = step.new_nodes()
+    pads = step.constant(1)
+    positions = [*axes, *(axis + rank for axis in axes)]
+    all_pads = np.zeros(2 * rank, np.int64)
+    if pads is not None:
+        all_pads[positions] = pads.ravel()
+        node.input[1] = nodes.row(*all_pads.tolist())
+    else:
+        zeros = nodes.row(*all_pads.tolist())
+        indices = nodes.row(*positions)
+        node.input[1] = nodes.add("ScatterElements", zeros, indices, node.input[1])
+    step.truncate_inputs(3)
+    nodes.append(node)
+    return nodes
+
+
+def resize_axes(step: Step) -> Rewritten:
+    """Write scales or sizes for all axes: the older Resize has no attribute ``axes``."""
+    node = step.node
+    axes = step.attribute("axes")
+    if step.input(2):
+        step.remove("keep_aspect_ratio_policy")  # it applies to sizes only
+    if axes is None:
+        return None
+    axes, rank = _positive_axes(step, axes)
+    if axes == list(range(rank)):
+        step.remove("axes")
+        return None
+    is_cropped = step.attribute("coordinate_transformation_mode") == b"tf_crop_and_resize"
+    if is_cropped and step.input(1):
+        raise step.obstacle("axes", axes)
+    step.remove("axes")
+    keep_node(step)  # raises an error for other attributes that the older version lacks
+    nodes = step.new_nodes()
+    scales = step.constant(2)
+    positions = nodes.row(*axes)
+    if scales is not None:
+        all_scales = np.ones(rank, np.float32)
+        all_scales[axes] = scales.ravel()
+        node.input[2] = nodes.constant(all_scales)
+    elif step.input(2):
+        ones = nodes.constant(np.ones(rank, np.float32))
+        node.input[2] = nodes.add("ScatterElements", ones, positions, node.input[2])
+    else:
+        sizes = nodes.add("Shape", node.input[0])
+        node.input[3] = nodes.add("ScatterElements", sizes, positions, node.input[3])
+    nodes.append(node)
+    return nodes

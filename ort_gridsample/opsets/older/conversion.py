@@ -1,0 +1,187 @@
+"""Convert the nodes of a model to an older opset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import onnx
+from onnx import defs
+
+from ...errors import GridSampleError
+from ...graph.scope import Names, Scope, domain_of
+from ...inference.types import Inference
+from ..schema_functions import body_of, has_body
+from .obstacles import ObstacleError, combined_error
+from .rules import RULES
+from .same_node import keep_node, schema_of
+from .step import Context, Step
+from .value_types import forbidden_types, node_label
+
+#: The oldest opset that can be written.
+OLDEST = 11
+
+
+def write_older(
+    model: onnx.ModelProto,
+    version: int,
+    inference: Inference,
+    found: Sequence[Scope],
+) -> None:
+    """Write the nodes of the ONNX domain in an older opset, in place.
+
+    Args:
+        model: a model without functions.
+        version: the opset, at least :data:`OLDEST`.
+        inference: the types of all values of ``model``.
+        found: the scopes of ``model``, parents before their children.
+
+    Raises:
+        GridSampleError: nodes cannot be written in this opset; the error lists all of them.
+    """
+    conversion = _Conversion(Names(model, found), inference, version)
+    # Inner graphs first: a list of nodes that was rewritten holds copies.
+    for scope in reversed(found):
+        conversion.convert_scope(scope)
+    for entry in model.opset_import:
+        if domain_of(entry.domain) == "":
+            entry.version = min(entry.version, version)
+    obstacles = conversion.obstacles
+    obstacles.update(conversion.type_obstacles(model, found))
+    if obstacles:
+        raise _error(obstacles, found)
+
+
+def _error(obstacles: dict[str, ObstacleError], found: Sequence[Scope]) -> GridSampleError:
+    """Return an error that lists ``obstacles`` in the order of the model."""
+    model_order = [node_label(node) for scope in found for node in scope]
+    labels = [label for label in dict.fromkeys([*model_order, *obstacles]) if label in obstacles]
+    return combined_error({label: obstacles[label] for label in labels})
+
+
+class _Conversion:
+    """A conversion of all scopes of a model.
+
+    Attributes:
+        obstacles: the name of a node, as errors write it -> why it is not converted.
+    """
+
+    def __init__(self, names: Names, inference: Inference, version: int) -> None:
+        self.obstacles: dict[str, ObstacleError] = {}
+        self._names = names
+        self._inference = inference
+        self._version = version
+        self._origins: dict[str, str] = {}  # output -> the name of the original node
+        self._unconverted: set[str] = set()  # outputs of nodes that are obstacles
+
+    def convert_scope(self, scope: Scope) -> None:
+        """Replace the nodes of ``scope`` by older ones, and record obstacles."""
+        opset = scope.opsets.get("", self._version)
+        if opset <= self._version:
+            return
+        replaced: dict[int, Sequence[onnx.NodeProto]] = {}
+        for index, node in enumerate(scope.nodes):
+            if domain_of(node.domain):
+                continue
+            label = node_label(node)
+            context = Context(scope, self._inference, self._names, self._version)
+            try:
+                older = _convert_node(context, node, opset)
+            except ObstacleError as obstacle:
+                self.obstacles[label] = obstacle
+                self._unconverted.update(node.output)
+                continue
+            self._origins.update((name, label) for new in older for name in new.output)
+            if len(older) != 1 or older[0] != node:
+                replaced[index] = older
+        scope.replace(replaced)
+
+    def type_obstacles(
+        self,
+        model: onnx.ModelProto,
+        found: Sequence[Scope],
+    ) -> dict[str, ObstacleError]:
+        """Return the obstacles that the types of the new nodes are, by their original nodes."""
+        obstacles = {}
+        forbidden = forbidden_types(
+            model,
+            self._inference,
+            found,
+            version=self._version,
+            unconverted=self._unconverted,
+        )
+        for node, obstacle in forbidden:
+            origins = [self._origins[name] for name in node.output if name in self._origins]
+            obstacles[origins[0] if origins else node_label(node)] = obstacle
+        return obstacles
+
+
+def _convert_node(context: Context, node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+    """Return the nodes that compute ``node``, of the opset ``opset``, in the older opset.
+
+    Raises:
+        ObstacleError: there are no such nodes.
+    """
+    converted: list[onnx.NodeProto] = []
+    pending = [(node, opset)]
+    while pending:
+        node, opset = pending.pop()
+        schema = None if domain_of(node.domain) else schema_of(node.op_type, opset)
+        if schema is None or schema.since_version <= context.version:
+            context.record_constant(node)
+            converted.append(node)
+            continue
+        older_nodes, older_opset = _one_version_down(context, node, schema)
+        for older_node in older_nodes:
+            context.record_constant(older_node)
+        pending += [(older_node, older_opset) for older_node in reversed(older_nodes)]
+    return converted
+
+
+def _one_version_down(
+    context: Context,
+    node: onnx.NodeProto,
+    schema: defs.OpSchema,
+) -> tuple[Sequence[onnx.NodeProto], int]:
+    """Return nodes of an older opset that compute ``node``, and this opset.
+
+    Raises:
+        ObstacleError: there are no such nodes.
+    """
+    since = schema.since_version
+    step = Step(context, deepcopy(node), since)
+    rule = RULES.get((node.op_type, since))
+    try:
+        older_nodes = None if rule is None else rule(step)
+        if older_nodes is None:
+            older_nodes = keep_node(step)
+        return _labelled(older_nodes, node), since - 1
+    except ObstacleError:
+        if not has_body(schema):
+            raise
+        inference = context.inference
+        types = [inference.known(context.scope, name) if name else None for name in node.input]
+        body = body_of(node, schema, types, context.names)
+        if body is None:
+            raise
+        body_nodes, body_opset = body
+        return _labelled(body_nodes, node), body_opset
+
+
+def _labelled(
+    nodes: Sequence[onnx.NodeProto],
+    original: onnx.NodeProto,
+) -> Sequence[onnx.NodeProto]:
+    """Give the last node that makes an output of ``original`` its name, text and metadata."""
+    outputs = {name for name in original.output if name}
+    for node in nodes:
+        if node.name == original.name:
+            node.name = ""  # onnxruntime refuses two nodes of one name
+    for node in reversed(nodes):
+        if not outputs.isdisjoint(node.output):
+            node.name = original.name
+            node.doc_string = original.doc_string
+            del node.metadata_props[:]
+            node.metadata_props.extend(original.metadata_props)
+            break
+    return nodes

@@ -1,0 +1,81 @@
+"""Rules for operators whose element types changed: casts, quantization, Pow and Mod."""
+
+from __future__ import annotations
+
+from onnx import helper
+
+from ... import spec
+from ...graph.element_types import elem_type
+from .obstacles import ObstacleError, shape_text
+from .step import Rewritten, Step
+
+#: The types of floats that standard operators compute in.
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def cast_like(step: Step) -> Rewritten:
+    """Write a Cast to the type of the second input."""
+    type_name = step.type(1)
+    if type_name is None or type_name not in spec.TYPES:
+        found = str(type_name or "not known")
+        raise ObstacleError(f"the type of {step.input(1)}", found, "a known type for a Cast")
+    node = step.node
+    return [helper.make_node("Cast", node.input[:1], node.output, to=elem_type(type_name))]
+
+
+def saturate(step: Step) -> Rewritten:
+    """Remove attributes of types with at most 8 bits, which the older opset refuses anyway."""
+    step.remove("saturate", "round_mode")
+    return None
+
+
+def round_mode(step: Step) -> Rewritten:
+    """Remove an attribute of float8e8m0, which the older opset refuses anyway."""
+    step.remove("round_mode")
+    return None
+
+
+def scalar_scale(step: Step) -> Rewritten:
+    """Remove ``axis`` of a (De)QuantizeLinear: the older operator has one scale for all axes."""
+    if step.rank(1) != 0:
+        expected = f"() before opset {step.since}"
+        raise ObstacleError("the shape of the scale", shape_text(step.shape(1)), expected)
+    step.remove("axis")
+    return None
+
+
+def output_dtype(step: Step) -> Rewritten:
+    """Remove ``output_dtype`` of a (De)QuantizeLinear if the inputs imply the same type."""
+    implied = _implied_output_type(step)
+    if implied is None or implied not in spec.TYPES:
+        return None
+    if step.attribute("output_dtype", 0) == elem_type(implied):
+        step.remove("output_dtype")
+    return None
+
+
+def _implied_output_type(step: Step) -> str | None:
+    """Return the type that the output has by the inputs: that of zero point or of the scale."""
+    if step.node.op_type != "QuantizeLinear":
+        return step.type(1)
+    return step.type(2) if step.input(2) else "uint8"
+
+
+def power(step: Step) -> Rewritten:
+    """Cast the exponent to the type of the base."""
+    base = step.type(0)
+    exponent = step.type(1)
+    if base is None or exponent is None or base == exponent or base not in FLOATS:
+        return None  # the check of types refuses the node if necessary
+    nodes = step.new_nodes()
+    step.node.input[1] = nodes.add("Cast", step.node.input[1], to=elem_type(base))
+    nodes.append(step.node)
+    return nodes
+
+
+def modulo(step: Step) -> Rewritten:
+    """Check ``fmod``, which the older Mod requires for floats."""
+    type_name = step.type(0)
+    if not step.attribute("fmod", 0) and (type_name is None or type_name in FLOATS):
+        raise step.obstacle("fmod", 0)
+    return None

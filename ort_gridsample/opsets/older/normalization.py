@@ -1,0 +1,168 @@
+"""Rules for normalizations, which become basic operators.
+
+ONNX's own bodies compute the variance as a difference of squares, which loses the digits that large
+means have. The rules compute it from differences to the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...graph.element_types import elem_type
+from ...graph.scope import Nodes
+from .dtypes import FLOATS
+from .obstacles import ObstacleError
+from .step import Rewritten, Step
+
+#: The first opset in which ReduceMean has its axes as an input.
+_AXES_AS_INPUT = 18
+#: The version of GroupNormalization whose factors are per channel. They were per group before.
+_FACTORS_PER_CHANNEL = 21
+
+
+@dataclass(frozen=True)
+class _Types:
+    """The type of a normalization's input, and the type that it computes in."""
+
+    input: str
+    computed: str
+
+    @classmethod
+    def of(cls, step: Step) -> _Types:
+        """Return the types of the node of ``step``.
+
+        Raises:
+            ObstacleError: the type of the input is not known.
+        """
+        input_type = step.type(0)
+        if input_type is None or input_type not in FLOATS:
+            found = str(input_type or "not known")
+            raise ObstacleError(f"the type of {step.input(0)}", found, "a known type of floats")
+        stash_type = step.attribute("stash_type", 1)
+        computed = next(name for name in FLOATS if elem_type(name) == stash_type)
+        return cls(input_type, computed)
+
+    def cast_input(self, nodes: Nodes, value: str) -> str:
+        """Write a Cast to the type to compute in if necessary; return the name of the result."""
+        if self.input == self.computed:
+            return value
+        return nodes.add("Cast", value, to=elem_type(self.computed))
+
+    def cast_result(self, nodes: Nodes, value: str) -> str:
+        """Write a Cast to the type of the input if necessary; return the name of the result."""
+        if self.input == self.computed:
+            return value
+        return nodes.add("Cast", value, to=elem_type(self.input))
+
+
+def layer_normalization(step: Step) -> Rewritten:
+    """Write the operators that compute a LayerNormalization."""
+    node = step.node
+    types = _Types.of(step)
+    axes = _last_axes(step)
+    nodes = step.new_nodes()
+    value = types.cast_input(nodes, node.input[0])
+    normalized, mean, scale = _normalize(step, nodes, value, axes, types.computed)
+    result = types.cast_result(nodes, normalized)
+    if step.input(2):
+        product = nodes.add("Mul", result, node.input[1])
+        nodes.add("Add", product, node.input[2], output=node.output[0])
+    else:
+        nodes.add("Mul", result, node.input[1], output=node.output[0])
+    for statistic, output in zip((mean, scale), node.output[1:], strict=False):
+        if output:
+            nodes.add("Identity", statistic, output=output)
+    return nodes
+
+
+def rms_normalization(step: Step) -> Rewritten:
+    """Write the operators that compute an RMSNormalization."""
+    node = step.node
+    types = _Types.of(step)
+    axes = _last_axes(step)
+    nodes = step.new_nodes()
+    value = types.cast_input(nodes, node.input[0])
+    mean = nodes.add("ReduceMean", nodes.add("Mul", value, value), nodes.row(*axes))
+    epsilon = _epsilon(step, nodes, types.computed)
+    root = nodes.add("Sqrt", nodes.add("Add", mean, epsilon))
+    result = types.cast_result(nodes, nodes.add("Div", value, root))
+    nodes.add("Mul", result, node.input[1], output=node.output[0])
+    return nodes
+
+
+def group_normalization(step: Step) -> Rewritten:
+    """Write the operators that compute a GroupNormalization."""
+    node = step.node
+    types = _Types.of(step)
+    nodes = step.new_nodes()
+    shape = nodes.add("Shape", node.input[0])
+    groups = step.attribute("num_groups")
+    grouped = nodes.add("Reshape", node.input[0], nodes.row(0, groups, -1))
+    value = types.cast_input(nodes, grouped)
+    normalized, _, _ = _normalize(step, nodes, value, [2], types.computed)
+    result = types.cast_result(nodes, normalized)
+    if step.since >= _FACTORS_PER_CHANNEL:
+        channels = nodes.add("Slice", shape, nodes.row(0), nodes.row(2))
+        by_channel = nodes.add("Concat", channels, nodes.row(-1), axis=0)
+        result = nodes.add("Reshape", result, by_channel)
+    factor = nodes.add("Reshape", node.input[1], nodes.row(1, -1, 1))
+    offset = nodes.add("Reshape", node.input[2], nodes.row(1, -1, 1))
+    result = nodes.add("Add", nodes.add("Mul", result, factor), offset)
+    nodes.add("Reshape", result, shape, output=node.output[0])
+    return nodes
+
+
+def _last_axes(step: Step) -> list[int]:
+    """Return the axes from the attribute ``axis`` to the last one, as negative numbers.
+
+    Raises:
+        ObstacleError: ``axis`` is not negative, and the rank of the input is not known.
+    """
+    axis = step.attribute("axis", -1)
+    if axis >= 0:
+        rank = step.rank(0)
+        if rank is None:
+            expected = "a negative one, as the rank of the input is not known"
+            raise ObstacleError("axis", str(axis), expected)
+        axis -= rank
+    return list(range(axis, 0))
+
+
+def _normalize(
+    step: Step,
+    nodes: Nodes,
+    value: str,
+    axes: list[int],
+    type_name: str,
+) -> tuple[str, str, str]:
+    """Write the normalization of ``value`` over ``axes``.
+
+    Returns:
+        The names of the result, of the mean, and of 1 / the standard deviation.
+    """
+
+    def mean_of(name: str) -> str:
+        if step.since > _AXES_AS_INPUT:
+            return nodes.add("ReduceMean", name, nodes.row(*axes))
+        return nodes.add("ReduceMean", name, axes=axes)
+
+    mean = mean_of(value)
+    deviation = nodes.add("Sub", value, mean)
+    variance = mean_of(nodes.add("Mul", deviation, deviation))
+    epsilon = _epsilon(step, nodes, type_name)
+    root = nodes.add("Sqrt", nodes.add("Add", variance, epsilon))
+    scale = nodes.add("Reciprocal", root)
+    return nodes.add("Mul", deviation, scale), mean, scale
+
+
+def _epsilon(step: Step, nodes: Nodes, type_name: str) -> str:
+    """Write the epsilon of a normalization that computes in ``type_name``.
+
+    Raises:
+        ObstacleError: NumPy has no such type.
+    """
+    if type_name == "bfloat16":
+        raise step.obstacle("stash_type", elem_type(type_name))
+    return nodes.constant(np.array(step.attribute("epsilon", 1e-5), type_name))

@@ -1,0 +1,48 @@
+"""Errors about nodes that cannot be written in an older opset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import GridSampleError
+
+
+class ObstacleError(Exception):
+    """A node cannot be written in an older opset.
+
+    Attributes:
+        argument, found, expected: those of :class:`GridSampleError`, which also names the node.
+    """
+
+    def __init__(self, argument: str, found: str, expected: str) -> None:
+        super().__init__(argument, found, expected)
+        self.argument = argument
+        self.found = found
+        self.expected = expected
+
+
+def combined_error(obstacles: dict[str, ObstacleError]) -> GridSampleError:
+    """Return one error that lists all ``obstacles``.
+
+    Args:
+        obstacles: the name of a node, as errors write it -> its obstacle; at least one.
+    """
+    (label, first), *others = obstacles.items()
+    expected = first.expected
+    if others:
+        descriptions = [
+            f"{other} ({obstacle.argument} is {obstacle.found}, expected {obstacle.expected})"
+            for other, obstacle in others
+        ]
+        expected += f"; {len(others)} more cannot be converted: {', '.join(descriptions)}"
+    return GridSampleError(label, first.argument, first.found, expected)
+
+
+def value_text(value: Any) -> str:
+    """Return the value of an attribute as an error writes it."""
+    return repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
+
+
+def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
+    """Return a shape as an error writes it."""
+    return "not known" if shape is None else str(shape)

@@ -1,0 +1,120 @@
+"""Keep a node in an older opset if the older version of its operator computes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+from onnx import defs, helper
+
+from .obstacles import ObstacleError, value_text
+from .step import Step
+
+#: Operator and attribute -> value -> the first opset with this value, if newer than the attribute.
+_FIRST_OPSETS_OF_VALUES: dict[tuple[str, str], dict[bytes, int]] = {
+    ("Pad", "mode"): {b"wrap": 19},
+    ("Resize", "coordinate_transformation_mode"): {b"half_pixel_symmetric": 19},
+    ("ScatterElements", "reduction"): {b"min": 18, b"max": 18},
+    ("ScatterND", "reduction"): {b"min": 18, b"max": 18},
+}
+#: Operators and the version that changed the meaning of a node which both signatures allow.
+_CHANGED_MEANING = {("Attention", 24), ("Attention", 25)}
+
+
+def schema_of(op_type: str, version: int) -> defs.OpSchema | None:
+    """Return the schema of a standard operator in an opset; None if the opset lacks it."""
+    try:
+        return defs.get_schema(op_type, version, "")
+    except defs.SchemaError:
+        return None
+
+
+def keep_node(step: Step) -> list[onnx.NodeProto]:
+    """Return the node, changed to the signature of the older version of its operator.
+
+    Raises:
+        ObstacleError: the older version does not compute the same.
+    """
+    node = step.node
+    older = schema_of(node.op_type, step.since - 1)
+    newer = schema_of(node.op_type, step.since)
+    is_changed = (node.op_type, step.since) in _CHANGED_MEANING
+    if older is None or older.deprecated or newer is None or is_changed:
+        expected = f"at least {step.since}, which has this {node.op_type}"
+        raise ObstacleError("opset", str(step.context.version), expected)
+    _convert_attributes(step, older, newer)
+    _write_changed_defaults(node, older, newer)
+    _check_count(step, "input", node.input, older.inputs)
+    _check_count(step, "output", node.output, older.outputs)
+    return [node]
+
+
+def _convert_attributes(step: Step, older: defs.OpSchema, newer: defs.OpSchema) -> None:
+    """Remove attributes that ``older`` lacks.
+
+    Raises:
+        ObstacleError: such an attribute has an effect, or ``older`` lacks the value of another.
+    """
+    node = step.node
+    for attribute in list(node.attribute):
+        value = helper.get_attribute_value(attribute)
+        if attribute.name not in older.attributes:
+            if not _has_default_value(attribute, newer):
+                raise step.obstacle(attribute.name, value_text(value))
+            node.attribute.remove(attribute)
+            continue
+        first_opsets = _FIRST_OPSETS_OF_VALUES.get((node.op_type, attribute.name))
+        if first_opsets and first_opsets.get(value, 0) >= step.since:
+            raise step.obstacle(attribute.name, value_text(value))
+
+
+def _write_changed_defaults(
+    node: onnx.NodeProto,
+    older: defs.OpSchema,
+    newer: defs.OpSchema,
+) -> None:
+    """Write the default of each attribute that ``node`` lacks and that has another default now."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in older.attributes.items():
+        if name in given or name not in newer.attributes:
+            continue
+        default = newer.attributes[name].default_value
+        if default.name and default != attribute.default_value:
+            node.attribute.add().CopyFrom(default)
+
+
+def _has_default_value(attribute: onnx.AttributeProto, schema: defs.OpSchema) -> bool:
+    """Whether the attribute has its default in ``schema``, which states no default of dilations."""
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "dilations":
+        return all(dilation == 1 for dilation in value)
+    if attribute.name not in schema.attributes:
+        return False
+    default = schema.attributes[attribute.name].default_value
+    return bool(default.name) and value == helper.get_attribute_value(default)
+
+
+def _check_count(step: Step, kind: str, values: Any, parameters: Any) -> None:
+    """Check the inputs or outputs of a node, and remove trailing empty names.
+
+    Args:
+        step: the step of the node.
+        kind: "input" or "output".
+        values: the inputs or outputs of the node.
+        parameters: those of the older version of its operator.
+
+    Raises:
+        ObstacleError: the older version has fewer, or requires one that is left out.
+    """
+    option = defs.OpSchema.FormalParameterOption
+    while len(values) and not values[-1]:
+        del values[-1]
+    is_variadic = bool(parameters) and parameters[-1].option == option.Variadic
+    if len(values) > len(parameters) and not is_variadic:
+        extra = values[len(parameters)]
+        expected = f"nothing before opset {step.since}"
+        raise ObstacleError(f"{kind} {len(parameters)}", extra, expected)
+    for position, parameter in enumerate(parameters):
+        is_given = position < len(values) and bool(values[position])
+        if parameter.option == option.Single and not is_given:
+            raise ObstacleError(parameter.name, "left out", f"a value before opset {step.since}")

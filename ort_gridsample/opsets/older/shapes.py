@@ -1,0 +1,143 @@
+"""Rules for operators that split, reshape or measure: Split, Reshape and Shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .obstacles import ObstacleError
+from .step import Rewritten, Step
+
+#: The default of Shape's attribute ``end``: beyond any rank.
+_NO_END = 1 << 62
+#: A length that no tensor can have, so that a run fails.
+_IMPOSSIBLE_LENGTH = 1 << 40
+
+
+def split_attribute(step: Step) -> Rewritten:
+    """Write the lengths of a Split as an attribute."""
+    if step.input(1):
+        step.set(split=step.integers(1))
+    step.truncate_inputs(1)
+    return [step.node]
+
+
+def split_count(step: Step) -> Rewritten:
+    """Write the lengths of a Split that states their number.
+
+    All lengths are equal but the last, which may be shorter.
+    """
+    node = step.node
+    if step.input(1):
+        step.remove("num_outputs")
+        return None
+    axis = step.attribute("axis", 0)
+    count = step.attribute("num_outputs", len(node.output))
+    step.remove("num_outputs")
+    shape = step.shape(0)
+    is_axis_known = shape is not None and -len(shape) <= axis < len(shape)
+    length = shape[axis] if shape is not None and is_axis_known else None
+    if isinstance(length, int):
+        return _split_known_length(step, length, count)
+    return _split_computed_length(step, axis, count)
+
+
+def _split_known_length(step: Step, length: int, count: int) -> Rewritten:
+    node = step.node
+    chunk = -(-length // count)
+    lengths = [min(chunk, length - chunk * index) for index in range(count)]
+    if min(lengths) < 0:
+        expected = f"at most the {length} elements of the axis"
+        raise ObstacleError("num_outputs", str(count), expected)
+    nodes = step.new_nodes()
+    node.input[:] = [node.input[0], nodes.row(*lengths)]
+    nodes.append(node)
+    return nodes
+
+
+def _split_computed_length(step: Step, axis: int, count: int) -> Rewritten:
+    """Write a Slice for each output: unlike Split, it has computed positions in every opset."""
+    node = step.node
+    nodes = step.new_nodes()
+    axes = nodes.row(axis)
+    length = nodes.add("Gather", nodes.add("Shape", node.input[0]), axes)
+    chunk = nodes.add("Div", nodes.add("Add", length, nodes.row(count - 1)), nodes.row(count))
+    for index, output in enumerate(node.output):
+        if output:
+            start = nodes.add("Mul", chunk, nodes.row(index))
+            end = nodes.add("Mul", chunk, nodes.row(index + 1))
+            nodes.add("Slice", node.input[0], start, end, axes, output=output)
+    return nodes
+
+
+def reshape(step: Step) -> Rewritten:
+    """Remove ``allowzero``: without it, a 0 in the shape means the input's length of that axis."""
+    node = step.node
+    allows_zero = bool(step.attribute("allowzero", 0))
+    step.remove("allowzero")
+    if not allows_zero:
+        return [node]
+    n_possible_zeros = _count_possible_zeros(step, _target_lengths(step))
+    # One 0 that is not the input's length changes the number of elements: the run fails, as it
+    # must. Two zeros could mean another empty shape, so zeros become a length that fails a run.
+    if n_possible_zeros < 2:
+        return [node]
+    nodes = step.new_nodes()
+    is_zero = nodes.add("Equal", node.input[1], nodes.row(0))
+    impossible = nodes.row(_IMPOSSIBLE_LENGTH)
+    node.input[1] = nodes.add("Where", is_zero, impossible, node.input[1])
+    nodes.append(node)
+    return nodes
+
+
+def _target_lengths(step: Step) -> Sequence[int | str | None]:
+    """Return the lengths that a Reshape writes, None where unknown; two if their number is unknown.
+
+    Raises:
+        ObstacleError: the shape is an input of the graph or function, and may have zeros.
+    """
+    shape = step.constant(1)
+    if shape is not None:
+        return [int(length) for length in shape.ravel()]
+    node = step.node
+    scope = step.context.scope
+    home = scope.home(node.input[1])
+    if home is not None and home.definitions[node.input[1]] is None:
+        raise step.obstacle("allowzero", 1)
+    inferred = step.context.inference.known(scope, node.output[0]).shape
+    return inferred if inferred is not None else [None, None]
+
+
+def _count_possible_zeros(step: Step, lengths: Sequence[int | str | None]) -> int:
+    """Return how many ``lengths`` may be a 0 that is not the input's length of the same axis.
+
+    Raises:
+        ObstacleError: a length is such a 0.
+    """
+    input_shape = step.shape(0)
+    n_possible_zeros = 0
+    for axis, length in enumerate(lengths):
+        has_input_axis = input_shape is not None and axis < len(input_shape)
+        input_length = input_shape[axis] if input_shape is not None and has_input_axis else None
+        if length is not None and length == input_length:
+            continue
+        if length == 0:
+            raise step.obstacle("allowzero", 1)
+        if not isinstance(length, int):
+            n_possible_zeros += 1
+    return n_possible_zeros
+
+
+def shape(step: Step) -> Rewritten:
+    """Write a Shape of all axes, and a Slice of it."""
+    node = step.node
+    start = step.attribute("start", 0)
+    end = step.attribute("end", _NO_END)
+    step.remove("start", "end")
+    if start == 0 and end == _NO_END:
+        return [node]
+    nodes = step.new_nodes()
+    output = node.output[0]
+    node.output[0] = step.context.names.new(f"{output}_whole")
+    nodes.append(node)
+    nodes.add("Slice", node.output[0], nodes.row(start), nodes.row(end), output=output)
+    return nodes

@@ -1,0 +1,100 @@
+"""Rules for other operators whose inputs, outputs or attributes changed."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import helper
+
+from ...graph.scope import subgraphs
+from .obstacles import ObstacleError, value_text
+from .step import Rewritten, Step, constant_tensor
+
+#: Operators that make sequences.
+_SEQUENCE_OPS = (
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SplitToSequence",
+)
+#: The first opsets in which graphs of If and Loop may return sequences, and optional values.
+_FIRST_OPSET_OF_KIND = {"sequence_type": 13, "optional_type": 16}
+
+
+def constant(step: Step) -> Rewritten:
+    """Write the value of a Constant as a tensor."""
+    (attribute,) = step.node.attribute
+    tensor = constant_tensor(attribute)
+    if tensor is None or attribute.name == "value" or attribute.ref_attr_name:
+        return None
+    step.remove(attribute.name)
+    step.set(value=tensor)
+    return [step.node]
+
+
+def resize_inputs(step: Step) -> Rewritten:
+    """Write empty ``roi`` and ``scales`` of a Resize if they are left out."""
+    node = step.node
+    nodes = step.new_nodes()
+    inputs = [step.input(position) for position in range(4)]
+    for position in (1, 2):
+        if not inputs[position]:
+            inputs[position] = nodes.constant(np.zeros(0, np.float32))
+    node.input[:] = inputs if inputs[3] else inputs[:3]
+    nodes.append(node)
+    return nodes
+
+
+def dropout(step: Step) -> Rewritten:
+    """Write an Identity for a Dropout outside of training."""
+    node = step.node
+    training = step.constant(2)
+    if step.input(2) and (training is None or bool(training.ravel()[0])):
+        expected = f"false before opset {step.since}"
+        raise ObstacleError("training_mode", "true or computed", expected)
+    if len(node.output) > 1 and node.output[1]:
+        expected = f"unused before opset {step.since}"
+        raise ObstacleError("the output mask", node.output[1], expected)
+    return [helper.make_node("Identity", node.input[:1], node.output[:1])]
+
+
+def batch_normalization(step: Step) -> Rewritten:
+    """Check that the statistics, which are computed in training only, are not outputs."""
+    if any(step.node.output[1:]):
+        raise step.obstacle("the number of outputs", len(step.node.output))
+    return None
+
+
+def roi_align(step: Step) -> Rewritten:
+    """Remove ``coordinate_transformation_mode`` if it is that of the older RoiAlign."""
+    mode = step.attribute("coordinate_transformation_mode", b"half_pixel")
+    if mode != b"output_half_pixel":
+        raise step.obstacle("coordinate_transformation_mode", value_text(mode))
+    step.remove("coordinate_transformation_mode")
+    return None
+
+
+def dft(step: Step) -> Rewritten:
+    """Write the axis of a DFT as an attribute."""
+    axis = step.integers(2) if step.input(2) else [-2]
+    if step.attribute("inverse", 0) and step.attribute("onesided", 0):
+        raise step.obstacle("onesided", 1)
+    step.truncate_inputs(2)
+    step.set(axis=axis[0])
+    return [step.node]
+
+
+def body_types(step: Step) -> Rewritten:
+    """Check that the graphs of an If or Loop return only values that the older operator allows."""
+    for _, graph in subgraphs(step.node):
+        makers = {name: node.op_type for node in graph.node for name in node.output}
+        for value in graph.output:
+            kind = value.type.WhichOneof("value")
+            if makers.get(value.name) in _SEQUENCE_OPS:
+                kind = "sequence_type"
+            first_opset = _FIRST_OPSET_OF_KIND.get(kind or "", 0)
+            if first_opset >= step.since:
+                found = kind.partition("_")[0]
+                expected = f"a tensor before opset {first_opset}"
+                raise ObstacleError(f"the type of {value.name}", found, expected)
+    return None

@@ -1,0 +1,168 @@
+"""One step of a node to an older version of its operator: what the rules read and change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, defs, helper, numpy_helper
+
+from ...graph.scope import Names, Nodes, Scope
+from ...inference.types import Inference, Value
+from .obstacles import ObstacleError
+
+
+@dataclass
+class Context:
+    """The surroundings of a node that is converted.
+
+    Attributes:
+        scope: the scope of the node.
+        inference: the types of all values in ``scope``.
+        names: the names of the model's values and nodes.
+        version: the opset to convert to.
+    """
+
+    scope: Scope
+    inference: Inference
+    names: Names
+    version: int
+    _new_constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def constant(self, name: str) -> npt.NDArray[Any] | None:
+        """Return the value of ``name`` if the model or a new node holds it."""
+        if not name:
+            return None
+        if name in self._new_constants:
+            return self._new_constants[name]
+        return self.scope.constant(name)
+
+    def record_constant(self, node: onnx.NodeProto) -> None:
+        """Remember the value of a new ``node`` if it is a Constant."""
+        if node.op_type != "Constant" or len(node.attribute) != 1:
+            return
+        (attribute,) = node.attribute
+        tensor = None if attribute.ref_attr_name else constant_tensor(attribute)
+        if tensor is not None and tensor.data_location != TensorProto.EXTERNAL:
+            self._new_constants[node.output[0]] = numpy_helper.to_array(tensor)
+
+
+@dataclass
+class Step:
+    """A node that is taken to the opset before ``since``.
+
+    Attributes:
+        context: the surroundings of the node.
+        node: a copy of the node, which rules may change.
+        since: the first opset of the node's version of its operator.
+    """
+
+    context: Context
+    node: onnx.NodeProto
+    since: int
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return the value of an attribute, or ``default`` if the node lacks it."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return helper.get_attribute_value(attribute)
+        return default
+
+    def remove(self, *names: str) -> None:
+        """Remove attributes."""
+        for attribute in [a for a in self.node.attribute if a.name in names]:
+            self.node.attribute.remove(attribute)
+
+    def set(self, **values: Any) -> None:
+        """Set the values of attributes."""
+        self.remove(*values)
+        for name, value in values.items():
+            self.node.attribute.append(helper.make_attribute(name, value))
+
+    def input(self, position: int) -> str:
+        """Return the name of an input; empty if the node lacks it."""
+        return self.node.input[position] if position < len(self.node.input) else ""
+
+    def truncate_inputs(self, count: int) -> None:
+        """Remove all inputs but the first ``count``."""
+        del self.node.input[count:]
+
+    def constant(self, position: int) -> npt.NDArray[Any] | None:
+        """Return the value of an input if it is constant."""
+        return self.context.constant(self.input(position))
+
+    def integers(self, position: int) -> list[int]:
+        """Return the integers of a constant input that is an attribute in the older opset.
+
+        Raises:
+            ObstacleError: the input is computed.
+        """
+        value = self.constant(position)
+        if value is None:
+            schema = defs.get_schema(self.node.op_type, self.since, "")
+            found = f"computed ({self.input(position)})"
+            expected = f"a constant before opset {self.since}"
+            raise ObstacleError(schema.inputs[position].name, found, expected)
+        return [int(number) for number in value.ravel()]
+
+    def known(self, position: int) -> Value:
+        """Return the type and the shape of an input, as far as they are known."""
+        return self.context.inference.known(self.context.scope, self.input(position))
+
+    def type(self, position: int) -> str | None:
+        """Return the type of an input."""
+        return self.known(position).type
+
+    def shape(self, position: int) -> tuple[int | str | None, ...] | None:
+        """Return the shape of an input."""
+        return self.known(position).shape
+
+    def rank(self, position: int) -> int | None:
+        """Return the rank of an input."""
+        value = self.constant(position)
+        if value is not None:
+            return value.ndim
+        shape = self.shape(position)
+        return None if shape is None else len(shape)
+
+    def new_nodes(self) -> Nodes:
+        """Return an empty list of nodes, to be written in place of the node."""
+        return Nodes(self.context.names, self.node.output[0] or self.node.op_type)
+
+    def obstacle(self, argument: str, found: object) -> ObstacleError:
+        """Return the error that the older opset lacks this value of an attribute or input."""
+        return ObstacleError(argument, str(found), f"a value that opset {self.since - 1} has")
+
+
+#: The result of a rule: the nodes of the older opset, or None if the node, which the rule may have
+#: changed, is kept where the older version of the operator computes the same.
+Rewritten = Sequence[onnx.NodeProto] | None
+#: Rewrite a node, or raise ObstacleError.
+Rule = Callable[[Step], Rewritten]
+
+_CONSTANT_DTYPES: dict[str, Any] = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+
+
+def constant_tensor(attribute: onnx.AttributeProto) -> TensorProto | None:
+    """Return the value of a Constant with this attribute; None if it is sparse."""
+    if attribute.name == "value":
+        return attribute.t
+    value = helper.get_attribute_value(attribute)
+    if attribute.name in _CONSTANT_DTYPES:
+        return numpy_helper.from_array(np.array(value, _CONSTANT_DTYPES[attribute.name]))
+    if attribute.name not in ("value_string", "value_strings"):
+        return None
+    if isinstance(value, bytes):
+        return TensorProto(data_type=TensorProto.STRING, dims=[], string_data=[value])
+    strings = list(value)
+    dims = [len(strings)]
+    return TensorProto(data_type=TensorProto.STRING, dims=dims, string_data=strings)

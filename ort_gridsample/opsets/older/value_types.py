@@ -1,0 +1,134 @@
+"""The types of a model's values, and nodes with types that an older opset does not allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import defs, helper, shape_inference
+
+from ... import spec
+from ...errors import node_label
+from ...graph.scope import Scope, called, domain_of, scopes
+from ...inference.types import Inference
+from .obstacles import ObstacleError
+from .same_node import schema_of
+
+
+def all_values(model: onnx.ModelProto, found: Sequence[Scope]) -> Inference:
+    """Return the inference of the types of all values that nodes of ``model`` make.
+
+    Args:
+        model: a model.
+        found: the scopes of ``model``.
+    """
+    values = {}
+    for scope in found:
+        values[id(scope)] = {name for outputs in scope.outputs for name in outputs if name}
+    return Inference(model, found, _IdentityProbe(), values)
+
+
+class _IdentityProbe:
+    """A probe that returns the types behind operators of ONNX for which onnx infers none."""
+
+    #: Operators whose output has the type of their first input.
+    op_types = ("GroupNormalization", "MeanVarianceNormalization")
+
+    def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
+        """Return the types that onnx infers if these operators are replaced by Identity."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        standard_nodes = [node for node in copy.graph.node if not domain_of(node.domain)]
+        nodes = [node for node in standard_nodes if node.op_type in self.op_types]
+        if not nodes:
+            return {}
+        for node in nodes:
+            node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output[:1]))
+        inferred = shape_inference.infer_shapes(copy).graph
+        values = [*inferred.value_info, *inferred.output]
+        return {value.name: value.type for value in values if value.type.tensor_type.elem_type}
+
+    def refusal(self, *args: Any) -> str:
+        """Return no reason to refuse a model."""
+        return ""
+
+    def outputs(self, *args: Any) -> None:
+        """Run no model."""
+
+    def answers(self, *args: Any) -> None:
+        """Run no model."""
+
+
+def forbidden_types(
+    model: onnx.ModelProto,
+    inference: Inference,
+    found: Sequence[Scope],
+    *,
+    version: int,
+    unconverted: Collection[str],
+) -> Iterator[tuple[onnx.NodeProto, ObstacleError]]:
+    """Yield the nodes of ``model`` with types that an opset does not allow, and their obstacles.
+
+    Args:
+        model: the converted model.
+        inference: the types of the values before the conversion.
+        found: the scopes before the conversion.
+        version: the opset.
+        unconverted: outputs of nodes that are not converted, which are left out.
+    """
+    new_scopes = scopes(model)
+    new_inference = all_values(model, new_scopes)
+    for new_scope, old_scope in zip(new_scopes, found, strict=True):
+
+        def type_of(name: str, new: Scope = new_scope, old: Scope = old_scope) -> str | None:
+            old_type = inference.known(old, name).type if old.home(name) is not None else None
+            return old_type or new_inference.known(new, name).type
+
+        for node in new_scope:
+            if domain_of(node.domain) or any(name in unconverted for name in node.output):
+                continue
+            schema = schema_of(node.op_type, version)
+            if schema is None:
+                continue
+            obstacle = _forbidden_type(node, schema, version, type_of)
+            if obstacle is not None:
+                yield node, obstacle
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """Return the name of ``node`` as errors write it."""
+    return node_label(node.op_type, called(node))
+
+
+def _forbidden_type(
+    node: onnx.NodeProto,
+    schema: defs.OpSchema,
+    version: int,
+    type_of: Callable[[str], str | None],
+) -> ObstacleError | None:
+    """Return the obstacle of the first type of ``node`` that ``schema`` does not allow."""
+    first_types: dict[str, str] = {}  # type parameter -> the type of the first value that has it
+    for values, parameters in ((node.input, schema.inputs), (node.output, schema.outputs)):
+        for position, name in enumerate(values):
+            type_name = type_of(name) if name and parameters else None
+            if not type_name:
+                continue
+            parameter = parameters[min(position, len(parameters) - 1)]
+            if _schema_type(type_name) not in parameter.types:
+                expected = f"a type that opset {version} has for {parameter.name}"
+                return ObstacleError(f"the type of {name}", type_name, expected)
+            is_bound = parameter.is_homogeneous and parameter.type_str not in parameter.types
+            if not is_bound:
+                continue
+            first_type = first_types.setdefault(parameter.type_str, type_name)
+            if first_type != type_name:
+                expected = f"{first_type} in opset {version}, as another input has"
+                return ObstacleError(f"the type of {name}", type_name, expected)
+    return None
+
+
+def _schema_type(type_name: str) -> str:
+    """Return a type as the schemas of operators write it."""
+    known = spec.TYPES.get(type_name)
+    return f"tensor({known.onnx if known is not None else type_name})"

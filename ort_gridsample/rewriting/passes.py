@@ -1,0 +1,241 @@
+"""Prepare a model for the replacement of its nodes by passes, until no pass changes the model.
+
+Each pass changes the model in place and returns whether it did. Then the nodes are detected again,
+because a pass changes types, opsets and the graphs that nodes are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx
+
+from ..detection.matches import Match, find
+from ..detection.records import NodeRecord
+from ..errors import GridSampleError
+from ..graph.scope import Names, Scope, function_key, opset_of, scopes
+from ..inference.types import Probe
+from ..opsets.convert import convert_opset, unconvertible
+from ..opsets.inlining import import_used, inline
+from .expansion import BEFORE_GRID_SAMPLE, expanded
+from .replacing import insert_replacements
+from .targets import Target
+
+#: Which nodes a patch replaces, as in :func:`ort_gridsample.patch_model`.
+Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a patch does with the nodes of a model in its current state.
+
+    Attributes:
+        composites: nodes that must be expanded to several nodes before any node is replaced.
+        targets: the node -> the target that replaces it. Empty if there are ``composites``.
+        kept: the nodes that stay.
+        set_aside: the nodes of ``kept`` that are written in the model's new opset.
+    """
+
+    composites: Sequence[Match]
+    targets: dict[Match, Target]
+    kept: Sequence[Match]
+    set_aside: Sequence[Match]
+
+    def raise_errors(self) -> None:
+        """Raise the error of the first node that is wrong and would be written.
+
+        Raises:
+            GridSampleError: there is such a node.
+        """
+        for match in (*self.composites, *self.targets, *self.set_aside):
+            if match.record.error is not None:
+                raise match.record.error
+
+
+@dataclass
+class Patch:
+    """A patch of one model.
+
+    Attributes:
+        model: the model, which the passes change.
+        found: the scopes of ``model``; updated in place when the model changes.
+        target: the target of the selected nodes.
+        standard: the target of standard nodes whose opset changes.
+        nodes: the nodes to replace.
+        probe: tests whether onnxruntime runs a node, and returns types that onnx does not infer.
+        opset: the opset of the result; None: any.
+    """
+
+    model: onnx.ModelProto
+    found: list[Scope]
+    target: Target
+    standard: Target
+    nodes: Selection
+    probe: Probe | None
+    opset: int | None
+
+    def prepare(self) -> Plan:
+        """Run the passes until none changes the model; return the plan for the resulting model."""
+        plan = self._plan()
+        while any(change(self, plan) for change in _PASSES):
+            self.update_scopes()
+            plan = self._plan()
+        return plan
+
+    def update_scopes(self) -> None:
+        """Read the scopes of the model again."""
+        self.found[:] = scopes(self.model, self.found[0].weights)
+
+    def _plan(self) -> Plan:
+        """Return what to do with the nodes of the model.
+
+        Raises:
+            GridSampleError: a node that would be written is wrong.
+        """
+        matches = find(
+            self.model,
+            self.found,
+            self.probe,
+            asked=self.nodes != "all",
+            decomposed=self.target.reads_decomposed,
+            fused=self.target.fuses or callable(self.nodes),
+            attention=self.target.fuses,
+        )
+        composites = [match for match in matches if self._is_expanded(match)]
+        targets = {} if composites else self._targets_of(matches)
+        replaced = {*composites, *targets}
+        kept = [match for match in matches if match not in replaced]
+        set_aside = [] if composites else [match for match in kept if match.is_set_aside]
+        plan = Plan(composites, targets, kept, set_aside)
+        plan.raise_errors()
+        return plan
+
+    def _is_expanded(self, match: Match) -> bool:
+        return match.is_whole and self.target.expands(match) and self._is_selected(match)
+
+    def _targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        """Return the selected nodes that are replaced -> their targets."""
+        targets: dict[Match, Target] = {}
+        for match in matches:
+            if match.is_whole and not self.target.takes_composite(match):
+                continue
+            target = self.target.target_for(match)
+            if target is not None and self._is_selected(match):
+                targets[match] = target
+        return targets
+
+    def _is_selected(self, match: Match) -> bool:
+        if callable(self.nodes):
+            return bool(self.nodes(match.record))
+        if self.nodes == "all" or not match.record.native:
+            return True
+        # onnxruntime also runs some nodes that their opset does not allow. They must not be
+        # written.
+        return match.is_set_aside and self.standard.least_opset(match) > match.record.opset
+
+
+def _inline_composites(patch: Patch, plan: Plan) -> bool:
+    """Inline functions whose calls differ in the types or attributes of a composite node."""
+    functions = {
+        function_key(match.scope.function)[:2]
+        for match in plan.composites
+        if match.scope.function is not None and _varies_between_calls(match)
+    }
+    if functions:
+        inline(patch.model, functions)
+    return bool(functions)
+
+
+def _varies_between_calls(match: Match) -> bool:
+    """Whether calls of a function differ in the types or attributes of a composite node.
+
+    Only nodes of other packages can differ.
+    """
+    record = match.record
+    if match.contract is None and not record.dialect.plane_scale:
+        return False
+    return bool(record.passes_on) or any(len(types) > 1 for types in record.types.values())
+
+
+def _expand_composites(patch: Patch, plan: Plan) -> bool:
+    """Replace composite nodes by the nodes that they are equivalent to."""
+    if not plan.composites:
+        return False
+    names = Names(patch.model, patch.found)
+    replacements = {match: expanded(match, names) for match in plan.composites}
+    insert_replacements(patch.found, replacements)
+    import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})
+    return True
+
+
+def _inline_functions(patch: Patch, plan: Plan) -> bool:
+    """Inline functions of which one body cannot serve all calls after the replacement."""
+    functions = {
+        function_key(match.scope.function)[:2]
+        for match, target in plan.targets.items()
+        if match.scope.function is not None and target.needs_inlining(match)
+    }
+    if functions:
+        inline(patch.model, functions)
+    return bool(functions)
+
+
+def _convert_opset(patch: Patch, plan: Plan) -> bool:
+    """Convert the model to the opset that the patch or its replacements need."""
+    if patch.opset is None:
+        return _raise_opset(patch.model, plan)
+    if all(scope.opsets.get("", patch.opset) == patch.opset for scope in scopes(patch.model)):
+        return False
+    _convert_to(patch.model, patch.opset)
+    return True
+
+
+def _convert_to(model: onnx.ModelProto, opset: int) -> None:
+    """Convert ``model`` to ``opset``.
+
+    Raises:
+        GridSampleError: it cannot be converted.
+    """
+    before = opset_of(model)
+    try:
+        convert_opset(model, opset)
+    except GridSampleError:
+        raise
+    except Exception:
+        place, text = unconvertible(model, opset)
+        expected = f"one that it can be converted to from {before}"
+        expected += f", and onnx's version converter says: {text}"
+        raise GridSampleError(place, "opset", str(opset), expected) from None
+
+
+def _raise_opset(model: onnx.ModelProto, plan: Plan) -> bool:
+    """Convert ``model`` to the oldest opset of all replacements; return whether it was older.
+
+    Raises:
+        GridSampleError: the model cannot be converted.
+    """
+    needed = {match: target.least_opset(match) for match, target in plan.targets.items()}
+    too_old = [match for match in needed if needed[match] > match.scope.opsets.get("", 0)]
+    if not too_old:
+        return False
+    match = max(too_old, key=needed.__getitem__)
+    before = opset_of(model)
+    try:
+        convert_opset(model, needed[match])
+    except GridSampleError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        expected = f"at least {needed[match]}, and onnx's version converter says: {text}"
+        raise GridSampleError(match.record.where, "opset", str(before), expected) from None
+    return True
+
+
+_PASSES: tuple[Callable[[Patch, Plan], bool], ...] = (
+    _inline_composites,
+    _expand_composites,
+    _inline_functions,
+    _convert_opset,
+)

@@ -1,0 +1,75 @@
+"""Insert the replacements of nodes in a model, and drop the nodes that are not read any more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from ..detection.matches import Match
+from ..graph.scope import Scope
+from ..graph.use_def import UseDef, drop_initializers, unread_nodes
+from .targets import Replacement
+
+
+def insert_replacements(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> None:
+    """Put each replacement at the position of its match.
+
+    Nodes and initializers that only replaced nodes read are dropped.
+
+    Args:
+        found: the scopes of the model, parents before their children.
+        replacements: a match in one of these scopes -> its replacement.
+    """
+    by_scope = defaultdict[int, list[Match]](list)
+    for match in replacements:
+        by_scope[id(match.scope)].append(match)
+    # Inner graphs first: a list of nodes that was rewritten holds copies.
+    for scope in reversed(found):
+        matches = by_scope[id(scope)]
+        if matches:
+            _replace_in_scope(scope, {match: replacements[match] for match in matches})
+
+
+def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> None:
+    """Do as :func:`insert_replacements` for the matches in one scope."""
+    new_nodes = dict[int, list[onnx.NodeProto]]()
+    helpers = set[int]()
+    superseded = set[int]()  # dropped unless other nodes read them
+    for match, replacement in replacements.items():
+        new_nodes[match.index] = [*match.before, *replacement.nodes]
+        helpers.update(match.helpers)
+        superseded.update(match.part, replacement.fused)
+    read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
+    dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
+    gone = {*dropped, *new_nodes}
+    inputs = {name for index in superseded & gone for name in scope.inputs[index]} - read
+    unread = {name for name in inputs if scope.readers[name] <= gone}
+    scope.replace({**dict.fromkeys(dropped, ()), **new_nodes})
+    drop_initializers(scope, unread)
+
+
+def values_around(
+    found: Sequence[Scope],
+    replacements: Mapping[Match, Replacement],
+) -> dict[int, set[str]]:
+    """Return the values that lead to replaced nodes or come from them, by the id of their scope.
+
+    onnxruntime may take the shapes that value_info states for these values for those of a run.
+    """
+    if not any(scope.container.value_info for scope in found):
+        return {}
+    if len(found) > 1:  # values cross the borders of graphs and functions: return all
+        return {id(scope): {value.name for value in scope.container.value_info} for scope in found}
+    (main,) = found
+    edges = [*zip(main.inputs, main.outputs, strict=True)]
+    descendants = {match.record.output for match in replacements}
+    for inputs, outputs in edges:
+        if not descendants.isdisjoint(inputs):
+            descendants.update(outputs)
+    ancestors = {name for match in replacements for name in main.inputs[match.index]}
+    for inputs, outputs in reversed(edges):
+        if not ancestors.isdisjoint(outputs):
+            ancestors.update(inputs)
+    return {id(main): descendants | ancestors}

@@ -1,0 +1,148 @@
+"""The target ``tensorrt-plugins``: deformable attention as TensorRT's plugin."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from ...detection.matches import Match
+from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
+from ...graph.element_types import elem_type
+from ...graph.scope import Names, Nodes
+from ..attention_nodes import OperandNodes, constants_of, op_record
+from . import Replacement, renamed
+from .attention import AttentionTarget
+from .detected_attention import DetectedAttention
+
+#: The types of operands that the plugin is written for. It computes in float32 for bfloat16.
+_TYPES = ("float16", "bfloat16", "float32")
+#: The positions of value, locations and weights among the plugin's inputs.
+_FLOAT_INPUTS = (0, 3, 4)
+
+
+class TensorRTPlugins(AttentionTarget):
+    """TensorRT's plugin, for images of two axes with as many points on each level.
+
+    Other nodes stay as they are. The value, the locations, the weights and the output of the plugin
+    have one type, float16 or float32.
+    """
+
+    name = TENSORRT_ATTENTION.name
+
+    def expands(self, match: Match) -> bool:
+        return match.record.operator == ATTENTION and super().expands(match)
+
+    def takes_composite(self, match: Match) -> bool:
+        return self.takes(match)
+
+    def takes(self, match: Match) -> bool:
+        record = match.record
+        if match.contract is not None:
+            if match.node.op_type == TENSORRT_ATTENTION.op_type:
+                return False
+            return record.error is not None or bool(_plugin_type(match))
+        attention = match.attention
+        if attention is None or attention.axes != 2 or len({*attention.points}) != 1:
+            return False
+        has_levels = "levels" in record.constants
+        return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
+
+    def replace(self, match: Match, names: Names) -> Replacement:
+        if match.contract is None:
+            return super().replace(match, names)
+        return self._replace_node(match, names)
+
+    def _replace_node(self, match: Match, names: Names) -> Replacement:
+        """Return the plugin that replaces another package's node. TensorRT checks the shapes."""
+        contract = match.contract
+        assert contract is not None
+        output = match.record.output
+        nodes = Nodes(names, output)
+        operands = OperandNodes(match, contract, nodes, is_checked=False).operands()
+        constants = match.record.constants
+        known_lengths = constants.get(contract.inputs[1])
+        known_starts = constants.get("level_start_index")
+        if known_lengths is not None:
+            if known_starts is None and contract.has_offsets:
+                areas = known_lengths.prod(1, dtype=np.int64)
+                known_starts = np.cumsum(areas) - areas
+            lengths = nodes.constant(known_lengths.astype(np.int32))
+        else:
+            lengths = nodes.add("Cast", operands.lengths, to=TensorProto.INT32)
+        if known_starts is not None:
+            starts = nodes.constant(known_starts.astype(np.int32))
+        elif operands.starts:
+            starts = nodes.add("Cast", operands.starts, to=TensorProto.INT32)
+        else:
+            heights = nodes.add("Gather", lengths, nodes.constant(0), axis=1)
+            widths = nodes.add("Gather", lengths, nodes.constant(1), axis=1)
+            areas_name = nodes.add("Mul", heights, widths)
+            starts = nodes.add("CumSum", areas_name, nodes.constant(0), exclusive=1)
+        inputs = [operands.value, lengths, starts, operands.locations, operands.weights]
+        if contract.is_by_head:
+            self._add_plugin(match, nodes, names, inputs, output)
+        else:
+            by_head = names.new(f"{output}_by_head")
+            self._add_plugin(match, nodes, names, inputs, by_head)
+            nodes.add("Reshape", by_head, nodes.row(0, 0, -1), output=output)
+        return Replacement(nodes, fused=constants_of(match))
+
+    def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
+        attention = detected.attention
+        nodes = detected.nodes
+        lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
+        areas = lengths.prod(1, dtype=np.int32)
+        starts = np.cumsum(areas, dtype=np.int32) - areas
+        n_levels = len(attention.points)
+        n_points = attention.points[0]
+        value = detected.value()
+        lengths_name = nodes.constant(lengths)
+        starts_name = nodes.constant(starts)
+        locations_shape = (0, 0, 0, n_levels, n_points, 2)
+        locations = nodes.add("Reshape", detected.locations(), nodes.row(*locations_shape))
+        weights_shape = (0, 0, 0, n_levels, n_points)
+        weights = nodes.add("Reshape", detected.weights(), nodes.row(*weights_shape))
+        by_head = names.new(f"{detected.output}_by_head")
+        shape = nodes.row(0, 0, attention.heads * attention.channels)
+        inputs = [value, lengths_name, starts_name, locations, weights]
+        self._add_plugin(match, nodes, names, inputs, by_head)
+        nodes.add("Reshape", by_head, shape, output=detected.output)
+
+    def _add_plugin(
+        self,
+        match: Match,
+        nodes: Nodes,
+        names: Names,
+        inputs: list[str],
+        output: str,
+    ) -> None:
+        """Write the plugin, and the Casts that give its inputs and its output one type."""
+        plugin_type = _plugin_type(match)
+        operand_types = _operand_types(match)
+        for position, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
+            if type_name != plugin_type:
+                to = elem_type(plugin_type)
+                inputs[position] = nodes.add("Cast", inputs[position], to=to)
+        value_type = operand_types[0]
+        is_cast = value_type != plugin_type
+        plugin_output = names.new(f"{output}_as_{plugin_type}") if is_cast else output
+        op_type = TENSORRT_ATTENTION.op_type
+        domain = TENSORRT_ATTENTION.domain
+        nodes.append(renamed(match.node, op_type, domain, inputs, [plugin_output]))
+        if is_cast:
+            nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
+
+
+def _operand_types(match: Match) -> list[str]:
+    """Return the types of value, locations and weights; an empty name if a type is not known."""
+    record = match.record if match.contract is None else op_record(match)
+    types = [record.types[name] for name in ("value", "sampling_locations", "attention_weights")]
+    return [operand_types[0] if len(operand_types) == 1 else "" for operand_types in types]
+
+
+def _plugin_type(match: Match) -> str:
+    """Return the type of a plugin for ``match``; empty if there is none, or types are unknown."""
+    types = {*_operand_types(match)}
+    if not types <= {*_TYPES}:
+        return ""
+    return "float16" if types == {"float16"} else "float32"
