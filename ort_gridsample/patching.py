@@ -7,7 +7,7 @@ from typing import Literal
 
 import onnx
 
-from .detection.matches import records_of
+from .detection.find import records_of
 from .detection.records import NodeRecord, NodeRecords
 from .dialects.table import DOMAIN, Dialect
 from .graph.files import Model, explaining_invalid, read_model

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 import faults
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference

@@ -239,7 +239,7 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
 
 
 NUMBERS = [
-    (program_grids.measure, "programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
+    (program_grids.measure, "programs.py", b"MAX_STEPS = 16", b"MAX_STEPS = 17"),
     (program_grids.coordinates_for, "programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
     (sampling.compute, "taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
     (affine.fill_for, "helper_threads.py", b"PATIENCE = 1000", b"PATIENCE = 100"),

@@ -18,9 +18,9 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from conftest import with_slow
 from models import affine_grid_model, function_of, grid_sample_model, parsed
-from ort_gridsample.detection import decomposed, matches
+from ort_gridsample.detection import decomposed, find
 from ort_gridsample.detection.decomposed import SIZES, Search, _shapes
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import Value
 from ort_gridsample.graph.scope import Names, opset_of, scopes
 from ort_gridsample.graph.use_def import UseDef, dead
@@ -394,7 +394,7 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     model, made, asked = load("affine_grid/2-0-dynamic-dynamo"), [], []
     for called in "abcde":
         add_second(model, called=called)
-    monkeypatch.setattr(matches, "Names", lambda of: made.append(of) or Names(of))
+    monkeypatch.setattr(find, "Names", lambda of: made.append(of) or Names(of))
     assert len(found(model)) == 32
     assert len(made) == 1
     warps = "".join(f"G{i} = Add (G, D) Y{i} = GridSample (X, G{i})\n" for i in range(20))

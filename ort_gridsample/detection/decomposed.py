@@ -49,7 +49,7 @@ TOLERANCE = 2e-4
 ROUNDED = 8
 
 Size = tuple[int | None, ...]
-#: The operator's attributes that a subgraph was found to have, and its size as in :class:`Found`.
+#: The operator's attributes that a subgraph was found to have, and its size as in :class:`DecomposedOperator`.
 Result = tuple[Mapping[str, AttributeValue], Size]
 Shapes = list[tuple[int, ...]]
 #: Mode, padding mode, and whether corners are aligned.
@@ -61,7 +61,7 @@ Dim = int | str | At
 
 
 @dataclass(frozen=True)
-class Found:
+class DecomposedOperator:
     """A subgraph that computes an operator.
 
     ``size`` is, of an AffineGrid, its input ``size`` as far as it is known, with None for a batch that is theta's; of a
@@ -104,7 +104,7 @@ class Search:
                     inputs = dict.fromkeys(name for c in candidates for names in c.inputs for name in names)
                     self.values[id(scope)] = [*inputs, *(name for c in candidates for name in c.outputs)]
 
-    def found(self, scope: Scope, inference: Inference) -> list[Found]:
+    def operators(self, scope: Scope, inference: Inference) -> list[DecomposedOperator]:
         """The decomposed operators in ``scope``."""
         if id(scope) not in self._candidates:
             return []
@@ -121,7 +121,7 @@ class Search:
                 return kept
             kept = private
 
-    def _resolve(self, candidate: _Candidate, use_def: UseDef, inference: Inference) -> Found | None:
+    def _resolve(self, candidate: _Candidate, use_def: UseDef, inference: Inference) -> DecomposedOperator | None:
         """The operator that ``candidate`` is, if any."""
         known, (fits, attempt) = partial(inference.known, use_def.scope), _OPERATORS[candidate.operator]
         fitting = (names for names in product(candidate.outputs, *candidate.inputs) if fits(*map(known, names)))
@@ -137,7 +137,7 @@ class Search:
                     assert self._probe is not None  # as there are candidates
                     self._results[key] = attempt(model, values, self._probe)
                 if (result := self._results[key]) is not None:
-                    return Found(candidate.operator, subgraph, *result)
+                    return DecomposedOperator(candidate.operator, subgraph, *result)
         return None
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from .. import spec, versions
 from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
-from ..detection.matches import records_of
+from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import listed
 from ..graph.files import Model, explaining_invalid, read_model, written_whole

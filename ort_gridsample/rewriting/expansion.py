@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from ..detection.helpers import has_status
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..dialects.table import DOMAIN, standard
 from ..errors import GridSampleError
 from ..functions import validation

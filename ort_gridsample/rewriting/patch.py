@@ -8,7 +8,8 @@ from typing import Literal
 
 import onnx
 
-from ..detection.matches import Match, find
+from ..detection.find import find
+from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects import table
 from ..dialects.table import COMPILED, DOMAIN, PLUGINS, SET_ASIDE

@@ -9,7 +9,7 @@ from itertools import count
 import onnx
 from onnx import helper
 
-from ..detection.programs import OPERATIONS, WITH_PROGRAM, decoded
+from ..detection.programs import OPERATIONS, WITH_PROGRAM, decode
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, OURS
 from ..errors import GridSampleError, where
 from ..graph.element_types import elem_type
@@ -82,7 +82,7 @@ class _Parts:
         return self.nodes.add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
 
     def _programs(self) -> str:
-        rows, r = decoded(self._attributes["coordinates"].ints, len(self._fused.input) - 2)
+        rows, r = decode(self._attributes["coordinates"].ints, len(self._fused.input) - 2)
         numbers, operands, last = count(), iter(rows[r:]), r + 1
         columns = [self._coordinate(each, numbers, operands) for each in rows[:r]]
         if self._opset < 13:

@@ -13,9 +13,10 @@ import onnxruntime
 from .. import settings
 from ..custom_ops.compiled_ops import library_file as library
 from ..custom_ops.compiled_ops import registry
-from ..detection.attention import quantization_between
+from ..detection.attention.quantization import quantization_between
+from ..detection.find import find
 from ..detection.helpers import has_status
-from ..detection.matches import Match, find
+from ..detection.match import Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED

@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ... import spec
-from ...detection.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
+from ...detection.programs import MAX_SOURCES, MAX_STEPS, WITH_PROGRAM
 from ...functions import validation
 from ...kernels import loops
 from ...kernels.pointers import address, array, by_types, chars, copy, local, sizeof, struct, view
@@ -78,7 +78,7 @@ def _split(node: Any, attribute: int, names: Any) -> int:
 
 @register_jitable
 def _read(head: Any, numbers: Any, rows: Any) -> bool:
-    """Set the ``head`` and ``rows`` of what :func:`ort_gridsample.detection.programs.encoded` wrote; whether it did."""
+    """Set the ``head`` and ``rows`` of what :func:`ort_gridsample.detection.programs.encode` wrote; whether it did."""
     count = n_scalars = n_operands = 0
     r, at = numbers[0] if len(numbers) > 0 else 0, 1
     while at < len(numbers):
@@ -89,8 +89,8 @@ def _read(head: Any, numbers: Any, rows: Any) -> bool:
         row.length, row.n_steps = numbers[at + 3], numbers[at + 4]
         at += 5
         codes = WITH_PROGRAM if count >= r else 2 * WITH_PROGRAM
-        good = 0 <= row.source < head.n_sources <= MOST_SOURCES and -1 <= row.axis <= r + 1
-        good = good and 0 <= row.index < row.length and 0 <= row.n_steps <= MOST_STEPS
+        good = 0 <= row.source < head.n_sources <= MAX_SOURCES and -1 <= row.axis <= r + 1
+        good = good and 0 <= row.index < row.length and 0 <= row.n_steps <= MAX_STEPS
         if not good or at + row.n_steps > len(numbers):
             return False
         for step in range(row.n_steps):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...detection.programs import MOST_SOURCES, MOST_STEPS
+from ...detection.programs import MAX_SOURCES, MAX_STEPS
 from ...kernels.structs import KERNEL, LAUNCH, record
 from .c_api import FIELDS
 
 #: X, the grid or what a program's scalars or a size are, and the sources.
-MOST_INPUTS = 2 + MOST_SOURCES
+MOST_INPUTS = 2 + MAX_SOURCES
 
 #: The inputs of an op that may differ in type, at most.
 MOST_TYPES = 4
@@ -66,9 +66,9 @@ _STATE = ("kernel", KERNEL), "api shape_of sentences"
 
 #: Programs as the source of a grid: the numbers of scalars, coordinates and programs, where the programs are, and how
 #: many values they read, with their names.
-PROGRAMS = record("n_scalars r count programs n_sources", ("names", (TEXT, MOST_SOURCES)))
-#: A row of :func:`ort_gridsample.detection.programs.written`.
-PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
+PROGRAMS = record("n_scalars r count programs n_sources", ("names", (TEXT, MAX_SOURCES)))
+#: A row of :func:`ort_gridsample.detection.programs.to_rows`.
+PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MAX_STEPS)))
 
 #: The op GridSample: what measures the grid (0: the second input is the grid), and the number of inputs; and what that
 #: is made of: an AffineGrid's attribute and its ERRORS, or programs.

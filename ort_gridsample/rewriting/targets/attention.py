@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ...detection.attention import Attention
-from ...detection.matches import Match
+from ...detection.attention.match import Attention
+from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN, PLUGINS
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
@@ -216,19 +216,19 @@ class _Nodes(Nodes):
         super().__init__(names, match.record.output)
         self._match, self._found, self.after = match, found, Nodes(names, match.record.output)
         self.output = match.record.output
-        if not found.is_turned:
+        if not found.has_output_by_query:
             self.output = names.new(f"{match.record.output}_by_query")
             split = self.after.add("Reshape", self.output, self.row(0, 0, found.heads, found.channels))
             turned = self.after.add("Transpose", split, perm=[0, 2, 3, 1])
             flat = self.after.add("Flatten", turned, axis=2)  # (B·H, D·Q)
-            whole = "" if found.others else match.record.output
+            whole = "" if found.other_levels else match.record.output
             whole = self.after.add("Reshape", flat, self.row(0, found.channels, -1), output=whole)
-            if found.others:
+            if found.other_levels:
                 self._add_others(whole)
 
     def _add_others(self, name: str) -> None:
         """Make of a sum over some levels that over all."""
-        others, after = self._found.others, self.after
+        others, after = self._found.other_levels, self.after
         parts = [after.add("Reshape", other, self.row(0, 0, 0, len(points))) for other, points in others]
         by = self._of_points(after, [at for _, points in others for at in points])
         product = after.add("Mul", after.add("Concat", *parts, axis=3), by)
@@ -237,7 +237,7 @@ class _Nodes(Nodes):
 
     def _of_points(self, nodes: Nodes, points: list[int]) -> str:
         """The weights of some points, not by head."""
-        return nodes.add("Gather", self._found.weights, self.row(*points), axis=3)
+        return nodes.add("Gather", self._found.weights.name, self.row(*points), axis=3)
 
     def operands(self) -> list[str]:
         """All of them."""
@@ -246,11 +246,11 @@ class _Nodes(Nodes):
     def value(self) -> str:
         """(B, S, H, D)."""
         found = self._found
-        if found.value_axes == 4:
-            return found.value
-        if found.value:
-            return self.add("Reshape", found.value, self.row(0, 0, found.heads, found.channels))
-        images = [self.add("Reshape", each.record.values["X"], self.row(0, 0, -1)) for each in found.samples]
+        if found.value is not None and found.value.layout == "B, S, H, D":
+            return found.value.name
+        if found.value is not None:
+            return self.add("Reshape", found.value.name, self.row(0, 0, found.heads, found.channels))
+        images = [self.add("Reshape", level.sample.values["X"], self.row(0, 0, -1)) for level in found.levels]
         turned = self.add("Transpose", self._joined(images, 2), perm=[0, 2, 1])
         return self.add("Unsqueeze", turned, self.row(2))
 
@@ -260,20 +260,21 @@ class _Nodes(Nodes):
         if known is not None:
             return self.constant(known)
         rows = []
-        for sample, points, shape in zip(self._found.samples, self._found.points, self._found.shapes, strict=True):
+        for level in self._found.levels:
             lengths = self.row(*range(2, 2 + self._found.axes))
-            row = self.add("Gather", shape or self.add("Shape", sample.record.values["X"]), lengths)
-            rows.append(self._joined([self.row(points), row], 0))
+            row = self.add("Gather", level.shape or self.add("Shape", level.sample.values["X"]), lengths)
+            rows.append(self._joined([self.row(level.points), row], 0))
         return self.add("Reshape", self._joined(rows, 0), self.row(len(rows), -1))
 
     def locations(self) -> str:
         """(B, Q, H, L, P, r) or (B, Q, H, P, r)."""
         found = self._found
-        if found.locations:
-            return found.locations
+        if found.locations is not None:
+            return found.locations.name
         r = found.axes
-        each = ((s.record.values["grid"], points) for s, points in zip(found.samples, found.points, strict=True))
-        grids = [self.add("Reshape", grid, self.row(0, -1, points, r)) for grid, points in each]
+        grids = [
+            self.add("Reshape", level.sample.values["grid"], self.row(0, -1, level.points, r)) for level in found.levels
+        ]
         # In halves, locations would lose too much.
         kind = np.dtype("float64" if "float64" in self._match.record.types["sampling_locations"] else "float32")
         grid = self.add("Cast", self._joined(grids, 2), to=elem_type(kind.name))
@@ -285,13 +286,13 @@ class _Nodes(Nodes):
     def weights(self) -> str:
         """(B, Q, H, L, P) or (B, Q, H, P), or (B, 1, H, P) of one query for all."""
         found = self._found
-        if found.is_by_head and found.is_per_query:
-            return found.weights
-        if found.is_by_head:  # by levels and points, an op would take them for those of each query
-            return self.add("Reshape", found.weights, self.row(0, 0, 0, -1))
-        others = {at for _, points in found.others for at in points}
+        if found.has_weights_by_head and found.is_per_query:
+            return found.weights.name
+        if found.has_weights_by_head:  # by levels and points, an op would take them for those of each query
+            return self.add("Reshape", found.weights.name, self.row(0, 0, 0, -1))
+        others = {at for _, points in found.other_levels for at in points}
         own = [at for at in range(sum(found.points) + len(others)) if at not in others]
-        weights = self._of_points(self, own) if others else found.weights
+        weights = self._of_points(self, own) if others else found.weights.name
         return self._by_head(weights, [2, 0, 1, 3], sum(found.points))
 
     def _by_head(self, name: str, perm: list[int], size: int) -> str:

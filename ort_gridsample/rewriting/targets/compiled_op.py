@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...detection.fusion import FusedGrid
-from ...detection.matches import Match
-from ...detection.programs import encoded, written
+from ...detection.match import FusedGrid, Match
+from ...detection.programs import encode, to_rows
 from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
@@ -77,7 +76,7 @@ class FusedOp(CompiledOp):
         else:
             before = Nodes(names, f"{op.output[0]}_scalars")
             op.input[1:] = [_scalars(fused, before), *fused.sources]
-            numbers = encoded(written(fused.programs, fused.sources), len(fused.programs))
+            numbers = encode(to_rows(fused.programs, fused.sources), len(fused.programs))
             op.attribute.append(helper.make_attribute("coordinates", numbers))
             op.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, fused.sources))))
             if len(fused.sources) > 1:

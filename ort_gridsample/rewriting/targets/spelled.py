@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import helper
 
 from ... import spec
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...dialects.table import AttributeReference, Dialect, dialects, standard
 from ...errors import GridSampleError
 from ...functions import validation
