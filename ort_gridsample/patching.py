@@ -10,12 +10,14 @@ from typing import Literal
 
 import onnx
 
-from .detection.matches import records_of
+from .detection.find import records_of
 from .detection.records import NodeRecord, NodeRecords
-from .dialects.table import DOMAIN, Dialect
-from .graph.files import Model, explaining_invalid, read_model
+from .dialects.spelling import Dialect
+from .dialects.table import DOMAIN
+from .graph.files import Model, read_model, translate_errors
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
-from .rewriting.patch import Selection, patch_to
+from .rewriting.passes import Selection
+from .rewriting.patch import patch_to
 from .rewriting.targets.runtimes import RuntimeName
 from .rewriting.unfusing import unfused
 from .session import native
@@ -99,7 +101,7 @@ def coordinate_nodes(model: Model) -> list[str]:
         OSError: the file cannot be read.
     """
     proto = read_model(model)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         return coordinate_node_names(proto)
 
 
@@ -190,5 +192,13 @@ def patch_model(
     if copy is model:
         copy = deepcopy(copy)
     target_name = target.name if isinstance(target, Dialect) else target
-    patch_to(copy, nodes, target_name, functions, native, opset, for_runtime)
+    patch_to(
+        copy,
+        nodes=nodes,
+        target=target_name,
+        functions=functions,
+        probe=native,
+        opset=opset,
+        for_runtime=for_runtime,
+    )
     return copy

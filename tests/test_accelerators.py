@@ -27,7 +27,7 @@ import test_unrolled
 from compare import refusal
 from models import loose, parsed
 from ort_gridsample.cli import main
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.session import accelerators, native, probe_answers
 from ort_gridsample.session.accelerators import Accelerators, ProviderForm

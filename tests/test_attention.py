@@ -23,8 +23,8 @@ from cases import dtype_of
 from compare import refusal
 from conftest import CORES, OPS
 from models import function_of, parsed
+from ort_gridsample.detection.find import find
 from ort_gridsample.detection.helpers import guard_name
-from ort_gridsample.detection.matches import find
 from ort_gridsample.functions.attention import attend
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.inference.types import value_of
@@ -364,7 +364,12 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     model = written(changes, "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y", queries)
     assert_attended(model, written_feeds(queries), int(read is not None), ops)
     found = [match.attention for match in find(model, scopes(model), None, False) if match.attention is not None]
-    has = {"value": "value", "locations": "locations", "is_by_head": "weights", "is_turned": "output"}
+    has = {
+        "value": "value",
+        "locations": "locations",
+        "has_weights_by_head": "weights",
+        "has_output_by_query": "output",
+    }
     lie = [" ".join(operand for field, operand in has.items() if getattr(each, field)) for each in found]
     assert lie == ([] if read is None else [read])
 

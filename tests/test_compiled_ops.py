@@ -19,7 +19,7 @@ from conftest import with_slow
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.memory import available
 from ort_gridsample.rewriting.targets.compiled_op import unsupported

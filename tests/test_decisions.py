@@ -7,9 +7,10 @@ import onnx
 import pytest
 
 from models import parsed
-from ort_gridsample.detection.matches import Match, find
+from ort_gridsample.detection.find import find
+from ort_gridsample.detection.match import Match
 from ort_gridsample.graph.scope import scopes
-from ort_gridsample.rewriting.patch import Selection
+from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, native
 from ort_gridsample.session.accelerators import Accelerators, ProviderForm
 from ort_gridsample.session.decisions import Environment, decide, environment_of, resolve_fusion

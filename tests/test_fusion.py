@@ -20,7 +20,7 @@ from compare import about, assert_identical, refusal
 from conftest import with_slow
 from models import loose, parsed
 from ort_gridsample.custom_ops.compiled_ops import registry
-from ort_gridsample.detection.matches import find
+from ort_gridsample.detection.find import find
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 import faults
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
@@ -387,8 +387,8 @@ def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.
         inner = f"D = local.f{i + 1} (A, B) C = local.f{i + 1} (D, B)" if i < 39 else "C = GridSample (A, B)"
         text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
     model = parsed(text)
-    assert backward_slice.MOST_NODES <= 1 << 16
-    monkeypatch.setattr(backward_slice, "MOST_NODES", 1000)
+    assert backward_slice.MAX_NODES <= 1 << 16
+    monkeypatch.setattr(backward_slice, "MAX_NODES", 1000)
     assert len(BackwardSlice(model, scopes(model)).model.graph.node) < 1000
     main, inner = ogs.inspect_model(model)
     assert main.types["X"] == ("float32",)
@@ -405,7 +405,7 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
             C = If (c) <then_branch = t () => (T) {{ {inner} }}, else_branch = e () => (E) {{ E = Relu (A) }}> }}"""
     main, inner = ogs.inspect_model(parsed(text))
     assert main.types["X"] == ("float32",)
-    assert inner.types["X"] == (("float32",) if levels < backward_slice.DEEPEST else ())
+    assert inner.types["X"] == (("float32",) if levels < backward_slice.MAX_DEPTH else ())
 
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
@@ -435,7 +435,7 @@ def test_functions_that_call_themselves_end() -> None:
             open_native(model)
 
 
-@pytest.mark.parametrize("ask", [inference._inferred, native.types_of, lambda model: native.answers(model, [[]])])
+@pytest.mark.parametrize("ask", [inference._infer, native.types_of, lambda model: native.answers(model, [[]])])
 def test_why_something_is_not_known_is_logged(ask: Callable, caplog: pytest.LogCaptureFixture) -> None:
     model = halves(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
     del model.opset_import[:]

@@ -19,7 +19,7 @@ from compare import about, assert_identical, refusal
 from models import function_of, parsed
 from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
 from ort_gridsample.detection import programs
-from ort_gridsample.detection.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
+from ort_gridsample.detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS
 from ort_gridsample.functions.validation import format_shape
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
@@ -331,7 +331,7 @@ def test_any_chain(chain: tuple[Graph, str, Shape], attributes: Attributes) -> N
     model = graph.sampled(grid, X, attributes if graph.type == "float32" else replace(attributes, mode="linear"))
     assert_identical(open_fused(model).run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
     pairs = sum(name.startswith("other") for name in graph.feeds)
-    if len(X) > 3 and pairs <= MOST_SOURCES - 3:  # of one axis a grid and a plane are told apart by nothing
+    if len(X) > 3 and pairs <= MAX_SOURCES - 3:  # of one axis a grid and a plane are told apart by nothing
         patch_in_place(model, target=FusedOp())
         node = model.graph.node[-1]
         assert node.op_type == ("FusedGridSample" if graph.nodes else "GridSample")
@@ -434,7 +434,7 @@ GRIDS: list[tuple[dict[str, Shape], Build, int]] = [
     # A coordinate may be the number that another meets: where there is one position, no shape tells them apart.
     ({"coords": (1, 1, 1, 2)}, one_by_another, 2),
     # What is too long is fused in part.
-    ({}, lambda g: g.apply("coords", *[("Mul", 1.01)] * (MOST_STEPS + 3)), MOST_STEPS),
+    ({}, lambda g: g.apply("coords", *[("Mul", 1.01)] * (MAX_STEPS + 3)), MAX_STEPS),
 ]
 MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", "coords"), 1),
@@ -497,12 +497,12 @@ def test_what_is_fused_of_coordinates_that_meet_others_or_change_otherwise() -> 
 
 
 def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
-    for r in (MOST_SOURCES, MOST_SOURCES + 1):
+    for r in (MAX_SOURCES, MAX_SOURCES + 1):
         graph = Graph()
         maps = [graph.add("Unsqueeze", graph.fed(f"map{i}", 1, *[2] * r), [-1]) for i in range(r)]
         model = graph.sampled(graph.add("Concat", *maps, axis=-1), (1, 1, *[3] * r))
-        assert found(model) == [r + 1 if r == MOST_SOURCES else 0]
-    assert REQUEST["inputs"].shape == (2 + MOST_SOURCES,)
+        assert found(model) == [r + 1 if r == MAX_SOURCES else 0]
+    assert REQUEST["inputs"].shape == (2 + MAX_SOURCES,)
 
 
 def test_a_grid_that_comes_from_itself_is_left_alone() -> None:
@@ -671,10 +671,10 @@ Y_ALONE = [0, 3, 1, 2]
 #: What no session writes of the first coordinate beside a good second, with what computes operands; and of both.
 NO_X = [
     *([1, 3, 0, 2], [0, 3, 2, 2], [0, 9, 0, 2], [0, -2, 0, 2], [0, 3, 0, 2, 16], [0, 3, 0, 2, -1], [0, 3, 0]),
-    *([0, 3, 0, 2, 8], [0, 3, 0, 2, *[0] * (MOST_STEPS + 1)]),
+    *([0, 3, 0, 2, 8], [0, 3, 0, 2, *[0] * (MAX_STEPS + 1)]),
 ]
 OPERANDS = [([0, 3, 0, 2, 8], [1, 3, 1, 2]), ([0, 3, 0, 2, 8], [*Y_ALONE, 8], Y_ALONE), ([0, 3, 0, 2], Y_ALONE)]
-NO_COORDINATES = [programs.encoded([x, Y_ALONE, *more], 2) for x, *more in (*([x] for x in NO_X), *OPERANDS)]
+NO_COORDINATES = [programs.encode([x, Y_ALONE, *more], 2) for x, *more in (*([x] for x in NO_X), *OPERANDS)]
 NO_COORDINATES += [[], [0], [2, 1, 2], [-1, *Y_ALONE, 0], [1, *Y_ALONE, 3], [1, *Y_ALONE, -1]]
 
 
@@ -692,8 +692,8 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
     # And one that lacks what it reads says so.
     fed = {"X": np.ones((1, 1, 5, 6), np.float32), "coords": np.zeros((1, 3, 4, 2), np.float32)}
     x = [0, 3, 0, 2, 0]
-    assert open_written(programs.encoded([x, Y_ALONE], 2), ["coords"]).run(None, fed)[0].shape == (1, 1, 3, 4)
+    assert open_written(programs.encode([x, Y_ALONE], 2), ["coords"]).run(None, fed)[0].shape == (1, 1, 3, 4)
     for y, sources in (([1, 3, 1, 2], ["coords", "more"]), ([*Y_ALONE, 0], ["coords"])):
         expected = f"grid is made of a value that is left out, expected {len(sources)} values and their numbers$"
         with pytest.raises(Exception, match=expected):
-            open_written(programs.encoded([x, y], 2), sources).run(None, fed)
+            open_written(programs.encode([x, y], 2), sources).run(None, fed)

@@ -15,7 +15,7 @@ from cases import Attributes
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
 from ort_gridsample.cli import main
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NOT_ASKED, columns
 from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type

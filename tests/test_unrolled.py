@@ -18,10 +18,11 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from conftest import with_slow, with_sweep
 from models import affine_grid_model, function_of, grid_sample_model, parsed
-from ort_gridsample.detection import decomposed, matches
-from ort_gridsample.detection.decomposed import SIZES, Search, _shapes
-from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection import find, trials
+from ort_gridsample.detection.decomposed import Search
+from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import Value
+from ort_gridsample.detection.trials import SIZES, possible_shapes
 from ort_gridsample.graph.scope import Names, opset_of, scopes
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
@@ -133,7 +134,7 @@ def test_what_was_lowered_is_found(number: int) -> None:
 
 
 def test_of_very_many_positions_some_are_compared() -> None:
-    """More than :data:`ort_gridsample.detection.decomposed.COMPARED`."""
+    """More than :data:`ort_gridsample.detection.trials.MAX_COMPARED`."""
     shapes = "float[1, 1, 20, 30] X, float[1, 250, 300, 2] G"
     model = parsed(f"g ({shapes}) => (float[1, 1, 250, 300] Y) {{ Y = GridSample (X, G) }}")
     assert found(ogs.patch_model(model, target="primitives")) == [("GridSample", "linear", "zeros", 0)]
@@ -394,7 +395,7 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     model, made, asked = load("affine_grid/2-0-dynamic-dynamo"), [], []
     for called in "abcde":
         add_second(model, called=called)
-    monkeypatch.setattr(matches, "Names", lambda of: made.append(of) or Names(of))
+    monkeypatch.setattr(find, "Names", lambda of: made.append(of) or Names(of))
     assert len(found(model)) == 32
     assert len(made) == 1
     warps = "".join(f"G{i} = Add (G, D) Y{i} = GridSample (X, G{i})\n" for i in range(20))
@@ -449,7 +450,7 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
 def test_lengths_that_nobody_says_are_told_apart() -> None:
     """However many: what two axes of one length answer says nothing of which is which."""
     unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]
-    lengths = [length for shape in next(_shapes(unknown, [])) for length in shape][: len(SIZES[0]) + 3]
+    lengths = [length for shape in next(possible_shapes(unknown, [])) for length in shape][: len(SIZES[0]) + 3]
     assert len(set(lengths)) == len(lengths)
 
 
@@ -465,11 +466,11 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
     def from_edge(at: np.ndarray) -> np.ndarray:
         return abs(at - np.floor(at) - 0.5)
 
-    np.testing.assert_allclose(decomposed._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
+    np.testing.assert_allclose(trials._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
     for jumps in (False, True):
-        grid = decomposed._at_edges(generator, shape, lengths, jumps)
+        grid = trials._at_edges(generator, shape, lengths, jumps)
         assert grid.shape == shape
-        pixels = np.stack(decomposed._pixels(grid, lengths))
+        pixels = np.stack(trials._pixels(grid, lengths))
         on_edge = from_edge(pixels) < 1e-9
         assert ((on_edge.mean((1, 2, 3, 4)) > 0.1) & (on_edge.mean((1, 2, 3, 4)) < 0.9)).all()
         assert (pixels.min((1, 2, 3)) < -1).all()
@@ -480,8 +481,8 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
             exact = (abs(2 * pixels - np.rint(2 * pixels)) < 1e-9).all(-1)
             assert exact.any(0).all()
             assert (exact.mean((1, 2, 3)) > 0.3).all()
-    grid = decomposed._anywhere(generator, shape, lengths)
-    pixels = np.stack(decomposed._pixels(grid, lengths))
+    grid = trials._anywhere(generator, shape, lengths)
+    pixels = np.stack(trials._pixels(grid, lengths))
     assert (from_edge(pixels) > 1.9e-3).all()
     assert 0.4 < ((pixels[0] >= 0) & (pixels[0] <= lengths - 1)).mean() < 0.9
     assert 30 < abs(grid).max() < 101

@@ -13,7 +13,8 @@ import onnxruntime
 
 from .. import spec
 from ..errors import GridSampleError
-from ..functions.operators import affine_grid
+from ..functions.affine import affine_grid
+from ..graph.files import atomic_write
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
 from . import runners
@@ -225,7 +226,7 @@ def draw(
     _draw_source(source, photo, warp, details)
     _draw_results(results, warped)
     _draw_errors(errors, differences)
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, dpi=75, format=suffix)
 
 

@@ -4,10 +4,11 @@ import argparse
 from pathlib import Path
 
 from ..detection.records import NodeRecord
+from ..dialects.registry import TWO_AXES, target_names
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
-from ..rewriting.patch import TWO_AXES, patch_to, targets
+from ..rewriting.patch import patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
 from ..session import native
 from .failures import about
@@ -23,7 +24,7 @@ _FORMS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    default_target = targets()[0]
+    default_target = target_names()[0]
     parser.add_argument("model", metavar="IN", help="an ONNX model")
     patched = "the patched model; external data stays external, beside it"
     parser.add_argument("patched", metavar="OUT", help=patched)
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what the nodes become: this package's ops, the standard's, basic operators only, or a "
         "dialect (default: %(default)s)"
     )
-    parser.add_argument("--target", choices=targets(), default=default_target, help=target)
+    parser.add_argument("--target", choices=target_names(), default=default_target, help=target)
     functions = "with --target primitives: nodes lowered alike share a function"
     parser.add_argument("--functions", action="store_true", help=functions)
     default_opset = "its own, or the first that the target needs"
@@ -55,12 +56,12 @@ def run(arguments: argparse.Namespace) -> None:
         opset_before = opset_of(model)
         records, _ = patch_to(
             model,
-            arguments.nodes,
-            arguments.target,
-            arguments.functions,
-            native,
-            arguments.opset,
-            arguments.for_runtime,
+            nodes=arguments.nodes,
+            target=arguments.target,
+            functions=arguments.functions,
+            probe=native,
+            opset=arguments.opset,
+            for_runtime=arguments.for_runtime,
         )
         # Before the file is written, because this may raise.
         lines = [_replacement_line(record, arguments.target) for record in records]
@@ -97,7 +98,7 @@ def _replacement_line(record: NodeRecord, target: str) -> str:
     graph = f" in {record.graph}" if record.graph else ""
     form = _FORMS.get(target, f"{target} node")
     line = f"{record.op_type} {record.name!r}{graph} → {form}"
-    if target != targets()[0] or not record.casts:
+    if target != target_names()[0] or not record.casts:
         return line
     casts = list[str]()
     for name, cast_type in record.casts.items():

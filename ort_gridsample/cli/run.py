@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import GridSampleError
+from ..graph.files import atomic_write
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
 from . import inputs, output, runners
@@ -86,7 +87,7 @@ def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
         stem = _unused_stem(name, used_names)
         used_names.add(stem.casefold())
         files[name] = folder / f"{stem}.npy"
-        with written_whole(files[name]) as file:
+        with atomic_write(files[name]) as file:
             np.save(file, array.astype(str) if array.dtype == object else array)
     return files
 

@@ -1,9 +1,10 @@
-"""Checks of other packages' nodes that are a whole deformable attention, as far as their inputs are known."""
+"""Checks of other packages' nodes that are a whole deformable attention."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from .records import NodeRecord
 _INTEGERS = ("int32", "int64")
 #: The expected type of the third input of ``com.microsoft::MultiScaleDeformableAttention``.
 _NO_DRAFT = (
-    "int32 or int64: the operator of this name that onnxruntime's pull request 20184 drafts, with reference points as "
-    "third input, is not supported"
+    "int32 or int64: the operator of this name that onnxruntime's pull request 20184 drafts, "
+    "with reference points as third input, is not supported"
 )
 
 
@@ -35,70 +36,92 @@ def check_inputs(record: NodeRecord, contract: AttentionNode) -> None:
 
 
 def are_contiguous(lengths: Array, starts: Array) -> bool:
-    """Whether levels of these ``lengths`` (L, 2) lie one behind the other."""
+    """Whether the levels of these ``lengths`` (L, 2) follow each other without gaps."""
     areas = lengths.prod(1, dtype=np.int64)
     return bool(np.array_equal(starts, np.cumsum(areas) - areas))
 
 
 class _Case:
-    """The inputs of a node in one kind of call."""
+    """The inputs of a node in one kind of call.
+
+    Args:
+        record: the properties of the node.
+        contract: what the node requires.
+        case: the types and shapes of the inputs.
+    """
 
     def __init__(self, record: NodeRecord, contract: AttentionNode, case: Sequence[Value]) -> None:
-        self._where, self._contract = record.where, contract
+        self._where = record.where
+        self._contract = contract
+        self._lengths_name = contract.inputs[1]
         self._inputs = dict(zip(contract.inputs, case, strict=True))
         self._constants = record.constants
 
     def check(self) -> None:
+        """Check the types and shapes. The names of axes are those of :mod:`.attention.match`."""
         self._check_types()
-        value = self._inputs["value"].shape
         self._check_shape("value", (None, None, None, None), "(B, S, H, D)")
-        batch, pixels, heads, _ = value or (None, None, None, None)
-        lengths_name = self._contract.inputs[1]
-        if self._inputs[lengths_name].shape != ():  # as models state that do not know it
-            self._check_shape(lengths_name, (None, 2), "(L, 2)")
-        levels = (self._inputs[lengths_name].shape or (None,))[0]
+        batch, pixels, heads, _ = self._inputs["value"].shape or (None, None, None, None)
+        if self._inputs[self._lengths_name].shape != ():  # models that do not know it declare ()
+            self._check_shape(self._lengths_name, (None, 2), "(L, 2)")
+        levels = (self._inputs[self._lengths_name].shape or (None,))[0]
         if self._contract.has_offsets:
             self._check_offsets(batch, heads, levels)
-            starts = None
         else:
-            self._check_shape("level_start_index", (levels,), "(L,)")
-            axes = "(B, Q, H, L, P, 2)"
-            self._check_shape("sampling_locations", (batch, None, heads, levels, None, 2), axes)
-            weights = self._merged("sampling_locations", (batch, None, heads, levels, None))
-            self._check_shape("attention_weights", weights, "(B, Q, H, L, P)")
-            starts = self._constants.get("level_start_index")
-        lengths = self._constants.get(lengths_name)
+            self._check_locations(batch, heads, levels)
+        lengths = self._constants.get(self._lengths_name)
         if lengths is not None:
-            self._check_pixels(lengths, starts, pixels)
+            starts = self._constants.get("level_start_index")
+            self._check_pixels(lengths, None if self._contract.has_offsets else starts, pixels)
 
     def _check_types(self) -> None:
-        integers = {self._contract.inputs[1], "level_start_index"}
         third = self._inputs.get("level_start_index", Value())
         if self._contract.domains and third.type not in _INTEGERS:
-            raise GridSampleError(self._where, "level_start_index", f"of type {third.type or 'unknown'}", _NO_DRAFT)
+            found = f"of type {third.type or 'unknown'}"
+            raise GridSampleError(self._where, "level_start_index", found, _NO_DRAFT)
         for name, value in self._inputs.items():
-            allowed = _INTEGERS if name in integers else FLOATS
+            is_integer = name in (self._lengths_name, "level_start_index")
+            allowed = _INTEGERS if is_integer else FLOATS
             if value.type is not None and value.type not in allowed:
-                raise GridSampleError(self._where, name, f"of type {value.type}", f"one of {', '.join(allowed)}")
+                expected = f"one of {', '.join(allowed)}"
+                raise GridSampleError(self._where, name, f"of type {value.type}", expected)
 
     def _check_shape(self, name: str, expected: Sequence[Dim], axes: str) -> None:
+        """Check the known lengths of an input. ``axes`` are their names in the error."""
         shape = self._inputs[name].shape
         if shape is None or validation.may_match(shape, expected):
             return
-        known = f" = {validation.format_shape(expected)}" if any(isinstance(dim, int) for dim in expected) else ""
-        raise GridSampleError(self._where, name, f"of shape {validation.format_shape(shape)}", f"shape {axes}{known}")
+        has_numbers = any(isinstance(length, int) for length in expected)
+        numbers = f" = {validation.format_shape(expected)}" if has_numbers else ""
+        self._refuse(name, f"shape {axes}{numbers}")
+
+    def _refuse(self, name: str, expected: str) -> NoReturn:
+        shape = validation.format_shape(self._inputs[name].shape or ())
+        raise GridSampleError(self._where, name, f"of shape {shape}", expected)
 
     def _merged(self, name: str, expected: Sequence[Dim]) -> list[Dim]:
-        """The first lengths of input ``name``, known where its shape or ``expected`` is."""
+        """Return the first lengths of an input, from its shape and from ``expected``."""
         shape = self._inputs[name].shape or [None] * len(expected)
-        return [dim if isinstance(dim, int) else other for dim, other in zip(expected, shape, strict=False)]
+        pairs = zip(expected, shape, strict=False)
+        return [length if isinstance(length, int) else other for length, other in pairs]
+
+    def _check_locations(self, batch: Dim, heads: Dim, levels: Dim) -> None:
+        """Check the inputs of a node that reads locations."""
+        self._check_shape("level_start_index", (levels,), "(L,)")
+        locations = (batch, None, heads, levels, None, 2)
+        self._check_shape("sampling_locations", locations, "(B, Q, H, L, P, 2)")
+        weights = self._merged("sampling_locations", (batch, None, heads, levels, None))
+        self._check_shape("attention_weights", weights, "(B, Q, H, L, P)")
 
     def _check_offsets(self, batch: Dim, heads: Dim, levels: Dim) -> None:
-        self._check_shape("sampling_offsets", (batch, None, heads, None), "(B, Q, H, L·P·2)")
-        batch, queries, heads, offsets = self._merged("sampling_offsets", (batch, None, heads, None))
+        """Check the inputs of a node that reads reference points and offsets."""
+        expected: Sequence[Dim] = (batch, None, heads, None)
+        self._check_shape("sampling_offsets", expected, "(B, Q, H, L·P·2)")
+        batch, queries, heads, offsets = self._merged("sampling_offsets", expected)
         points: Dim = offsets // 2 if isinstance(offsets, int) else None
-        self._check_shape("attention_weights", (batch, queries, heads, points), "(B, Q, H, L·P)")
-        batch, queries, heads, points = self._merged("attention_weights", (batch, queries, heads, points))
+        expected = (batch, queries, heads, points)
+        self._check_shape("attention_weights", expected, "(B, Q, H, L·P)")
+        batch, queries, heads, points = self._merged("attention_weights", expected)
         self._check_shape("reference_points", (batch, queries, 1, None), "(B, Q, 1, 2·G)")
         coordinates = (self._inputs["reference_points"].shape or (None,))[-1]
         groups = coordinates // 2 if isinstance(coordinates, int) else None
@@ -108,25 +131,29 @@ class _Case:
             return
         if isinstance(offsets, int) and offsets % 2:
             self._refuse("sampling_offsets", "a last axis of L·P·2 coordinates")
-        if isinstance(levels, int) and (levels == 0 or points % levels):
+        if not isinstance(levels, int):
+            return
+        if levels == 0 or points % levels:
             self._refuse("attention_weights", f"a last axis of L·P points, as L is {levels}")
-        if isinstance(levels, int) and groups and (points // levels) % groups:
-            self._refuse("reference_points", f"a number of points G that divides P = {points // levels}")
-
-    def _refuse(self, name: str, expected: str) -> None:
-        shape = validation.format_shape(self._inputs[name].shape or ())
-        raise GridSampleError(self._where, name, f"of shape {shape}", expected)
+        if groups and (points // levels) % groups:
+            expected_groups = f"a number of points G that divides P = {points // levels}"
+            self._refuse("reference_points", expected_groups)
 
     def _check_pixels(self, lengths: Array, starts: Array | None, pixels: Dim) -> None:
+        """Check that the levels are the pixels of ``value``. With ``starts``, they may be fewer."""
         if lengths.min(initial=0) < 0:
-            raise GridSampleError(self._where, self._contract.inputs[1], "with a negative length", "nothing negative")
+            found = "with a negative length"
+            raise GridSampleError(self._where, self._lengths_name, found, "nothing negative")
         areas = [math.prod(row) for row in lengths.tolist()]
-        name = self._contract.inputs[1]
         if starts is not None and not are_contiguous(lengths, starts):
-            name, total = "level_start_index", max(map(sum, zip(starts.tolist(), areas, strict=True)), default=0)
-            if starts.min(initial=0) < 0 or (isinstance(pixels, int) and total > pixels):
-                raise GridSampleError(self._where, name, str(starts.tolist()), f"levels inside of {pixels} pixels")
+            ends = [start + area for start, area in zip(starts.tolist(), areas, strict=True)]
+            is_outside = isinstance(pixels, int) and max(ends, default=0) > pixels
+            if starts.min(initial=0) < 0 or is_outside:
+                expected = f"levels inside of {pixels} pixels"
+                found = str(starts.tolist())
+                raise GridSampleError(self._where, "level_start_index", found, expected)
         elif isinstance(pixels, int) and sum(areas) != pixels:
             shape = validation.format_shape(self._inputs["value"].shape or ())
             expected = f"those of value, of shape (B, S, H, D) = {shape}, in all levels together"
-            raise GridSampleError(self._where, name, f"with {sum(areas)} pixels", expected)
+            found = f"with {sum(areas)} pixels"
+            raise GridSampleError(self._where, self._lengths_name, found, expected)

@@ -1,15 +1,15 @@
-"""What computes the grid of a GridSample, and nothing else: found in a graph, to be fused into that node.
+"""Finds the computation of a GridSample's grid that can be fused into the node.
 
-That is an AffineGrid; or arithmetic that makes coordinates of pixels, or of a flow and what it displaces; or nodes that
-only rearrange coordinates. Each node on the way is stepped over by a rule of :data:`RULES`. An AffineGrid's grid is
-followed as a whole, as its rank may be unknown; all else coordinate by coordinate, to where each is stored.
+This is an AffineGrid, arithmetic that computes coordinates from pixels or from a flow, or nodes
+that only rearrange coordinates. :data:`RULES` has one rule for each operator. The grid of an
+AffineGrid is traced back as a whole, because its rank may be unknown. All else is traced coordinate
+by coordinate, to the values that store the coordinates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 from onnx import numpy_helper
@@ -19,156 +19,224 @@ from ..graph.scope import called
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
 from ..spec import newest
-from .programs import MOST_SOURCES, MOST_STEPS, OPERATIONS, TYPES, Component, Program, Scalar, Step
-
-if TYPE_CHECKING:
-    from .matches import Match  # which imports this module
+from .match import FusedGrid, Match
+from .programs import MAX_SOURCES, MAX_STEPS, OPERATIONS, TYPES, Component, Program, Scalar, Step
 
 
-@dataclass(frozen=True)
-class FusedGrid:
-    """What computes the grid of a GridSample."""
+def find_fused_grid(
+    use_def: UseDef,
+    sample: Match,
+    inference: Inference,
+    affine_grids: Mapping[str, Match],
+) -> FusedGrid | None:
+    """Return what can be fused into a GridSample. None: nothing.
 
-    #: The positions of the nodes to fuse but for the AffineGrid, and of the Constants that they read.
-    nodes: tuple[int, ...]
-    names: tuple[str, ...]  #: the names of all nodes to fuse, in order
-    type: str  #: the grid's element type; empty where it is that of an AffineGrid's theta
-    affine_grid: Match | None = None  #: the AffineGrid, if it is one's grid
-    programs: tuple[Program, ...] = ()  #: otherwise one for each coordinate, innermost axis first
-
-    @property
-    def sources(self) -> list[str]:
-        """The values that the programs read."""
-        programs = (each for program in self.programs for each in (program, *program.operands))
-        return list(dict.fromkeys(each.component.name for each in programs))
-
-    @property
-    def scalars(self) -> list[Scalar]:
-        """The scalar operands of the programs, in order."""
-        return [scalar for program in self.programs for scalar in program.scalars]
-
-
-def fused_grid(use_def: UseDef, sample: Match, inference: Inference, grids: Mapping[str, Match]) -> FusedGrid | None:
-    """What can be fused into the GridSample ``sample`` in the scope of ``use_def``; None where nothing can.
-
-    ``inference`` knows the values that lead to its grid by :data:`RULES`; ``grids`` are the scope's AffineGrids, by
-    the names of their grids.
+    Args:
+        use_def: the use-def chains of its scope.
+        sample: the GridSample.
+        inference: an inference that includes the values from which :data:`RULES` lead to the grid.
+        affine_grids: the AffineGrids of the scope by the names of their outputs.
     """
     if sample.record.values["grid"] not in use_def.makers:
         return None
-    return _affine_grid(use_def, sample, inference, grids) or _arithmetic_of(use_def, sample, inference)
+    affine = _find_affine_grid(use_def, sample, inference, affine_grids)
+    return affine or _find_programs(use_def, sample, inference)
 
 
-def _affine_grid(use_def: UseDef, sample: Match, inference: Inference, grids: Mapping[str, Match]) -> FusedGrid | None:
-    """The AffineGrid whose grid ``sample`` alone reads, and what lies between them."""
-    walk, component = _Walk(use_def, inference), Component(sample.record.values["grid"], -1)  # any of its coordinates
-    read = [component.name]
-    while component.name not in grids:
-        at = use_def.makers.get(component.name)
-        if at is None or at in walk.nodes or not use_def.is_op(at, _OF_WHOLE_GRIDS):
+def _find_affine_grid(
+    use_def: UseDef,
+    sample: Match,
+    inference: Inference,
+    affine_grids: Mapping[str, Match],
+) -> FusedGrid | None:
+    """Return the AffineGrid whose output only ``sample`` reads, and the nodes between the two."""
+    tracer = _Tracer(use_def, inference)
+    component = Component(sample.record.values["grid"], -1)  # represents all coordinates
+    values = [component.name]
+    while component.name not in affine_grids:
+        index = use_def.makers.get(component.name)
+        if index is None or index in tracer.nodes or not use_def.is_op(index, _WHOLE_GRID_RULES):
             return None
-        before = _OF_WHOLE_GRIDS[use_def.nodes[at].op_type](walk, use_def.nodes[at], component)
-        if not isinstance(before, Component):
+        node = use_def.nodes[index]
+        source = _WHOLE_GRID_RULES[node.op_type](tracer, node, component)
+        if not isinstance(source, Component):
             return None
-        component = before
-        walk.nodes.add(at)
-        read.append(component.name)
-    affine_grid = grids[component.name]
-    inside = {*walk.nodes, *_own(sample), *_own(affine_grid)}
-    leaks = any(not use_def.scope.readers.get(name, set()) <= inside for name in read)
-    if leaks or component.axis != -1 or sample.record.values["X"] in read:
+        component = source
+        tracer.nodes.add(index)
+        values.append(component.name)
+    affine_grid = affine_grids[component.name]
+    inside = tracer.nodes | sample.replaced_nodes | affine_grid.replaced_nodes
+    if any(not use_def.scope.readers.get(name, set()) <= inside for name in values):
         return None
-    nodes = tuple(sorted(walk.nodes))
-    names = affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes)
-    return FusedGrid(nodes, names, walk.type, affine_grid)  # between them, no node reads a Constant
-
-
-def _own(match: Match) -> set[int]:
-    """The positions of all nodes that are replaced with ``match``."""
-    return {match.index, *match.helpers, *match.part}
-
-
-def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
-    """The arithmetic that computes the grid of ``sample`` from values of its type."""
-    grid, X = sample.record.values["grid"], sample.record.values["X"]
-    known = inference.known(sample.scope, grid)
-    if known.type not in TYPES or known.shape is None or len(known.shape) < 3:
+    if component.axis != -1 or sample.record.values["X"] in values:
         return None
-    r = len(known.shape) - 2
-    if isinstance(known.shape[-1], int) and known.shape[-1] != r:
+    nodes = tuple(sorted(tracer.nodes))
+    names = (affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes))
+    # The nodes read no Constants.
+    return FusedGrid(nodes, names, tracer.cast_type, affine_grid)
+
+
+def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
+    """Return the arithmetic that computes the grid from values of its type."""
+    grid = sample.record.values["grid"]
+    grid_value = inference.known(sample.scope, grid)
+    shape = grid_value.shape
+    if grid_value.type not in TYPES or shape is None or len(shape) < 3:
         return None
-    kept: set[str] = set()
-    pairs = bool(sample.record.types["X"])  # a node of several sources must declare its type
-    while True:  # what other nodes read as well is not fused, and the search ends there
-        walk = _Walk(use_def, inference, r + 2, kept)
-        programs = [walk.back(Component(grid, r + 1, index), pairs) for index in range(r)]
-        nodes = tuple(sorted(walk.nodes))
-        names = tuple(called(use_def.nodes[index]) for index in nodes)
-        constants = {use_def.makers.get(name, -1) for index in nodes for name in use_def.nodes[index].input}
-        constants = {at for at in constants - {-1} if use_def.is_op(at, ("Constant",))}
-        fused = FusedGrid((*nodes, *constants), names, known.type, programs=tuple(filter(None, programs)))
-        if pairs and len(fused.sources) > MOST_SOURCES:
-            pairs = False
+    r = len(shape) - 2
+    if isinstance(shape[-1], int) and shape[-1] != r:
+        return None
+    has_known_type = bool(sample.record.types["X"])
+    # A node of several sources must declare its type.
+    max_sources = MAX_SOURCES if has_known_type else 1
+    with_pairs = has_known_type
+    boundary: set[str] = set()
+    while True:
+        tracer = _Tracer(use_def, inference, rank=r + 2, boundary=boundary)
+        components = [Component(grid, r + 1, index) for index in range(r)]
+        programs = [tracer.program(component, with_pairs=with_pairs) for component in components]
+        complete = [program for program in programs if program is not None]
+        fused = _fused_programs(use_def, tracer.nodes, grid_value.type, complete)
+        if with_pairs and len(fused.sources) > MAX_SOURCES:
+            with_pairs = False
             continue
-        if not nodes or None in programs or len(fused.sources) > (MOST_SOURCES if sample.record.types["X"] else 1):
+        if not tracer.nodes or len(complete) < r or len(fused.sources) > max_sources:
             return None
-        inside, read = {*nodes, *_own(sample)}, {X, *fused.sources, *fused.scalars}
-        outputs = [list(filter(None, use_def.nodes[index].output)) for index in nodes]
-        leaking = {name for name, left in walk.unlike.items() if left}
-        for names_of_one in outputs:
-            if any(name in read or not use_def.scope.readers.get(name, set()) <= inside for name in names_of_one):
-                leaking.update(names_of_one)
-        if not leaking:
+        outside = _values_to_keep(use_def, sample, tracer, fused)
+        if not outside:
             return fused
-        kept |= leaking
+        # These values must be computed, and so the programs read them.
+        boundary |= outside
 
 
-class _Walk:
-    """Follows the coordinates of one grid back, not past the values ``kept``, and collects the nodes on the way.
+def _fused_programs(
+    use_def: UseDef,
+    traced_nodes: Collection[int],
+    grid_type: str,
+    programs: Sequence[Program],
+) -> FusedGrid:
+    nodes = sorted(traced_nodes)
+    makers = (use_def.makers.get(name) for index in nodes for name in use_def.nodes[index].input)
+    constants = set[int]()
+    for maker in makers:
+        if maker is not None and use_def.is_op(maker, ("Constant",)):
+            constants.add(maker)
+    names = tuple(called(use_def.nodes[index]) for index in nodes)
+    return FusedGrid((*nodes, *sorted(constants)), names, grid_type, programs=tuple(programs))
 
-    ``axes`` is the grid's number of axes; 0: not needed.
-    ``unlike``: output of a Concat of shapes that only a run can tell to be alike -> those of its inputs not taken.
-    ``type``: the one that a whole grid is cast to.
+
+def _values_to_keep(
+    use_def: UseDef,
+    sample: Match,
+    tracer: _Tracer,
+    fused: FusedGrid,
+) -> set[str]:
+    """Return the outputs of traced nodes that cannot be fused.
+
+    Such a node has an output that another node also reads, or it is a Concat that checks shapes of
+    inputs from which no coordinate was taken.
+    """
+    inside = tracer.nodes | sample.replaced_nodes
+    read = {sample.record.values["X"], *fused.sources, *fused.scalars}
+    kept = {name for name, inputs in tracer.unused_concat_inputs.items() if inputs}
+    for index in tracer.nodes:
+        outputs = [name for name in use_def.nodes[index].output if name]
+        readers = set[int]().union(*(use_def.scope.readers.get(name, set()) for name in outputs))
+        if not readers <= inside or not read.isdisjoint(outputs):
+            kept.update(outputs)
+    return kept
+
+
+class _Tracer:
+    """Traces the coordinates of one grid back, and collects the nodes on the way.
+
+    Args:
+        use_def: the use-def chains of the scope.
+        inference: the inferred types of the scope's values.
+        rank: the rank of the grid. 0: it is not needed.
+        boundary: values that are not traced further.
+
+    Attributes:
+        nodes: the positions of the traced nodes.
+        unused_concat_inputs: for the output of each Concat of shapes that only a run can check, the
+            inputs from which no coordinate was taken.
+        cast_type: the type that a whole grid is cast to. Empty: it is not cast.
     """
 
-    def __init__(self, use_def: UseDef, inference: Inference, axes: int = 0, kept: Collection[str] = ()) -> None:
-        self.use_def, self.nodes, self.unlike, self.type = use_def, set[int](), dict[str, set[str]](), ""
-        self._inference, self._axes, self._kept = inference, axes, kept
+    def __init__(
+        self,
+        use_def: UseDef,
+        inference: Inference,
+        rank: int = 0,
+        boundary: Collection[str] = (),
+    ) -> None:
+        self.use_def = use_def
+        self.nodes: set[int] = set()
+        self.unused_concat_inputs: dict[str, set[str]] = {}
+        self.cast_type = ""
+        self._inference = inference
+        self._rank = rank
+        self._boundary = boundary
 
-    def back(self, component: Component, pairs: bool) -> Program | None:
-        """How the coordinate at ``component`` is computed; with ``pairs``, from other coordinates as well."""
+    def program(self, component: Component, *, with_pairs: bool) -> Program | None:
+        """Return how a coordinate is computed. None: the length of its axis is unknown.
+
+        ``with_pairs``: whether operands may be other coordinates.
+        """
         steps: list[Step] = []
-        nodes = set[int]()
-        while component.name not in self._kept and len(steps) < MOST_STEPS:
-            at = self.use_def.makers.get(component.name)
-            if at is None or at in nodes or not self.use_def.is_op(at, RULES):
-                break  # in a model that is not valid, a node may come from itself
-            node = self.use_def.nodes[at]
-            before = RULES[node.op_type](self, node, component)
-            if before is None and pairs and node.op_type in OPERATIONS:
-                before = _pair(self, node, component)
-            if before is None:
+        nodes: set[int] = set()
+        while component.name not in self._boundary and len(steps) < MAX_STEPS:
+            index = self.use_def.makers.get(component.name)
+            if index is None or index in nodes:  # in an invalid model, a value may come from itself
                 break
-            found, *step = before if isinstance(before, tuple) else (before,)
-            if self.length(found) is None:
+            traced = self._trace(index, component, with_pairs=with_pairs)
+            if traced is None:
                 break
-            steps += step
-            nodes.add(at)
-            component = replace(found, broadcasts=True) if component.broadcasts else found
+            source, step = traced
+            if self.length(source) is None:
+                break
+            if step is not None:
+                steps.append(step)
+            nodes.add(index)
+            component = replace(source, broadcasts=True) if component.broadcasts else source
         self.nodes |= nodes
         length = self.length(component)
-        return None if length is None else Program(component, length, tuple(reversed(steps)))
+        if length is None:
+            return None
+        return Program(component, length, tuple(reversed(steps)))
+
+    def _trace(
+        self,
+        index: int,
+        component: Component,
+        *,
+        with_pairs: bool,
+    ) -> tuple[Component, Step | None] | None:
+        """Return the source of a coordinate, and the step that the node applies to it."""
+        if not self.use_def.is_op(index, RULES):
+            return None
+        node = self.use_def.nodes[index]
+        traced = RULES[node.op_type](self, node, component)
+        if traced is None and with_pairs and node.op_type in OPERATIONS:
+            traced = _pair(self, node, component)
+        return (traced, None) if isinstance(traced, Component) else traced
 
     def rank(self, component: Component) -> int:
-        """The number of axes of the value that holds ``component``; 0 where unknown."""
-        return self._axes and self._axes - (component.axis is None)
+        """Return the rank of the value that contains ``component``. 0: it is unknown."""
+        if self._rank == 0 or component.axis is not None:
+            return self._rank
+        return self._rank - 1
 
     def shape(self, name: str) -> tuple[int | str | None, ...] | None:
-        """The shape of ``name``, as far as it is known."""
+        """Return the inferred shape of ``name``."""
         return self._inference.known(self.use_def.scope, name).shape
 
-    def along(self, component: Component, name: str) -> int | None:
-        """The length of ``name`` along the axis of ``component``, if it has as many axes as what holds that."""
+    def length_along(self, component: Component, name: str) -> int | None:
+        """Return the length of ``name`` along the axis of ``component``.
+
+        None: the length is unknown, or ``name`` has another rank than the value that contains
+        ``component``.
+        """
         shape = self.shape(name)
         if shape is None or len(shape) != self.rank(component):
             return None
@@ -176,178 +244,285 @@ class _Walk:
         return length if isinstance(length, int) else None
 
     def length(self, component: Component) -> int | None:
-        """The length of the axis of ``component``; None where it cannot be one."""
-        length = self.along(component, component.name)
-        return length if length is not None and 0 <= component.index < length else None
+        """Return the length of the axis of ``component``.
+
+        None: it is unknown, or the index is outside of it.
+        """
+        length = self.length_along(component, component.name)
+        if length is None or not 0 <= component.index < length:
+            return None
+        return length
 
     def integers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
-        """The integers of an input of ``node``, or of the attribute that older opsets have; None: not known."""
+        """Return the integers in an input of ``node``, or in the attribute of older opsets.
+
+        None: they are unknown.
+        """
         if len(node.input) > position:
-            value = self.use_def.scope.constant(node.input[position]) if node.input[position] else None
-            return None if value is None or value.dtype.kind != "i" else [int(each) for each in value.ravel()]
+            name = node.input[position]
+            value = self.use_def.scope.constant(name) if name else None
+            if value is None or value.dtype.kind != "i":
+                return None
+            return [int(element) for element in value.ravel()]
         found = _attribute(node, attribute)
         return None if found is None else list(found.ints)
 
     def scalar(self, name: str, component: Component) -> Scalar | None:
-        """The scalar that ``name`` is to ``component``, an operand of the same node; None where it is none."""
+        """Return the one number of the operand ``name`` that applies to ``component``.
+
+        None: there is none.
+        """
         tensor = self.use_def.scope.tensor(name)
         if tensor is None:
-            shape, home = self.shape(name), self.use_def.scope.home(name)
-            # onnxruntime folds what reads an initializer, even one that the session has another for.
-            unread = home is not None and isinstance(home.definitions[name], onnx.TensorProto)
-            return name if shape is not None and {*shape} <= {1} and not unread else None
-        lengths = [1] * (self.rank(component) - len(tensor.dims)) + list(tensor.dims)
+            shape = self.shape(name)
+            is_scalar = shape is not None and set(shape) <= {1}
+            return name if is_scalar and not self._is_withheld_initializer(name) else None
+        missing_axes = self.rank(component) - len(tensor.dims)
+        lengths = [1] * missing_axes + list(tensor.dims)
         if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
             return None
         row = numpy_helper.to_array(tensor).ravel()
         index = 0 if len(row) == 1 else component.index
         return float(row[index]) if index < len(row) else None
 
+    def _is_withheld_initializer(self, name: str) -> bool:
+        """Whether the session has another value for the initializer ``name``.
 
-#: A rule's answer: where the coordinate comes from, and what the node does to it.
-Before = Component | tuple[Component, Step]
-Rule = Callable[[_Walk, onnx.NodeProto, Component], Before | None]
+        onnxruntime folds nodes that read an initializer, even such a one.
+        """
+        home = self.use_def.scope.home(name)
+        return home is not None and isinstance(home.definitions[name], onnx.TensorProto)
+
+
+#: The source of a coordinate, and the step that the node applies to it, if any.
+Traced = Component | tuple[Component, Step]
+#: A rule returns None if the node computes a coordinate otherwise.
+Rule = Callable[[_Tracer, onnx.NodeProto, Component], Traced | None]
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    return next((each for each in node.attribute if each.name == name and not each.ref_attr_name), None)
+    """Return an attribute of ``node``.
+
+    None: it is missing, or the caller of the node's function sets it.
+    """
+    for attribute in node.attribute:
+        if attribute.name == name and not attribute.ref_attr_name:
+            return attribute
+    return None
 
 
 def _axis(node: onnx.NodeProto, rank: int) -> int | None:
-    """The attribute ``axis`` of ``node`` as an index from 0 to ``rank``; None where the function's caller sets it."""
-    found = next((each for each in node.attribute if each.name == "axis"), onnx.AttributeProto())
-    return None if found.ref_attr_name else int(found.i) + rank * (found.i < 0)
+    """Return the attribute ``axis`` as an index from 0 to ``rank``.
+
+    None: the function's caller sets it.
+    """
+    for attribute in node.attribute:
+        if attribute.name == "axis":
+            if attribute.ref_attr_name:
+                return None
+            axis = int(attribute.i)
+            return axis + rank if axis < 0 else axis
+    return 0
 
 
-def _identity(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component:
+def _identity(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component:
     return Component(node.input[0], component.axis, component.index)
 
 
-def _transpose(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    perm, axis = _attribute(node, "perm"), component.axis
-    if perm is None or walk.rank(component) not in (0, len(perm.ints)):  # the default reverses all axes
+def _transpose(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    """The rule for a Transpose that moves only the axis of the coordinates."""
+    perm = _attribute(node, "perm")
+    if perm is None:  # the default reverses all axes
         return None
+    rank = len(perm.ints)
+    if tracer.rank(component) not in (0, rank):
+        return None
+    axis = component.axis
     others = list(perm.ints)
     if axis is not None:
-        axis = others.pop(axis) - (len(perm.ints) if axis < 0 else 0)  # an axis from the end stays one
-    return Component(node.input[0], axis, component.index) if others == sorted(others) else None
+        is_from_end = axis < 0
+        axis = others.pop(axis)
+        if is_from_end:  # remains relative to the end, as the rank may be unknown
+            axis -= rank
+    if others != sorted(others):
+        return None
+    return Component(node.input[0], axis, component.index)
 
 
-def _cast(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+def _cast(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
     to = _attribute(node, "to")
     cast_type = None if to is None else type_of(to.i)
-    if cast_type is None or walk.type or cast_type not in newest("GridSample").types["grid"]:
+    if cast_type is None or tracer.cast_type:
         return None
-    walk.type = cast_type
+    if cast_type not in newest("GridSample").types["grid"]:
+        return None
+    tracer.cast_type = cast_type
     return Component(node.input[0], component.axis, component.index)
 
 
-def _unsqueeze(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    axes = walk.integers(node, 1, "axes")
-    if axes is None or component.axis is None or [axis % walk.rank(component) for axis in axes] != [component.axis]:
+def _unsqueeze(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    """The rule for an Unsqueeze that adds the axis of the coordinates."""
+    axes = tracer.integers(node, 1, "axes")
+    if axes is None or component.axis is None:
+        return None
+    if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
         return None
     return Component(node.input[0], None)
 
 
-def _squeeze(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    axes = walk.integers(node, 1, "axes")
+def _squeeze(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    """The rule for a Squeeze that removes the axis of the coordinates."""
+    axes = tracer.integers(node, 1, "axes")
     if axes is None or len(axes) != 1:
         return None
-    return Component(node.input[0], axes[0] % (walk.rank(component) + 1))
+    return Component(node.input[0], axes[0] % (tracer.rank(component) + 1))
 
 
-def _concat(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    if component.axis is None or _axis(node, walk.rank(component)) != component.axis:
+def _concat(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
+    lengths = [length for name in node.input for length in tracer.shape(name) or ()]
+    are_known = all(isinstance(length, int) for length in lengths)
     index = component.index
-    # That all are alike is not looked at again of what is broadcast, nor of what is not taken.
-    is_known = all(isinstance(length, int) for name in node.input for length in walk.shape(name) or ())
     for name in node.input:
-        length = walk.along(component, name)
-        if length is None or (component.broadcasts and not is_known):
+        length = tracer.length_along(component, name)
+        if length is None:
+            return None
+        if component.broadcasts and not are_known:  # the fused op would not check the shapes
             return None
         if index < length:
-            if not is_known:
-                walk.unlike.setdefault(node.output[0], {*node.input}).discard(name)
+            if not are_known:
+                unused = tracer.unused_concat_inputs.setdefault(node.output[0], set(node.input))
+                unused.discard(name)
             return Component(name, component.axis, index)
         index -= length
     return None
 
 
-def _split(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    if component.axis is None or _axis(node, walk.rank(component)) != component.axis:
+def _split(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
-    before = [walk.along(component, name) for name in node.output[: list(node.output).index(component.name)]]
-    if None in before:
-        return None
-    return Component(node.input[0], component.axis, component.index + sum(filter(None, before)))
+    outputs = list(node.output)
+    index = component.index
+    for name in outputs[: outputs.index(component.name)]:
+        length = tracer.length_along(component, name)
+        if length is None:
+            return None
+        index += length
+    return Component(node.input[0], component.axis, index)
 
 
-def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    indices, shape = walk.use_def.scope.constant(node.input[1]), walk.shape(node.input[0])
+def _gather(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    indices = tracer.use_def.scope.constant(node.input[1])
+    shape = tracer.shape(node.input[0])
     if indices is None or shape is None or indices.size <= component.index:
         return None
     axis = _axis(node, len(shape))
     if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):
         return None
-    index, length = int(indices.ravel()[component.index]), shape[axis]
+    index = int(indices.ravel()[component.index])
+    length = shape[axis]
     if index < 0 and isinstance(length, int):
         index += length
     return Component(node.input[0], axis, index)
 
 
-def _slice(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    length = walk.along(component, node.input[0])
-    starts, ends = walk.integers(node, 1, "starts"), walk.integers(node, 2, "ends")
-    axes = walk.integers(node, 3, "axes") if len(node.input) > 3 or _attribute(node, "axes") else [0]
-    steps = walk.integers(node, 4, "steps") if len(node.input) > 4 else [1]
-    if component.axis is None or length is None or not (starts and ends and axes and steps and steps[0] > 0):
+def _slice(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+    """The rule for a Slice of the axis of the coordinates."""
+    length = tracer.length_along(component, node.input[0])
+    starts = tracer.integers(node, 1, "starts")
+    ends = tracer.integers(node, 2, "ends")
+    axes: list[int] | None = [0]
+    if len(node.input) > 3 or _attribute(node, "axes") is not None:
+        axes = tracer.integers(node, 3, "axes")
+    steps = tracer.integers(node, 4, "steps") if len(node.input) > 4 else [1]
+    if component.axis is None or length is None or not (starts and ends and axes and steps):
         return None
-    if [axis % walk.rank(component) for axis in axes] != [component.axis] or len(starts) != 1 or len(steps) != 1:
+    if steps[0] <= 0 or len(starts) != 1 or len(steps) != 1:
         return None
-    taken = range(length)[starts[0] : ends[0] : steps[0]]
-    return Component(node.input[0], component.axis, taken[component.index]) if component.index < len(taken) else None
+    if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
+        return None
+    indices = range(length)[starts[0] : ends[0] : steps[0]]
+    if component.index >= len(indices):
+        return None
+    return Component(node.input[0], component.axis, indices[component.index])
 
 
-def _arithmetic(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Component, Step] | None:
-    for at in (1, 0):
-        scalar = walk.scalar(node.input[at], component)
-        length = walk.along(component, node.input[1 - at])
+def _arithmetic(
+    tracer: _Tracer,
+    node: onnx.NodeProto,
+    component: Component,
+) -> tuple[Component, Step] | None:
+    """The rule for arithmetic with a scalar."""
+    for scalar_input, coordinate_input in ((1, 0), (0, 1)):
+        name = node.input[coordinate_input]
+        scalar = tracer.scalar(node.input[scalar_input], component)
+        length = tracer.length_along(component, name)
         if scalar is not None and length is not None:
-            index = 0 if length == 1 else component.index  # broadcast to all
-            return Component(node.input[1 - at], component.axis, index), Step(node.op_type, scalar, first=at == 0)
+            index = 0 if length == 1 else component.index  # one coordinate is broadcast to all
+            step = Step(node.op_type, scalar, operand_first=scalar_input == 0)
+            return Component(name, component.axis, index), step
     return None
 
 
-def _pair(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Component, Step] | None:
-    """A rule for arithmetic with another coordinate; None where more than batches and coordinates are broadcast."""
-    shapes = [walk.shape(name) or () for name in node.input]
-    if any(len(shape) != walk.rank(component) for shape in shapes):
+def _pair(
+    tracer: _Tracer,
+    node: onnx.NodeProto,
+    component: Component,
+) -> tuple[Component, Step] | None:
+    """The rule for arithmetic with another coordinate.
+
+    Only batches and coordinates may be broadcast.
+    """
+    shapes = [tracer.shape(name) or () for name in node.input]
+    if any(len(shape) != tracer.rank(component) for shape in shapes):
         return None
-    batch, places = 1 if component.axis == 0 else 0, []
-    others = [pair for axis, pair in enumerate(zip(*shapes, strict=True)) if axis not in (component.axis, batch)]
-    if any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in others):
-        return None
-    # Of lengths that only a run knows, one may be 1 and be broadcast: symbols do not say that they are the same.
-    lengths = [*others, (shapes[0][batch], shapes[1][batch])]
-    broadcasts = component.broadcasts or any(one != other or not isinstance(one, int) for one, other in lengths)
+    batch_axis = 1 if component.axis == 0 else 0
+    length_pairs = list(zip(*shapes, strict=True))
+    other_axes = (component.axis, batch_axis)
+    spatial_pairs = [pair for axis, pair in enumerate(length_pairs) if axis not in other_axes]
+    for first, second in spatial_pairs:
+        if isinstance(first, int) and isinstance(second, int) and first != second:
+            return None
+    # One of two unknown lengths may be 1 and be broadcast in a run, even if both have the same
+    # symbol.
+    broadcasts = component.broadcasts
+    for first, second in (*spatial_pairs, length_pairs[batch_axis]):
+        if first != second or not isinstance(first, int):
+            broadcasts = True
+    components = []
     for name, shape in zip(node.input, shapes, strict=True):
-        index = 0 if component.axis is None or shape[component.axis] == 1 else component.index
-        places.append(Component(name, component.axis, index, broadcasts))
-    if any(walk.length(each) is None for each in places):
+        is_single = component.axis is None or shape[component.axis] == 1
+        index = 0 if is_single else component.index
+        components.append(Component(name, component.axis, index, broadcasts))
+    if any(tracer.length(operand) is None for operand in components):
         return None
-    # The other is not followed back over pairs again.
-    makers = [walk.use_def.makers.get(name) for name in node.input]
-    first = makers[0] is None or not walk.use_def.is_op(makers[0], RULES)
-    operand = walk.back(places[1 - first], pairs=False)
-    return None if operand is None else (places[first], Step(node.op_type, operand, first))
+    # One operand is traced further with pairs, the other one without.
+    maker = tracer.use_def.makers.get(node.input[0])
+    operand_first = maker is None or not tracer.use_def.is_op(maker, RULES)
+    operand, source = components if operand_first else reversed(components)
+    program = tracer.program(operand, with_pairs=False)
+    if program is None:
+        return None
+    return source, Step(node.op_type, program, operand_first)
 
 
-#: Operator -> the rule for what makes a coordinate.
+#: Operator -> the rule for a node that computes a coordinate.
 RULES: Mapping[str, Rule] = {
-    "Identity": _identity, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Concat": _concat,
-    "Split": _split, "Gather": _gather, "Slice": _slice, **dict.fromkeys(OPERATIONS, _arithmetic),
-}  # fmt: skip
+    "Concat": _concat,
+    "Gather": _gather,
+    "Identity": _identity,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    **dict.fromkeys(OPERATIONS, _arithmetic),
+}
 
-#: The rules for what stands between an AffineGrid and its GridSample, for any rank.
-_OF_WHOLE_GRIDS: Mapping[str, Rule] = {"Identity": _identity, "Transpose": _transpose, "Cast": _cast}
+#: The rules for nodes between an AffineGrid and its GridSample, for any rank.
+_WHOLE_GRID_RULES: Mapping[str, Rule] = {
+    "Cast": _cast,
+    "Identity": _identity,
+    "Transpose": _transpose,
+}

@@ -1,4 +1,4 @@
-"""What is wrong with a node concerned, and why onnxruntime does not run it, as far as that is known without running."""
+"""Checks of sampling nodes: faults in a model, and why onnxruntime does not run a node."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from ..inference.types import Probe, Value
 from .attention_checks import check_inputs
 from .records import NodeRecord, spatial_axes
 
-#: Why a type cannot be run, where the reason is not that the specification has no such type.
+#: The reason for refusing a type that the specification has.
 _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
 
 def fault_of(
-    record: NodeRecord, node: onnx.NodeProto, declared: Sequence[validation.Dim] | None = None
+    record: NodeRecord,
+    node: onnx.NodeProto,
+    declared: Sequence[validation.Dim] | None = None,
 ) -> GridSampleError | None:
-    """The first thing that is wrong with ``node``; the error of ``record`` is what is wrong with its attributes.
+    """Return the first fault of a node. None: it has none.
 
-    ``declared`` is the shape of the output that the graph states, where the output must have it.
+    Args:
+        record: the properties of the node. Its error is the fault of the attributes.
+        node: the node.
+        declared: the shape that the graph declares for the output. None: the output may have any
+            shape.
     """
     try:
         _check(record, node)
@@ -38,9 +44,11 @@ def fault_of(
 
 
 def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
-    """Why onnxruntime does not run the node by itself, or why that is not known; empty where it does.
+    """Return why onnxruntime does not run a node by itself, or why that is unknown.
 
-    ``opsets`` are the versions of the domains that the node is written in.
+    Empty: it runs the node.
+
+    ``opsets`` are the versions of the domains in which the node is written.
     """
     if record.patched:
         return "it is a node of this package"
@@ -52,7 +60,10 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
         return "onnxruntime has no such operator"
     node = record.bare()
     for case in record.cases:
-        types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type is not None}
+        types = {}
+        for name, value in zip(record.values, case, strict=True):
+            if value.type is not None:
+                types[name] = value.type
         axes = spatial_axes(record.operator, case)
         if len(types) < len(case) or axes is None:
             return _UNKNOWN
@@ -63,94 +74,131 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
 
 
 def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
-    here = record.where
     if record.patched:
         return
     if record.operator == ATTENTION:
-        contract = attention_node(node)
-        if contract is not None:
-            if len(node.input) != len(contract.inputs) or not all(record.values.values()):
-                expected = f"{len(contract.inputs)}: {', '.join(contract.inputs[:-1])} and {contract.inputs[-1]}"
-                raise GridSampleError(here, "inputs", str(len(node.input)), expected)
-            _check_outputs(here, node)
-        if record.error is not None:
-            raise record.error
-        if contract is not None:
-            check_inputs(record, contract)
+        _check_attention(record, node)
         return
-    first = min(spec.OPERATORS[record.operator])
-    if domain_of(node.domain) == "" and record.dialect.name == "ai.onnx" and record.opset < first:
-        raise GridSampleError(here, "opset", str(record.opset), f"at least {first}")
-    for name, value in record.values.items():
-        if not value and name not in record.constants:
-            raise GridSampleError(here, name, "missing", "an input")
-    most = max([1, *(s.position or 1 for s in record.dialect.attributes.values())]) + 1
-    if len(node.input) > most:
-        raise GridSampleError(here, "inputs", str(len(node.input)), f"at most {most}")
-    _check_outputs(here, node)
+    _check_opset(record, node)
+    _check_input_count(record, node)
+    _check_outputs(record, node)
     if record.error is not None:
         raise record.error
-    allowed = spec.newest(record.operator).types
-    for name, types in record.types.items():
-        for each in types:
-            if each not in allowed[name]:
-                raise GridSampleError(here, name, f"of type {each}", f"one of {', '.join(allowed[name])}")
-            if spec.TYPES[each].transport is None:
-                raise GridSampleError(here, name, f"of type {each}", f"another type, {_REFUSED}")
-    size = record.constants.get("size")
-    for one, other in record.cases:
-        if record.operator == "AffineGrid":
-            validation.check_affine_grid_shapes(
-                here, one.shape, size.tolist() if size is not None and size.ndim == 1 else None
-            )
-            if not (validation.may_match(other.shape, (4,)) or validation.may_match(other.shape, (5,))):
-                raise GridSampleError(here, "size", f"of shape {other.shape}", "4 or 5 numbers")
-        else:
-            grid = other.shape
-            if record.dialect.plane_scale:
-                _check_planes(record, one, other)
-                grid = None if grid is None else (grid[0], *grid[2:], grid[1])
-            validation.check_grid_sample_shapes(here, one.shape, grid, record.padding_mode)
-            if one.type is not None and record.mode in spec.MODES:
-                validation.check_mode_and_padding(here, str(record.mode), spec.PADDING_MODES[0], one.type)
-
-
-def _check_outputs(here: str, node: onnx.NodeProto) -> None:
-    if len(node.output) != 1:
-        raise GridSampleError(here, "outputs", str(len(node.output)), "1")
-    if not node.output[0]:
-        raise GridSampleError(here, "the output", "without a name", "one that has a name")
-
-
-def _check_output_shape(record: NodeRecord, declared: Sequence[validation.Dim]) -> None:
-    """Check that inputs of these shapes make an output of the ``declared`` shape."""
+    _check_types(record)
     for first, second in record.cases:
         if record.operator == "AffineGrid":
-            size = record.constants.get("size")
-            if size is None or size.ndim != 1:
-                continue
-            lengths = size.tolist()
-            output: list[validation.Dim] = [lengths[0], *lengths[2:], len(lengths) - 2]
+            _check_affine_grid(record, first, second)
         else:
-            batch, channels = (first.shape or (None, None))[:2]
-            if second.shape is None and first.shape is None:
-                continue
-            positions = second.shape[1:-1] if second.shape is not None else [None] * (len(first.shape or ()) - 2)
-            output = [batch, channels, *positions]
-        if not validation.may_match(output, declared):
-            expected = f"{validation.format_shape(declared)}, as the graph states"
-            raise GridSampleError(record.where, "the output", f"of shape {validation.format_shape(output)}", expected)
+            _check_grid_sample(record, first, second)
+
+
+def _check_attention(record: NodeRecord, node: onnx.NodeProto) -> None:
+    contract = attention_node(node)
+    if contract is not None:
+        names = contract.inputs
+        if len(node.input) != len(names) or not all(record.values.values()):
+            expected = f"{len(names)}: {', '.join(names[:-1])} and {names[-1]}"
+            raise GridSampleError(record.where, "inputs", str(len(node.input)), expected)
+        _check_outputs(record, node)
+    if record.error is not None:
+        raise record.error
+    if contract is not None:
+        check_inputs(record, contract)
+
+
+def _check_opset(record: NodeRecord, node: onnx.NodeProto) -> None:
+    oldest = min(spec.OPERATORS[record.operator])
+    is_standard = domain_of(node.domain) == "" and record.dialect.name == "ai.onnx"
+    if is_standard and record.opset < oldest:
+        raise GridSampleError(record.where, "opset", str(record.opset), f"at least {oldest}")
+
+
+def _check_input_count(record: NodeRecord, node: onnx.NodeProto) -> None:
+    for name, value in record.values.items():
+        if not value and name not in record.constants:
+            raise GridSampleError(record.where, name, "missing", "an input")
+    # Some dialects have attributes as inputs.
+    positions = [spelling.position or 1 for spelling in record.dialect.attributes.values()]
+    max_inputs = max([1, *positions]) + 1
+    if len(node.input) > max_inputs:
+        raise GridSampleError(record.where, "inputs", str(len(node.input)), f"at most {max_inputs}")
+
+
+def _check_outputs(record: NodeRecord, node: onnx.NodeProto) -> None:
+    if len(node.output) != 1:
+        raise GridSampleError(record.where, "outputs", str(len(node.output)), "1")
+    if not node.output[0]:
+        raise GridSampleError(record.where, "the output", "without a name", "one that has a name")
+
+
+def _check_types(record: NodeRecord) -> None:
+    allowed_types = spec.newest(record.operator).types
+    for name, types in record.types.items():
+        for type_name in types:
+            found = f"of type {type_name}"
+            if type_name not in allowed_types[name]:
+                expected = f"one of {', '.join(allowed_types[name])}"
+                raise GridSampleError(record.where, name, found, expected)
+            if spec.TYPES[type_name].transport is None:
+                raise GridSampleError(record.where, name, found, f"another type, {_REFUSED}")
+
+
+def _check_affine_grid(record: NodeRecord, theta: Value, size: Value) -> None:
+    constant = record.constants.get("size")
+    numbers = constant.tolist() if constant is not None and constant.ndim == 1 else None
+    validation.check_affine_grid_shapes(record.where, theta.shape, numbers)
+    if not validation.may_match(size.shape, (4,)) and not validation.may_match(size.shape, (5,)):
+        raise GridSampleError(record.where, "size", f"of shape {size.shape}", "4 or 5 numbers")
+
+
+def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:
+    grid_shape = grid.shape
+    if record.dialect.plane_scale:
+        _check_planes(record, X, grid)
+        if grid_shape is not None:
+            grid_shape = (grid_shape[0], *grid_shape[2:], grid_shape[1])
+    validation.check_grid_sample_shapes(record.where, X.shape, grid_shape, record.padding_mode)
+    if X.type is not None and record.mode in spec.MODES:
+        validation.check_mode_and_padding(record.where, str(record.mode), spec.PADDING_MODES[0], X.type)
 
 
 def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:
     """Check the inputs of a sampler whose grid has its coordinates in axis 1."""
     (r,) = record.dialect.axes or (2,)
     if X.shape is not None and len(X.shape) != r + 2:
-        raise GridSampleError(record.where, "X", f"of shape {validation.format_shape(X.shape)}", f"{r + 2} axes")
+        found = f"of shape {validation.format_shape(X.shape)}"
+        raise GridSampleError(record.where, "X", found, f"{r + 2} axes")
     batch = X.shape[0] if X.shape is not None else None
     if grid.shape is not None and not validation.may_match(grid.shape, (batch, r, *[None] * r)):
-        lengths = ", ".join(f"D{axis + 1}_out" for axis in range(r))
         N = batch if isinstance(batch, int) else "N"
-        raise GridSampleError(
-            record.where, "grid", f"of shape {validation.format_shape(grid.shape)}", f"shape ({N}, {r}, {lengths})"
-        )
+        lengths = ", ".join(f"D{axis + 1}_out" for axis in range(r))
+        found = f"of shape {validation.format_shape(grid.shape)}"
+        raise GridSampleError(record.where, "grid", found, f"shape ({N}, {r}, {lengths})")
+
+
+def _check_output_shape(record: NodeRecord, declared: Sequence[validation.Dim]) -> None:
+    """Check that the shape of the output, by the shapes of the inputs, is the ``declared`` one."""
+    for first, second in record.cases:
+        is_grid = record.operator == "AffineGrid"
+        output = _affine_grid_shape(record) if is_grid else _sample_shape(first, second)
+        if output is not None and not validation.may_match(output, declared):
+            found = f"of shape {validation.format_shape(output)}"
+            expected = f"{validation.format_shape(declared)}, as the graph states"
+            raise GridSampleError(record.where, "the output", found, expected)
+
+
+def _affine_grid_shape(record: NodeRecord) -> list[validation.Dim] | None:
+    size = record.constants.get("size")
+    if size is None or size.ndim != 1:
+        return None
+    numbers = size.tolist()
+    return [numbers[0], *numbers[2:], len(numbers) - 2]
+
+
+def _sample_shape(X: Value, grid: Value) -> list[validation.Dim] | None:
+    if X.shape is None and grid.shape is None:
+        return None
+    batch, channels = (X.shape or (None, None))[:2]
+    if grid.shape is not None:
+        return [batch, channels, *grid.shape[1:-1]]
+    return [batch, channels, *[None] * (len(X.shape or ()) - 2)]

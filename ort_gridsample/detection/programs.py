@@ -1,6 +1,9 @@
-"""Programs: how each coordinate of a fused grid is computed, and how the node that it is fused into writes that down.
+"""Programs: how each coordinate of a fused grid is computed, and their encoding.
 
-Every step computes what a node of the graph does, in its order and its type, so that no answer changes.
+The fused node has the encoded programs as an attribute.
+
+Each step of a program computes what a node of the graph computes, in the same order and type. The
+results are therefore the same to the last bit.
 """
 
 from __future__ import annotations
@@ -8,45 +11,69 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-#: The types that programs compute in. Runtimes round arithmetic of halves as they like.
+#: The types that programs compute in. Half precision is missing because runtimes round its
+#: arithmetic differently.
 TYPES = ("float32", "float64")
-#: The most values that a grid is computed from, and the most steps of a program.
-MOST_SOURCES, MOST_STEPS = 6, 16
-#: What a step does to a coordinate x with an operand n: ``x op n``, or ``n op x``.
+#: The maximum number of values that a grid is computed from.
+MAX_SOURCES = 6
+#: The maximum number of steps of a program.
+MAX_STEPS = 16
+#: The operation of a step on a coordinate x with an operand n: ``x op n``, or ``n op x``.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
-#: A step's code is twice the index of its operation, and 1 more where the operand comes first; and this much more where
-#: the operand is the next program that computes one, and no scalar.
+#: Added to a step's code if the operand is the next program that computes one, and not a scalar.
+#: Without it, the code is bits: operation << 1 | operand_first.
 WITH_PROGRAM = 2 * len(OPERATIONS)
-#: A scalar operand: a number, or the name of a value that is one.
+#: A scalar operand: a number, or the name of a value that has one element.
 Scalar = float | str
 
 
 @dataclass(frozen=True)
 class Component:
-    """Where a coordinate is stored."""
+    """Where a coordinate is stored.
 
-    name: str  #: the value that holds it
-    axis: int | None  #: the axis of the value that lists the coordinates; None where the value holds this one only
-    index: int = 0  #: its index on that axis
-    broadcasts: bool = False  #: whether it may be broadcast on the way, such as one batch of it to all
+    Attributes:
+        name: the value that contains it.
+        axis: the axis of that value that lists the coordinates. None: the value contains only this
+            coordinate.
+        index: its index on that axis.
+        broadcasts: whether it may be broadcast on the way to the grid, such as one batch of it to
+            all batches.
+    """
+
+    name: str
+    axis: int | None
+    index: int = 0
+    broadcasts: bool = False
 
 
 @dataclass(frozen=True)
 class Step:
-    """One of :data:`OPERATIONS` with an operand, which comes ``first`` or second."""
+    """One step of a program.
+
+    Attributes:
+        operation: one of :data:`OPERATIONS`.
+        operand: a scalar, or the program that computes the operand.
+        operand_first: whether the operand is the first input of the operation.
+    """
 
     operation: str
     operand: Scalar | Program
-    first: bool
+    operand_first: bool
 
 
 @dataclass(frozen=True)
 class Program:
-    """How one coordinate is computed."""
+    """How one coordinate is computed.
 
-    component: Component  #: where it is read
-    length: int  #: the length of the component's axis; 1 where it has none
-    steps: tuple[Step, ...]  #: what is done to it, in order; the steps of an operand have scalar operands only
+    Attributes:
+        component: where the coordinate is read.
+        length: the length of the component's axis. 1 if it has none.
+        steps: the steps in order. The steps of an operand have scalar operands only.
+    """
+
+    component: Component
+    length: int
+    steps: tuple[Step, ...]
 
     @property
     def operands(self) -> list[Program]:
@@ -55,7 +82,7 @@ class Program:
 
     @property
     def scalars(self) -> Iterator[Scalar]:
-        """Its scalar operands, in order."""
+        """The scalar operands of the program and of its operands, in order."""
         for step in self.steps:
             if isinstance(step.operand, Program):
                 yield from step.operand.scalars
@@ -63,47 +90,80 @@ class Program:
                 yield step.operand
 
 
-def written(programs: Sequence[Program], sources: Sequence[str]) -> list[list[int]]:
-    """The ``programs``, one a coordinate, as rows, and behind them those that compute operands, in order.
+def to_rows(programs: Sequence[Program], sources: Sequence[str]) -> list[list[int]]:
+    """Return programs as rows of integers.
 
-    A row is: source, axis (-1: none), index, length, then the code of each step.
+    Args:
+        programs: one program for each coordinate.
+        sources: the values that the programs read.
+
+    Returns:
+        A row for each program, followed by rows for the programs that compute operands, in order. A
+        row consists of the index of the source, the axis (-1: none), the index on it, its length,
+        and the code of each step.
     """
-    rows, todo = list[list[int]](), list(programs)
-    for program in todo:  # grows while it is walked
-        component, axis = program.component, program.component.axis
-        rows.append([sources.index(component.name), -1 if axis is None else axis, component.index, program.length])
-        for step in program.steps:
-            is_program = isinstance(step.operand, Program)
-            rows[-1].append(2 * OPERATIONS.index(step.operation) + step.first + WITH_PROGRAM * is_program)
-        todo += program.operands
+    rows: list[list[int]] = []
+    pending = list(programs)
+    for program in pending:  # grows during the loop
+        component = program.component
+        axis = -1 if component.axis is None else component.axis
+        codes = [_code(step) for step in program.steps]
+        rows.append([sources.index(component.name), axis, component.index, program.length, *codes])
+        pending += program.operands
     return rows
 
 
-def encoded(rows: Sequence[Sequence[int]], r: int) -> list[int]:
-    """The ``rows`` of :func:`written` for ``r`` coordinates as a node has them: r, then each with its step count."""
-    return [r, *(number for row in rows for number in (*row[:4], len(row) - 4, *row[4:]))]
+def _code(step: Step) -> int:
+    code = OPERATIONS.index(step.operation) << 1 | int(step.operand_first)
+    return code + WITH_PROGRAM if isinstance(step.operand, Program) else code
 
 
-def decoded(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int]:
-    """The rows and r of :func:`encoded`.
+def encode(rows: Sequence[Sequence[int]], r: int) -> list[int]:
+    """Return the attribute for the ``rows`` of :func:`to_rows`.
+
+    It is r, followed by each row with the number of its steps inserted before them.
+
+    ``r`` is the number of coordinates.
+    """
+    numbers = [r]
+    for row in rows:
+        steps = row[4:]
+        numbers += [*row[:4], len(steps), *steps]
+    return numbers
+
+
+def decode(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int]:
+    """Return the rows and the number of coordinates r from the result of :func:`encode`.
 
     Raises:
-        LookupError, TypeError, ValueError: they are not what a session writes for ``n_sources`` values.
+        LookupError, TypeError, ValueError: ``numbers`` are not what a session writes for
+            ``n_sources`` values.
     """
-    r, *rest = numbers
-    rows = []
-    while rest:
-        *head, count = rest[:5]
-        rows.append([*head, *rest[5 : 5 + max(count, 0)]])
-        if len(rows[-1]) != 4 + count:
-            raise ValueError(rest)
-        rest = rest[5 + count :]
-    for number, (source, axis, index, length, *steps) in enumerate(rows):
-        fits = 0 <= source < n_sources <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
-        codes = range(WITH_PROGRAM if number >= r else 2 * WITH_PROGRAM)
-        if not (fits and len(steps) <= MOST_STEPS and {*steps} <= {*codes}):
-            raise ValueError(rows[number])
-    operands = sum(step >= WITH_PROGRAM for row in rows for step in row[4:])
-    if not 0 < r == len(rows) - operands:
+    r, *remaining = numbers
+    rows: list[list[int]] = []
+    while remaining:
+        *head, step_count = remaining[:5]
+        row = [*head, *remaining[5 : 5 + max(step_count, 0)]]
+        if len(row) != 4 + step_count:
+            raise ValueError(remaining)
+        rows.append(row)
+        remaining = remaining[5 + step_count :]
+    for number, row in enumerate(rows):
+        is_operand = number >= r
+        if not _is_valid(row, r, n_sources, is_operand=is_operand):
+            raise ValueError(row)
+    operand_count = sum(code >= WITH_PROGRAM for row in rows for code in row[4:])
+    if not 0 < r == len(rows) - operand_count:
         raise ValueError(f"{len(rows)} programs")
     return rows, r
+
+
+def _is_valid(row: Sequence[int], r: int, n_sources: int, *, is_operand: bool) -> bool:
+    """Whether a row is one of a coordinate's program, or of a program that computes an operand."""
+    source, axis, index, length, *codes = row
+    if not 0 <= source < n_sources <= MAX_SOURCES:
+        return False
+    if not -1 <= axis <= r + 1 or not 0 <= index < length:
+        return False
+    valid_codes = range(WITH_PROGRAM if is_operand else 2 * WITH_PROGRAM)
+    return len(codes) <= MAX_STEPS and set(codes) <= set(valid_codes)

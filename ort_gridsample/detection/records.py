@@ -1,4 +1,4 @@
-"""What is known of a node concerned: the record of it that users read."""
+"""The records of sampling nodes that users read."""
 
 from __future__ import annotations
 
@@ -10,40 +10,47 @@ from typing import TypeVar
 import onnx
 
 from .. import spec
-from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN, AttributeReference, AttributeValue, Dialect
+from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
+from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
 from ..errors import GridSampleError, node_label
 from ..inference.types import Value
 from ..reference.arrays import Array
 
 T = TypeVar("T")
-#: The reason that a record gives where nobody asked onnxruntime.
+#: The reason in a record if onnxruntime was not asked whether it runs the node.
 NOT_ASKED = "onnxruntime was not asked"
 
 
 @dataclass(frozen=True, repr=False)
 class NodeRecord:
-    """What is known of one node concerned, without running it.
+    """The properties of a sampling node that are known without running it.
 
     Attributes:
-        graph: where the node is: "" for the main graph, else the way to its If, Loop or Scan body or its function.
-        name: the node's name, or (in brackets) its output's where it has none.
-        operator: the operator that it stands for, ``GridSample``, ``AffineGrid`` or ``DeformableAttention``.
-        op_type: the node's own.
-        domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already; ``unrolled``
-            where no node says it, but several of basic operators compute it, the last of which has this name.
+        graph: the place of the node: "" for the main graph, else the path to its If, Loop or Scan
+            body or its function.
+        name: the node's name, or (in brackets) that of its output if it has no name.
+        operator: the operator that it computes: ``GridSample``, ``AffineGrid`` or
+            ``DeformableAttention``.
+        op_type: the node's own operator type.
+        domain: the node's domain, "" for ONNX's own. ``ort_gridsample``: the node is patched
+            already. ``unrolled``: the operator is decomposed to several basic nodes, and the last
+            one has this name.
         opset: the version of that domain that the node is written in.
-        dialect: how it is spelled.
-        attributes: the operator's attributes, modes by their names in :data:`ort_gridsample.spec.MODES`, defaults
-            filled in; ``str()`` of what a function passes on is ``@name``. Empty where they cannot be read.
-        cases: what is known of the types and shapes of its inputs, in their order: in a function of each kind of call.
-        values: input name -> the name of its value in the model, "" where it has none.
-        constants: input name -> its value, where the model holds it.
+        dialect: the spelling of the operator.
+        attributes: the operator's attributes with defaults filled in. Modes have their names in
+            :data:`ort_gridsample.spec.MODES`. The ``str()`` of an attribute that a function passes
+            on is ``@name``. Empty if the attributes cannot be read.
+        cases: the types and shapes of its inputs, in their order. In a function, there is a case
+            for each kind of call.
+        values: input name -> the name of its value in the model, "" if it has none.
+        constants: input name -> its value, if the model contains it.
         output: the name of its output in the model.
-        error: what is wrong with the node, as far as it can be seen without running it.
-        reason: why the installed onnxruntime does not run this node by itself, or why that is not known; else empty.
-        fused: the names of the nodes that compute the grid of this GridSample and nothing else, such as an AffineGrid:
-            as a compiled op, the GridSample does what they do. Of deformable attention, which is no node, those of the
-            nodes from the samples to the sum.
+        error: a fault of the node that can be found without running it.
+        reason: why the installed onnxruntime does not run this node by itself, or why this is
+            unknown; else empty.
+        fused: the names of the nodes that compute the grid of this GridSample and nothing else,
+            such as an AffineGrid. The GridSample computes the grid itself if it is a compiled op.
+            For decomposed deformable attention, the names of the nodes from the samples to the sum.
     """
 
     graph: str
@@ -63,13 +70,14 @@ class NodeRecord:
     fused: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{column}: {text}" for column, text in columns(self).items() if text)
-        place = f" in {self.graph}" if self.graph else ""
-        return f"<NodeRecord {said}{f' ({self.reason})' if self.reason else ''}{place}>"
+        cells = ", ".join(f"{column}: {text}" for column, text in columns(self).items() if text)
+        reason = f" ({self.reason})" if self.reason else ""
+        graph = f" in {self.graph}" if self.graph else ""
+        return f"<NodeRecord {cells}{reason}{graph}>"
 
     @property
     def label(self) -> str:
-        """How errors, and the patched model, name the node."""
+        """The name of the node in errors and in the patched model."""
         return f"{self.name} in {self.graph}" if self.graph else self.name
 
     @property
@@ -79,76 +87,95 @@ class NodeRecord:
 
     @property
     def patched(self) -> bool:
-        """Whether the node is one of this package's already."""
+        """Whether the node is an op of this package."""
         return self.dialect.name in (DOMAIN, COMPILED)
 
     @property
     def unrolled(self) -> bool:
-        """Whether it is no node, but a part of the graph that computes what a node of the operator would."""
+        """Whether the operator is decomposed to several basic nodes."""
         return self.dialect.name == DECOMPOSED
 
     @property
     def mode(self) -> AttributeValue | None:
-        """The node's mode, by its name in :data:`ort_gridsample.spec.MODES`; None for AffineGrid."""
+        """The mode, by its name in :data:`ort_gridsample.spec.MODES`.
+
+        None: the node is no GridSample.
+        """
         return self.attributes.get("mode")
 
     @property
     def padding_mode(self) -> AttributeValue | None:
-        """The node's padding mode; None for AffineGrid."""
+        """The padding mode. None: the node is no GridSample."""
         return self.attributes.get("padding_mode")
 
     @property
     def align_corners(self) -> AttributeValue | None:
-        """The node's ``align_corners``."""
+        """The attribute ``align_corners``."""
         return self.attributes.get("align_corners")
 
     @property
     def passes_on(self) -> bool:
-        """Whether the function that the node is in passes one of its attributes on."""
+        """Whether an attribute is one that the caller of the node's function gives."""
         return any(isinstance(value, AttributeReference) for value in self.attributes.values())
 
     @property
     def possible_attributes(self) -> dict[str, str | int]:
-        """The attributes, one that the node's function is given being any that it may be."""
-        spellings = self.dialect.attributes
-        return {
-            name: next(iter(spellings[name].values)) if isinstance(value, AttributeReference) else value
-            for name, value in self.attributes.items()
-        }
+        """The attributes.
+
+        One that the caller of the node's function gives has its first possible value.
+        """
+        attributes = {}
+        for name, value in self.attributes.items():
+            if isinstance(value, AttributeReference):
+                value = next(iter(self.dialect.attributes[name].values))
+            attributes[name] = value
+        return attributes
 
     def bare(self) -> onnx.NodeProto:
-        """Such a node, without inputs and outputs."""
+        """Return a node with these properties, without inputs and outputs."""
         attributes = self.dialect.write(self.possible_attributes)
         return onnx.NodeProto(op_type=self.op_type, domain=self.domain, attribute=attributes)
 
     @property
     def spatial_axes(self) -> tuple[int, ...]:
-        """The numbers of spatial axes that it may sample or make a grid for; empty where unknown."""
+        """The possible numbers of spatial axes. Empty: they are unknown."""
         return _distinct(spatial_axes(self.operator, case) for case in self.cases)
 
     def has_axes_of(self, axes: Collection[int]) -> bool:
-        """Whether its number of spatial axes is one of ``axes`` in each case, also where only its dialect says so."""
-        possible = self.dialect.axes
-        return all(
-            (possible is not None and {*possible} <= {*axes}) if found is None else found in axes
-            for found in (spatial_axes(self.operator, case) for case in self.cases)
-        )
+        """Whether the number of spatial axes is certainly one of ``axes``.
+
+        Its cases tell the number, or else its dialect.
+        """
+        dialect_axes = self.dialect.axes
+        is_by_dialect = dialect_axes is not None and set(dialect_axes) <= set(axes)
+        numbers = [spatial_axes(self.operator, case) for case in self.cases]
+        return all(is_by_dialect if number is None else number in axes for number in numbers)
 
     @cached_property
     def inputs(self) -> dict[str, list[Value]]:
-        """Input name -> what is known of its type and shape: alternatives in a function that is called with several."""
-        each = zip(self.values, zip(*self.cases, strict=True), strict=True)
-        return {name: [value for value in dict.fromkeys(found) if value != Value()] for name, found in each}
+        """Input name -> its type and shape, in a function one for each kind of call.
+
+        Empty: nothing is known.
+        """
+        inputs = {}
+        for name, values in zip(self.values, zip(*self.cases, strict=True), strict=True):
+            inputs[name] = [value for value in dict.fromkeys(values) if value != Value()]
+        return inputs
 
     @cached_property
     def types(self) -> dict[str, tuple[str, ...]]:
-        """Input name -> the element types that it may have, by numpy's names; empty where unknown."""
-        return {name: _distinct(value.type for value in values) for name, values in self.inputs.items()}
+        """Input name -> its possible element types, by the names of numpy.
+
+        Empty: they are unknown.
+        """
+        inputs = self.inputs.items()
+        return {name: _distinct(value.type for value in values) for name, values in inputs}
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Input name -> the numbers of axes that it may have; empty where unknown."""
-        return {name: _distinct(value.rank for value in values) for name, values in self.inputs.items()}
+        """Input name -> its possible ranks. Empty: they are unknown."""
+        inputs = self.inputs.items()
+        return {name: _distinct(value.rank for value in values) for name, values in inputs}
 
     @property
     def native(self) -> bool:
@@ -157,13 +184,17 @@ class NodeRecord:
 
     @property
     def casts(self) -> dict[str, str]:
-        """Input name -> the type that a patch casts it to, for the inputs that no Python-defined op can take."""
-        transport_types = {name: spec.TYPES[types[0]].transport for name, types in self.types.items() if types}
-        return {name: to for name, to in transport_types.items() if to is not None and to != self.types[name][0]}
+        """Input name -> the type that a patch casts it to, if no Python op accepts its type."""
+        casts = {}
+        for name, types in self.types.items():
+            transport = spec.TYPES[types[0]].transport if types else None
+            if transport is not None and transport != types[0]:
+                casts[name] = transport
+        return casts
 
     @property
     def action(self) -> str:
-        """What a patch does to the node, if it selects it."""
+        """What a patch does to the node if the node is selected."""
         if self.patched:
             return "nothing, it is patched"
         if self.error is not None:
@@ -175,52 +206,75 @@ class NodeRecord:
 
 
 class NodeRecords(list[NodeRecord]):
-    """Records that a notebook shows as a table."""
+    """Records that a notebook displays as a table."""
 
     def _repr_html_(self) -> str:
-        from html import escape  # here, as few need it
+        from html import escape  # only notebooks need it
 
-        rows = [{"graph": each.graph, **columns(each), "why not native": each.reason} for each in self]
-        cells = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row.values())}</tr>" for row in rows)
-        heads = "".join(f"<th>{head}</th>" for head in (rows[0] if rows else ["no GridSample and no AffineGrid"]))
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
+        rows = []
+        for record in self:
+            rows.append({"graph": record.graph, **columns(record), "why not native": record.reason})
+        heads = list(rows[0]) if rows else ["no GridSample and no AffineGrid"]
+        head = "".join(f"<th>{column}</th>" for column in heads)
+        body = ""
+        for row in rows:
+            cells = "".join(f"<td>{escape(text)}</td>" for text in row.values())
+            body += f"<tr>{cells}</tr>"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def columns(record: NodeRecord) -> dict[str, str]:
-    """What ``inspect`` says of a node, column by column."""
+    """Return the row of a node in the table that ``inspect`` prints, by columns."""
     domain = f"{record.domain}::" if record.domain else ""
-    mode, padding, align = (str(record.attributes.get(name, "")) for name in ("mode", "padding_mode", "align_corners"))
-    known = ((f"{v.type or '?'} {'?' if v.rank is None else v.rank}-D" for v in vs) for vs in record.inputs.values())
     return {
         "node": record.name,
         "operator": f"{domain}{record.op_type}-{record.opset}",
-        "mode": mode,
-        "padding": padding,
-        "align": align,
-        "inputs": ", ".join(" | ".join(each) or "?" for each in known),
+        "mode": str(record.attributes.get("mode", "")),
+        "padding": str(record.attributes.get("padding_mode", "")),
+        "align": str(record.attributes.get("align_corners", "")),
+        "inputs": ", ".join(_described(values) for values in record.inputs.values()),
         "native": "yes" if record.native else "no",
         "a patch": record.action,
     }
 
 
+def _described(values: Sequence[Value]) -> str:
+    """Return the types and ranks of an input as text."""
+    texts = []
+    for value in values:
+        rank = "?" if value.rank is None else value.rank
+        texts.append(f"{value.type or '?'} {rank}-D")
+    return " | ".join(texts) or "?"
+
+
 def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
-    """The number of spatial axes that a node's inputs have: X and grid, or theta and size."""
-    if operator == ATTENTION and len(case) == len(spec.newest(ATTENTION).types):
-        return _length(case[1].shape, 1, 1)
+    """Return the number of spatial axes of a node by its inputs. None: it is unknown."""
     if operator == ATTENTION:
-        return 2  # of other packages' nodes
+        is_of_this_package = len(case) == len(spec.newest(ATTENTION).types)
+        if not is_of_this_package:
+            return 2
+        row_length = _length(case[1].shape, 1)  # levels are (L, 1 + r)
+        return None if row_length is None else row_length - 1
     first, second = (value.shape for value in case)
     if operator == "AffineGrid":
-        found = [_length(first, 1, 0), _length(first, 2, 1), _length(second, 0, 2)]
-    else:
-        found = [len(shape) - 2 for shape in (first, second) if shape is not None]
-    return next((axes for axes in found if axes is not None), None)
+        rows = _length(first, 1)  # theta is (N, r, r + 1)
+        if rows is not None:
+            return rows
+        row_length = _length(first, 2)
+        if row_length is not None:
+            return row_length - 1
+        size_length = _length(second, 0)  # size is N, C and r lengths
+        return None if size_length is None else size_length - 2
+    shape = second if first is None else first
+    return None if shape is None else len(shape) - 2
 
 
-def _length(shape: Sequence[int | str | None] | None, axis: int, less: int) -> int | None:
-    """The length of an axis of ``shape``, ``less`` so many, where it is known."""
-    length = shape[axis] if shape is not None and len(shape) > axis else None
-    return length - less if isinstance(length, int) else None
+def _length(shape: Sequence[int | str | None] | None, axis: int) -> int | None:
+    """Return the length of an axis of ``shape``. None: it is unknown."""
+    if shape is None or len(shape) <= axis:
+        return None
+    length = shape[axis]
+    return length if isinstance(length, int) else None
 
 
 def _distinct(values: Iterable[T | None]) -> tuple[T, ...]:

@@ -1,59 +1,42 @@
-"""The part of a model that leads to the nodes concerned, as one small graph that types can be inferred in.
+"""The backward slice of a model: the part that leads to the sampling nodes, as one small graph.
 
-In it, calls of model-local functions are replaced by what they call, weights by inputs of their types, and the nodes
-concerned, however they are spelled, by calls of functions that stand for their operators. Every value has a name of its
-own, whichever names hide one another in the model.
+Type inference runs on the slice. In it, model-local functions are inlined, weights are inputs of
+their types, and sampling nodes are calls of :mod:`.stand_ins`. Every value has a unique name, even
+if names in the model hide each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import onnx
-from onnx import defs, helper, parser
+from onnx import helper
 
 from .. import spec
 from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
 from ..graph.element_types import elem_type
-from ..graph.scope import TENSORS, Key, Scope, domain_of, function_key, scopes, subgraphs
+from ..graph.scope import TENSORS, Key, Scope, domain_of, function_key, scopes
+from .node_versions import nodes_in_opset
+from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
-#: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
+#: Tensors up to this size may be shapes, whose values inference needs. Larger ones are weights.
 SMALL_BYTES = 1 << 12
-
-_FLOATS, _EXTERNAL = tuple(map(elem_type, spec.FLOATS)), onnx.TensorProto.EXTERNAL
-#: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
-MOST_NODES, DEEPEST = 1 << 16, 30
-#: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
-STAND_IN = "ort_gridsample.inference.backward_slice"
-#: The oldest opset of a slice: before it, onnx infers no rank behind a Reshape to a computed shape.
+#: The maximum number of nodes of inlined functions.
+MAX_NODES = 1 << 16
+#: The maximum depth of graphs in graphs. protobuf does not parse much deeper ones.
+MAX_DEPTH = 30
+#: The oldest opset of a slice. In older ones, onnx infers no rank behind a Reshape to a computed
+#: shape.
 RANKS_OF_RESHAPES = 14
-#: Operators that have had an input since opset 13 for what was an attribute before: the attribute's name.
-_ATTRIBUTE_OF_13 = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Unsqueeze": "axes"}
 
-_STAND_INS = [
-    parser.parse_function(
-        f'<domain: "{STAND_IN}", opset_import: ["": {max(versions)}]> {op} ({names}) => (Y) {{ Y = {op} ({names}) }}'
-    )
-    for op, versions in spec.OPERATORS.items()
-    for names in [", ".join(versions[max(versions)].types)]
-]
-#: The stand-ins for samplers whose grids are planes: the number of spatial axes -> the name of the function.
-_PLANAR = {axes: f"GridSample of {axes} planes" for axes in (2, 3)}
-for _axes, _name in _PLANAR.items():
-    _perm = [0, *range(2, _axes + 2), 1]
-    _STAND_INS.append(
-        parser.parse_function(
-            f'<domain: "{STAND_IN}", opset_import: ["": {max(spec.OPERATORS["GridSample"])}]> planar (X, grid) => (Y)'
-            f" {{ G = Transpose <perm = {_perm}> (grid) Y = GridSample (X, G) }}"
-        )
-    )
-    _STAND_INS[-1].name = _name
-
+_FLOATS = tuple(map(elem_type, spec.FLOATS))
+_EXTERNAL = onnx.TensorProto.EXTERNAL
 
 #: Names of values, by the id of their scope.
 Values = Mapping[int, Collection[str]]
@@ -61,288 +44,455 @@ Values = Mapping[int, Collection[str]]
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A scope as one chain of calls comes to it."""
+    """A scope in one chain of calls.
+
+    Attributes:
+        scope: the scope.
+        prefix: the beginning of the names of its values in the slice. It is unique, and empty for
+            the main graph.
+        parent: the instance of the scope around it.
+        given: the attributes that the call gives to the function.
+        aliases: for the function's inputs and outputs, the names of the caller's values in the
+            slice.
+        calls: the number of calls in the chain.
+        depth: the number of graphs around it.
+    """
 
     scope: Scope
-    #: What the names of its values begin with in the slice, as no others do; empty for the main graph.
     prefix: str = ""
-    around: Instance | None = None  #: the instance of the scope around it
-    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)  #: the function's attributes in this call
-    #: The function's inputs and outputs -> what its caller's values are called in the slice.
+    parent: Instance | None = None
+    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
-    calls: int = 0  #: how many calls led to it
-    depth: int = 0  #: how many graphs it is in
+    calls: int = 0
+    depth: int = 0
 
-    def name(self, name: str) -> str:
-        """What the value that is called ``name`` here is called in the slice; empty where there is none."""
+    def name_in_slice(self, name: str) -> str:
+        """Return the name in the slice of the value ``name`` of this scope.
+
+        Empty if ``name`` is empty.
+        """
         if not self.prefix:
             return name
         home = self.scope.home(name)
         if home is None:
             return name and f"undefined {name}"
-        at = self
-        while at.scope is not home:
-            assert at.around is not None  # as ``home`` is around
-            at = at.around
-        return at.aliases.get(name, at.prefix + name)
+        instance = self
+        while instance.scope is not home:
+            assert instance.parent is not None  # ``home`` is a scope around this one
+            instance = instance.parent
+        return instance.aliases.get(name, instance.prefix + name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node in an instance of its scope.
+
+    Attributes:
+        instance: the instance.
+        index: the position of the node.
+        inputs: the names of its inputs in the slice.
+        outputs: the names of its outputs in the slice.
+        callee: the function that it calls.
+        dialect: the dialect of a sampling node.
+        may_hold_tensors: whether its attributes may be tensors.
+    """
+
+    instance: Instance
+    index: int
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    callee: Scope | None
+    dialect: Dialect | None
+    may_hold_tensors: bool
+
+    @property
+    def proto(self) -> onnx.NodeProto:
+        return self.instance.scope.nodes[self.index]
+
+    @property
+    def bodies(self) -> Sequence[Scope]:
+        """The scopes of the graphs that it holds."""
+        return self.instance.scope.bodies.get(self.index, ())
+
+    @property
+    def opset(self) -> int:
+        return self.instance.scope.opsets.get("", 0)
 
 
 class BackwardSlice:
-    """The backward slice of ``model``, whose scopes are ``found``; it leads to ``values`` as well.
+    """The backward slice of a model.
+
+    Args:
+        model: the model.
+        found: its scopes.
+        values: values that the slice includes in addition to the inputs of the sampling nodes.
 
     Attributes:
-        model: the slice itself.
-        instances: the id of a scope -> its instances.
-        sampled: the values that the nodes concerned read.
-        ranks: the ranks that the model declares for its values, which no run is held to, by their names in the slice.
+        model: the slice as a model.
+        instances: the instances of each scope by its id.
+        requested: the names in the slice of the inputs of sampling nodes and of ``values``.
+        ranks: the ranks that the model declares for its values, by their names in the slice. A run
+            need not have them.
     """
 
-    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], values: Values | None = None) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        found: Sequence[Scope],
+        values: Values | None = None,
+    ) -> None:
         self.instances: dict[int, list[Instance]] = {}
-        self.sampled: dict[str, None] = {}
+        self.requested: dict[str, None] = {}
         self.ranks: dict[str, int] = {}
-        self._functions = {function_key(s.container): s for s in found if s.container is s.function}
+        main = found[0]
+        self._functions: dict[Key, Scope] = {}
+        for scope in found:
+            if scope.function is not None and scope.container is scope.function:
+                self._functions[function_key(scope.function)] = scope
         self._values = values or {}
-        self._leading = _leading(found, self._functions, self._values)
-        self._opsets = found[0].opsets
-        self._wanted: set[str] = set()
-        self._left, self._count, self._apart = MOST_NODES, 0, " "
-        while len(found) > 1 and any(self._apart in name for name in found[0].definitions):
-            self._apart += " "
-
-        imports = {domain: version for scope in reversed(found) for domain, version in scope.opsets.items()}
+        self._relevant_scopes = _relevant_scopes(found, self._functions, self._values)
+        self._needed: set[str] = set()
+        self._nodes_left = MAX_NODES
+        self._instance_count = 0
+        self._separator = _unique_separator(main) if len(found) > 1 else " "
+        self._opsets = main.opsets
         if 0 < self._opsets.get("", 0) < RANKS_OF_RESHAPES:
             self._opsets = {**self._opsets, "": RANKS_OF_RESHAPES}
+        imports: dict[str, int] = {}
+        for scope in reversed(found):
+            imports |= scope.opsets
         imports |= {STAND_IN: 1, **self._opsets}
-        entries = [helper.make_opsetid(*entry) for entry in imports.items()]
-        version = max(8, model.ir_version)
-        self.model = onnx.ModelProto(ir_version=version, opset_import=entries, functions=_STAND_INS)
+        self.model = onnx.ModelProto(
+            ir_version=max(8, model.ir_version),
+            opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
+            functions=STAND_INS,
+        )
         graph = self.model.graph
         graph.name = "slice"
-        graph.node.extend(self._nodes(self._instance(found[0])))
-        for instance in (i for instances in self.instances.values() for i in instances):
-            self._declare(instance, graph)
+        graph.node.extend(self._sliced_nodes(self._add_instance(Instance(main))))
+        for instance in chain.from_iterable(self.instances.values()):
+            self._declare_values(instance, graph)
+            self._add_initializers(instance, graph)
 
     @property
     def is_nested(self) -> bool:
-        """Whether nodes of it hold graphs."""
-        return any(instance.depth for instances in self.instances.values() for instance in instances)
+        """Whether nodes of the slice hold graphs."""
+        instances = chain.from_iterable(self.instances.values())
+        return any(instance.depth > 0 for instance in instances)
 
-    def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
-        """Let the slice say what the types of these of its values are."""
+    def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
+        """Declare the types of values in the slice, by their names in it."""
         for scope in scopes(self.model):
-            for value in scope.container.output if isinstance(scope.container, onnx.GraphProto) else ():
-                if value.name in types:
-                    value.type.CopyFrom(types[value.name])
-        self.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in types)
+            if isinstance(scope.container, onnx.GraphProto):
+                for value in scope.container.output:
+                    if value.name in types:
+                        value.type.CopyFrom(types[value.name])
+        for name, type_proto in types.items():
+            self.model.graph.value_info.append(onnx.ValueInfoProto(name=name, type=type_proto))
 
-    def _instance(self, scope: Scope, **what: object) -> Instance:
-        prefix = f"{self._count}{self._apart}" if self._count else ""
-        instance = Instance(scope, prefix, **what)  # type: ignore[arg-type]
-        self._count += 1
-        self.instances.setdefault(id(scope), []).append(instance)
+    def _add_instance(self, instance: Instance) -> Instance:
+        """Return ``instance`` with a prefix, as one of its scope."""
+        if self._instance_count > 0:
+            instance = replace(instance, prefix=f"{self._instance_count}{self._separator}")
+        self._instance_count += 1
+        self.instances.setdefault(id(instance.scope), []).append(instance)
         return instance
 
-    def _nodes(self, instance: Instance) -> list[onnx.NodeProto]:
-        """The nodes of ``instance``, and of what it calls, that lead to a node concerned."""
-        last_first, op_types = [], operator_types()
-        running = [self._enter(instance)]
-        while running:  # no recursion, however long the chain of calls
-            here, positions, with_tensors = running[-1]
-            scope = here.scope
-            for index in positions:
-                node, inputs, outputs = scope.nodes[index], scope.inputs[index], scope.outputs[index]
-                if here.prefix:
-                    inputs, outputs = tuple(map(here.name, inputs)), tuple(map(here.name, outputs))
-                callee = self._functions.get(function_key(node)) if self._functions else None
-                bodies = scope.bodies.get(index, ())
-                is_spelled = callee is None and scope.op_types[index] in op_types
-                dialect = dialect_of(node, {}) if is_spelled else None
-                if dialect is not None:
-                    last_first.append(helper.make_node(_stand_in(dialect), inputs[:2], outputs[:1], domain=STAND_IN))
-                    read = inputs if dialect.operator == ATTENTION else inputs[:2]
-                    self._want([name for name in read if name])
-                    continue
-                inner = bodies if callee is None else [callee]
-                if self._wanted.isdisjoint(outputs) and not any(id(each) in self._leading for each in inner):
-                    continue
-                self._left -= 0 if callee is None else len(callee.container.node)
-                # No call is followed where functions call one another in a circle, nor without end.
-                if callee is not None and self._left >= 0 and here.calls < len(self._functions):
-                    called, passed = self._call(here, node, callee, outputs)
-                    last_first += passed
-                    running.append(self._enter(called))
-                    break
-                tensors = (each.t for each in node.attribute) if index in with_tensors else ()
-                is_large = node.ByteSize() > SMALL_BYTES or any(t.data_location == _EXTERNAL for t in tensors)
-                if bodies or here.prefix or is_large or domain_of(node.domain) != node.domain:
-                    last_first += self._bare(here, index, inputs, outputs)
-                else:
-                    self._wanted.update(inputs)
-                    last_first += self._in_opset(scope.opsets.get("", 0), node)
+    def _sliced_nodes(self, instance: Instance) -> list[onnx.NodeProto]:
+        """Return the nodes of ``instance`` that lead to a sampling node or a requested value.
+
+        Functions are inlined. The nodes are visited last first, so that the readers of a value are
+        visited before its maker. Whether a call is inlined depends on its readers, and so inlining
+        and slicing cannot be two passes.
+        """
+        last_first: list[onnx.NodeProto] = []
+        # One iterator for each call of the current chain. There is no recursion: a chain may be
+        # long.
+        frames = [self._needed_nodes(instance)]
+        while frames:
+            node = next(frames[-1], None)
+            if node is None:
+                frames.pop()
+            elif node.dialect is not None:
+                last_first.append(self._stand_in_call(node, node.dialect))
+            elif node.callee is not None and self._may_inline(node, node.callee):
+                called, identities = self._inlined_call(node, node.callee)
+                last_first += identities
+                frames.append(self._needed_nodes(called))
             else:
-                running.pop()
+                last_first += self._copied(node)
         return last_first[::-1]
 
-    def _enter(self, instance: Instance) -> tuple[Instance, Iterator[int], set[int]]:
-        """``instance``, the positions of its nodes, the last first, and of those that may hold tensors."""
-        self._want([instance.name(name) for name in self._values.get(id(instance.scope), ())])
-        return instance, iter(range(len(instance.scope.nodes) - 1, -1, -1)), set(instance.scope.holders(TENSORS))
+    def _needed_nodes(self, instance: Instance) -> Iterator[_Node]:
+        """Yield the nodes of ``instance`` that the slice needs, last first.
 
-    def _want(self, names: Sequence[str]) -> None:
-        """Let the slice lead to these values, which are asked for."""
-        self._wanted.update(names)
-        self.sampled.update(dict.fromkeys(names))
+        They are the sampling nodes, nodes that lead to one or to a requested value, and nodes with
+        an output that is needed when the iterator reaches them.
+        """
+        scope = instance.scope
+        self._request([instance.name_in_slice(name) for name in self._values.get(id(scope), ())])
+        tensor_holders = set(scope.holders(TENSORS))
+        op_types = operator_types()
+        for index in range(len(scope.nodes) - 1, -1, -1):
+            proto = scope.nodes[index]
+            inputs: Sequence[str] = scope.inputs[index]
+            outputs: Sequence[str] = scope.outputs[index]
+            if instance.prefix:
+                inputs = [instance.name_in_slice(name) for name in inputs]
+                outputs = [instance.name_in_slice(name) for name in outputs]
+            callee = self._functions.get(function_key(proto)) if self._functions else None
+            dialect = None
+            if callee is None and scope.op_types[index] in op_types:
+                dialect = dialect_of(proto, {})
+            inner = scope.bodies.get(index, ()) if callee is None else (callee,)
+            if (
+                dialect is not None
+                or not self._needed.isdisjoint(outputs)
+                or any(id(body) in self._relevant_scopes for body in inner)
+            ):
+                holds_tensors = index in tensor_holders
+                yield _Node(instance, index, inputs, outputs, callee, dialect, holds_tensors)
 
-    def _call(
-        self, here: Instance, node: onnx.NodeProto, callee: Scope, outputs: Sequence[str]
-    ) -> tuple[Instance, list[onnx.NodeProto]]:
-        """What ``node`` calls, and nodes for the outputs of the function that have another name in it already."""
+    def _request(self, names: Sequence[str]) -> None:
+        self._needed.update(names)
+        self.requested.update(dict.fromkeys(names))
+
+    def _stand_in_call(self, node: _Node, dialect: Dialect) -> onnx.NodeProto:
+        """Return the node that represents a sampling node, and request what that reads."""
+        X_and_grid = node.inputs[:2]
+        read = node.inputs if dialect.operator == ATTENTION else X_and_grid
+        self._request([name for name in read if name])
+        function = stand_in_name(dialect)
+        return helper.make_node(function, X_and_grid, node.outputs[:1], domain=STAND_IN)
+
+    def _may_inline(self, node: _Node, callee: Scope) -> bool:
+        """Whether a call may be inlined. Its nodes count from now on, even if not.
+
+        No call is inlined in a circle of functions that call each other, or after :data:`MAX_NODES`
+        nodes.
+        """
+        self._nodes_left -= len(callee.container.node)
+        return self._nodes_left >= 0 and node.instance.calls < len(self._functions)
+
+    def _inlined_call(self, node: _Node, callee: Scope) -> tuple[Instance, list[onnx.NodeProto]]:
+        """Return the instance of the function that ``node`` calls, and nodes for its outputs.
+
+        An output needs an Identity node if the function's value already has another name in the
+        slice: it is an input of the function, or an output twice.
+        """
+        caller = node.instance
         function = callee.container
         assert isinstance(function, onnx.FunctionProto)
         aliases = dict.fromkeys(function.input, "")
-        aliases |= {name: here.name(given) for name, given in zip(function.input, node.input, strict=False)}
-        passed = []
-        for name, output in zip(function.output, outputs, strict=False):
-            if name in aliases and output:
-                passed.append(helper.make_node("Identity", [aliases[name]], [output]))
-                self._wanted.add(aliases[name])
-            elif output:
+        aliases.update(zip(function.input, node.inputs, strict=False))
+        identities = []
+        for name, output in zip(function.output, node.outputs, strict=False):
+            if not output:
+                continue
+            if name in aliases:
+                identities.append(helper.make_node("Identity", [aliases[name]], [output]))
+                self._needed.add(aliases[name])
+            else:
                 aliases[name] = output
-        given = {a.name: a for a in (*function.attribute_proto, *_bound(node, here.given))}
-        return self._instance(callee, given=given, aliases=aliases, calls=here.calls + 1, depth=here.depth), passed
+        given = {attribute.name: attribute for attribute in function.attribute_proto}
+        given |= {attribute.name: attribute for attribute in _bound(node.proto, caller.given)}
+        instance = Instance(
+            callee,
+            given=given,
+            aliases=aliases,
+            calls=caller.calls + 1,
+            depth=caller.depth,
+        )
+        return self._add_instance(instance), identities
 
-    def _bare(self, here: Instance, at: int, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[onnx.NodeProto]:
-        """The node at this position without weights, or what stands in its place."""
-        node, bodies = here.scope.nodes[at], here.scope.bodies.get(at, ())
-        if bodies and here.depth == DEEPEST:
-            return
-        bare = onnx.NodeProto(op_type=node.op_type, domain=domain_of(node.domain), overload=node.overload)
-        bare.input.extend(inputs)
-        bare.output.extend(outputs)
-        self._wanted.update(inputs)
-        for attribute in _bound(node, here.given):
-            large = attribute.ByteSize() > SMALL_BYTES or attribute.t.data_location == _EXTERNAL
-            if large and (bare.op_type, bare.domain) == ("Constant", ""):
-                self.model.graph.input.add(name=outputs[0], type=_constant_type(attribute))
-                return
-            bare.attribute.append(_without_data(attribute) if large else attribute)
-        graphs = (self._body(here, body) for body in bodies)
-        for attribute in node.attribute:
+    def _copied(self, node: _Node) -> Sequence[onnx.NodeProto]:
+        """Return nodes of the slice for ``node``, last first, without weights."""
+        proto = node.proto
+        is_large = proto.ByteSize() > SMALL_BYTES
+        if not is_large and node.may_hold_tensors:
+            is_large = any(attribute.t.data_location == _EXTERNAL for attribute in proto.attribute)
+        is_same = not node.instance.prefix and domain_of(proto.domain) == proto.domain
+        if is_same and not is_large and not node.bodies:
+            self._needed.update(node.inputs)
+            return self._in_opset(node.opset, proto)
+        return self._rewritten(node)
+
+    def _rewritten(self, node: _Node) -> Sequence[onnx.NodeProto]:
+        """Return nodes of the slice for ``node``, last first.
+
+        They have the names of the slice, slices of the graphs, and no weights.
+        """
+        if node.bodies and node.instance.depth == MAX_DEPTH:
+            return []
+        proto = node.proto
+        written = onnx.NodeProto(
+            op_type=proto.op_type,
+            domain=domain_of(proto.domain),
+            overload=proto.overload,
+        )
+        written.input.extend(node.inputs)
+        written.output.extend(node.outputs)
+        self._needed.update(node.inputs)
+        for attribute in _bound(proto, node.instance.given):
+            is_external = attribute.t.data_location == _EXTERNAL
+            if attribute.ByteSize() <= SMALL_BYTES and not is_external:
+                written.attribute.append(attribute)
+            elif (written.op_type, written.domain) == ("Constant", ""):
+                self.model.graph.input.add(name=node.outputs[0], type=_constant_type(attribute))
+                return []
+            else:
+                written.attribute.append(_without_data(attribute))
+        self._add_graphs(written, node)
+        return self._in_opset(node.opset, written)
+
+    def _add_graphs(self, written: onnx.NodeProto, node: _Node) -> None:
+        """Add the slices of the graphs of ``node`` to ``written``."""
+        bodies = iter(node.bodies)
+        for attribute in node.proto.attribute:
             if attribute.HasField("g") or attribute.graphs:
-                held = bare.attribute.add(name=attribute.name, type=attribute.type)
+                sliced = written.attribute.add(name=attribute.name, type=attribute.type)
                 if attribute.HasField("g"):
-                    held.g.CopyFrom(next(graphs))
-                held.graphs.extend(next(graphs) for _ in attribute.graphs)
-        yield from self._in_opset(here.scope.opsets.get("", 0), bare)
+                    sliced.g.CopyFrom(self._sliced_body(node.instance, next(bodies)))
+                for _ in attribute.graphs:
+                    sliced.graphs.append(self._sliced_body(node.instance, next(bodies)))
 
-    def _body(self, here: Instance, scope: Scope) -> onnx.GraphProto:
-        body = self._instance(scope, around=here, given=here.given, calls=here.calls, depth=here.depth + 1)
+    def _sliced_body(self, parent: Instance, scope: Scope) -> onnx.GraphProto:
+        body = Instance(
+            scope,
+            parent=parent,
+            given=parent.given,
+            calls=parent.calls,
+            depth=parent.depth + 1,
+        )
+        instance = self._add_instance(body)
         graph = onnx.GraphProto(name="body")
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.output:
-            self._add_guess(graph.output, value, body.name(value.name))
-        self._wanted.update(value.name for value in graph.output)
-        graph.node.extend(self._nodes(body))
+            self._add_without_shape(graph.output, value, instance.name_in_slice(value.name))
+        self._needed.update(value.name for value in graph.output)
+        graph.node.extend(self._sliced_nodes(instance))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
-                self._add_guess(graph.input, value, body.name(value.name))
+                self._add_without_shape(graph.input, value, instance.name_in_slice(value.name))
         return graph
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Nodes for ``node``, last first, in the slice's opset.
+        """Return nodes in the slice's opset for a node of ``opset``, last first.
 
-        Where that has another operator, they are a call of a function of the one node.
+        If there are none, return a call of a function that consists of the node.
         """
-        here = self._opsets.get("", 0)
-        is_same = node.domain or _since(node.op_type, opset) == _since(node.op_type, here)
-        if is_same or any(True for _ in subgraphs(node)):  # If, Loop and Scan differ in the types that they allow
-            return [node]
-        if _is_read_alike(node, opset, here):
-            return [node]
-        if opset < 13 <= here and node.op_type in _ATTRIBUTE_OF_13:
-            return _with_input(node, _ATTRIBUTE_OF_13[node.op_type])
-        inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
-        name, imports = f"node {len(self.model.functions)}", [helper.make_opsetid("", opset)]
-        function = helper.make_function(STAND_IN, name, inputs, outputs, [node], imports)
-        self.model.functions.append(function)
-        return [helper.make_node(function.name, inputs, outputs, domain=STAND_IN)]
+        nodes = nodes_in_opset(node, opset, self._opsets.get("", 0))
+        if nodes is not None:
+            return nodes
+        inputs = [name for name in dict.fromkeys(node.input) if name]
+        outputs = [name for name in dict.fromkeys(node.output) if name]
+        name = f"node {len(self.model.functions)}"
+        imports = [helper.make_opsetid("", opset)]
+        self.model.functions.append(
+            helper.make_function(STAND_IN, name, inputs, outputs, [node], imports),
+        )
+        return [helper.make_node(name, inputs, outputs, domain=STAND_IN)]
 
-    def _add_guess(self, values: Any, value: onnx.ValueInfoProto, name: str) -> None:
-        """Add ``value`` under this ``name`` to ``values``, a field of a graph, without its shape.
+    def _declare_values(self, instance: Instance, graph: onnx.GraphProto) -> None:
+        """Add the types that the model declares for values of ``instance``."""
+        scope = instance.scope
+        container = scope.container
+        for value in container.value_info:
+            name = instance.name_in_slice(value.name)
+            if name in self._needed and value.name in scope.definitions:
+                self._add_without_shape(graph.value_info, value, name)
+        if scope.parent is not None or isinstance(container, onnx.FunctionProto):
+            return
+        for value in container.output:
+            name = instance.name_in_slice(value.name)
+            self._add_without_shape(graph.value_info, value, name)
+        for value in container.input:
+            name = instance.name_in_slice(value.name)
+            if scope.definitions[value.name] is None and name in self._needed:
+                _add(graph.input, value, name)
 
-        onnxruntime holds no run to the shape, which may be left over from another model.
+    def _add_without_shape(self, values: Any, value: onnx.ValueInfoProto, name: str) -> None:
+        """Add ``value`` without its shape to a field of a graph.
+
+        onnxruntime does not require that a run has this shape, which may come from another model.
         """
         tensor = _add(values, value, name).type.tensor_type
         if tensor.HasField("shape"):
             self.ranks[name] = len(tensor.shape.dim)
             tensor.ClearField("shape")
 
-    def _declare(self, instance: Instance, graph: onnx.GraphProto) -> None:
-        """Put what the model says of the values of ``instance`` into ``graph``, and its initializers."""
-        scope, container = instance.scope, instance.scope.container
-        for value in container.value_info:
-            name = instance.name(value.name)
-            if name in self._wanted and value.name in scope.definitions:
-                self._add_guess(graph.value_info, value, name)
+    def _add_initializers(self, instance: Instance, graph: onnx.GraphProto) -> None:
+        """Add the initializers of ``instance`` that are needed, weights as inputs."""
+        scope = instance.scope
+        container = scope.container
         if isinstance(container, onnx.FunctionProto):
             return
-        if scope.parent is None:
-            for value in container.output:
-                self._add_guess(graph.value_info, value, instance.name(value.name))
-            for value in container.input:
-                if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
-                    _add(graph.input, value, instance.name(value.name))
         for tensor in container.initializer:
-            name, dims = instance.name(tensor.name), tensor.dims[:]
-            if name not in self._wanted or scope.definitions[tensor.name] is None:
+            name = instance.name_in_slice(tensor.name)
+            if name not in self._needed or scope.definitions[tensor.name] is None:
                 continue
-            # No inference reads the numbers of a matrix of floats.
-            is_weight = len(dims) > 1 and tensor.data_type in _FLOATS
-            if is_weight or tensor.ByteSize() > SMALL_BYTES or tensor.data_location == _EXTERNAL:
-                graph.input.add(name=name, type=_weight_type(tensor.data_type, *dims))
+            if _is_weight(tensor):
+                graph.input.add(name=name, type=_weight_type(tensor.data_type, *tensor.dims))
             else:
                 graph.initializer.append(tensor)
                 if instance.prefix:
                     graph.initializer[-1].name = name
         for sparse in container.sparse_initializer:
-            name = instance.name(sparse.values.name)
-            if name in self._wanted:
-                graph.input.add(name=name, type=_weight_type(sparse.values.data_type, *sparse.dims))
+            name = instance.name_in_slice(sparse.values.name)
+            if name in self._needed:
+                weight_type = _weight_type(sparse.values.data_type, *sparse.dims)
+                graph.input.add(name=name, type=weight_type)
 
 
-def _stand_in(dialect: Dialect) -> str:
-    """The name of the function that stands for a node of ``dialect``."""
-    return _PLANAR[dialect.axes[0]] if dialect.plane_scale and dialect.axes else dialect.operator
+def _unique_separator(main: Scope) -> str:
+    """Return spaces that are in no name of the main graph, for the prefixes of all other names."""
+    separator = " "
+    while any(separator in name for name in main.definitions):
+        separator += " "
+    return separator
 
 
-def _leading(found: Sequence[Scope], functions: Mapping[Key, Scope], values: Collection[int]) -> set[int]:
-    """The ids of the scopes that hold a node concerned or one of ``values``, or a graph or a call that leads to one."""
-    leading, op_types = set[int](), operator_types()
+def _relevant_scopes(
+    found: Sequence[Scope],
+    functions: Mapping[Key, Scope],
+    values: Collection[int],
+) -> set[int]:
+    """Return the ids of the scopes that lead to a sampling node, or to a scope in ``values``.
+
+    They contain it themselves, in a graph of a node, or in a function that they call.
+    """
+    op_types = operator_types()
     pending = [scope for scope in found if id(scope) in values]
-    holders: dict[int, list[Scope]] = {}
+    users: dict[int, list[Scope]] = {}
     for scope in found:
         if scope.parent is not None:
-            holders.setdefault(id(scope), []).append(scope.parent)
+            users.setdefault(id(scope), []).append(scope.parent)
         for node, op_type in zip(scope.nodes, scope.op_types, strict=True):
             callee = functions.get(function_key(node)) if functions else None
             if callee is not None:
-                holders.setdefault(id(callee), []).append(scope)
+                users.setdefault(id(callee), []).append(scope)
             elif op_type in op_types and dialect_of(node, {}) is not None:
                 pending.append(scope)
+    relevant = set[int]()
     while pending:
         scope = pending.pop()
-        if id(scope) not in leading:
-            leading.add(id(scope))
-            pending += holders.get(id(scope), [])
-    return leading
+        if id(scope) not in relevant:
+            relevant.add(id(scope))
+            pending += users.get(id(scope), [])
+    return relevant
 
 
-def _bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
-    """The attributes of ``node`` but graphs, what its function passes on being what is ``given`` to that."""
+def _bound(
+    node: onnx.NodeProto,
+    given: Mapping[str, onnx.AttributeProto],
+) -> Iterator[onnx.AttributeProto]:
+    """Yield the attributes of ``node`` except graphs.
+
+    References to attributes of its function are replaced by those ``given`` to the function.
+    """
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
-            if not (attribute.HasField("g") or attribute.graphs):
+            if not attribute.HasField("g") and not attribute.graphs:
                 yield attribute
         elif attribute.ref_attr_name in given:
             bound = onnx.AttributeProto()
@@ -351,29 +501,40 @@ def _bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> It
             yield bound
 
 
+def _is_weight(tensor: onnx.TensorProto) -> bool:
+    """Whether inference does not need the values of a tensor. It needs no matrices of floats."""
+    if len(tensor.dims) > 1 and tensor.data_type in _FLOATS:
+        return True
+    return tensor.ByteSize() > SMALL_BYTES or tensor.data_location == _EXTERNAL
+
+
 def _without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    """A large attribute with the type of its tensor, where it has one, in the place of its value."""
+    """Return a large attribute without its value, but with the type of a tensor."""
     bare = onnx.AttributeProto(name=attribute.name, type=attribute.type)
     if attribute.HasField("t"):
-        bare.t.data_type, bare.t.data_location = attribute.t.data_type, _EXTERNAL
+        bare.t.data_type = attribute.t.data_type
+        bare.t.data_location = _EXTERNAL
         bare.t.dims.extend(attribute.t.dims)
     return bare
 
 
 def _constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
-    """The type of a Constant that has this one, large attribute."""
+    """Return the type of a Constant that has this large attribute."""
     if attribute.HasField("t"):
         return _weight_type(attribute.t.data_type, *attribute.t.dims)
     if attribute.HasField("sparse_tensor"):
-        return _weight_type(attribute.sparse_tensor.values.data_type, *attribute.sparse_tensor.dims)
-    kinds = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
-    return _weight_type(kinds.get(attribute.name, onnx.TensorProto.STRING), 0)
+        sparse = attribute.sparse_tensor
+        return _weight_type(sparse.values.data_type, *sparse.dims)
+    types = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
+    return _weight_type(types.get(attribute.name, onnx.TensorProto.STRING), 0)
 
 
 @lru_cache
 def _weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
-    # The length of a row of weights is left open, so that none counts as a row of numbers to follow.
-    return helper.make_tensor_type_proto(elem_type, dims if len(dims) > 1 else [None] * len(dims))
+    # The length of a 1-D weight is left open, so that inference does not follow its elements as
+    # those of a shape.
+    shape = dims if len(dims) > 1 else [None] * len(dims)
+    return helper.make_tensor_type_proto(elem_type, shape)
 
 
 def _add(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
@@ -382,43 +543,3 @@ def _add(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoPr
     added.CopyFrom(value)
     added.name = name
     return added
-
-
-def _with_input(node: onnx.NodeProto, name: str) -> list[onnx.NodeProto]:
-    """``node`` and, where it has the attribute ``name``, a Constant of it that becomes its second input."""
-    numbers = [list(attribute.ints) for attribute in node.attribute if attribute.name == name]
-    written = onnx.NodeProto()
-    written.CopyFrom(node)
-    del written.attribute[:], written.input[1:]
-    written.attribute.extend(attribute for attribute in node.attribute if attribute.name != name)
-    if not numbers:
-        return [written]
-    constant = f"{node.output[0]} {name}"
-    written.input.append(constant)
-    return [written, helper.make_node("Constant", [], [constant], value_ints=numbers[0])]
-
-
-def _is_read_alike(node: onnx.NodeProto, opset: int, other: int) -> bool:
-    """Whether ``node`` of ``opset`` means the same in a newer one, ``other``, which may have added something to it."""
-    if opset > other or not _since(node.op_type, opset):
-        return False
-    old, new = (defs.get_schema(node.op_type, each, "") for each in (opset, other))
-    if len(node.output) > new.max_output or len(node.input) > new.max_input:
-        return False
-    if [each.option for each in old.inputs] != [each.option for each in new.inputs[: len(old.inputs)]]:
-        return False
-    return all(
-        name in new.attributes
-        and attribute.type == new.attributes[name].type
-        and attribute.default_value == new.attributes[name].default_value
-        for name, attribute in old.attributes.items()
-    )
-
-
-@lru_cache
-def _since(op_type: str, opset: int) -> int:
-    """The opset that brought the version of an ONNX operator which ``opset`` has; 0 where it has none."""
-    try:
-        return int(defs.get_schema(op_type, opset, "").since_version)
-    except (defs.SchemaError, TypeError):  # TypeError: of a name that is not UTF-8
-        return 0

@@ -1,6 +1,7 @@
-"""The lengths of axes as products: of numbers, and of other lengths that only a run knows.
+"""Symbolic lengths of axes: products of a number and of lengths that are known only in a run.
 
-They tell what a Reshape does to axes, also where an exporter computes its shape from the shapes of other values.
+Exporters often compute the shape that a Reshape reads from the shapes of other values. These
+products tell how such a Reshape splits and merges axes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ import onnx
 from ..graph.use_def import UseDef
 from .types import Inference
 
-#: The most nodes that are followed to a length.
-DEEPEST = 64
+#: The maximum number of nodes that are followed back to find a length.
+MAX_DEPTH = 64
 
 
 class Length(NamedTuple):
-    """A product of a number and of unknown lengths, each an axis of a value."""
+    """A product of a number and of unknown lengths.
+
+    Attributes:
+        number: the known factor.
+        unknown: the unknown factors, each a value's name and an axis, sorted.
+    """
 
     number: int = 1
     unknown: tuple[tuple[str, int], ...] = ()
@@ -29,234 +35,360 @@ class Length(NamedTuple):
     def __mul__(self, other: Length) -> Length:  # type: ignore[override]
         return Length(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
-    def over(self, other: Length) -> Length | None:
-        """The quotient by the ``other``; None where that is no length."""
-        left = list(self.unknown)
-        for each in other.unknown:
-            if each not in left:
+    def divided_by(self, other: Length) -> Length | None:
+        """Return the quotient. None: ``other`` is not a divisor."""
+        remaining = list(self.unknown)
+        for factor in other.unknown:
+            if factor not in remaining:
                 return None
-            left.remove(each)
-        whole = other.number and self.number % other.number == 0
-        return Length(self.number // other.number, tuple(left)) if whole else None
+            remaining.remove(factor)
+        if other.number == 0 or self.number % other.number != 0:
+            return None
+        return Length(self.number // other.number, tuple(remaining))
 
     @property
     def known(self) -> int | None:
-        """The number, where nothing else is multiplied."""
+        """The length as a number. None: it has unknown factors."""
         return None if self.unknown else self.number
 
 
 ONE = Length()
-#: Lengths, or the elements of a row of integers, as far as they are known.
+#: The lengths of the axes of a value, or the elements of a 1-D tensor of integers. None: an unknown
+#: one.
 Row = Sequence[Length | None]
 
 
 class Lengths:
-    """The lengths of the values in the scope of ``use_def``, by ``inference`` and by the nodes that make them.
+    """The lengths of the values in one scope, from type inference and from the nodes.
 
-    ``samples`` are the outputs of GridSamples, however these are spelled, with their X and grid.
+    Args:
+        use_def: the use-def chains of the scope.
+        inference: the inferred types of the scope's values.
+        samples: for the output of each GridSample in any dialect, the names of its X and grid.
     """
 
-    def __init__(self, use_def: UseDef, inference: Inference, samples: Mapping[str, tuple[str, str]]) -> None:
-        self.use_def, self._inference, self._samples = use_def, inference, samples
+    def __init__(
+        self,
+        use_def: UseDef,
+        inference: Inference,
+        samples: Mapping[str, tuple[str, str]],
+    ) -> None:
+        self.use_def = use_def
+        self._inference = inference
+        self._samples = samples
         self._shapes: dict[str, tuple[Length, ...] | None] = {}
         self._depth = 0
 
     def shape(self, name: str) -> tuple[Length, ...] | None:
-        """The lengths of the axes of ``name``; None where their number is not known."""
+        """Return the lengths of the axes of a value. None: the rank is unknown."""
         if name not in self._shapes:
-            self._shapes[name] = None  # in a model that is not valid, a value may come from itself
-            known = self._inference.known(self.use_def.scope, name).shape
-            if known is not None and all(isinstance(length, int) for length in known):
-                made: Row | None = None
-            elif name in self._samples:
-                X, grid = map(self.shape, self._samples[name])
-                made = None if X is None or grid is None else [*X[:2], *grid[1:-1]]
-            else:
-                made = self._from_maker(name, _SHAPES)
-            if known is None and made is not None:
-                known = (None,) * len(made)
-            if known is not None:
-                made = made if made is not None and len(made) == len(known) else [None] * len(known)
-                self._shapes[name] = tuple(
-                    Length(length) if isinstance(length, int) else each or Length(unknown=((name, axis),))
-                    for axis, (length, each) in enumerate(zip(known, made, strict=True))
-                )
+            self._shapes[name] = None  # ends the recursion in an invalid model with a cycle
+            self._shapes[name] = self._compute_shape(name)
         return self._shapes[name]
 
+    def _compute_shape(self, name: str) -> tuple[Length, ...] | None:
+        inferred = self._inference.known(self.use_def.scope, name).shape
+        computed: Row | None
+        if inferred is not None and all(isinstance(length, int) for length in inferred):
+            computed = None
+        elif name in self._samples:
+            X, grid = map(self.shape, self._samples[name])
+            computed = None if X is None or grid is None else [*X[:2], *grid[1:-1]]
+        else:
+            computed = self._apply_rule(name, _SHAPE_RULES)
+        if inferred is None:
+            if computed is None:
+                return None
+            inferred = (None,) * len(computed)
+        if computed is None or len(computed) != len(inferred):
+            computed = [None] * len(inferred)
+        return tuple(
+            Length(length) if isinstance(length, int) else symbol or Length(unknown=((name, axis),))
+            for axis, (length, symbol) in enumerate(zip(inferred, computed, strict=True))
+        )
+
     def elements(self, name: str) -> Row | None:
-        """The elements of the integers ``name``, of one axis or none; None where their number is not known."""
+        """Return the elements of an integer tensor of at most one axis.
+
+        None: their number is unknown.
+        """
         constant = self.use_def.scope.constant(name) if name else None
         if constant is not None:
-            integers = constant.ndim < 2 and constant.dtype.kind == "i"
-            return [Length(int(each)) for each in constant.ravel()] if integers else None
+            if constant.ndim > 1 or constant.dtype.kind != "i":
+                return None
+            return [Length(int(element)) for element in constant.ravel()]
         shape = self._inference.known(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None
-        found = self._from_maker(name, _ELEMENTS)
-        return [None] * shape[0] if found is None and shape and isinstance(shape[0], int) else found
+        elements = self._apply_rule(name, _ELEMENT_RULES)
+        if elements is None and shape and isinstance(shape[0], int):
+            return [None] * shape[0]
+        return elements
 
-    def numbers(self, node: onnx.NodeProto, position: int, attribute: str = "") -> list[int] | None:
-        """The numbers of an input of ``node``, or of the ``attribute`` that older opsets have; None: not known."""
+    def known_integers(
+        self,
+        node: onnx.NodeProto,
+        position: int,
+        attribute: str = "",
+    ) -> list[int] | None:
+        """Return the integers in an input of ``node``. None: at least one of them is unknown.
+
+        Args:
+            node: the node.
+            position: the position of the input.
+            attribute: the attribute that holds the integers in older opsets, where the node has no
+                such input.
+        """
         if len(node.input) <= position:
-            held = [list(each.ints) for each in node.attribute if each.name == attribute and not each.ref_attr_name]
-            return held[0] if held else None
-        row = self.elements(node.input[position])
-        found = [None if each is None else each.known for each in row or [None]]
-        return None if None in found else [each for each in found if each is not None]
-
-    def _from_maker(self, name: str, rules: Mapping[str, _Rule]) -> Row | None:
-        at = self.use_def.makers.get(name)
-        if at is None or not self.use_def.is_op(at, rules) or self._depth > DEEPEST:
+            for candidate in node.attribute:
+                if candidate.name == attribute and not candidate.ref_attr_name:
+                    return list(candidate.ints)
             return None
+        elements = self.elements(node.input[position])
+        if elements is None:
+            return None
+        integers = [None if element is None else element.known for element in elements]
+        known = [integer for integer in integers if integer is not None]
+        return known if len(known) == len(integers) else None
+
+    def _apply_rule(self, name: str, rules: Mapping[str, _Rule]) -> Row | None:
+        """Return what the rule of the operator that computes a value tells. None: nothing."""
+        index = self.use_def.makers.get(name)
+        if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_DEPTH:
+            return None
+        node = self.use_def.nodes[index]
         self._depth += 1
         try:
-            return rules[self.use_def.nodes[at].op_type](self, self.use_def.nodes[at], name)
+            return rules[node.op_type](self, node, name)
         finally:
             self._depth -= 1
 
 
+#: Returns the shape, or the elements, of the output of a node that has the given name.
 _Rule = Callable[[Lengths, onnx.NodeProto, str], "Row | None"]
 
 
-def number(node: onnx.NodeProto, name: str, default: int) -> int:
-    """The integer attribute ``name`` of ``node``."""
-    return next((int(each.i) for each in node.attribute if each.name == name), default)
+def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    """Return an integer attribute of ``node``, or its default."""
+    values = (int(attribute.i) for attribute in node.attribute if attribute.name == name)
+    return next(values, default)
 
 
 def permutation(node: onnx.NodeProto, rank: int) -> list[int]:
-    """The axes of the input of a Transpose in the order of its output."""
-    perm = next((list(each.ints) for each in node.attribute if each.name == "perm"), [])
-    return perm if sorted(perm) == [*range(rank)] else [*range(rank)][::-1]
+    """Return the order in which a Transpose of ``rank`` axes lists the axes of its input."""
+    perm = next(
+        (list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"),
+        [],
+    )
+    axes = list(range(rank))
+    return perm if sorted(perm) == axes else axes[::-1]
 
 
-def product(lengths: Sequence[Length]) -> Length:
-    """The product of all ``lengths``."""
+def product_of(lengths: Sequence[Length]) -> Length:
+    """Return the product of ``lengths``."""
     return reduce(mul, lengths, ONE)
 
 
+# Rules for shapes.
+
+
+def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return lengths.shape(node.input[0])
+
+
 def _broadcast(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    one, other = (lengths.shape(each) for each in node.input)
-    if one is None or other is None:
+    first, second = (lengths.shape(operand) for operand in node.input)
+    if first is None or second is None:
         return None
-    pairs = zip_longest(one[::-1], other[::-1], fillvalue=ONE)
-    return [b if a == ONE else a if b in (ONE, a) else None for a, b in pairs][::-1]
+    pairs = zip_longest(first[::-1], second[::-1], fillvalue=ONE)
+    shape = [b if a == ONE else a if b in (ONE, a) else None for a, b in pairs]
+    return shape[::-1]
 
 
-def _transposed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    before = lengths.shape(node.input[0])
-    return None if before is None else [before[axis] for axis in permutation(node, len(before))]
+def _transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    shape = lengths.shape(node.input[0])
+    return None if shape is None else [shape[axis] for axis in permutation(node, len(shape))]
 
 
-def _reshaped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    before, to = lengths.shape(node.input[0]), lengths.elements(node.input[1])
-    if to is None:
+def _reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    input_shape = lengths.shape(node.input[0])
+    target = lengths.elements(node.input[1])
+    if target is None:
         return None
-    found, copies = list(to), not number(node, "allowzero", 0)
-    for axis, each in enumerate(found):
-        if each == Length(0) and copies:
-            found[axis] = before[axis] if before is not None and axis < len(before) else None
-    for axis in [axis for axis, each in enumerate(found) if each == Length(-1)]:
-        left = None if before is None else product(before)
-        for each in (*found[:axis], *found[axis + 1 :]):
-            left = left and each and left.over(each)
-        found[axis] = left
-    return found
+    shape = list(target)
+    if not int_attribute(node, "allowzero", 0):
+        for axis, length in enumerate(shape):
+            if length == Length(0):
+                has_axis = input_shape is not None and axis < len(input_shape)
+                shape[axis] = input_shape[axis] if input_shape is not None and has_axis else None
+    for axis, length in enumerate(shape):
+        if length == Length(-1):
+            shape[axis] = _remaining_length(input_shape, [*shape[:axis], *shape[axis + 1 :]])
+    return shape
 
 
-def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
-    if before is None or axes is None:
+def _remaining_length(input_shape: Sequence[Length] | None, others: Row) -> Length | None:
+    """Return the length of the axis -1 of a Reshape. ``others`` are those of its other axes."""
+    if input_shape is None:
         return None
-    left, rank = list(before), len(before) + len(axes)
-    new = {axis % rank for axis in axes}
-    return None if len(new) < len(axes) else [ONE if axis in new else left.pop(0) for axis in range(rank)]
+    remaining: Length | None = product_of(input_shape)
+    for length in others:
+        if remaining is None or length is None:
+            return None
+        remaining = remaining.divided_by(length)
+    return remaining
 
 
-def _dropped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    """Of a Squeeze, and of a Gather of one index: all axes but its own."""
-    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
-    if node.op_type == "Gather":
-        index = lengths.use_def.scope.constant(node.input[1])
-        axes = None if index is None or index.ndim else [number(node, "axis", 0)]
-    if not before or axes is None:
+def _unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    shape = lengths.shape(node.input[0])
+    axes = lengths.known_integers(node, 1, "axes")
+    if shape is None or axes is None:
         return None
-    gone = {axis % len(before) for axis in axes}
-    return [each for axis, each in enumerate(before) if axis not in gone]
-
-
-def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> list[Length | None] | None:
-    """Of what changes one axis or some: the others."""
-    before = lengths.shape(node.input[0])
-    axes = lengths.numbers(node, 3) if node.op_type == "Slice" else [number(node, "axis", 0)]
-    if not before or axes is None:
+    rank = len(shape) + len(axes)
+    new_axes = {axis % rank for axis in axes}
+    if len(new_axes) < len(axes):
         return None
-    changed = {axis % len(before) for axis in axes}
-    return [None if axis in changed else each for axis, each in enumerate(before)]
+    old_lengths = iter(shape)
+    return [ONE if axis in new_axes else next(old_lengths) for axis in range(rank)]
 
 
-def _concatenated(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    found = _cut(lengths, node, name)
-    if found is not None:
-        axis = number(node, "axis", 0) % len(found)
-        known = [length.known for source in node.input for length in (lengths.shape(source) or ())[axis : axis + 1]]
-        if None not in known and len(known) == len(node.input):
-            found[axis] = Length(sum(length or 0 for length in known))
-    return found
+def _squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return _without_axes(lengths, node, lengths.known_integers(node, 1, "axes"))
+
+
+def _gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    """Return the shape behind a Gather of one index."""
+    index = lengths.use_def.scope.constant(node.input[1])
+    is_scalar = index is not None and index.ndim == 0
+    return _without_axes(lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None)
+
+
+def _without_axes(lengths: Lengths, node: onnx.NodeProto, axes: Sequence[int] | None) -> Row | None:
+    shape = lengths.shape(node.input[0])
+    if not shape or axes is None:
+        return None
+    dropped = {axis % len(shape) for axis in axes}
+    return [length for axis, length in enumerate(shape) if axis not in dropped]
+
+
+def _slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return _unchanged_axes(lengths, node, lengths.known_integers(node, 3))
+
+
+def _unchanged_axes(
+    lengths: Lengths,
+    node: onnx.NodeProto,
+    changed_axes: Sequence[int] | None,
+) -> list[Length | None] | None:
+    """Return the shape of the first input, with None for the axes that the node changes."""
+    shape = lengths.shape(node.input[0])
+    if not shape or changed_axes is None:
+        return None
+    changed = {axis % len(shape) for axis in changed_axes}
+    return [None if axis in changed else length for axis, length in enumerate(shape)]
+
+
+def _concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
+    if shape is None:
+        return None
+    axis = int_attribute(node, "axis", 0) % len(shape)
+    shapes = [lengths.shape(operand) or () for operand in node.input]
+    known = [operand[axis].known if axis < len(operand) else None for operand in shapes]
+    numbers = [length for length in known if length is not None]
+    if len(numbers) == len(node.input):
+        shape[axis] = Length(sum(numbers))
+    return shape
 
 
 def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    found, each = _cut(lengths, node, name), lengths.numbers(node, 1, "split") or []
-    if found is not None and len(each) == len(node.output):
-        found[number(node, "axis", 0) % len(found)] = Length(each[list(node.output).index(name)])
-    return found
+    shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
+    sizes = lengths.known_integers(node, 1, "split") or []
+    if shape is not None and len(sizes) == len(node.output):
+        axis = int_attribute(node, "axis", 0) % len(shape)
+        shape[axis] = Length(sizes[list(node.output).index(name)])
+    return shape
 
 
-_SHAPES: Mapping[str, _Rule] = {
-    **dict.fromkeys(("Identity", "Cast", "Softmax"), lambda lengths, node, name: lengths.shape(node.input[0])),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
-    "Slice": _cut, "Split": _split, "Concat": _concatenated, "Transpose": _transposed, "Reshape": _reshaped,
-    "Unsqueeze": _unsqueezed, **dict.fromkeys(("Squeeze", "Gather"), _dropped),
-}  # fmt: skip
+_SHAPE_RULES: Mapping[str, _Rule] = {
+    "Add": _broadcast,
+    "Cast": _same_shape,
+    "Concat": _concat,
+    "Div": _broadcast,
+    "Gather": _gather,
+    "Identity": _same_shape,
+    "Mul": _broadcast,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Softmax": _same_shape,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Sub": _broadcast,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
 
 
-#: What leaves the elements of a row as they are.
-_LAYOUT = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
+# Rules for the elements of a shape.
 
 
-def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return lengths.elements(node.input[0])
+
+
+def _elements_of_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = lengths.shape(node.input[0])
-    return None if shape is None else shape[number(node, "start", 0) : number(node, "end", len(shape))]
-
-
-def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    row, indices = lengths.elements(node.input[0]), lengths.numbers(node, 1)
-    if row is None or indices is None or not all(-len(row) <= index < len(row) for index in indices):
+    if shape is None:
         return None
-    return [row[index] for index in indices]
+    return shape[int_attribute(node, "start", 0) : int_attribute(node, "end", len(shape))]
 
 
-def _sliced(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    row = lengths.elements(node.input[0])
-    starts, ends = lengths.numbers(node, 1), lengths.numbers(node, 2)
-    steps = lengths.numbers(node, 4) if len(node.input) > 4 else [1]
-    return row[starts[0] : ends[0] : steps[0]] if row is not None and starts and ends and steps and steps[0] else None
-
-
-def _joined(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    rows = [lengths.elements(each) for each in node.input]
-    return None if None in rows else [each for row in rows for each in row or ()]
-
-
-def _times(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    one, other = (lengths.elements(each) for each in node.input)
-    if one is None or other is None or len(one) != len(other):
+def _elements_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    elements = lengths.elements(node.input[0])
+    indices = lengths.known_integers(node, 1)
+    if elements is None or indices is None:
         return None
-    return [None if a is None or b is None else a * b for a, b in zip(one, other, strict=True)]
+    if not all(-len(elements) <= index < len(elements) for index in indices):
+        return None
+    return [elements[index] for index in indices]
 
 
-_ELEMENTS: Mapping[str, _Rule] = {
-    **dict.fromkeys(_LAYOUT, lambda lengths, node, name: lengths.elements(node.input[0])),
-    "Shape": _shape_of, "Gather": _gathered, "Slice": _sliced, "Concat": _joined, "Mul": _times,
-}  # fmt: skip
-#: The operators that lead to lengths.
-OPERATORS = _SHAPES.keys() | _ELEMENTS.keys()
+def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    elements = lengths.elements(node.input[0])
+    starts = lengths.known_integers(node, 1)
+    ends = lengths.known_integers(node, 2)
+    steps = lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
+    if elements is None or not (starts and ends and steps and steps[0]):
+        return None
+    return elements[starts[0] : ends[0] : steps[0]]
+
+
+def _elements_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    rows = [lengths.elements(operand) for operand in node.input]
+    known_rows = [row for row in rows if row is not None]
+    if len(known_rows) < len(rows):
+        return None
+    return [element for row in known_rows for element in row]
+
+
+def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    first, second = (lengths.elements(operand) for operand in node.input)
+    if first is None or second is None or len(first) != len(second):
+        return None
+    return [None if a is None or b is None else a * b for a, b in zip(first, second, strict=True)]
+
+
+_ELEMENT_RULES: Mapping[str, _Rule] = {
+    "Cast": _same_elements,
+    "Concat": _elements_of_concat,
+    "Gather": _elements_of_gather,
+    "Identity": _same_elements,
+    "Mul": _elements_of_mul,
+    "Reshape": _same_elements,
+    "Shape": _elements_of_shape,
+    "Slice": _elements_of_slice,
+    "Squeeze": _same_elements,
+    "Unsqueeze": _same_elements,
+}
+#: The operators that have rules.
+OPERATORS = _SHAPE_RULES.keys() | _ELEMENT_RULES.keys()

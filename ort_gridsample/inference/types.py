@@ -1,16 +1,15 @@
-"""Element types and shapes of the values that the nodes concerned read, as far as they can be known without a run.
+"""Element types and shapes of values, as far as they are known before a run.
 
-onnx's shape inference is run on the :mod:`backward slice <ort_gridsample.inference.backward_slice>`
-from the nodes concerned; where it does not know an operator, onnxruntime is asked.
+onnx's shape inference runs on the :mod:`backward slice <ort_gridsample.inference.backward_slice>`
+of a model. Types behind operators that onnx does not know come from onnxruntime.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain
 from typing import Protocol
 
 import onnx
@@ -20,38 +19,69 @@ from .. import spec
 from ..graph.element_types import type_of
 from ..graph.scope import Scope, scopes
 from ..reference.arrays import Array
-from .backward_slice import STAND_IN, BackwardSlice, Values
+from .backward_slice import BackwardSlice, Values
+from .stand_ins import STAND_IN
 
 logger = logging.getLogger("ort_gridsample")
-#: No shape is longer than this, nor anything that is computed on the way to one.
-LONGEST_ROW = 1 << 16
-#: The input of a question that shapes come from which nobody knows.
+#: The maximum number of elements of a shape, and of values from which one is computed.
+MAX_ROW = 1 << 16
+#: The name of an input that is a shape of unknown length.
 _ANY_SHAPE = "any shape"
 
 Types = dict[str, onnx.TypeProto]
 
 
 class Probe(Protocol):
-    """What a model's reader asks of onnxruntime; :mod:`ort_gridsample.session.native` answers, as none runs here."""
+    """Questions to onnxruntime.
+
+    This layer does not import onnxruntime. :mod:`ort_gridsample.session.native` implements them.
+    """
 
     def refusal(
-        self, node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int
+        self,
+        node: onnx.NodeProto,
+        opsets: Mapping[str, int],
+        operator: str,
+        types: Mapping[str, str],
+        axes: int,
     ) -> str:
-        """Why onnxruntime does not run a model of this one node, in its own words; empty where it does."""
+        """Return onnxruntime's reason for not running a model of this one node.
+
+        Empty: it runs the model.
+        """
 
     def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
-        """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model."""
+        """Return the types of the outputs of ``model``. Empty: onnxruntime refuses the model."""
 
-    def outputs(self, model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[list[Array]] | None:
-        """All outputs of ``model`` for each of ``feeds``, its inputs; None where onnxruntime refuses the model."""
+    def outputs(
+        self,
+        model: onnx.ModelProto,
+        feeds: Sequence[Sequence[Array]],
+    ) -> list[list[Array]] | None:
+        """Return all outputs of ``model`` for each of the ``feeds``.
 
-    def answers(self, model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
-        """What ``model``, of one output, answers to each of ``feeds``, its inputs; None where onnxruntime refuses."""
+        None: onnxruntime refuses the model.
+        """
+
+    def answers(
+        self,
+        model: onnx.ModelProto,
+        feeds: Sequence[Sequence[Array]],
+    ) -> list[Array] | None:
+        """Return the only output of ``model`` for each of the ``feeds``.
+
+        None: onnxruntime refuses the model.
+        """
 
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value: its type's name in :data:`ort_gridsample.spec.TYPES`, and its shape."""
+    """The type and the shape of a value, as far as they are known.
+
+    Attributes:
+        type: the name of the type in :data:`ort_gridsample.spec.TYPES`. None: unknown.
+        shape: the lengths, each a number, a name or None. None: the rank is unknown.
+    """
 
     type: str | None = None
     shape: tuple[int | str | None, ...] | None = None
@@ -62,55 +92,80 @@ class Value:
 
 
 class Inference:
-    """What is known of the values of ``model``, whose scopes are ``found``; nothing is done before it is asked for.
+    """The types and shapes of a model's values. They are inferred when the first one is read.
 
-    ``probe`` is asked for the types behind operators that onnx does not know. ``values`` are those that may be asked
-    for besides what the nodes concerned read. With ``uses_declared_ranks``, a rank that nothing else tells is the one
-    that the model declares.
+    Args:
+        model: the model.
+        found: its scopes.
+        probe: infers the types behind operators that onnx does not know. None: they are unknown.
+        values: values that may be read in addition to the inputs of the sampling nodes.
+        uses_declared_ranks: whether the rank that the model declares is used if there is no other
+            one.
     """
 
     def __init__(
-        self, model: onnx.ModelProto, found: Sequence[Scope], probe: Probe | None = None, values: Values | None = None,
+        self,
+        model: onnx.ModelProto,
+        found: Sequence[Scope],
+        probe: Probe | None = None,
+        values: Values | None = None,
         uses_declared_ranks: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
+        self._model = model
+        self._found = found
+        self._probe = probe
+        self._values = values
         self._uses_declared_ranks = uses_declared_ranks
-        self._model, self._found, self._probe, self._values = model, found, probe, values
-        self._asked: dict[tuple[int, str], Value] = {}
+        self._known: dict[tuple[int, str], Value] = {}
+
+    def known(self, scope: Scope, name: str) -> Value:
+        """Return what is known of ``name`` in ``scope``.
+
+        If it differs between calls of a function, nothing is known.
+        """
+        key = id(scope), name
+        if key not in self._known:
+            values = self.alternatives(scope, name)
+            self._known[key] = values[0] if len(values) == 1 else Value()
+        return self._known[key]
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
-        """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
+        """Return what is known of ``name`` in ``scope``.
+
+        It may differ between calls of a function.
+        """
         return [value for (value,) in self.cases(scope, [name]) if value != Value()]
 
     def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
-        """What is known of ``names`` in each kind of call that leads to ``scope``; at least one case."""
-        instances = self._slice.instances.get(id(scope), ())
-        found = dict.fromkeys(tuple(self._value(each.name(name)) for name in names) for each in instances)
-        return list(found) or [tuple(Value() for _ in names)]
+        """Return what is known of ``names`` in each kind of call that leads to ``scope``.
+
+        There is at least one.
+        """
+        cases: dict[tuple[Value, ...], None] = {}
+        for instance in self._slice.instances.get(id(scope), ()):
+            cases[tuple(self._value(instance.name_in_slice(name)) for name in names)] = None
+        return list(cases) or [tuple(Value() for _ in names)]
 
     def prepare(self) -> None:
-        """Infer all types now, as the nodes of the model are about to change."""
+        """Infer all types now, because the nodes of the model are about to change."""
         assert self._types is not None
-        assert self._others is not None
+        assert self._all_types is not None
 
     def confirms(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
-        """Whether ``value`` of the main graph is declared just as it is inferred; False: it may be all the same.
+        """Whether ``value`` of the main graph is declared exactly as it is inferred.
 
-        Comparing bytes takes a tenth of the time of reading both types.
+        If not, the two may still be equivalent. Comparing bytes takes a tenth of the time of
+        reading both types.
         """
-        known = self._others.get(value.name) if scope.parent is None and scope.function is None else None
-        return known is not None and known.SerializeToString() == value.type.SerializeToString()
+        is_in_main_graph = scope.parent is None and scope.function is None
+        inferred = self._all_types.get(value.name) if is_in_main_graph else None
+        if inferred is None:
+            return False
+        return inferred.SerializeToString() == value.type.SerializeToString()
 
     def _value(self, name: str) -> Value:
-        type = self._types.get(name) or self._others.get(name)
-        return Value() if type is None else value_of(type)
-
-    def known(self, scope: Scope, name: str) -> Value:
-        """What is known of ``name`` as ``scope`` sees it, where that is one thing."""
-        asked = id(scope), name
-        if asked not in self._asked:
-            values = self.alternatives(scope, name)
-            self._asked[asked] = values[0] if len(values) == 1 else Value()
-        return self._asked[asked]
+        type_proto = self._types.get(name) or self._all_types.get(name)
+        return Value() if type_proto is None else value_of(type_proto)
 
     @cached_property
     def _slice(self) -> BackwardSlice:
@@ -118,47 +173,55 @@ class Inference:
 
     @cached_property
     def _inferred(self) -> tuple[onnx.ModelProto, Types]:
+        """The slice with inferred types, and the types of its requested values."""
         sliced = self._slice
-        annotated, types = _inferred(sliced.model, sliced.sampled, sliced.is_nested)
-        if self._uses_declared_ranks and sliced.ranks and not all(_has_rank(name, types) for name in sliced.sampled):
-            # Only where nothing else tells the rank, the declared one does.
-            known = _types_in(annotated, None, sliced.is_nested)
-            sliced.state(
-                {
-                    name: helper.make_tensor_type_proto(known[name].tensor_type.elem_type, [None] * rank)
-                    for name, rank in sliced.ranks.items()
-                    if _is_known(name, known) and not _has_rank(name, known)
-                }
-            )
-            annotated, types = _inferred(sliced.model, sliced.sampled, sliced.is_nested)
-        return annotated, types
+        annotated, types = _infer(sliced.model, sliced.requested, sliced.is_nested)
+        if not self._uses_declared_ranks or not sliced.ranks:
+            return annotated, types
+        if all(_has_rank(name, types) for name in sliced.requested):
+            return annotated, types
+        all_types = _types_in(annotated, None, sliced.is_nested)
+        declared: Types = {}
+        for name, rank in sliced.ranks.items():
+            if _has_type(name, all_types) and not _has_rank(name, all_types):
+                number = all_types[name].tensor_type.elem_type
+                declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
+        sliced.declare_types(declared)
+        return _infer(sliced.model, sliced.requested, sliced.is_nested)
 
     @cached_property
-    def _others(self) -> Types:
-        return _types_in(self._inferred[0], None, self._slice.is_nested)
+    def _all_types(self) -> Types:
+        """The types of all values in the slice, without those that ``probe`` infers."""
+        annotated, _ = self._inferred
+        return _types_in(annotated, None, self._slice.is_nested)
 
     @cached_property
     def _types(self) -> Types:
-        """Those of the values that matter, at least."""
-        sliced, (_, types) = self._slice, self._inferred
-        while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
-            before = self._others | types
-            told = before.copy()
-            _ask(self._probe, sliced.model, _unknown(sliced.model, before), told)
-            new = [name for name, type in told.items() if type is not before.get(name)]
-            if not new:
+        """The types of at least the requested values."""
+        sliced = self._slice
+        _, types = self._inferred
+        if self._probe is None:
+            return types
+        while not all(_has_type(name, types) for name in sliced.requested):
+            before = self._all_types | types
+            extended = before.copy()
+            nodes = _nodes_of_unknown_outputs(sliced.model, before)
+            _add_probed_types(self._probe, sliced.model, nodes, extended)
+            new_names = [name for name, type_ in extended.items() if type_ is not before.get(name)]
+            if not new_names:
                 break
-            # onnx goes on from there: types pass through its own operators, and in and out of If, Loop and Scan.
-            sliced.state({name: told[name] for name in new})
-            annotated, _ = _inferred(sliced.model, sliced.sampled, sliced.is_nested)
-            types = told | _types_in(annotated, None, sliced.is_nested)
+            # onnx infers the types behind these: through its operators, and in and out of If, Loop
+            # and Scan.
+            sliced.declare_types({name: extended[name] for name in new_names})
+            annotated, _ = _infer(sliced.model, sliced.requested, sliced.is_nested)
+            types = extended | _types_in(annotated, None, sliced.is_nested)
         return types
 
 
 def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Values) -> None:
-    """Clear the shapes and lengths that ``model`` declares for ``values`` where nothing else tells them.
+    """Clear declared shapes and lengths of ``values`` unless inference confirms them.
 
-    onnxruntime answers a Shape with them, whatever a run's are.
+    onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
     """
     declared = [
         (scope, value)
@@ -173,79 +236,126 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Value
         names.setdefault(id(scope), []).append(value.name)
     inference = Inference(model, found, values=names, uses_declared_ranks=False)
     for scope, value in declared:
-        if inference.confirms(scope, value):
-            continue
-        shapes = {known.shape for known in inference.alternatives(scope, value.name)}
-        tensor = value.type.tensor_type
-        known = [shape for shape in shapes if shape is not None]
-        is_confirmed = len(known) == len(shapes) > 0
-        if any(len(shape) != len(tensor.shape.dim) for shape in known) or not (is_confirmed or tensor.shape.dim):
-            tensor.ClearField("shape")
-            continue
-        for axis, dim in enumerate(tensor.shape.dim):
-            is_same = is_confirmed and all(shape[axis] == dim.dim_value for shape in known)
-            if dim.HasField("dim_value") and not is_same:
-                dim.ClearField("dim_value")
+        if not inference.confirms(scope, value):
+            shapes = {known.shape for known in inference.alternatives(scope, value.name)}
+            _clear_unconfirmed(value, shapes)
+
+
+def _clear_unconfirmed(
+    value: onnx.ValueInfoProto,
+    shapes: Collection[tuple[int | str | None, ...] | None],
+) -> None:
+    """Clear the lengths of ``value`` that are not those of all inferred ``shapes``."""
+    tensor = value.type.tensor_type
+    dims = tensor.shape.dim
+    known = [shape for shape in shapes if shape is not None]
+    is_inferred = len(known) == len(shapes) > 0
+    has_other_rank = any(len(shape) != len(dims) for shape in known)
+    if has_other_rank or (not is_inferred and not dims):
+        tensor.ClearField("shape")
+        return
+    for axis, dim in enumerate(dims):
+        is_confirmed = is_inferred and all(shape[axis] == dim.dim_value for shape in known)
+        if dim.HasField("dim_value") and not is_confirmed:
+            dim.ClearField("dim_value")
 
 
 def value_of(proto: onnx.TypeProto) -> Value:
-    """What a ``TypeProto`` says."""
-    tensor = proto.tensor_type  # without a type or shape, if it is none
-    shape = tuple(map(_dim, tensor.shape.dim)) if tensor.HasField("shape") else None
+    """Return the type and the shape in a ``TypeProto``."""
+    tensor = proto.tensor_type  # of another type than a tensor: an empty message
+    shape = tuple(map(_length_of, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Value(_type_name(tensor.elem_type), shape)
 
 
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    # What is not UTF-8 comes as bytes.
-    return dim.dim_param if dim.dim_param and isinstance(dim.dim_param, str) else None
+    is_text = isinstance(dim.dim_param, str)  # if it is not UTF-8, protobuf returns bytes
+    return dim.dim_param if is_text and dim.dim_param else None
 
 
 @cache
 def _type_name(elem_type: int) -> str | None:
     known = type_of(elem_type)
-    if known or elem_type == onnx.TensorProto.UNDEFINED or elem_type not in onnx.TensorProto.DataType.values():
+    if known or elem_type == onnx.TensorProto.UNDEFINED:
+        return known
+    if elem_type not in onnx.TensorProto.DataType.values():
         return known
     return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
-def _inferred(
-    model: onnx.ModelProto, asked: Collection[str] = (), is_nested: bool = True
+def _infer(
+    model: onnx.ModelProto,
+    requested: Collection[str] = (),
+    is_nested: bool = True,
 ) -> tuple[onnx.ModelProto, Types]:
-    """A slice, whose values' names all differ, with what onnx infers of them, and the types of those ``asked``."""
+    """Infer types and shapes.
+
+    Args:
+        model: a slice, in which each value has a unique name.
+        requested: names of values.
+        is_nested: whether nodes hold graphs.
+
+    Returns:
+        The model with inferred types, and the types of the ``requested`` values.
+    """
     try:
         annotated = shape_inference.infer_shapes(model)
-        types = _types_in(annotated, asked, is_nested)
-        known = [types[name].tensor_type for name in asked if name in types]
-        dims = chain.from_iterable(tensor.shape.dim for tensor in known)
-        is_complete = len(known) == len(asked) and all(tensor.HasField("shape") for tensor in known)
-        if not (is_complete and all(dim.HasField("dim_value") for dim in dims)):
-            # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
-            shapes = (type.tensor_type.shape.dim for type in _types_in(annotated, None, is_nested).values())
-            if all(len(shape) != 1 or shape[0].dim_value <= LONGEST_ROW for shape in shapes):
+        types = _types_in(annotated, requested, is_nested)
+        if not _are_complete(types, requested):
+            # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
+            # follows.
+            all_types = _types_in(annotated, None, is_nested)
+            if not any(_is_long_row(type_proto) for type_proto in all_types.values()):
                 annotated = shape_inference.infer_shapes(annotated, data_prop=True)
-                types = _types_in(annotated, asked, is_nested)
+                types = _types_in(annotated, requested, is_nested)
         return annotated, types
-    except Exception as error:  # of a model that is not valid: what it says itself is still known
+    except Exception as error:  # an invalid model: only the declared types are known
         logger.debug("onnx infers no types and shapes: %s", error)
-        return model, _types_in(model, asked, is_nested)
+        return model, _types_in(model, requested, is_nested)
 
 
-def _types_in(model: onnx.ModelProto, asked: Collection[str] | None, is_nested: bool) -> Types:
-    """The types of all values in ``model``, or of those that are ``asked`` for: it takes time to read one."""
+def _are_complete(types: Types, requested: Collection[str]) -> bool:
+    """Whether all lengths of the ``requested`` values are known."""
+    for name in requested:
+        if not _has_rank(name, types):
+            return False
+        if not all(dim.HasField("dim_value") for dim in types[name].tensor_type.shape.dim):
+            return False
+    return True
+
+
+def _is_long_row(type_proto: onnx.TypeProto) -> bool:
+    """Whether a value is 1-D and has more than :data:`MAX_ROW` elements."""
+    dims = type_proto.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > MAX_ROW
+
+
+def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nested: bool) -> Types:
+    """Return the types in ``model`` of the ``requested`` values. None: of all values.
+
+    Reading a type takes time.
+    """
     types: Types = {}
-    for graph in (scope.container for scope in scopes(model)) if is_nested else (model.graph,):
-        if isinstance(graph, onnx.GraphProto):
-            values = chain(graph.value_info, graph.input, (v for v in graph.output if v.type.WhichOneof("value")))
-            types.update((v.name, v.type) for v in values if asked is None or v.name in asked)
-    for tensor in model.graph.initializer:  # whatever value_info says of them
-        if asked is None or tensor.name in asked:
+    for value in _declared_values(model, is_nested):
+        if requested is None or value.name in requested:
+            types[value.name] = value.type
+    for tensor in model.graph.initializer:  # even if value_info has another type
+        if requested is None or tensor.name in requested:
             types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types
 
 
-def _is_known(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
+def _declared_values(model: onnx.ModelProto, is_nested: bool) -> Iterator[onnx.ValueInfoProto]:
+    graphs = [scope.container for scope in scopes(model)] if is_nested else [model.graph]
+    for graph in graphs:
+        if isinstance(graph, onnx.GraphProto):
+            yield from graph.value_info
+            yield from graph.input
+            yield from (value for value in graph.output if value.type.WhichOneof("value"))
+
+
+def _has_type(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
     return name in types and bool(types[name].tensor_type.elem_type)
 
 
@@ -253,46 +363,71 @@ def _has_rank(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
     return name in types and types[name].tensor_type.HasField("shape")
 
 
-def _unknown(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
-    """The nodes that hold no graphs and of which onnx does not know what they make, in graphs of any depth."""
-    graphs = [scope for scope in scopes(model) if scope.function is None]
-    nodes = (node for scope in graphs for at, node in enumerate(scope) if at not in scope.bodies)
-    return [node for node in nodes if not all(_is_known(name, types) for name in node.output if name)]
+def _nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
+    """Return the nodes without graphs that have an output of unknown type."""
+    nodes = []
+    for scope in scopes(model):
+        if scope.function is not None:
+            continue
+        for index, node in enumerate(scope):
+            outputs = [name for name in node.output if name]
+            if index not in scope.bodies and not all(_has_type(name, types) for name in outputs):
+                nodes.append(node)
+    return nodes
 
 
-def _ask(probe: Probe, sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
-    """Let ``types`` have what onnxruntime knows of what ``nodes`` make."""
-    model = _question(sliced, nodes, types)
+def _add_probed_types(
+    probe: Probe,
+    sliced: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    types: Types,
+) -> None:
+    """Add the types that onnxruntime infers for the outputs of ``nodes`` to ``types``."""
+    model = _probe_model(sliced, nodes, types)
     if not model.graph.node:
         return
-    told = probe.types_of(model)
-    if told:
-        types.update((name, type) for name, type in told.items() if not _is_known(name, types))
-    elif len(nodes) > 1:  # it refuses a model for one node: the others in two parts
-        _ask(probe, sliced, nodes[: len(nodes) // 2], types)
-        _ask(probe, sliced, nodes[len(nodes) // 2 :], types)
+    probed = probe.types_of(model)
+    if probed:
+        for name, type_proto in probed.items():
+            if not _has_type(name, types):
+                types[name] = type_proto
+    elif len(nodes) > 1:  # onnxruntime refuses a model because of one node
+        middle = len(nodes) // 2
+        _add_probed_types(probe, sliced, nodes[:middle], types)
+        _add_probed_types(probe, sliced, nodes[middle:], types)
 
 
-def _question(sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> onnx.ModelProto:
-    """A model that answers what those of ``nodes`` make whose inputs are known, or made by one of them before."""
+def _probe_model(
+    sliced: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    types: Types,
+) -> onnx.ModelProto:
+    """Return a model of those of ``nodes`` whose inputs are known, or outputs of previous ones."""
     graph = onnx.GraphProto(name="question")
     constants = {tensor.name: tensor for tensor in sliced.graph.initializer}
-    made: dict[str, None] = {}
-    fed: dict[str, onnx.TypeProto] = {}
+    outputs: dict[str, None] = {}
+    inputs: dict[str, onnx.TypeProto] = {}
     for node in nodes:
-        inputs = [name for name in node.input if name]
+        read = [name for name in node.input if name]
         if node.domain == STAND_IN:
             if node.op_type not in spec.OPERATORS:
                 continue
-            # onnxruntime may know less of the operator than this package: what it makes has its first input's type.
-            inputs = [*node.input[:1]]
-            node = helper.make_node("Reshape", [*inputs, _ANY_SHAPE], node.output)
-            fed[_ANY_SHAPE] = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])
-        if all(name in made or _is_known(name, types) for name in inputs):
-            fed.update((name, types[name]) for name in inputs if name not in made)
-            made.update(dict.fromkeys(filter(None, node.output)))
+            # onnxruntime may not know the operator. Its output has the type of its first input.
+            read = list(node.input[:1])
+            node = helper.make_node("Reshape", [*read, _ANY_SHAPE], node.output)
+            inputs[_ANY_SHAPE] = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])
+        if all(name in outputs or _has_type(name, types) for name in read):
+            inputs.update((name, types[name]) for name in read if name not in outputs)
+            outputs.update(dict.fromkeys(name for name in node.output if name))
             graph.node.append(node)
-    graph.input.extend(onnx.ValueInfoProto(name=n, type=type) for n, type in fed.items() if n not in constants)
-    graph.initializer.extend(constants[name] for name in fed if name in constants)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    return onnx.ModelProto(ir_version=sliced.ir_version, graph=graph, opset_import=sliced.opset_import)
+    for name, type_proto in inputs.items():
+        if name in constants:
+            graph.initializer.append(constants[name])
+        else:
+            graph.input.append(onnx.ValueInfoProto(name=name, type=type_proto))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return onnx.ModelProto(
+        ir_version=sliced.ir_version,
+        graph=graph,
+        opset_import=sliced.opset_import,
+    )

@@ -10,7 +10,9 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.table import DOMAIN, Dialect, constant_size, dialect_of, dialects
+from ..dialects.registry import dialect_of, dialects
+from ..dialects.spelling import Dialect, constant_size
+from ..dialects.table import DOMAIN
 from ..errors import GridSampleError, node_label
 from ..functions.affine import affine_grid
 from ..functions.sampling import grid_sample

@@ -12,7 +12,9 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.table import COMPILED, DOMAIN, OURS, Dialect, dialects
+from ..dialects.registry import dialects
+from ..dialects.spelling import Dialect
+from ..dialects.table import COMPILED, DOMAIN, PACKAGE_DIALECTS
 from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..patching import patch_model
@@ -49,7 +51,7 @@ def openvino_extensions() -> list[Any]:
     compiled_dialects = (dialect for dialect in dialects() if dialect.name == COMPILED)
     return [
         extension(dialect.op_type, dialect.domain, partial(_convert, dialect))
-        for dialect in (*OURS.values(), *compiled_dialects)
+        for dialect in (*PACKAGE_DIALECTS.values(), *compiled_dialects)
     ]
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from .. import spec, versions
 from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
-from ..detection.matches import records_of
+from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
-from ..graph.files import Model, read_model, written_whole
+from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import target as host
 from ..reference.taps import COMPILED_MODES
 from ..reference.threads import available_cpus
@@ -160,7 +160,7 @@ def build_library(
         library = _link(machine, link_command, Path(folder))
     machine_name = f"{machine.machine}-{machine.system}"
     content = library_file.append_trailer(library, release, machine_name, cpus)
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)
         temporary.chmod(0o755)
     library_file.validate.cache_clear()

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from ..detection.attention_checks import are_contiguous
 from ..detection.helpers import OTHER_SHAPE
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import AttentionNode
 from ..errors import GridSampleError

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from ..detection.helpers import has_status
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..dialects.table import DOMAIN, standard
 from ..errors import GridSampleError
 from ..functions import validation
@@ -330,11 +330,11 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
             continue
         validation.check_attention_shapes(
             match.record.where,
-            value_shape,
-            table[:, 1:],
-            points,
-            locations_shape,
-            weights_shape,
+            value=value_shape,
+            lengths=table[:, 1:],
+            points=points,
+            locations=locations_shape,
+            weights=weights_shape,
         )
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 
 import onnx
 
-from ..detection.matches import Match, find
+from ..detection.find import find
+from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes

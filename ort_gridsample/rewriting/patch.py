@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.registry import PRIMITIVES, TWO_AXES, dialects, target_names
 from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, SET_ASIDE, TENSORRT_ATTENTION, VERSION

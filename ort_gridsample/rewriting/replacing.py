@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..graph.scope import Scope
 from ..graph.use_def import UseDef, drop_initializers, unread_nodes
 from .targets import Replacement

@@ -9,15 +9,8 @@ from itertools import count
 import onnx
 from onnx import helper
 
-from ..detection.programs import OPERATIONS, WITH_PROGRAM, decoded
-from ..dialects.table import (
-    COMPILED_DOMAIN,
-    COMPILED_TYPES,
-    EXTENSIONS_DOMAIN,
-    FUSED,
-    OLD_PREFIX,
-    PACKAGE_DIALECTS,
-)
+from ..detection.programs import OPERATIONS, WITH_PROGRAM, decode
+from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, PACKAGE_DIALECTS
 from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, scopes
@@ -131,7 +124,7 @@ class _Parts:
     def _write_programs(self) -> str:
         """Write the nodes of all coordinates; return the name of the grid."""
         n_sources = len(self._fused.input) - 2
-        rows, r = decoded(self._attributes["coordinates"].ints, n_sources)
+        rows, r = decode(self._attributes["coordinates"].ints, n_sources)
         scalar_indices = count()
         operands = iter(rows[r:])
         coordinates = []

@@ -18,13 +18,15 @@ from onnxruntime import OrtValue, SessionOptions
 from .. import spec, versions
 from ..custom_ops.python_ops import extensions
 from ..detection.records import NodeRecord
-from ..dialects.table import DOMAIN, WHOLE_NODES, operator_types
+from ..dialects.registry import operator_types
+from ..dialects.table import COMPOSITE_OP_TYPES, DOMAIN
 from ..errors import GridSampleError
 from ..functions.cores import load_core
-from ..graph.files import Model, explaining_invalid, follow_links, locations, read_model
+from ..graph.files import Model, follow_links, locations, read_model, translate_errors
 from ..graph.scope import Scope, constants, domain_of, scopes, unread
 from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
-from ..rewriting.patch import Selection, bind_threads, patch_in_place
+from ..rewriting.passes import Selection
+from ..rewriting.patch import bind_threads, patch_in_place
 from . import native
 from .accelerators import Accelerated, Accelerators
 from .decisions import environment_of
@@ -266,7 +268,7 @@ class _Draft:
         self.is_changed = False
         self._arguments = arguments
         self._added: Collection[str] = ()
-        with explaining_invalid(proto):
+        with translate_errors(proto):
             self.scopes: list[Scope] = scopes(proto, weights)
 
     def domains(self) -> frozenset[str]:
@@ -291,8 +293,8 @@ class _Draft:
             target = SessionTarget(environment)
             # Attention nodes of other packages become other nodes, which only then have records.
             op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
-            has_attention_nodes = not WHOLE_NODES.isdisjoint(op_types)
-            with explaining_invalid(self.proto):
+            has_attention_nodes = not COMPOSITE_OP_TYPES.isdisjoint(op_types)
+            with translate_errors(self.proto):
                 replaced, others = patch_in_place(
                     self.proto,
                     target,

@@ -14,16 +14,16 @@ from functools import cached_property
 from itertools import product
 
 from ..custom_ops.compiled_ops import library_file, registry
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION
 from ..functions.cores import logger
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.attention_nodes import op_record
-from ..rewriting.patch import Selection
+from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
-from ..rewriting.targets.attention import CompiledAttention, PythonAttention, WholeNode
+from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention
 from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..rewriting.targets.python_op import PythonOp
 from . import native
@@ -65,8 +65,8 @@ class OpTargets:
             PYTHON_OP: PythonAttention(in_session=in_session),
         }
         self._attention_nodes: dict[str, Target] = {
-            COMPILED_OP: WholeNode(),
-            PYTHON_OP: WholeNode(is_python=True, in_session=in_session),
+            COMPILED_OP: ForeignAttention(),
+            PYTHON_OP: ForeignAttention(is_python=True, in_session=in_session),
         }
 
     def of(self, match: Match, op: str) -> Target:

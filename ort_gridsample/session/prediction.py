@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import onnxruntime
 
-from ..detection.attention import quantization_between
-from ..detection.matches import Match, find
-from ..graph.files import Model, explaining_invalid, read_model
+from ..detection.attention.quantization import quantization_between
+from ..detection.find import find
+from ..detection.match import Match
+from ..graph.files import Model, read_model, translate_errors
 from ..graph.scope import scopes
 from ..graph.use_def import UseDef
 from ..rewriting.unfusing import unfused
@@ -36,7 +37,7 @@ def predict_placements(model: Model, accelerators: Accelerators) -> list[Placeme
         GridSampleError: the model cannot be read.
     """
     proto = read_model(model)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         restored = unfused(proto)
         matches = find(restored, scopes(restored), native, asked=True)
         target = SessionTarget(environment_of(None, accelerators, is_saved=False), compiles=False)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.files import written_whole
+from ..graph.files import atomic_write
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
 from ..reference.threads import interpreter
@@ -164,7 +164,7 @@ class AnswerCache:
     def _write(self, key: str, answer: str) -> None:
         with suppress(OSError, RuntimeError):
             _folder().mkdir(parents=True, exist_ok=True)
-            with written_whole(_folder() / key) as file:
+            with atomic_write(_folder() / key) as file:
                 file.write_text(answer, encoding="utf-8")
 
 

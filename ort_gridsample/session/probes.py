@@ -13,7 +13,7 @@ from onnx import helper
 
 from .. import spec
 from ..detection.records import NodeRecord, spatial_axes
-from ..functions.operators import affine_grid
+from ..functions.affine import affine_grid
 from ..inference.types import Value
 from ..reference.arrays import Array
 from .native import fed, one_node, sampled

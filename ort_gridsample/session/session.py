@@ -21,7 +21,8 @@ from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
 from ..graph.weights import exceeds_protobuf
 from ..reference import memory
-from ..rewriting.patch import Selection, check_selection
+from ..rewriting.passes import Selection
+from ..rewriting.patch import check_selection
 from . import forks
 from .accelerators import ACCELERATED, Accelerated, providers_before_cpu
 from .builder import (

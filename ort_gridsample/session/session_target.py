@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..detection.helpers import has_status
-from ..detection.matches import Match
+from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..rewriting.attention_nodes import has_unusual_starts
@@ -98,11 +98,11 @@ class SessionTarget(Target):
                 placements.append(placement)
         return placements
 
-    def of(self, match: Match) -> Target | None:
+    def target_for(self, match: Match) -> Target | None:
         target = self.decision_for(match).target
-        return None if target is None else target.of(match)
+        return None if target is None else target.target_for(match)
 
-    def takes_whole(self, match: Match) -> bool:
+    def takes_composite(self, match: Match) -> bool:
         if match.contract is None or self._environment.accelerators is not None:
             return False
         return not self.expands(match)

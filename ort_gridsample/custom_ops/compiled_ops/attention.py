@@ -1,7 +1,7 @@
 """The compiled op for deformable attention.
 
 It runs the workers of :mod:`ort_gridsample.kernels.attention`. Its inputs are those of
-:func:`ort_gridsample.functions.operators.attend`: value (B, S, H, D), levels (L, 1 + r), locations
+:func:`ort_gridsample.functions.attention.attend`: value (B, S, H, D), levels (L, 1 + r), locations
 (B, Q, H, points, r) or (B, Q, H, L, P, r), and weights like the locations without their last axis.
 A row of levels is the number of points of a level, and its lengths.
 """

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ... import spec
-from ...detection.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
+from ...detection.programs import MAX_SOURCES, MAX_STEPS, WITH_PROGRAM
 from ...functions import validation
 from ...kernels import loops
 from ...kernels.compilation import compile_time
@@ -202,10 +202,10 @@ def _decode(head: Any, numbers: Any, programs: Any) -> bool:
 def _is_valid(program: Any, n_sources: int, r: int) -> bool:
     """Whether the fields of a PROGRAM but its steps are valid."""
     return (
-        0 <= program.source < n_sources <= MOST_SOURCES
+        0 <= program.source < n_sources <= MAX_SOURCES
         and -1 <= program.axis <= r + 1
         and 0 <= program.index < program.length
-        and 0 <= program.n_steps <= MOST_STEPS
+        and 0 <= program.n_steps <= MAX_STEPS
     )
 
 

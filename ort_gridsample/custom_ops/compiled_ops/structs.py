@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...detection.programs import MOST_SOURCES, MOST_STEPS
+from ...detection.programs import MAX_SOURCES, MAX_STEPS
 from ...kernels.structs import KERNEL, LAUNCH, record
 from .c_api import FIELDS
 
 #: The maximal number of inputs: X, then the grid, a program's scalars or a size, then the sources.
-MAX_INPUTS = 2 + MOST_SOURCES
+MAX_INPUTS = 2 + MAX_SOURCES
 
 #: The maximal number of an op's inputs that may differ in type.
 MAX_TYPES = 4
@@ -145,11 +145,11 @@ PROGRAMS = record(
     "n_scalars r n_programs programs",
     # The number of values that the programs read, and their names.
     "n_sources",
-    ("names", (TEXT, MOST_SOURCES)),
+    ("names", (TEXT, MAX_SOURCES)),
 )
 
 #: A row of :func:`ort_gridsample.detection.programs.written`.
-PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
+PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MAX_STEPS)))
 
 #: The state of a GridSample, with any source of its grid.
 GRID_SAMPLE = record(

@@ -16,7 +16,7 @@ from .obstacles import ObstacleError, combined_error
 from .rules import RULES
 from .same_node import keep_node, schema_of
 from .step import Context, Step
-from .value_types import forbidden_types, node_label
+from .value_types import forbidden_types, label_of
 
 #: The oldest opset that can be written.
 OLDEST = 11
@@ -54,7 +54,7 @@ def write_older(
 
 def _error(obstacles: dict[str, ObstacleError], found: Sequence[Scope]) -> GridSampleError:
     """Return an error that lists ``obstacles`` in the order of the model."""
-    model_order = [node_label(node) for scope in found for node in scope]
+    model_order = [label_of(node) for scope in found for node in scope]
     labels = [label for label in dict.fromkeys([*model_order, *obstacles]) if label in obstacles]
     return combined_error({label: obstacles[label] for label in labels})
 
@@ -83,7 +83,7 @@ class _Conversion:
         for index, node in enumerate(scope.nodes):
             if domain_of(node.domain):
                 continue
-            label = node_label(node)
+            label = label_of(node)
             context = Context(scope, self._inference, self._names, self._version)
             try:
                 older = _convert_node(context, node, opset)
@@ -112,7 +112,7 @@ class _Conversion:
         )
         for node, obstacle in forbidden:
             origins = [self._origins[name] for name in node.output if name in self._origins]
-            obstacles[origins[0] if origins else node_label(node)] = obstacle
+            obstacles[origins[0] if origins else label_of(node)] = obstacle
         return obstacles
 
 

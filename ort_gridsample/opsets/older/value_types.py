@@ -96,7 +96,7 @@ def forbidden_types(
                 yield node, obstacle
 
 
-def node_label(node: onnx.NodeProto) -> str:
+def label_of(node: onnx.NodeProto) -> str:
     """Return the name of ``node`` as errors write it."""
     return node_label(node.op_type, called(node))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx
 
 from ...detection.helpers import cast
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...graph.scope import Names
 
 #: The first opset with CastLike.

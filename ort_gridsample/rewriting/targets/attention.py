@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx
 from onnx import helper
 
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
 from ...graph.scope import Names, Nodes
 from ..attention_nodes import OperandNodes, constants_of, op_record

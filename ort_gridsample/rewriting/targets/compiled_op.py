@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...detection.fusion import FusedGrid
-from ...detection.matches import Match
-from ...detection.programs import encoded, written
+from ...detection.match import FusedGrid, Match
+from ...detection.programs import encode, to_rows
 from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
@@ -108,7 +107,7 @@ def _fuse_programs(
     """Give ``op`` the programs of its coordinates; return the nodes that compute their scalars."""
     nodes = Nodes(names, f"{op.output[0]}_scalars")
     op.input[1:] = [_scalars(fused, nodes), *fused.sources]
-    numbers = encoded(written(fused.programs, fused.sources), len(fused.programs))
+    numbers = encode(to_rows(fused.programs, fused.sources), len(fused.programs))
     sources = "\n".join(repr(source) for source in fused.sources)
     op.attribute.append(helper.make_attribute("coordinates", numbers))
     op.attribute.append(helper.make_attribute("sources", sources))

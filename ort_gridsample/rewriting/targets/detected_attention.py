@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...detection.attention import Attention
-from ...detection.matches import Match
+from ...detection.attention.match import Attention
+from ...detection.match import Match
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
 
@@ -34,7 +34,7 @@ class DetectedAttention:
         self.nodes = Nodes(names, match.record.output)
         self.after = Nodes(names, match.record.output)
         self._record = match.record
-        if attention.is_turned:
+        if attention.has_output_by_query:
             self.output = match.record.output
         else:
             self.output = names.new(f"{match.record.output}_by_query")
@@ -43,7 +43,7 @@ class DetectedAttention:
     def _write_channels_first(self) -> None:
         """Write (B·H, D, Q), which the model has, from the output (B, Q, H·D)."""
         attention = self.attention
-        others = attention.others
+        others = attention.other_levels
         nodes = self.after
         head_shape = self.nodes.row(0, 0, attention.heads, attention.channels)
         by_head = nodes.add("Reshape", self.output, head_shape)
@@ -58,7 +58,7 @@ class DetectedAttention:
     def _add_other_levels(self, total: str) -> None:
         """Add the levels that are not fused, which the model samples by itself, to ``total``."""
         nodes = self.after
-        others = self.attention.others
+        others = self.attention.other_levels
         samples = []
         for sample, points in others:
             shape = self.nodes.row(0, 0, 0, len(points))
@@ -70,7 +70,7 @@ class DetectedAttention:
 
     def _weights_of(self, nodes: Nodes, points: Sequence[int]) -> str:
         """Write the weights (B·H, 1, Q, P) of some points."""
-        return nodes.add("Gather", self.attention.weights, self.nodes.row(*points), axis=3)
+        return nodes.add("Gather", self.attention.weights.name, self.nodes.row(*points), axis=3)
 
     def operands(self) -> list[str]:
         """Write all operands; return the names of value, levels, locations and weights."""
@@ -80,14 +80,14 @@ class DetectedAttention:
         """Write the value (B, S, H, D)."""
         attention = self.attention
         nodes = self.nodes
-        if attention.value_axes == 4:
-            return attention.value
-        if attention.value:
+        if attention.value is not None:
+            if attention.value.layout == "B, S, H, D":
+                return attention.value.name
             shape = nodes.row(0, 0, attention.heads, attention.channels)
-            return nodes.add("Reshape", attention.value, shape)
+            return nodes.add("Reshape", attention.value.name, shape)
         images = []
-        for sample in attention.samples:
-            X = sample.record.values["X"]
+        for level in attention.levels:
+            X = level.sample.values["X"]
             images.append(nodes.add("Reshape", X, nodes.row(0, 0, -1)))
         pixels_first = nodes.add("Transpose", self._concatenated(images, axis=2), perm=[0, 2, 1])
         return nodes.add("Unsqueeze", pixels_first, nodes.row(2))
@@ -100,25 +100,24 @@ class DetectedAttention:
         if known is not None:
             return nodes.constant(known)
         rows = []
-        levels = zip(attention.samples, attention.points, attention.shapes, strict=True)
-        for sample, points, shape in levels:
+        for level in attention.levels:
             spatial_axes = nodes.row(*range(2, 2 + attention.axes))
-            shape_value = shape or nodes.add("Shape", sample.record.values["X"])
+            shape_value = level.shape or nodes.add("Shape", level.sample.values["X"])
             lengths = nodes.add("Gather", shape_value, spatial_axes)
-            rows.append(self._concatenated([nodes.row(points), lengths], axis=0))
+            rows.append(self._concatenated([nodes.row(level.points), lengths], axis=0))
         return nodes.add("Reshape", self._concatenated(rows, axis=0), nodes.row(len(rows), -1))
 
     def locations(self) -> str:
         """Write the locations (B, Q, H, L, P, r) or (B, Q, H, P, r), from 0 to 1."""
         attention = self.attention
         nodes = self.nodes
-        if attention.locations:
-            return attention.locations
+        if attention.locations is not None:
+            return attention.locations.name
         r = attention.axes
         n_points = sum(attention.points)
         grids = [
-            nodes.add("Reshape", sample.record.values["grid"], nodes.row(0, -1, points, r))
-            for sample, points in zip(attention.samples, attention.points, strict=True)
+            nodes.add("Reshape", level.sample.values["grid"], nodes.row(0, -1, level.points, r))
+            for level in attention.levels
         ]
         # Half precision would lose too much of a location.
         is_double = "float64" in self._record.types["sampling_locations"]
@@ -135,15 +134,15 @@ class DetectedAttention:
         Weights (B, 1, H, P) are those of one query for all queries.
         """
         attention = self.attention
-        if attention.is_by_head and attention.is_per_query:
-            return attention.weights
-        if attention.is_by_head:
+        if attention.has_weights_by_head and attention.is_per_query:
+            return attention.weights.name
+        if attention.has_weights_by_head:
             # With an axis of levels, an op would read them as the weights of each query.
-            return self.nodes.add("Reshape", attention.weights, self.nodes.row(0, 0, 0, -1))
+            return self.nodes.add("Reshape", attention.weights.name, self.nodes.row(0, 0, 0, -1))
         n_points = sum(attention.points)
-        weights = attention.weights
-        if attention.others:
-            unfused = {point for _, points in attention.others for point in points}
+        weights = attention.weights.name
+        if attention.other_levels:
+            unfused = {point for _, points in attention.other_levels for point in points}
             all_points = range(n_points + len(unfused))
             fused = [point for point in all_points if point not in unfused]
             weights = self._weights_of(self.nodes, fused)

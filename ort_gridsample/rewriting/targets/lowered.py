@@ -8,7 +8,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...detection.helpers import lowered_name
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
 from ...graph.scope import Names

@@ -6,7 +6,7 @@ import onnx
 from onnx import helper
 
 from ...detection.helpers import cast, guard_name, guards, has_status, mark
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...dialects.spelling import AttributeReference
 from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
 from ...graph.element_types import elem_type

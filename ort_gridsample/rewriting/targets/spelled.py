@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import helper
 
 from ... import spec
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...dialects.registry import dialects
 from ...dialects.spelling import AttributeReference, Dialect
 from ...dialects.table import AI_ONNX, standard

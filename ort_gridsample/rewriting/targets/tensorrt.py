@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from ...detection.matches import Match
+from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes

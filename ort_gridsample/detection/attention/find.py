@@ -1,0 +1,533 @@
+"""Finds deformable attention: the weighted sum of samples of several images.
+
+Exporters write it as a GridSample for each level, a Concat of the samples, a Mul by the weights and
+a ReduceSum. From there, the values, locations and weights are traced back (:mod:`.trace`) to
+operands that :func:`ort_gridsample.deformable_attention` can read. Where there is no such operand,
+a target computes it from the inputs of the GridSamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, chain, pairwise
+
+from ...dialects.registry import operator_types
+from ...graph.scope import OUTSIDE
+from ...graph.use_def import UseDef, unread_nodes
+from ...inference.lengths import (
+    ONE,
+    OPERATORS,
+    Length,
+    Lengths,
+    int_attribute,
+    permutation,
+    product_of,
+)
+from ...inference.types import Inference
+from ...spec import FLOATS
+from ..match import Match
+from ..records import NodeRecord
+from .axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
+from .match import Attention, Level, Operand, OtherLevel
+from .operands import (
+    ProductAxes,
+    find_shared_operand,
+    locations_layout,
+    value_layout,
+    weights_layout,
+)
+from .trace import VIEW_RULES, TracedValue, Tracer
+
+#: The first opset in which the targets can write what they need.
+MIN_OPSET = 13
+#: The operators between the operands and the sum.
+_ATTENTION_OPERATORS = OPERATORS | VIEW_RULES.keys() | {"ReduceSum"}
+#: The operators that compute the shapes for Reshapes.
+_SHAPE_OPERATORS = OPERATORS - {"Add", "Div", "Softmax", "Split", "Sub", "Transpose"} | {"Constant"}
+
+
+def is_attention_sample(record: NodeRecord) -> bool:
+    """Whether a GridSample samples as deformable attention does.
+
+    It is linear, has zeros outside, and its image is of a floating-point type.
+    """
+    if (record.mode, record.padding_mode) != ("linear", "zeros"):
+        return False
+    if record.align_corners not in (0, 1):
+        return False
+    types = set(record.types["X"])
+    return bool(types) and types <= set(FLOATS)
+
+
+def values_to_infer(use_def: UseDef) -> Iterator[str]:
+    """Yield the values of a scope whose types and shapes :func:`find_attentions` reads."""
+    sums = [use_def.nodes[index] for index in _sums_of_products(use_def)]
+    summed = [node.input[0] for node in sums]
+    yield from use_def.backward_closure(summed, _ATTENTION_OPERATORS, operator_types())
+    for node in sums:
+        yield node.output[0]
+        for index in _rearranging_readers(use_def, node.output[0]):
+            yield use_def.scope.outputs[index][0]
+            yield from use_def.scope.inputs[index][1:2]
+
+
+def find_attentions(
+    use_def: UseDef,
+    samples: Mapping[str, Match],
+    inference: Inference,
+) -> Iterator[Attention]:
+    """Yield the deformable attentions of a scope.
+
+    Args:
+        use_def: the use-def chains of the scope.
+        samples: the valid GridSamples of the scope by the names of their outputs.
+        inference: an inference that includes :func:`values_to_infer`.
+    """
+    eligible = {name: match for name, match in samples.items() if is_attention_sample(match.record)}
+    if not eligible:
+        return
+    inputs = {}
+    for name, match in samples.items():
+        inputs[name] = match.record.values["X"], match.record.values["grid"]
+    lengths = Lengths(use_def, inference, inputs)
+    for index in _sums_of_products(use_def):
+        node = use_def.nodes[index]
+        if lengths.known_integers(node, 1) not in ([-1], [3]):
+            continue
+        if int_attribute(node, "keepdims", 1) != 0:
+            continue
+        for sampled_input in (0, 1):
+            attention = _Matcher(lengths, eligible, index, sampled_input).match()
+            if attention is not None:
+                yield attention
+                break
+
+
+def _sums_of_products(use_def: UseDef) -> Iterator[int]:
+    """Yield the positions of ReduceSums of a Mul, in opsets from :data:`MIN_OPSET` on."""
+    if use_def.scope.opsets.get("", 0) < MIN_OPSET:
+        return
+    for index, op_type in enumerate(use_def.scope.op_types):
+        if op_type != "ReduceSum" or not use_def.is_op(index, (op_type,)):
+            continue
+        maker = use_def.makers.get(use_def.scope.inputs[index][0])
+        if maker is None or not use_def.is_op(maker, ("Mul",)):
+            continue
+        if len(use_def.scope.inputs[maker]) == 2:
+            yield index
+
+
+def _rearranging_readers(use_def: UseDef, name: str) -> Iterator[int]:
+    """Yield the positions of nodes that rearrange ``name`` one after another.
+
+    The last one is the first whose output has several readers, or another kind of reader.
+    """
+    index = OUTSIDE
+    while True:
+        readers = use_def.scope.readers.get(name, set())
+        if len(readers) != 1:
+            return
+        (reader,) = readers
+        if reader <= index:  # in an invalid model, a value may come from itself
+            return
+        if not use_def.is_op(reader, ("Identity", "Reshape", "Transpose")):
+            return
+        yield reader
+        index = reader
+        name = use_def.scope.outputs[reader][0]
+
+
+@dataclass(frozen=True)
+class _SampledLevel:
+    """A level and its GridSample.
+
+    Attributes:
+        match: the GridSample.
+        traced: its output, as a part of the product.
+        points: the number of its points.
+        lengths: the lengths of its spatial axes.
+    """
+
+    match: Match
+    traced: TracedValue
+    points: int
+    lengths: tuple[Length, ...]
+
+    @property
+    def pixels(self) -> int | None:
+        """The number of pixels of the image. None: it is unknown."""
+        return product_of(self.lengths).known
+
+
+class _Matcher:
+    """Matches one sum of products against deformable attention.
+
+    Args:
+        lengths: the lengths of the scope's values.
+        samples: the GridSamples that may be part of it, by the names of their outputs.
+        sum_index: the position of the ReduceSum.
+        sampled_input: which input of the Mul has the samples. The other one has the weights.
+    """
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        samples: Mapping[str, Match],
+        sum_index: int,
+        sampled_input: int,
+    ) -> None:
+        self._lengths = lengths
+        self._use_def = lengths.use_def
+        self._samples = samples
+        self._sum_index = sum_index
+        total = self._use_def.nodes[sum_index]
+        self._total = total.output[0]
+        self._product_index = self._use_def.makers[total.input[0]]
+        operands = self._use_def.nodes[self._product_index].input
+        self._sampled = operands[sampled_input]
+        self._weights = operands[1 - sampled_input]
+        self._sampled_shape = lengths.shape(self._sampled) or ()
+        self._weights_shape = lengths.shape(self._weights) or ()
+        self._tracer = Tracer(lengths)
+
+    def match(self) -> Attention | None:
+        """Return the deformable attention. None: the sum is none."""
+        if not self._has_product_shapes():
+            return None
+        product = ProductAxes(*([Factor(length)] for length in self._sampled_shape))
+        channels = known_product(product.channels)
+        if not channels:
+            return None
+        self._tracer.nodes |= {self._sum_index, self._product_index}
+        level_values = self._trace_levels(product)
+        sum_nodes = frozenset(self._tracer.nodes)
+        levels = self._sampled_levels(level_values, product)
+        others = self._other_levels(level_values, levels, product)
+        if not levels or others is None:
+            return None
+
+        value = self._find_value(levels, product)
+        heads = known_product(product.heads)
+        if not heads:
+            return None
+        locations = self._find_locations(levels, product)
+        weights = self._find_weights(product, heads=heads, is_by_head_allowed=not others)
+        if weights is None:
+            return None
+        output = Operand(self._total, "B·H, D, Q")
+        if not others:
+            output, rearranging_nodes = self._find_output(product)
+            sum_nodes |= rearranging_nodes
+
+        operands = (value, locations, weights)
+        path = self._find_path(
+            sample_nodes={index for level in levels for index in level.match.replaced_nodes},
+            sum_nodes=sum_nodes,
+            output=output.name,
+            operands=[operand.name for operand in operands if operand is not None],
+        )
+        if path is None:
+            return None
+        return Attention(
+            levels=tuple(self._level(level) for level in levels),
+            other_levels=tuple(others),
+            output=output,
+            path=path,
+            nodes=frozenset(self._tracer.nodes),
+            heads=heads,
+            channels=channels,
+            value=value,
+            locations=locations,
+            weights=weights,
+            is_per_query=self._weights_shape[2] == self._sampled_shape[2],
+        )
+
+    def _has_product_shapes(self) -> bool:
+        """Whether the samples are (B·H, D, Q, P), and the weights (…, 1, …, P)."""
+        if len(self._sampled_shape) != 4 or len(self._weights_shape) != 4:
+            return False
+        return self._weights_shape[1] == ONE and self._weights_shape[3] == self._sampled_shape[3]
+
+    def _trace_levels(self, product: ProductAxes) -> list[TracedValue]:
+        """Return the values that are joined to the samples of all levels."""
+        axes = [product.batch_heads, product.channels, product.queries, product.points]
+        return self._joined_values(TracedValue(self._sampled, axes, product.points), product)
+
+    def _joined_values(self, value: TracedValue, product: ProductAxes) -> list[TracedValue]:
+        """Trace ``value`` back to GridSamples over Concats.
+
+        Return ``value`` itself if this leads to neither.
+        """
+        nodes_before = set(self._tracer.nodes)
+        traced = value
+        while traced.name not in self._samples:
+            index = self._use_def.makers.get(traced.name)
+            if index is None:
+                break
+            inputs = self._concatenated_levels(index, traced, product)
+            if inputs:
+                self._tracer.nodes.add(index)
+                joined = (self._joined_values(source, product) for source in inputs)
+                return list(chain.from_iterable(joined))
+            source = self._tracer.source(traced, VIEW_RULES)
+            if source is None:
+                break
+            traced = source
+        else:
+            return [traced]
+        self._tracer.nodes = nodes_before
+        return [value]
+
+    def _concatenated_levels(
+        self,
+        index: int,
+        value: TracedValue,
+        product: ProductAxes,
+    ) -> list[TracedValue]:
+        """Return the inputs of a Concat of levels, on a new axis or on the axis of the points.
+
+        Empty: it is none.
+        """
+        if not self._use_def.is_op(index, ("Concat",)):
+            return []
+        node = self._use_def.nodes[index]
+        axis = int_attribute(node, "axis", 0) % len(value.axes)
+        last = len(value.axes) - 1
+        shapes = [self._lengths.shape(name) or () for name in node.input]
+        lengths = [shape[axis] if axis < len(shape) else None for shape in shapes]
+        if axis == last and are_same(value.axes[last], product.points):
+            levels = []
+            for name, length in zip(node.input, lengths, strict=True):
+                points = [] if length is None else [Factor(length)]
+                axes = [*value.axes[:last], points]
+                levels.append(replace(value, name=name, axes=axes, level_axis=points))
+            return levels
+        is_new_axis = all(length == ONE for length in lengths)
+        if is_new_axis and are_same(value.axes[axis] + value.axes[last], product.points):
+            axes = [*value.axes[:axis], [], *value.axes[axis + 1 :]]
+            points = value.axes[last]
+            return [replace(value, name=name, axes=axes, level_axis=points) for name in node.input]
+        return []
+
+    def _sampled_levels(
+        self,
+        values: Sequence[TracedValue],
+        product: ProductAxes,
+    ) -> list[_SampledLevel]:
+        """Return the levels that one op can sample.
+
+        They have the rank and ``align_corners`` of the first one.
+        """
+        levels = []
+        for value in values:
+            if not self._is_sample(value, product):
+                continue
+            match = self._samples[value.name]
+            lengths = self._image_shape(match)[2:]
+            points = known_product(value.level_axis) or 0
+            levels.append(_SampledLevel(match, value, points, lengths))
+        return [level for level in levels if self._kind(level) == self._kind(levels[0])]
+
+    def _image_shape(self, match: Match) -> tuple[Length, ...]:
+        return self._lengths.shape(match.record.values["X"]) or ()
+
+    def _kind(self, level: _SampledLevel) -> tuple[object, ...]:
+        """Return what must be the same for all levels of one op."""
+        return len(self._image_shape(level.match)), level.match.record.align_corners
+
+    def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
+        """Whether ``value`` is a GridSample (B·H, D, …) at the queries and points of the sum."""
+        match = self._samples.get(value.name)
+        if match is None or len(value.axes) != len(self._image_shape(match)):
+            return False
+        batch_heads, channels, *positions = value.axes
+        return (
+            are_same(batch_heads, product.batch_heads)
+            and are_same(channels, product.channels)
+            and are_same(flatten(positions), product.queries + value.level_axis)
+        )
+
+    def _other_levels(
+        self,
+        values: Sequence[TracedValue],
+        sampled: Sequence[_SampledLevel],
+        product: ProductAxes,
+    ) -> list[OtherLevel] | None:
+        """Return the levels among ``values`` that are not ``sampled``.
+
+        None: one of them is not (B·H, D, Q, …), or the number of points of a level is unknown.
+        """
+        counts = [known_product(value.level_axis) for value in values]
+        known_counts = [count for count in counts if count is not None]
+        if len(known_counts) < len(counts):
+            return None
+        ends = accumulate(known_counts, initial=0)
+        point_ranges = [range(*bounds) for bounds in pairwise(ends)]
+        sampled_values = [level.traced for level in sampled]
+        others = []
+        for value, points in zip(values, point_ranges, strict=True):
+            if value in sampled_values:
+                continue
+            if not self._is_other_level(value, product):
+                return None
+            others.append(OtherLevel(value.name, points))
+        return others
+
+    def _is_other_level(self, value: TracedValue, product: ProductAxes) -> bool:
+        """Whether the axes of ``value`` are (B·H, D, Q, …)."""
+        if len(value.axes) <= 3:
+            return False
+        batch_heads, channels, queries, *points = value.axes
+        return (
+            are_same(batch_heads, product.batch_heads)
+            and are_same(channels, product.channels)
+            and are_same(queries, product.queries)
+            and are_same(flatten(points), value.level_axis)
+        )
+
+    def _find_value(self, levels: Sequence[_SampledLevel], product: ProductAxes) -> Operand | None:
+        """Return the value of all levels, and set the heads of ``product``."""
+        images = []
+        for level in levels:
+            batch_heads, channels, *_ = level.traced.axes
+            pixels = [[Factor(length)] for length in level.lengths]
+            name = level.match.record.values["X"]
+            images.append(TracedValue(name, [batch_heads, channels, *pixels], flatten(pixels)))
+        pixel_counts = [level.pixels for level in levels]
+        layout_of = partial(value_layout, product=product)
+        shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
+        if shared is None:
+            return None
+        traced, value = shared
+        batch = leaves(traced.axes[0])
+        product.heads = leaves(product.batch_heads)[len(batch) :]
+        return value
+
+    def _find_locations(
+        self,
+        levels: Sequence[_SampledLevel],
+        product: ProductAxes,
+    ) -> Operand | None:
+        """Return the locations of all levels."""
+        grids = []
+        for level in levels:
+            batch_heads, _, *positions = level.traced.axes
+            coordinates = [Factor(Length(len(level.lengths)))]
+            axes = [batch_heads, *positions, coordinates]
+            name = level.match.record.values["grid"]
+            grids.append(replace(level.traced, name=name, axes=axes))
+        point_counts = [level.points for level in levels]
+        layout_of = partial(locations_layout, product=product)
+        shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
+        if shared is None:
+            return None
+        _, locations = shared
+        return locations
+
+    def _find_weights(
+        self,
+        product: ProductAxes,
+        *,
+        heads: int,
+        is_by_head_allowed: bool,
+    ) -> Operand | None:
+        """Return the weights: by head if the graph has them so.
+
+        None: one batch may have the weights of all.
+        """
+        batch_heads, _, queries, _ = self._weights_shape
+        # A single batch or query is broadcast: its axis is not the product's.
+        axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], product.points]
+        weights = Operand(self._weights, "B·H, 1, Q, P")
+        is_by_head = False
+        if is_by_head_allowed:
+            for source in self._tracer.sources(TracedValue(self._weights, axes, product.points)):
+                layout = weights_layout(source, product, product_axes=axes, heads=heads)
+                if layout is not None:
+                    weights = Operand(source.name, layout)
+                    is_by_head = True
+        is_same_batch = batch_heads == self._sampled_shape[0]
+        may_be_one = batch_heads.number < 2 and not (is_by_head and heads > 1)
+        return None if not is_same_batch and may_be_one else weights
+
+    def _find_output(self, product: ProductAxes) -> tuple[Operand, frozenset[int]]:
+        """Return the value (B, Q, H·D) that the sum is rearranged to, and the nodes that do so.
+
+        If there is no such value, return the sum (B·H, D, Q) itself.
+        """
+        axes: Axes = [product.batch_heads, product.channels, product.queries]
+        nodes = set[int]()
+        for index in _rearranging_readers(self._use_def, self._total):
+            node = self._use_def.nodes[index]
+            if node.op_type == "Transpose":
+                axes = [axes[axis] for axis in permutation(node, len(axes))]
+            elif node.op_type == "Reshape":
+                regrouped = regroup(axes, self._lengths.shape(node.output[0]))
+                if regrouped is None:
+                    break
+                axes = regrouped
+            nodes.add(index)
+            if len(axes) != 3 or not product.are_by_query(axes):
+                continue
+            if are_same(axes[2], product.heads + product.channels):
+                return Operand(node.output[0], "B, Q, H·D"), frozenset(nodes)
+        return Operand(self._total, "B·H, D, Q"), frozenset()
+
+    def _find_path(
+        self,
+        *,
+        sample_nodes: Set[int],
+        sum_nodes: Set[int],
+        output: str,
+        operands: Collection[str],
+    ) -> frozenset[int] | None:
+        """Return the positions of the nodes from the samples to ``output`` that one op replaces.
+
+        A sample that another node reads is not among them: it is also computed separately. The
+        traced nodes get the nodes that compute shapes.
+
+        Args:
+            sample_nodes: the nodes of the samples.
+            sum_nodes: the nodes between the samples and ``output``.
+            output: the output of deformable attention.
+            operands: the values that the op reads.
+
+        Returns:
+            The positions. None: a node that stays reads a value inside of the sum.
+        """
+        use_def = self._use_def
+        nodes = self._tracer.nodes
+        nodes |= sample_nodes | sum_nodes
+        inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
+        for name in use_def.backward_closure(inputs, _SHAPE_OPERATORS):
+            maker = use_def.makers.get(name)
+            if maker is not None and use_def.is_op(maker, _SHAPE_OPERATORS):
+                nodes.add(maker)
+        read = {output, *operands}
+        unread = unread_nodes(use_def, sum_nodes | sample_nodes, read, nodes)
+        for index in sum_nodes:
+            for name in use_def.scope.outputs[index]:
+                readers = use_def.scope.readers.get(name, set())
+                if name and name != output and not readers <= sum_nodes | sample_nodes | unread:
+                    return None
+        return frozenset(sum_nodes | unread_nodes(use_def, sum_nodes | unread, read, sample_nodes))
+
+    def _level(self, level: _SampledLevel) -> Level:
+        record = level.match.record
+        return Level(record, level.points, level.lengths, self._shape_value(record.values["X"]))
+
+    def _shape_value(self, name: str) -> str | None:
+        """Return the shape that a Reshape to ``name`` reads.
+
+        None: another node computes it, or a length from the third on may not be positive.
+        """
+        index = self._use_def.makers.get(name)
+        if index is None or not self._use_def.is_op(index, ("Reshape",)):
+            return None
+        shape = self._use_def.nodes[index].input[1]
+        lengths = (self._lengths.elements(shape) or [])[2:]
+        if not lengths or not all(length is not None and length.number > 0 for length in lengths):
+            return None
+        return shape

@@ -1,0 +1,116 @@
+"""Deformable attention in a graph, as data.
+
+The names of axes: batch B, heads H, channels D of a head, queries Q, levels L, points P on each
+level (or on all levels together, where there is no axis L), pixels S of all levels, and r
+coordinates of a location.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ...inference.lengths import Length
+from ..records import NodeRecord
+
+ValueLayout = Literal["B, S, H, D", "B, S, H·D"]
+LocationsLayout = Literal["B, Q, H, P, r", "B, Q, H, L, P, r"]
+WeightsLayout = Literal["B, Q, H, P", "B, Q, H, L, P", "B·H, 1, Q, P"]
+OutputLayout = Literal["B, Q, H·D", "B·H, D, Q"]
+Layout = ValueLayout | LocationsLayout | WeightsLayout | OutputLayout
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value of the graph that deformable attention can read or write as it is.
+
+    Attributes:
+        name: the name of the value.
+        layout: its axes.
+    """
+
+    name: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level that a GridSample samples.
+
+    Attributes:
+        sample: the GridSample.
+        points: the number of its points.
+        lengths: the lengths of its spatial axes.
+        shape: a value whose elements, from the third on, are these lengths. None: there is none.
+    """
+
+    sample: NodeRecord
+    points: int
+    lengths: tuple[Length, ...]
+    shape: str | None
+
+
+class OtherLevel(NamedTuple):
+    """A level of the sum that is not sampled as deformable attention samples.
+
+    Attributes:
+        name: the value that is multiplied by the weights, (B·H, D, Q, …).
+        points: the indices of its points on the axis of all points.
+    """
+
+    name: str
+    points: range
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Deformable attention and its operands.
+
+    Attributes:
+        levels: the levels, one for each GridSample.
+        other_levels: the levels that must be added to the result. If there are any, the weights and
+            the output have the layouts of the sum, (B·H, 1, Q, P) and (B·H, D, Q).
+        output: the value that it computes.
+        path: the positions of the nodes from the samples to the output, without samples that other
+            nodes also read.
+        nodes: the positions of ``path``, and of the nodes that compute the operands and shapes.
+        heads: H. 1 if the images do not come from a value that has several heads.
+        channels: D.
+        value: the value of all levels. None: the graph has no such value, only the images.
+        locations: the locations of all levels, in [0, 1]. None: the graph has only the grids.
+        weights: the weights.
+        is_per_query: whether there are weights for each query. If not, one query may have the
+            weights of all.
+    """
+
+    levels: tuple[Level, ...]
+    other_levels: tuple[OtherLevel, ...]
+    output: Operand
+    path: frozenset[int]
+    nodes: frozenset[int]
+    heads: int
+    channels: int
+    value: Operand | None
+    locations: Operand | None
+    weights: Operand
+    is_per_query: bool
+
+    @property
+    def axes(self) -> int:
+        """The number of spatial axes."""
+        return len(self.levels[0].lengths)
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """The number of points on each level."""
+        return tuple(level.points for level in self.levels)
+
+    @property
+    def has_weights_by_head(self) -> bool:
+        """Whether the weights have an axis of the heads."""
+        return self.weights.layout != "B·H, 1, Q, P"
+
+    @property
+    def has_output_by_query(self) -> bool:
+        """Whether the output is (B, Q, H·D)."""
+        return self.output.layout == "B, Q, H·D"

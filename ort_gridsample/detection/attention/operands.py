@@ -1,0 +1,133 @@
+"""The operands of deformable attention: their layouts, and the search for a value of all levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from .axes import Axes, Factor, are_same, flatten, known_product
+from .match import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
+from .trace import LevelIndex, LevelStart, TracedValue, Tracer
+
+
+@dataclass
+class ProductAxes:
+    """The factors of the axes (B·H, D, Q, P) of the product that deformable attention sums over P.
+
+    Attributes:
+        heads: the inner factors of ``batch_heads`` that are H. The value of all levels tells them.
+    """
+
+    batch_heads: list[Factor]
+    channels: list[Factor]
+    queries: list[Factor]
+    points: list[Factor]
+    heads: list[Factor] = field(default_factory=list)
+
+    def are_by_query(self, axes: Axes) -> bool:
+        """Whether ``axes``, together with an axis H, are (B, Q, …)."""
+        return are_same(axes[0] + self.heads, self.batch_heads) and are_same(axes[1], self.queries)
+
+
+def value_layout(traced: TracedValue, product: ProductAxes) -> ValueLayout | None:
+    """Return the layout of a value that has the pixels of a level. None: it is no operand."""
+    axes = traced.axes
+    if len(axes) not in (3, 4) or traced.scaling_steps != 0:
+        return None
+    if not are_same(axes[1], traced.level_axis):
+        return None
+    if not are_same([*axes[0], *flatten(axes[2:])], product.batch_heads + product.channels):
+        return None
+    if len(axes) == 3:
+        return "B, S, H·D"
+    return "B, S, H, D" if are_same(axes[3], product.channels) else None
+
+
+def locations_layout(traced: TracedValue, product: ProductAxes) -> LocationsLayout | None:
+    """Return the layout of a value that has the locations of a level. None: it is no operand."""
+    axes = traced.axes
+    if len(axes) not in (5, 6) or traced.scaling_steps != 2:
+        return None
+    if not product.are_by_query(axes) or not are_same(axes[2], product.heads):
+        return None
+    if not are_same(axes[-2], traced.level_axis):
+        return None
+    return "B, Q, H, P, r" if len(axes) == 5 else "B, Q, H, L, P, r"
+
+
+def weights_layout(
+    traced: TracedValue,
+    product: ProductAxes,
+    *,
+    product_axes: Axes,
+    heads: int,
+) -> WeightsLayout | None:
+    """Return the layout of a value that has all weights. None: it is no operand.
+
+    Args:
+        traced: the value.
+        product: the axes of the product.
+        product_axes: the axes (B·H, 1, Q, P) of the weights in the product. One query, or one
+            batch, may be broadcast, and so the first and the third need not be those of the
+            product.
+        heads: H.
+    """
+    axes = traced.axes
+    if len(axes) not in (4, 5) or traced.scaling_steps != 0:
+        return None
+    if not are_same(flatten(axes[3:]), product.points) or known_product(axes[2]) != heads:
+        return None
+    batch_heads, _, queries, _ = product_axes
+    if not are_same(axes[0] + axes[2], batch_heads) or not are_same(axes[1], queries):
+        return None
+    return "B, Q, H, P" if len(axes) == 4 else "B, Q, H, L, P"
+
+
+def find_shared_operand(
+    tracer: Tracer,
+    levels: Sequence[TracedValue],
+    sizes: Sequence[int | None],
+    layout_of: Callable[[TracedValue], Layout | None],
+) -> tuple[TracedValue, Operand] | None:
+    """Trace the images or grids of the levels back to one value that has all of them in order.
+
+    Args:
+        tracer: traces them.
+        levels: the image or the grid of each level.
+        sizes: the number of pixels or points of each level. None: it is unknown.
+        layout_of: returns the layout of a value that is an operand, and else None.
+
+    Returns:
+        The first level as a part of this value, and the value. If there are several values, it is
+        the one that is farthest back. None: there is none.
+    """
+    sources_of_levels: list[dict[str, tuple[TracedValue, Operand]]] = []
+    for level in levels:
+        sources = {}
+        for source in tracer.sources(level):
+            layout = layout_of(source)
+            if layout is not None:
+                sources[source.name] = source, Operand(source.name, layout)
+        sources_of_levels.append(sources)
+    for name in reversed(sources_of_levels[0]):
+        traced = [sources[name][0] for sources in sources_of_levels if name in sources]
+        if len(traced) == len(levels) and _are_all_levels(traced, sizes):
+            return sources_of_levels[0][name]
+    return None
+
+
+def _are_all_levels(levels: Sequence[TracedValue], sizes: Sequence[int | None]) -> bool:
+    """Whether ``levels``, pieces of one value, are all pieces of it in order."""
+    pieces = [level.piece for level in levels]
+    if pieces == [LevelIndex(index, len(levels)) for index in range(len(levels))]:
+        return True
+    if pieces == [None]:
+        return True
+    known_sizes = [size for size in sizes if size is not None]
+    if len(known_sizes) < len(sizes):
+        return False
+    *starts, end = accumulate(known_sizes, initial=0)
+    if pieces != [LevelStart(start) for start in starts]:
+        return False
+    return known_product(levels[0].level_axis) == end

@@ -1,0 +1,233 @@
+"""Traces a value back, one node at a time, through nodes that rearrange, cut or scale it.
+
+:data:`RULES` has one rule for each operator. A rule returns where the input of a node has the data
+of a level, if the output has them as a :class:`TracedValue` states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ...graph.scope import OUTSIDE
+from ...graph.use_def import UseDef
+from ...inference.lengths import Lengths, int_attribute, permutation
+from ..helpers import is_check
+from .axes import Axes, Factor, are_same, regroup
+
+
+@dataclass(frozen=True)
+class LevelIndex:
+    """A level by its index among ``count`` levels, as a Gather or a Split takes it."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True)
+class LevelStart:
+    """A level by its first pixel or point, as a Slice takes it."""
+
+    start: int
+
+
+@dataclass(frozen=True)
+class TracedValue:
+    """A value that has the images, grids or weights of a level.
+
+    Attributes:
+        name: the name of the value.
+        axes: its axes.
+        level_axis: the factors of its pixels or points. Before a node that takes one level out of
+            all, those of the level itself; behind the rule for that node, those of all levels.
+        piece: which of the levels in this value is the level. None: this value has no other level.
+        scaling_steps: how many steps of 2 x - 1, the scaling from a location to a grid, were traced
+            back.
+    """
+
+    name: str
+    axes: Axes
+    level_axis: list[Factor]
+    piece: LevelIndex | LevelStart | None = None
+    scaling_steps: int = 0
+
+
+#: The value behind a node at a position -> the value before it. None: the node does something else
+#: to it.
+Rule = Callable[[Lengths, int, TracedValue], TracedValue | None]
+
+
+class Tracer:
+    """Traces values of one scope.
+
+    Args:
+        lengths: the lengths of the values.
+
+    Attributes:
+        nodes: the positions of the nodes that were traced.
+    """
+
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths = lengths
+        self._use_def = lengths.use_def
+        self.nodes: set[int] = set()
+
+    def source(self, value: TracedValue, rules: Mapping[str, Rule]) -> TracedValue | None:
+        """Return the value that ``value`` is computed from. None: no rule applies."""
+        index = self._use_def.makers.get(value.name)
+        if index is None or not self._use_def.is_op(index, rules):
+            return None
+        source = rules[self._use_def.scope.op_types[index]](self._lengths, index, value)
+        if source is not None:
+            self.nodes.add(index)
+        return source
+
+    def sources(self, value: TracedValue) -> Iterator[TracedValue]:
+        """Yield ``value`` and the values that it is computed from, nearest first."""
+        traced: TracedValue | None = value
+        while traced is not None:
+            yield traced
+            traced = self.source(traced, RULES)
+
+
+def _rearranged_input(use_def: UseDef, index: int) -> str | None:
+    """Return the input of a node that rearranges.
+
+    None: in an invalid model, the input comes from the node itself.
+    """
+    name = use_def.scope.inputs[index][0]
+    return name if use_def.makers.get(name, OUTSIDE) < index else None
+
+
+def _transpose(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    name = _rearranged_input(lengths.use_def, index)
+    if name is None:
+        return None
+    order = permutation(lengths.use_def.nodes[index], len(value.axes))
+    axes = [value.axes[order.index(axis)] for axis in range(len(order))]
+    return replace(value, name=name, axes=axes)
+
+
+def _reshape(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    """The rule for all operators that keep the order of the elements."""
+    name = _rearranged_input(lengths.use_def, index)
+    if name is None or _has_checked_shape(lengths.use_def, index):
+        return None
+    axes = regroup(value.axes, lengths.shape(name))
+    return None if axes is None else replace(value, name=name, axes=axes)
+
+
+def _has_checked_shape(use_def: UseDef, index: int) -> bool:
+    """Whether the node is a Reshape behind a check of another node's inputs.
+
+    The check must remain.
+    """
+    inputs = use_def.scope.inputs[index]
+    maker = use_def.makers.get(inputs[1]) if len(inputs) > 1 else None
+    return maker is not None and is_check(use_def.nodes[maker])
+
+
+def _gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    """The rule for a Gather that takes one level along an axis of all levels."""
+    node = lengths.use_def.nodes[index]
+    shape = lengths.shape(node.input[0])
+    if value.piece is not None or not shape or len(shape) != len(value.axes) + 1:
+        return None
+    level = lengths.use_def.scope.constant(node.input[1])
+    axis = int_attribute(node, "axis", 0) % len(shape)
+    count = shape[axis].known
+    if level is None or level.ndim > 0 or not count:
+        return None
+    axes = list(value.axes)
+    axes.insert(axis, [Factor(shape[axis])])
+    return replace(
+        value,
+        name=node.input[0],
+        axes=axes,
+        piece=LevelIndex(int(level) % count, count),
+    )
+
+
+def _split(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    node = lengths.use_def.nodes[index]
+    piece = LevelIndex(list(node.output).index(value.name), len(node.output))
+    return _whole_axis(lengths, index, value, int_attribute(node, "axis", 0), piece)
+
+
+def _slice(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    node = lengths.use_def.nodes[index]
+    axes = lengths.known_integers(node, 3)
+    starts = lengths.known_integers(node, 1)
+    steps = lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
+    if not axes or not starts or starts[0] < 0 or len(axes) != 1 or steps != [1]:
+        return None
+    return _whole_axis(lengths, index, value, axes[0], LevelStart(starts[0]))
+
+
+def _whole_axis(
+    lengths: Lengths,
+    index: int,
+    value: TracedValue,
+    axis: int,
+    piece: LevelIndex | LevelStart,
+) -> TracedValue | None:
+    """Return the input of a node that takes one level out of the ``axis`` of all levels."""
+    name = lengths.use_def.nodes[index].input[0]
+    shape = lengths.shape(name)
+    if value.piece is not None or not shape:
+        return None
+    axis %= len(value.axes)
+    if not are_same(value.axes[axis], value.level_axis):
+        return None
+    level_axis = [Factor(shape[axis])]
+    axes = [*value.axes[:axis], level_axis, *value.axes[axis + 1 :]]
+    return replace(value, name=name, axes=axes, level_axis=level_axis, piece=piece)
+
+
+def _subtract_one(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    """The rule for the second step of 2 x - 1."""
+    if value.scaling_steps != 0:
+        return None
+    node = lengths.use_def.nodes[index]
+    if not _is_number(lengths, node.input[1], 1, value):
+        return None
+    return replace(value, name=node.input[0], scaling_steps=1)
+
+
+def _double(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+    """The rule for the first step of 2 x - 1."""
+    if value.scaling_steps != 1:
+        return None
+    node = lengths.use_def.nodes[index]
+    for operand, factor in ((0, 1), (1, 0)):
+        if _is_number(lengths, node.input[factor], 2, value):
+            return replace(value, name=node.input[operand], scaling_steps=2)
+    return None
+
+
+def _is_number(lengths: Lengths, name: str, number: int, value: TracedValue) -> bool:
+    """Whether ``name`` is a constant equal to ``number`` that can be broadcast to ``value``."""
+    constant = lengths.use_def.scope.constant(name)
+    if constant is None or constant.size != 1 or constant.ndim > len(value.axes):
+        return False
+    return bool(constant.item() == number)
+
+
+#: The rules of the operators that only rearrange a value.
+VIEW_RULES: Mapping[str, Rule] = {
+    "Flatten": _reshape,
+    "Identity": _reshape,
+    "Reshape": _reshape,
+    "Squeeze": _reshape,
+    "Transpose": _transpose,
+    "Unsqueeze": _reshape,
+}
+#: The rules of all operators.
+RULES: Mapping[str, Rule] = {
+    **VIEW_RULES,
+    "Gather": _gather,
+    "Mul": _double,
+    "Slice": _slice,
+    "Split": _split,
+    "Sub": _subtract_one,
+}

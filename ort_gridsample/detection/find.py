@@ -1,0 +1,362 @@
+"""Finds the sampling nodes of a model.
+
+The finders of this package run in order, and the properties of the nodes are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import spec
+from ..dialects.registry import attention_node, dialect_of, is_added, operator_types
+from ..dialects.spelling import AttributeValue, Dialect, constant_size
+from ..dialects.table import ATTENTION, DECOMPOSED, DECOMPOSED_DIALECTS, DOMAIN, SET_ASIDE, standard
+from ..errors import GridSampleError, node_label
+from ..graph.scope import Names, Nodes, Scope, called, domain_of, function_key, scopes
+from ..graph.use_def import UseDef
+from ..inference.types import Inference, Probe, Value
+from ..reference.arrays import Array
+from ..reference.plan import type_name
+from .attention.find import find_attentions, values_to_infer
+from .attention.match import Attention
+from .decomposed import DecomposedOperator, Search
+from .fusion import RULES, find_fused_grid
+from .helpers import around
+from .match import Match
+from .node_checks import fault_of, reason_of
+from .records import NodeRecord
+
+
+def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
+    """Return a record for each sampling node in all graphs and functions of ``model``.
+
+    ``probe`` tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
+    None: neither is done.
+    """
+    return [match.record for match in find(model, scopes(model), probe, asked=True)]
+
+
+def find(
+    model: onnx.ModelProto,
+    found: Sequence[Scope],
+    probe: Probe | None,
+    asked: bool,
+    decomposed: bool = True,
+    fused: bool = True,
+    attention: bool = True,
+) -> list[Match]:
+    """Find the sampling nodes of a model.
+
+    Args:
+        model: the model.
+        found: its scopes.
+        probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
+        asked: whether ``probe`` also tests whether onnxruntime runs the nodes.
+        decomposed: whether to search for decomposed operators.
+        fused: whether to search for grids that can be fused into their GridSamples.
+        attention: whether to search for deformable attention around GridSamples.
+
+    Returns:
+        The matches: decomposed deformable attentions first, then all other nodes in the order of
+            ``found``.
+    """
+    functions = {function_key(function) for function in model.functions}
+    search = Search(found if decomposed else (), probe)
+    op_types = operator_types()
+    searched_scopes: list[tuple[UseDef, list[int]]] = []
+    values: dict[int, list[str]] = {}
+    for scope in found:
+        positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
+        scope_values = search.values.get(id(scope), [])
+        if not positions and not scope_values:
+            continue
+        use_def = UseDef(scope)
+        searched_scopes.append((use_def, positions))
+        if fused:
+            grids = [name for index in positions for name in scope.inputs[index][1:2]]
+            scope_values = list(use_def.backward_closure([*scope_values, *grids], RULES))
+        if attention:
+            scope_values = [*scope_values, *values_to_infer(use_def)]
+        if scope_values:
+            values[id(scope)] = scope_values
+
+    inference = Inference(model, found, probe, values)
+    names = Names(model)
+    attentions: list[Match] = []
+    others: list[Match] = []
+    for use_def, positions in searched_scopes:
+        scope = use_def.scope
+        matches: list[Match] = []
+        for index in positions:
+            dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
+            if dialect is not None:
+                matches.append(
+                    _node_match(dialect, index, scope, inference, probe if asked else None),
+                )
+        for operator in search.operators(scope, inference):
+            matches.append(_decomposed_match(operator, scope, names, inference))
+        if attention:
+            scope_attentions, matches = _with_attention(matches, use_def, inference)
+            attentions += scope_attentions
+        if fused:
+            matches = _with_fused(matches, use_def, inference)
+        others += matches
+    return [*attentions, *others]
+
+
+def _node_match(
+    dialect: Dialect,
+    index: int,
+    scope: Scope,
+    inference: Inference,
+    probe: Probe | None,
+) -> Match:
+    """Return the match of a node, which is one of ``dialect``.
+
+    None as ``probe``: do not test the node.
+    """
+    node = scope.nodes[index]
+    is_set_aside = node.domain == SET_ASIDE
+    domain = "" if is_set_aside else domain_of(node.domain)
+    opset = scope.opsets.get(domain, dialect.version)
+    sources, output, helpers = around(scope, node)
+    name = node.name or (f"({output})" if domain == DOMAIN else called(node))
+    values, constants = _inputs_of(node, dialect, scope, sources)
+    attributes: dict[str, AttributeValue] = {}
+    error = None
+    try:
+        label = f"{name} in {scope.path}" if scope.path else name
+        note = f" (opset {opset})" if domain == "" else ""
+        attributes = dialect.read(
+            node_label(node.op_type, label),
+            node,
+            lambda position: scope.constant(node.input[position]),
+            note,
+        )
+    except GridSampleError as attribute_error:
+        error = attribute_error
+    record = NodeRecord(
+        graph=scope.path,
+        name=name,
+        operator=dialect.operator,
+        op_type=node.op_type,
+        domain=domain,
+        opset=opset,
+        dialect=standard(dialect.operator, opset) if is_set_aside else dialect,
+        attributes=attributes,
+        cases=_cases_of(values, constants, scope, inference),
+        values=values,
+        constants=constants,
+        output=output,
+        error=error,
+    )
+    declared_shape = scope.declared_shape(output) if is_added(dialect) else None
+    record = replace(record, error=fault_of(record, node, declared_shape))
+    if probe is not None:
+        record = replace(record, reason=reason_of(record, scope.opsets, probe))
+    return Match(record, node, scope, index, helpers)
+
+
+def _inputs_of(
+    node: onnx.NodeProto,
+    dialect: Dialect,
+    scope: Scope,
+    sources: Sequence[str],
+) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return the names of the values that are the inputs of ``node``, and the constants among them.
+
+    An input that the node does not have has the name "".
+    ``sources`` are the values that the node reads, without helper nodes between.
+    """
+    contract = attention_node(node)
+    arguments = list(spec.newest(dialect.operator).types) if contract is None else contract.inputs
+    values: dict[str, str] = {}
+    constants: dict[str, Array] = {}
+    for position, argument in enumerate(arguments):
+        constant = constant_size(node, dialect, argument)
+        value = sources[position] if position < len(sources) and constant is None else ""
+        if value:
+            constant = scope.constant(value)
+        values[argument] = value
+        if constant is not None:
+            constants[argument] = constant
+    return values, constants
+
+
+def _cases_of(
+    values: dict[str, str],
+    constants: dict[str, Array],
+    scope: Scope,
+    inference: Inference,
+) -> list[tuple[Value, ...]]:
+    """Return the types and shapes of the inputs ``values`` in each kind of call of the scope."""
+    # Inference does not include some constants, such as one in an attribute.
+    of_constants = {}
+    for name, constant in constants.items():
+        of_constants[name] = Value(type_name(constant.dtype), constant.shape)
+    return [
+        tuple(
+            of_constants.get(name, value) if value == Value() else value
+            for name, value in zip(values, case, strict=True)
+        )
+        for case in inference.cases(scope, list(values.values()))
+    ]
+
+
+def _decomposed_match(
+    operator: DecomposedOperator,
+    scope: Scope,
+    names: Names,
+    inference: Inference,
+) -> Match:
+    """Return the match of a decomposed operator, with an equivalent node."""
+    output = operator.subgraph.output
+    first, *others = operator.subgraph.inputs
+    values = dict(zip(spec.newest(operator.operator).types, (first, *others), strict=False))
+    cases = inference.cases(scope, list(values.values()))
+    constants: dict[str, Array] = {}
+    before = Nodes(names, output)
+    size = operator.size
+    if operator.operator == "AffineGrid":
+        values["size"] = ""
+        cases = [(case[0], Value("int64", (len(size),))) for case in cases]
+        if None in size:  # the batch is that of theta
+            batch = before.add("Gather", before.add("Shape", first), before.row(0))
+            lengths = before.constant(np.array(size[1:], np.int64))
+            values["size"] = before.add("Concat", batch, lengths, axis=0)
+        else:
+            constants["size"] = np.array(size, np.int64)
+    elif size:
+        image_shape = before.constant(np.array([0, 0, *size], np.int64))
+        values["X"] = before.add("Reshape", first, image_shape)
+        cases = [(replace(X, shape=(*(X.shape or ())[:2], *size)), grid) for X, grid in cases]
+    index = scope.makers[output]
+    node = helper.make_node(
+        operator.operator,
+        list(values.values()),
+        [output],
+        scope.nodes[index].name,
+        "",
+        DECOMPOSED,
+    )
+    record = _decomposed_record(
+        scope,
+        output,
+        operator.operator,
+        attributes=operator.attributes,
+        cases=cases,
+        values=values,
+        constants=constants,
+    )
+    record = replace(record, error=fault_of(record, node))
+    part = frozenset(operator.subgraph.nodes)
+    return Match(record, node, scope, index, part=part, before=tuple(before))
+
+
+def _decomposed_record(scope: Scope, output: str, operator: str, **properties: Any) -> NodeRecord:
+    """Return the record of a decomposed ``operator`` that computes the value ``output``."""
+    return NodeRecord(
+        graph=scope.path,
+        name=scope.nodes[scope.makers[output]].name or f"({output})",
+        operator=operator,
+        op_type=operator,
+        domain=DECOMPOSED,
+        opset=scope.opsets.get("", 0),
+        dialect=DECOMPOSED_DIALECTS[operator],
+        output=output,
+        reason="",
+        **properties,
+    )
+
+
+def _with_attention(
+    matches: Sequence[Match],
+    use_def: UseDef,
+    inference: Inference,
+) -> tuple[list[Match], list[Match]]:
+    """Return the deformable attentions of a scope, and its ``matches`` with ``read_by`` set."""
+    samples = {}
+    for match in matches:
+        record = match.record
+        if record.operator == "GridSample" and record.error is None and not match.is_whole:
+            samples[record.output] = match
+    attentions: list[Match] = []
+    read_by: dict[str, Match] = {}
+    for attention in find_attentions(use_def, samples, inference):
+        attention_match = _attention_match(attention, use_def.scope, inference)
+        attentions.append(attention_match)
+        for level in attention.levels:
+            read_by[level.sample.output] = attention_match
+    linked = []
+    for match in matches:
+        is_sample = samples.get(match.record.output) is match
+        reader = read_by.get(match.record.output) if is_sample else None
+        linked.append(match if reader is None else replace(match, read_by=reader))
+    return attentions, linked
+
+
+def _attention_match(attention: Attention, scope: Scope, inference: Inference) -> Match:
+    """Return the match of a decomposed deformable attention."""
+    output = attention.output.name
+    index = scope.makers[output]
+    sample = attention.levels[0].sample
+    value = attention.value.name if attention.value is not None else sample.values["X"]
+    locations = sample.values["grid"]
+    if attention.locations is not None:
+        locations = attention.locations.name
+    weights = attention.weights.name
+    levels = []
+    for level in attention.levels:
+        levels.append([level.points, *(length.known for length in level.lengths)])
+    constants: dict[str, Array] = {}
+    if not any(None in level for level in levels):
+        constants["levels"] = np.array(levels, np.int64)
+    levels_value = Value("int64", (len(levels), 1 + attention.axes))
+    argument_names = spec.newest(ATTENTION).types
+    record = _decomposed_record(
+        scope,
+        output,
+        ATTENTION,
+        attributes={"align_corners": sample.attributes["align_corners"]},
+        cases=[
+            (value_case, levels_value, *other_cases)
+            for value_case, *other_cases in inference.cases(scope, (value, locations, weights))
+        ],
+        values=dict(zip(argument_names, (value, "", locations, weights), strict=True)),
+        constants=constants,
+        fused=tuple(called(scope.nodes[position]) for position in sorted(attention.path)),
+    )
+    return Match(
+        record,
+        scope.nodes[index],
+        scope,
+        index,
+        part=attention.nodes,
+        attention=attention,
+    )
+
+
+def _with_fused(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> list[Match]:
+    """Return the ``matches`` of a scope, with ``fused`` and ``fused_into`` set."""
+    affine_grids = {}
+    for match in matches:
+        if match.record.operator == "AffineGrid":
+            affine_grids[match.record.output] = match
+    changed: dict[Match, Match] = {}
+    for match in matches:
+        if match.record.operator != "GridSample" or match.is_whole:
+            continue
+        fused = find_fused_grid(use_def, match, inference, affine_grids)
+        if fused is None:
+            continue
+        sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
+        changed[match] = sample
+        if fused.affine_grid is not None:
+            changed[fused.affine_grid] = replace(fused.affine_grid, fused_into=sample)
+    return [changed.get(match, match) for match in matches]
