@@ -86,7 +86,7 @@ def test_frozen_program_without_numba_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     monkeypatch.setattr(registry.library_file, "found", lambda: None)
     assert registry.static_reason.__wrapped__().startswith(FROZEN.format("numba"))
-    monkeypatch.setattr(cores, "_numba_is_installed", lambda: False)
+    monkeypatch.setattr(cores, "_is_numba_installed", lambda: False)
     with pytest.raises(ImportError, match="this frozen program lacks the module numba"):
         ogs.set_core("jit")
 
