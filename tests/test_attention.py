@@ -160,6 +160,18 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
+def test_spatial_shapes_of_any_integer_type_are_accepted(dtype: str) -> None:
+    """With more points than the type can count."""
+    value = np.ones((1, 2, 1, 1))
+    locations = np.full((1, 1, 1, 1, 300, 2), 0.5)
+    weights = np.full((1, 1, 1, 1, 300), 1 / 300)
+    Y = ogs.deformable_attention(value, np.array([[1, 2]], dtype), locations, weights)
+    np.testing.assert_allclose(Y, [[[1.0]]])
+    error = refusal(ogs.deformable_attention, value, np.array([[1, 2]], dtype), locations[0], weights)
+    assert error.argument == "sampling_locations"
+
+
 @pytest.mark.parametrize(("name", "value", "said"), BAD)
 def test_what_is_wrong_is_said(name: str, value: np.ndarray, said: str) -> None:
     wrong = GOOD | {name: value}

@@ -121,5 +121,5 @@ def test_session_target_calls_the_function_once_per_node() -> None:
     target = SessionTarget(environment(nodes), compiles=False)
     matches = matches_of(STN)
     for match in [*matches, *matches]:
-        target.of(match)
+        target.target_for(match)
     assert nodes.call_count == len(matches)

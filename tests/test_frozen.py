@@ -84,7 +84,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("frozen")
 def test_frozen_program_without_numba_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
-    monkeypatch.setattr(registry.library_file, "found", lambda: None)
+    monkeypatch.setattr(registry.library_file, "configured_library", lambda: None)
     assert registry.static_reason.__wrapped__().startswith(FROZEN.format("numba"))
     monkeypatch.setattr(cores, "_is_numba_installed", lambda: False)
     with pytest.raises(ImportError, match="this frozen program lacks the module numba"):

@@ -285,6 +285,12 @@ IN_ONE = "shape (N, D1_out, 1), as X of shape (1, 1, 4) has 1 spatial axis"
 MISTAKES = {
     "mode": ((ONE, TWO, "lanczos"), "mode", "'lanczos'", "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"),
     "padding": ((ONE, TWO, "linear", "wrap"), "padding_mode", "'wrap'", "'zeros', 'border' or 'reflection'"),
+    "mode in a list": (
+        (ONE, TWO, ["linear"]),
+        "mode",
+        "['linear']",
+        "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'",
+    ),
     "string linear": ((ONE.astype(str), TWO, "linear"), "mode", "'linear'", FOR_TEXT),
     "X type": ((ONE.astype("datetime64[s]"), TWO), "X", "of type datetime64[s]", TYPES),
     "X structured": ((np.zeros((1, 1, 4), "f4,f4"), POINTS), "X", "of type [('f0', '<f4'), ('f1', '<f4')]", TYPES),
@@ -349,6 +355,13 @@ def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isinf(affine_grid(np.full((2, 2, 3), np.finfo(np.float32).max), size, align_corners=True)).any()
+
+
+def test_size_selects_the_axes_of_a_theta_of_unknown_lengths() -> None:
+    validation.check_affine_grid_shapes("here", ("N", None, None), [1, 2, 3, 4, 5])
+    validation.check_affine_grid_shapes("here", ("N", None, None), [1, 2, 3, 4])
+    error = refusal(validation.check_affine_grid_shapes, "here", ("N", None, 4), [1, 2, 3, 4])
+    assert (error.argument, error.found) == ("size", "(1, 2, 3, 4)")
 
 
 def test_a_size_or_a_grid_alone_is_checked() -> None:

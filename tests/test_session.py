@@ -429,3 +429,21 @@ def test_a_function_that_serves_all_its_calls_stays_one() -> None:
     patched = onnx.load_from_string(builder.patch_for_session(model, builder.SessionArguments("all")).model)
     assert [function.name for function in patched.functions] == ["warp"]
     assert [node.op_type for node in patched.graph.node] == ["warp"]
+
+
+def test_native_session_of_an_expanded_node_finds_external_data(tmp_path: Path) -> None:
+    """The rewritten model is passed as bytes, without the path of its file."""
+    model = parsed(
+        """g (float[1,1,4,5] X, float[1,2,2,3] grid) => (float[1,1,2,3] Y) <float[1,1,4,5] B> {
+            A = Add (X, B)
+            Y = GridSampler2DTRT <interpolation_mode = 0, padding_mode = 0, align_corners = 1> (A, grid) }""",
+        17,
+    )
+    B = np.arange(20, dtype=np.float32).reshape(1, 1, 4, 5)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(B, "B"))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    feeds = {"X": np.ones_like(B), "grid": np.zeros((1, 2, 2, 3), np.float32)}
+    session = ogs.InferenceSession(path, nodes="unsupported")
+    assert not any(placement.ours for placement in session.replaced)
+    np.testing.assert_allclose(session.run(None, feeds)[0], np.full((1, 1, 2, 3), 10.5), rtol=1e-6)

@@ -480,8 +480,9 @@ def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Prob
             thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
             feeds = [_typed([theta], shapes, values) for theta in thetas]
             results = probe.answers(model, feeds)
-            if results is None:
-                return None
+            if results is None:  # the model may need a theta of the other number of axes
+                possible = []
+                break
             for (theta, *_), result in zip(feeds, results, strict=True):
                 still_possible = []
                 for align_corners in possible:

@@ -88,6 +88,7 @@ def is_added(dialect: Dialect) -> bool:
 def add_dialect(dialect: Dialect) -> None:
     """Add a ``dialect`` that models are read in, and written in with its name as a target.
 
+    >>> from ort_gridsample import Dialect, Spelling
     >>> add_dialect(Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes={
     ...     "mode": Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
     ...     "padding_mode": Spelling(

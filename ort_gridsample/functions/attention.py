@@ -78,7 +78,7 @@ def deformable_attention(
         )
     # Locations of another rank are refused by ``attend``: no shape has -1 points.
     points = locations.shape[4] if locations.ndim == 6 else -1
-    levels = np.insert(lengths, 0, points, axis=1)
+    levels = np.insert(lengths.astype(np.int64), 0, points, axis=1)
     return attend(
         value,
         levels,

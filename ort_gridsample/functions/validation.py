@@ -154,7 +154,7 @@ def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str
     Raises:
         GridSampleError: one of them does not exist, or the mode is not defined for the type.
     """
-    if spec.mode_of(mode) not in MODES:
+    if not isinstance(mode, str) or spec.mode_of(mode) not in MODES:
         modes = format_choices((*MODES, *spec.MODE_SYNONYMS))
         raise NO_MODE.error(where, value=repr(mode), listed=modes)
     if padding_mode not in list(PADDING):  # it may be a value that has no hash
@@ -223,9 +223,12 @@ def check_affine_grid_shapes(
         if size is not None:
             _check_size_alone(where, size)
         return
-    r = next((r for r in (2, 3) if may_match(theta, (None, r, r + 1))), None)
-    if r is None:
+    possible_ranks = [r for r in SIZE if may_match(theta, (None, r, r + 1))]
+    if not possible_ranks:
         raise THETA.error(where, theta=format_shape(theta))
+    r = possible_ranks[0]
+    if size is not None and len(size) - 2 in possible_ranks:
+        r = len(size) - 2
     if size is None:
         return
     fields = {

@@ -148,8 +148,8 @@ class Inference:
 
     def prepare(self) -> None:
         """Infer all types now, because the nodes of the model are about to change."""
-        assert self._types is not None
-        assert self._all_types is not None
+        # These are cached properties.
+        _ = self._types, self._all_types
 
     def confirms(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
         """Whether ``value`` of the main graph is declared exactly as it is inferred.

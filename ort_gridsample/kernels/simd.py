@@ -391,7 +391,7 @@ class _Sum:
 class _Integers(_Sum):
     """Generate the sum of :class:`_Sum` for integers of up to 16 bits.
 
-    :func:`ort_gridsample.reference.sums.integer` defines it.
+    :func:`ort_gridsample.reference.sums.sum_integers` defines it.
     """
 
     layouts = (GATHERED, CONTIGUOUS)

@@ -149,7 +149,7 @@ class _Parts:
         """Write the nodes of one coordinate; return its name.
 
         Args:
-            program: a row of :func:`ort_gridsample.detection.programs.written`.
+            program: a row of :func:`ort_gridsample.detection.programs.to_rows`.
             scalar_indices: the indices of the next scalars of the fused node.
             operands: the programs of the next operands.
         """

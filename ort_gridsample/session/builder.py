@@ -401,7 +401,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     has_ops = any(placement.ours for placement in patched.placements)
     if has_ops:
         options = _options_with_ops(given, patched.domains)
-    elif patched.loaded is None:
+    elif patched.loaded is None and patched.folder is None:
         return given
     else:
         options = SessionOptions() if given is None else copy_options(given)

@@ -308,7 +308,7 @@ def _fill(state: Any, request: Any) -> int:
 def position(i: int, length: int, align_corners: int) -> float:
     """Return the normalized position of pixel ``i`` of an axis.
 
-    It is that of :func:`ort_gridsample.reference.affine.positions`.
+    It is that of :func:`ort_gridsample.reference.affine.affine_grid`.
     """
     last = float(length - 1)
     return normalize(float(i), last, max(last, 1.0) if align_corners != 0 else float(length))

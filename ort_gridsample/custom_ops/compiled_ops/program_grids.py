@@ -151,7 +151,7 @@ def _read_names(node: Any, attribute: int, names: Any) -> int:
 
 @register_jitable
 def _decode(head: Any, numbers: Any, programs: Any) -> bool:
-    """Decode and check the result of :func:`ort_gridsample.detection.programs.encoded`.
+    """Decode and check the result of :func:`ort_gridsample.detection.programs.encode`.
 
     Args:
         head: PROGRAMS, whose counts are set. ``n_sources`` is set already.

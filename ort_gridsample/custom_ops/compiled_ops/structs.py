@@ -148,7 +148,7 @@ PROGRAMS = record(
     ("names", (TEXT, MAX_SOURCES)),
 )
 
-#: A row of :func:`ort_gridsample.detection.programs.written`.
+#: A row of :func:`ort_gridsample.detection.programs.to_rows`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MAX_STEPS)))
 
 #: The state of a GridSample, with any source of its grid.
