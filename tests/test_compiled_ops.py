@@ -15,7 +15,7 @@ import test_function
 import test_fusion
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, dtype_of, generator, matrix
 from compare import about, assert_identical, assert_matches, refusal
-from conftest import with_slow
+from conftest import with_slow, with_sweep
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UN
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
 
 
-@with_slow("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), test_function.USUAL)
+@with_sweep("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), test_function.USUAL)
 def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
     """And a file that was patched earlier answers as the session, bit for bit."""
     for rank in RANKS:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 import oracle
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, generator, image, is_defined, matrix
 from compare import about, assert_identical, assert_matches, finfo, refusal
-from conftest import CORES, with_slow
+from conftest import CORES, with_slow, with_sweep
 from models import grid_sample_model
 from ort_gridsample import affine_grid, grid_sample, patch_model, spec
 from ort_gridsample.functions import validation
@@ -30,10 +30,10 @@ USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]
 
 
 def on_cores(names: str, values: Iterable[tuple[str, ...]], usual: Iterable[tuple[str, ...]]) -> pytest.MarkDecorator:
-    """Every core with these ``values``; those beside the ``usual`` ones are slow on the compiled core."""
+    """Every core with these ``values``; those beside the ``usual`` ones are in the sweep on the compiled core."""
     each = [(core, *value) for core, value in itertools.product(CORES, values)]
     quick = [(core, *value) for core, *value in each if core != "jit" or tuple(value) in usual]
-    return with_slow(f"core,{names}", each, quick, indirect=["core"])
+    return with_sweep(f"core,{names}", each, quick, indirect=["core"])
 
 
 def on_cores_by_type(names: Iterable[str]) -> pytest.MarkDecorator:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from conftest import with_slow, with_sweep
+from conftest import with_sweep
 from models import affine_grid_model, function_of, grid_sample_model, parsed
 from ort_gridsample.detection import find, trials
 from ort_gridsample.detection.decomposed import Search
@@ -100,7 +100,7 @@ QUICK = {names[turn * 3 % len(names)] for turn, names in enumerate(KINDS)}
 NUMBERS = range(len(ATTRIBUTES))
 
 
-@with_slow("name,open_model", IN_TURNS, [each for each in IN_TURNS if each[0] in QUICK], ids=sorted(MODELS))
+@with_sweep("name,open_model", IN_TURNS, [each for each in IN_TURNS if each[0] in QUICK], ids=sorted(MODELS))
 def test_every_form_is_found_and_its_answers_stay(name: str, open_model: Open) -> None:
     model = load(name)
     open_native(model)  # what onnxruntime does not run it cannot try
@@ -120,7 +120,7 @@ def test_every_mode_padding_and_alignment_is_here() -> None:
     assert every == kinds | {("AffineGrid", None, None, a) for a in (0, 1)}
 
 
-@with_slow("number", NUMBERS, [i for i in NUMBERS if i % 4 in (0, 3)], ids=[str(each) for each in ATTRIBUTES])
+@with_sweep("number", NUMBERS, [i for i in NUMBERS if i % 4 in (0, 3)], ids=[str(each) for each in ATTRIBUTES])
 def test_what_was_lowered_is_found(number: int) -> None:
     """Of two axes or three, as functions or not."""
     attributes = ATTRIBUTES[number]
@@ -221,7 +221,7 @@ MORE_OFF = [SAMPLED, DYNAMIC, "decomposed/nearest-reflection-1-static-dynamo", "
 MORE_OFF += ["clamped/bilinear-border-0-dynamic-dynamo", "affine_grid/3-1-dynamic-dynamo"]
 
 
-@with_slow("name,changes", [*OFF, *((name, (1, -1, 0.01, 5e-5)) for name in MORE_OFF)], OFF)
+@with_sweep("name,changes", [*OFF, *((name, (1, -1, 0.01, 5e-5)) for name in MORE_OFF)], OFF)
 def test_a_constant_that_is_off_is_seen(name: str, changes: Sequence[float]) -> None:
     """Whatever is found still answers as it did."""
     model = load(name)
