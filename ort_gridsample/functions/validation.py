@@ -195,18 +195,17 @@ def check_grid_sample_shapes(
     if grid is None:
         return
 
-    shapes = {"X": format_shape(X), "grid": format_shape(grid)}
     r = len(X) - 2
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        plural = {"is": "is" if r == 1 else "es"}
-        raise GRID_AXES.error(where, **shapes, **plural, outputs=outputs, r=r)
+        fields = {"X": format_shape(X), "grid": format_shape(grid), "is": "is" if r == 1 else "es"}
+        raise GRID_AXES.error(where, **fields, outputs=outputs, r=r)
     if _differ(grid[0], X[0]):
-        raise GRID_BATCHES.error(where, **shapes, N=X[0])
+        raise GRID_BATCHES.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
     if 0 in X[2:] and padding_mode in ("border", "reflection"):
         Y = (*X[:2], *grid[1:-1])
         if all(isinstance(dim, int) and dim > 0 for dim in Y):
-            raise X_HAS_NO_PIXEL.error(where, X=shapes["X"], padding_mode=padding_mode)
+            raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
 
 
 def check_affine_grid_shapes(
