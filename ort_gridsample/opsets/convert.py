@@ -13,11 +13,10 @@ from .. import spec
 from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
 from ..dialects.table import AI_ONNX, SET_ASIDE, SET_ASIDE_DIALECTS, STANDARD
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError
 from ..graph.scope import (
     Names,
     Scope,
-    called,
     domain_of,
     function_key,
     opset_of,
@@ -28,7 +27,7 @@ from ..graph.use_def import drop_initializers
 from .inlining import import_used, inline, versions_of, without_weights
 from .newer import changes_meaning, keep_meaning
 from .older.conversion import OLDEST, write_older
-from .older.value_types import all_values
+from .older.value_types import all_values, label_of
 
 #: The domain, during a conversion, of nodes in ONNX's domain that are not ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
@@ -166,7 +165,7 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
     index = bisect_left(range(len(nodes)), True, key=fails_up_to)
     if index not in messages:
         return "model", "it does not say why"
-    return _where(nodes[index]), messages[index]
+    return label_of(nodes[index]), messages[index]
 
 
 def _convert(model: onnx.ModelProto, version: int) -> None:
@@ -252,7 +251,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
             if current is None or current == spec.version_of(node.op_type, version):
                 continue
             dialect = STANDARD[node.op_type][current]
-            attributes = dialect.read(_where(node), node, lambda _: None, "")
+            attributes = dialect.read(label_of(node), node, lambda _: None, "")
             plain = {}
             for name, value in attributes.items():
                 if not isinstance(value, AttributeReference):
@@ -277,13 +276,8 @@ def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
             if not _is_default(attribute, old_schema):
                 found = repr(helper.get_attribute_value(attribute))
                 expected = f"what opset {version} can say"
-                raise GridSampleError(_where(node), attribute.name, found, expected)
+                raise GridSampleError(label_of(node), attribute.name, found, expected)
             node.attribute.remove(attribute)
-
-
-def _where(node: onnx.NodeProto) -> str:
-    """Return the name of ``node`` as errors write it."""
-    return node_label(node.op_type, called(node))
 
 
 def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
