@@ -1,4 +1,4 @@
-"""Puts a library of the compiled ops into the wheel, and its machine into the wheel's tag, where one is named."""
+"""Put a library of the compiled ops into the wheel, and its platform into the wheel's tag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-#: What libraries say that they are for -> the wheel's platform. The C library of Linux is the newest that one asks for.
+#: The target of a library -> the wheel's platform tag, with the glibc version that the library needs.
 PLATFORMS = {
     "x86_64-linux": "manylinux_{}_x86_64",
     "aarch64-linux": "manylinux_{}_aarch64",
@@ -28,10 +28,14 @@ class LibraryHook(BuildHookInterface[Any]):
             return
         path = Path(named).resolve()
         content = path.read_bytes()
-        machine = re.search(rb"\nort_gridsample ops \d+ of release \S+ for (\S+)[^\n]*\n\Z", content)
+        machine = re.search(
+            rb"\nort_gridsample ops \d+ of release \S+ for (\S+)[^\n]*\n\Z", content
+        )
         if machine is None:
             raise ValueError(f"{named} is no library that 'ort-gridsample library' wrote")
-        newest = max([(2, 17), *((2, int(minor)) for minor in re.findall(rb"GLIBC_2\.(\d+)", content))])
+        newest = max(
+            [(2, 17), *((2, int(minor)) for minor in re.findall(rb"GLIBC_2\.(\d+)", content))]
+        )
         platform = PLATFORMS[machine[1].decode()].format("_".join(map(str, newest)))
         build_data["force_include"][str(path)] = f"ort_gridsample/libort_gridsample{path.suffix}"
         build_data["pure_python"], build_data["tag"] = False, f"py3-none-{platform}"

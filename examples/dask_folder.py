@@ -19,7 +19,9 @@ from PIL import Image
 import ort_gridsample as ogs
 
 # On a cluster of machines, a folder that all of them see; LocalCluster's workers have this process' environment.
-KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample")))
+KERNELS = Path(
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample"))
+)
 
 MODEL = """
     <ir_version: 9, opset_import: ["": 20]>
@@ -51,9 +53,14 @@ def main(folder: Path, into: Path) -> None:
     options.intra_op_num_threads = 1  # the workers are as many as the processors
     session = ogs.InferenceSession(onnx.parser.parse_model(MODEL), options)
     print(f"after the first session: {(first := kernels())}")
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         everywhere = client.scatter(session, broadcast=True)
-        futures = client.map(straighten, sorted(folder.glob("*.png")), into=into, session=everywhere)
+        futures = client.map(
+            straighten, sorted(folder.glob("*.png")), into=into, session=everywhere
+        )
         if sys.stdout.isatty():
             progress(futures)
         done = client.gather(futures)

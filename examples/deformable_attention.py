@@ -18,9 +18,13 @@ import ort_gridsample as ogs
 
 model = onnx.load(Path(__file__).parents[1] / "tests/exported/deformable_detr.onnx")
 model.ir_version = 9  # of opset 20, which older onnxruntimes read
-sampling = [node for node in model.graph.node if node.op_type == "GridSample"]  # by layer, then by feature map
+sampling = [
+    node for node in model.graph.node if node.op_type == "GridSample"
+]  # by layer, then by feature map
 for node in sampling:
-    model.graph.output.append(onnx.helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, None))
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, None)
+    )
 
 with Image.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as opened:
     photo = opened.convert("RGB").crop((0, 60, 512, 572))
@@ -29,7 +33,9 @@ pixels = np.asarray(photo.resize((64, 64)), np.float32).transpose(2, 0, 1)[None]
 native = onnxruntime.InferenceSession(model.SerializeToString())
 patched = ogs.InferenceSession(model, nodes="all")
 names = [output.name for output in native.get_outputs()]
-answers = [dict(zip(names, s.run(names, {"pixel_values": pixels}), strict=True)) for s in (native, patched)]
+answers = [
+    dict(zip(names, s.run(names, {"pixel_values": pixels}), strict=True)) for s in (native, patched)
+]
 for name in ("logits", "pred_boxes"):
     off = np.abs(answers[0][name] - answers[1][name]).max()
     print(f"{name}: at most {off:.0e} between onnxruntime's own kernel and ort_gridsample")
@@ -47,9 +53,19 @@ for layer, axes in enumerate(figure.subplots(1, 2)):
         for level, grid in enumerate(grids):
             for point in grid[:, query].reshape(-1, 2):
                 axes.plot(*np.transpose([middle, point]), color=f"C{query}", linewidth=0.7)
-                axes.plot(*point, "o", color=f"C{query}", markersize=3 + 2 * level, markeredgecolor="black")
-    axes.set(xticks=[], yticks=[], xlim=(-1.6, 1.6), ylim=(1.6, -1.6), title=f"decoder layer {layer + 1}")
-figure.suptitle("Where each of the five queries looks; the larger the dot, the coarser the feature map")
+                axes.plot(
+                    *point,
+                    "o",
+                    color=f"C{query}",
+                    markersize=3 + 2 * level,
+                    markeredgecolor="black",
+                )
+    axes.set(
+        xticks=[], yticks=[], xlim=(-1.6, 1.6), ylim=(1.6, -1.6), title=f"decoder layer {layer + 1}"
+    )
+figure.suptitle(
+    "Where each of the five queries looks; the larger the dot, the coarser the feature map"
+)
 path = Path(__file__).with_suffix(".png")
 figure.savefig(path, dpi=80)
 Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)

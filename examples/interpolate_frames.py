@@ -58,7 +58,10 @@ def blurred(array: np.ndarray, radius: int = 7) -> np.ndarray:
         width = [(0, 0)] * array.ndim
         width[axis] = (radius + 1, radius)
         total = np.pad(array, width, "edge").cumsum(axis, dtype=np.float64)
-        ends = (np.take(total, range(start, start + array.shape[axis]), axis) for start in (2 * radius + 1, 0))
+        ends = (
+            np.take(total, range(start, start + array.shape[axis]), axis)
+            for start in (2 * radius + 1, 0)
+        )
         array = np.subtract(*ends) / (2 * radius + 1)
     return array
 
@@ -73,7 +76,10 @@ def optical_flow(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         for _ in range(STEPS):
             half = flow.transpose(0, 2, 3, 1) / 2
             grids = here(size) - half, here(size) + half
-            a, b = (ogs.grid_sample(*pair, "cubic", "border")[0, 0] for pair in zip(frames, grids, strict=True))
+            a, b = (
+                ogs.grid_sample(*pair, "cubic", "border")[0, 0]
+                for pair in zip(frames, grids, strict=True)
+            )
             dy, dx = np.gradient((a + b) / 2)
             dt = b - a
             xx, xy, yy, xt, yt = blurred(np.stack([dx * dx, dx * dy, dy * dy, dx * dt, dy * dt]))
@@ -92,7 +98,12 @@ def turned(t: float) -> np.ndarray:
 
 
 with Image.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as photo:
-    scene = np.asarray(photo.convert("L").crop((16, 0, 496, 480)).resize((240, 240)), np.float32)[None, None] / 255
+    scene = (
+        np.asarray(photo.convert("L").crop((16, 0, 496, 480)).resize((240, 240)), np.float32)[
+            None, None
+        ]
+        / 255
+    )
 first, second = turned(0), turned(1)
 flow = optical_flow(first, second)
 session = ogs.InferenceSession(model)
@@ -107,7 +118,9 @@ def interpolated(t: float) -> np.ndarray:
 for t in (0.25, 0.5, 0.75):
     faded, true = (1 - t) * first + t * second, turned(t)
     off, off_faded = (np.abs(frame - true).mean() * 255 for frame in (interpolated(t), faded))
-    print(f"t = {t}: {off:.1f} of 255 from the frame that the camera saw; the two frames blended {off_faded:.1f}")
+    print(
+        f"t = {t}: {off:.1f} of 255 from the frame that the camera saw; the two frames blended {off_faded:.1f}"
+    )
 
 figure = Figure(figsize=(8, 5.6), layout="constrained")
 shown = {
@@ -124,7 +137,9 @@ for axes, (title, frame) in zip(figure.subplots(2, 3).flat, shown.items(), stric
     if title == "the flow":
         pixels = np.arange(8, SIDE, 16)
         arrows = flow[0, 8::16, 8::16].transpose(2, 0, 1) * SIDE / 2
-        axes.quiver(pixels, pixels, *arrows, color="tab:red", angles="xy", scale_units="xy", scale=1)
+        axes.quiver(
+            pixels, pixels, *arrows, color="tab:red", angles="xy", scale_units="xy", scale=1
+        )
 path = Path(__file__).with_suffix(".png")
 figure.savefig(path, dpi=80)
 Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)

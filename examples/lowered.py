@@ -38,27 +38,40 @@ model = onnx.parser.parse_model(
     """
 )
 y, x = (np.indices((SIDE, SIDE), np.float32) * 2 + 1)[..., None] / SIDE - 1
-angle = 2 * np.pi * np.clip(1 - np.hypot(x, y), 0, None)  # a whole turn in the middle, none at the edge
+angle = (
+    2 * np.pi * np.clip(1 - np.hypot(x, y), 0, None)
+)  # a whole turn in the middle, none at the edge
 for name, values in (("x", x), ("y", y), ("angle", angle)):
-    model.graph.initializer.append(onnx.numpy_helper.from_array(values[None].astype(np.float32), name))
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(values[None].astype(np.float32), name)
+    )
 
 lowered = ogs.patch_model(model, target="primitives")
 print(f"before: {dict(Counter(node.op_type for node in model.graph.node))}")
 print(f"lowered: {dict(Counter(node.op_type for node in lowered.graph.node))}")
 
 with Image.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as photo:
-    picture = np.asarray(photo.convert("RGB").crop((0, 60, 512, 572)).resize((SIDE, SIDE)), np.float32)
+    picture = np.asarray(
+        photo.convert("RGB").crop((0, 60, 512, 572)).resize((SIDE, SIDE)), np.float32
+    )
 image = picture.transpose(2, 0, 1)[None] / 255
-plain = onnxruntime.InferenceSession(lowered.SerializeToString())  # nothing of this package is in it
+plain = onnxruntime.InferenceSession(
+    lowered.SerializeToString()
+)  # nothing of this package is in it
 session = ogs.InferenceSession(model)
 swirled = {}
 for turns in (0.25, -0.5):
     feeds = {"image": image, "turns": np.array(turns, np.float32)}
     (swirled[turns],), (here,) = plain.run(None, feeds), session.run(None, feeds)
-    print(f"{turns} turns: at most {np.abs(swirled[turns] - here).max():.0e} from the model run by ort_gridsample")
+    print(
+        f"{turns} turns: at most {np.abs(swirled[turns] - here).max():.0e} from the model run by ort_gridsample"
+    )
 
 figure = Figure(figsize=(9, 3.3), layout="constrained")
-shown = {"picture": image, **{f"swirled by {turns} turns": result for turns, result in swirled.items()}}
+shown = {
+    "picture": image,
+    **{f"swirled by {turns} turns": result for turns, result in swirled.items()},
+}
 for axes, (title, result) in zip(figure.subplots(1, 3), shown.items(), strict=True):
     axes.imshow(result[0].transpose(1, 2, 0).clip(0, 1))
     axes.set(xticks=[], yticks=[], title=title)

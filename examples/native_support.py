@@ -16,13 +16,20 @@ AXES = (1, 2, 3, 4)
 
 
 def tensor(name: str, type_name: str, shape: list[int | None] | None):
-    return helper.make_tensor_value_info(name, TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper()), shape)
+    return helper.make_tensor_value_info(
+        name, TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper()), shape
+    )
 
 
 def runs(operator: str, opset: int, types: dict[str, str], axes: int, mode: str) -> bool:
     """Whether onnxruntime runs a model of this one node."""
     any_image = [None] * (axes + 2)
-    shapes = {"X": any_image, "grid": any_image, "theta": [None, axes, axes + 1], "size": [axes + 2]}
+    shapes = {
+        "X": any_image,
+        "grid": any_image,
+        "theta": [None, axes, axes + 1],
+        "size": [axes + 2],
+    }
     inputs = [tensor(name, type_name, shapes[name]) for name, type_name in types.items()]
     output = tensor("Y", next(iter(types.values())), None)
     node = helper.make_node(operator, list(types), ["Y"], **({"mode": mode} if mode else {}))
@@ -45,7 +52,10 @@ def what_runs(operator: str, opset: int, type_name: str) -> tuple[str, str]:
     ]
     others = dict.fromkeys(other for other, _, _ in found)
     all_axes = dict.fromkeys(axes for _, axes, _ in found)
-    by_axes = (f"{n}-D: {', '.join(dict.fromkeys(mode for _, axes, mode in found if axes == n))}" for n in all_axes)
+    by_axes = (
+        f"{n}-D: {', '.join(dict.fromkeys(mode for _, axes, mode in found if axes == n))}"
+        for n in all_axes
+    )
     return ", ".join(others) or "none", "; ".join(by_axes) or "nothing"
 
 

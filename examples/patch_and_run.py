@@ -38,7 +38,9 @@ model = onnx.parser.parse_model(
 
 def light_field() -> np.ndarray:
     """The scene from every place on the lens, (1, 1, PLACES, PLACES, HEIGHT, WIDTH)."""
-    font = ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 22)
+    font = ImageFont.truetype(
+        str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 22
+    )
     light = np.empty((1, 1, PLACES, PLACES, HEIGHT, WIDTH), np.uint8)
     for v, u in np.ndindex(PLACES, PLACES):
         picture = Image.new("L", (WIDTH, HEIGHT), 25)

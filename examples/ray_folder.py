@@ -19,7 +19,9 @@ from PIL import Image
 import ort_gridsample as ogs
 
 # On a cluster of machines, a folder that all of them see.
-KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample")))
+KERNELS = Path(
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample"))
+)
 
 MODEL = """
     <ir_version: 9, opset_import: ["": 20]>
@@ -60,11 +62,18 @@ def main(folder: Path, into: Path) -> None:
     print(f"kernels on disk: {kernels()}")
     ogs.InferenceSession(model)
     print(f"after the first session: {(first := kernels())}")
-    here = {"env_vars": {"NUMBA_CACHE_DIR": str(KERNELS), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}}
+    here = {
+        "env_vars": {
+            "NUMBA_CACHE_DIR": str(KERNELS),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        }
+    }
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=here)
     pictures = ray.data.read_images(str(folder), mode="RGB", include_paths=True)
     actors = ray.data.ActorPoolStrategy(size=2)
-    done = pictures.map_batches(Straighten, fn_constructor_args=(model, into), batch_size=8, compute=actors).take_all()
+    done = pictures.map_batches(
+        Straighten, fn_constructor_args=(model, into), batch_size=8, compute=actors
+    ).take_all()
     print(f"{len(done)} pictures in {into}, by {len({row['process'] for row in done})} workers")
     print(f"kernels that workers compiled: {kernels() - first}")
     ray.shutdown()

@@ -71,7 +71,9 @@ theta = rotation(20, -15, 30)
 back = np.zeros_like(theta)
 back[0, :, :3] = theta[0, :, :3].T  # a rotation's inverse
 (again,) = session.run(None, {"volume": turned, "theta": back})
-print(f"turned there and back, {np.abs(again - volume).mean():.3f} from the volume, whose densities are 0 to 1")
+print(
+    f"turned there and back, {np.abs(again - volume).mean():.3f} from the volume, whose densities are 0 to 1"
+)
 
 figure = Figure(figsize=(8, 5.8), layout="constrained")
 rows = zip(figure.subplots(2, 3), (volume, turned), ("as it is", "turned"), strict=True)

@@ -57,14 +57,18 @@ model = onnx.parser.parse_model(
 def written(digit: int, random: np.random.Generator) -> np.ndarray:
     """The digit in some hand: leaning, of some size, somewhere; (SIDE, SIDE), 0 to 1."""
     upright = Image.new("L", (4 * SIDE, 4 * SIDE))
-    font = ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 3 * SIDE)
+    font = ImageFont.truetype(
+        str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 3 * SIDE
+    )
     ImageDraw.Draw(upright).text((2 * SIDE, 2 * SIDE), str(digit), fill=255, font=font, anchor="mm")
     lean, size, (x, y) = random.uniform(-0.6, 0.6), random.uniform(4.2, 6), random.uniform(-4, 4, 2)
     middle = np.array([2 * SIDE, 2 * SIDE])
     to_upright = np.array([[size, lean * size], [0, size]])
     shift = middle - to_upright @ (SIDE / 2 + np.array([x, y]))
     rows = np.column_stack([to_upright, shift]).ravel()
-    leaning = upright.transform((SIDE, SIDE), Image.Transform.AFFINE, tuple(rows), Image.Resampling.BICUBIC)
+    leaning = upright.transform(
+        (SIDE, SIDE), Image.Transform.AFFINE, tuple(rows), Image.Resampling.BICUBIC
+    )
     return np.asarray(leaning, np.float32) / 255
 
 
@@ -77,8 +81,14 @@ for name, images in (("before", digits), ("after", straight)):
     print(f"{name}: the copies of a digit differ by {apart:.3f} in a pixel, which is 0 to 1")
 
 figure = Figure(figsize=(9, 3.2), layout="constrained")
-for axes, images, title in zip(figure.subplots(1, 2), (digits, straight), ("as written", "straightened"), strict=True):
-    sheet = images.reshape(10, COPIES, SIDE, SIDE).transpose(1, 2, 0, 3).reshape(COPIES * SIDE, 10 * SIDE)
+for axes, images, title in zip(
+    figure.subplots(1, 2), (digits, straight), ("as written", "straightened"), strict=True
+):
+    sheet = (
+        images.reshape(10, COPIES, SIDE, SIDE)
+        .transpose(1, 2, 0, 3)
+        .reshape(COPIES * SIDE, 10 * SIDE)
+    )
     axes.imshow(sheet, cmap="gray_r", vmin=0, vmax=1)
     axes.set(xticks=[], yticks=[], title=title)
 figure.savefig(Path(__file__).with_suffix(".png"), dpi=100)

@@ -43,7 +43,9 @@ y, x = (np.indices((height, width)) * 2 + 1) / height - np.array([1, width / hei
 # The photograph, as that lens would take it: a pixel shows the point that the lens puts there, found step by step.
 seen_x, seen_y = x, y
 for _ in range(50):
-    error_x, error_y = (put - wanted for put, wanted in zip(lens(seen_x, seen_y), (x, y), strict=True))
+    error_x, error_y = (
+        put - wanted for put, wanted in zip(lens(seen_x, seen_y), (x, y), strict=True)
+    )
     seen_x, seen_y = seen_x - error_x, seen_y - error_y
 taken = ogs.grid_sample(scene, as_grid(seen_x, seen_y), "cubic", "zeros")
 
@@ -63,7 +65,9 @@ for name, picture in (("as taken", taken), ("undistorted", undistorted)):
 
 figure = Figure(figsize=(9, 3.3), layout="constrained")
 titles = ("the scene", "as the lens takes it", "undistorted by the model")
-for axes, picture, title in zip(figure.subplots(1, 3), (scene, taken, undistorted), titles, strict=True):
+for axes, picture, title in zip(
+    figure.subplots(1, 3), (scene, taken, undistorted), titles, strict=True
+):
     axes.imshow(picture[0].transpose(1, 2, 0))
     axes.set(xticks=[], yticks=[], title=title)
 path = Path(__file__).with_suffix(".png")

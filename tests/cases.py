@@ -81,7 +81,10 @@ class Case:
         return _expected(self)
 
 
-ATTRIBUTES = tuple(Attributes(*values) for values in itertools.product(spec.MODES, spec.PADDING_MODES, (False, True)))
+ATTRIBUTES = tuple(
+    Attributes(*values)
+    for values in itertools.product(spec.MODES, spec.PADDING_MODES, (False, True))
+)
 
 
 def is_defined(X_type: str, mode: str) -> bool:
@@ -116,7 +119,9 @@ def image(X_type: str, shape: tuple[int, ...]) -> np.ndarray:
     rng, dtype = generator("X", X_type, shape), dtype_of(X_type)
     kind = "f" if X_type == "bfloat16" else dtype.kind
     if kind == "O":
-        X = rng.choice(np.array(["", "a", "grid", "sample", "Ångström", "日本", "a\tb"], object), shape)
+        X = rng.choice(
+            np.array(["", "a", "grid", "sample", "Ångström", "日本", "a\tb"], object), shape
+        )
     elif kind == "b":
         X = rng.random(shape) < 0.5
     elif kind in "iu":
@@ -150,7 +155,9 @@ def positions(grid_type: str, rank: int) -> np.ndarray:
 
 @cache
 def _taps(grid_type: str, rank: int, mode: str, padding_mode: str, align_corners: bool) -> list:
-    return oracle.grid_taps(positions(grid_type, rank), SHAPES[rank].X[2:], mode, padding_mode, align_corners)
+    return oracle.grid_taps(
+        positions(grid_type, rank), SHAPES[rank].X[2:], mode, padding_mode, align_corners
+    )
 
 
 @cache

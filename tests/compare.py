@@ -42,16 +42,22 @@ def type_name(dtype: np.dtype) -> str:
     return "str" if dtype.kind in "OUT" else dtype.name
 
 
-def tolerance(expected: Expected, dtype: np.dtype, grid_dtype: np.dtype, mode: str, padding_mode: str) -> np.ndarray:
+def tolerance(
+    expected: Expected, dtype: np.dtype, grid_dtype: np.dtype, mode: str, padding_mode: str
+) -> np.ndarray:
     """The rounding error that the sums may have."""
     rank = expected.values.ndim - 2
     eps = float(np.finfo(np.float64 if dtype.name in IN_FLOAT64 else np.float32).eps)
     if padding_mode == "reflection" and grid_dtype != np.float64:
-        eps = max(eps, float(np.finfo(np.float32).eps))  # a coordinate is reflected in the type that it has
+        eps = max(
+            eps, float(np.finfo(np.float32).eps)
+        )  # a coordinate is reflected in the type that it has
     return ROUNDINGS[mode] * rank * eps * expected.scale
 
 
-def assert_matches(Y: np.ndarray, expected: Expected, grid_dtype: np.dtype, mode: str, padding_mode: str) -> None:
+def assert_matches(
+    Y: np.ndarray, expected: Expected, grid_dtype: np.dtype, mode: str, padding_mode: str
+) -> None:
     """Check the oracle's answer: floats within rounding, integers cast from within rounding, nearest bit for bit."""
     assert Y.shape == expected.values.shape
     if mode == "nearest":
@@ -64,7 +70,9 @@ def assert_matches(Y: np.ndarray, expected: Expected, grid_dtype: np.dtype, mode
         np.testing.assert_array_equal(Y[certain], values[certain] != 0)
     elif dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        lowest, highest = (np.clip(np.trunc(v), limits.min, limits.max) for v in (values - error, values + error))
+        lowest, highest = (
+            np.clip(np.trunc(v), limits.min, limits.max) for v in (values - error, values + error)
+        )
         wrong = (Y.astype(np.float64) < lowest) | (Y.astype(np.float64) > highest)
         assert not wrong.any(), f"{Y[wrong]} instead of {values[wrong]}"
     else:
@@ -74,7 +82,9 @@ def assert_matches(Y: np.ndarray, expected: Expected, grid_dtype: np.dtype, mode
         Y = Y.astype(values.dtype)
         assert np.isfinite(Y).all()
         wrong = abs(Y - values) > error
-        assert not wrong.any(), f"{Y[wrong]} instead of {values[wrong]}, more than {error[wrong]} off"
+        assert not wrong.any(), (
+            f"{Y[wrong]} instead of {values[wrong]}, more than {error[wrong]} off"
+        )
 
 
 def assert_identical(found: np.ndarray, expected: np.ndarray) -> None:
@@ -92,4 +102,6 @@ def assert_same_to_rounding(found: np.ndarray, expected: np.ndarray, mode: str) 
         assert_identical(found, expected)
     else:
         assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=0, atol=32 * float(np.finfo(expected.dtype).eps))
+        np.testing.assert_allclose(
+            found, expected, rtol=0, atol=32 * float(np.finfo(expected.dtype).eps)
+        )

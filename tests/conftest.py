@@ -13,7 +13,15 @@ import pytest
 import fuzz
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
-from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, PATHS, Function, Model, needs_python_ops, running_on
+from paths import (
+    HAS_PYTHON_OPS,
+    NO_PYTHON_OPS,
+    PATHS,
+    Function,
+    Model,
+    needs_python_ops,
+    running_on,
+)
 
 fuzz.register()
 
@@ -22,7 +30,10 @@ CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
 CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
 #: What the package's sessions can run on here.
 OPS = (*(["python"] if HAS_PYTHON_OPS else []), *([] if unavailable_reason() else ["compiled"]))
-EVERY_OPS = [pytest.param("python", marks=needs_python_ops), *(each for each in OPS if each != "python")]
+EVERY_OPS = [
+    pytest.param("python", marks=needs_python_ops),
+    *(each for each in OPS if each != "python"),
+]
 
 
 def _on(core: str) -> Iterator[str]:
@@ -44,21 +55,32 @@ def pytest_sessionstart() -> None:
         del os.environ["MUTANT_UNDER_TEST"]
 
 
-def with_slow(names: str, values: Iterable[object], quick: Container[object], **how: Any) -> pytest.MarkDecorator:
+def with_slow(
+    names: str, values: Iterable[object], quick: Container[object], **how: Any
+) -> pytest.MarkDecorator:
     """A test for each of ``values``, slow for those that are not among the ``quick``."""
     return _marked(names, values, quick, pytest.mark.slow, **how)
 
 
-def with_sweep(names: str, values: Iterable[object], quick: Container[object], **how: Any) -> pytest.MarkDecorator:
+def with_sweep(
+    names: str, values: Iterable[object], quick: Container[object], **how: Any
+) -> pytest.MarkDecorator:
     """A test for each of ``values``, part of the sweep for those that are not among the ``quick``."""
     return _marked(names, values, quick, pytest.mark.sweep, **how)
 
 
 def _marked(
-    names: str, values: Iterable[object], quick: Container[object], mark: pytest.MarkDecorator, **how: Any
+    names: str,
+    values: Iterable[object],
+    quick: Container[object],
+    mark: pytest.MarkDecorator,
+    **how: Any,
 ) -> pytest.MarkDecorator:
     marks = [(value, () if value in quick else mark) for value in values]
-    parameters = [pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark) for each, mark in marks]
+    parameters = [
+        pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark)
+        for each, mark in marks
+    ]
     return pytest.mark.parametrize(names, parameters, **how)
 
 

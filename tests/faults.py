@@ -46,8 +46,12 @@ NO_ADAPTERS = before("1.21", onnx)
 #: onnx's evaluator hides from the body of a Scan what is outside.
 SCAN_SEES_NOTHING = before("1.22", onnx)
 
-needs_named_nodes = pytest.mark.skipif(before("1.18", onnx), reason="onnx's parser reads no names of nodes yet")
-needs_adapters = pytest.mark.skipif(NO_ADAPTERS, reason="onnx's converter has no way down for these yet")
+needs_named_nodes = pytest.mark.skipif(
+    before("1.18", onnx), reason="onnx's parser reads no names of nodes yet"
+)
+needs_adapters = pytest.mark.skipif(
+    NO_ADAPTERS, reason="onnx's converter has no way down for these yet"
+)
 
 
 def skip_unread(model: onnx.ModelProto) -> None:

@@ -13,8 +13,34 @@ from ort_gridsample import spec
 
 #: Every operator that nodes lowered to primitives may be.
 PRIMITIVES = {
-    *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather", "Less", "Max"),
-    *("Min", "Mod", "Mul", "Pad", "Range", "ReduceSum", "Reshape", "Round", "Shape", "Split", "Sub"),
+    *(
+        "Abs",
+        "Add",
+        "Cast",
+        "Clip",
+        "Concat",
+        "Constant",
+        "Div",
+        "Equal",
+        "Expand",
+        "Floor",
+        "Gather",
+        "Less",
+        "Max",
+    ),
+    *(
+        "Min",
+        "Mod",
+        "Mul",
+        "Pad",
+        "Range",
+        "ReduceSum",
+        "Reshape",
+        "Round",
+        "Shape",
+        "Split",
+        "Sub",
+    ),
     *("Transpose", "Where"),
 }
 
@@ -23,7 +49,10 @@ _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()
 
 def parsed(text: str, opset: int = 20) -> onnx.ModelProto:
     """The model of this graph, and of the functions behind it; other domains that it calls are of version 1."""
-    imports = "".join(f', "{domain}": 1' for domain in sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)}))
+    imports = "".join(
+        f', "{domain}": 1'
+        for domain in sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)})
+    )
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}{imports}]> {text}')
 
 
@@ -43,7 +72,12 @@ def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
 
 
 def grid_sample_model(
-    X_type: str, grid_type: str, rank: int, attributes: Sequence[Attributes], opset: int = 0, planar: bool = False
+    X_type: str,
+    grid_type: str,
+    rank: int,
+    attributes: Sequence[Attributes],
+    opset: int = 0,
+    planar: bool = False,
 ) -> onnx.ModelProto:
     """A model of inputs X and grid with one GridSample node and output, Y0, Y1, …, for each of ``attributes``.
 
@@ -55,18 +89,30 @@ def grid_sample_model(
     for i, each in enumerate(attributes):
         grid = f"moved{i}" if planar else "grid"
         if planar:
-            nodes.append(helper.make_node("Transpose", ["grid"], [grid], perm=[0, *range(2, rank + 2), 1]))
+            nodes.append(
+                helper.make_node("Transpose", ["grid"], [grid], perm=[0, *range(2, rank + 2), 1])
+            )
         said = node_attributes(each, opset)
         nodes.append(helper.make_node("GridSample", ["X", grid], [f"Y{i}"], f"sample{i}", **said))
     X_shape = ["N", "C", *(f"D{i}" for i in range(rank))]
     outputs = [f"D{i}_out" for i in range(rank)]
-    inputs = {"X": (X_type, X_shape), "grid": (grid_type, ["N", rank, *outputs] if planar else ["N", *outputs, rank])}
-    return make_model(nodes, inputs, {f"Y{i}": (X_type, ["N", "C", *outputs]) for i in range(len(attributes))}, opset)
+    inputs = {
+        "X": (X_type, X_shape),
+        "grid": (grid_type, ["N", rank, *outputs] if planar else ["N", *outputs, rank]),
+    }
+    return make_model(
+        nodes,
+        inputs,
+        {f"Y{i}": (X_type, ["N", "C", *outputs]) for i in range(len(attributes))},
+        opset,
+    )
 
 
 def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.ModelProto:
     """A model of inputs theta and size with one AffineGrid node and output, grid."""
-    node = helper.make_node("AffineGrid", ["theta", "size"], ["grid"], align_corners=int(align_corners))
+    node = helper.make_node(
+        "AffineGrid", ["theta", "size"], ["grid"], align_corners=int(align_corners)
+    )
     inputs = {"theta": (theta_type, ["N", rank, rank + 1]), "size": ("int64", [rank + 2])}
     grid = (theta_type, ["N", *(f"D{i}" for i in range(rank)), rank])
     return make_model([node], inputs, {"grid": grid}, 22 if theta_type == "bfloat16" else 20)
@@ -82,15 +128,22 @@ def loose(model: onnx.ModelProto) -> onnx.ModelProto:
 def function_of(model: onnx.ModelProto, domain: str, name: str) -> onnx.FunctionProto:
     """The whole model as a function, in which the initializers are constants."""
     graph = model.graph
-    held = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    held = [
+        helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in graph.initializer
+    ]
     inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
-    return helper.make_function(domain, name, inputs, outputs, [*held, *graph.node], model.opset_import)
+    return helper.make_function(
+        domain, name, inputs, outputs, [*held, *graph.node], model.opset_import
+    )
 
 
 Values = dict[str, tuple[str, list]]
 
 
-def make_model(nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, opset: int) -> onnx.ModelProto:
+def make_model(
+    nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, opset: int
+) -> onnx.ModelProto:
     """A checked model whose bfloat16 inputs and outputs are float32 outside: NumPy knows no bfloat16.
 
     ``inputs`` and ``outputs`` are (type, shape) by name.
@@ -98,8 +151,13 @@ def make_model(nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, ops
     nodes = list(nodes)
 
     def outside(values: Values) -> list[onnx.ValueInfoProto]:
-        carried = {name: "float32" if type_ == "bfloat16" else type_ for name, (type_, _) in values.items()}
-        return [helper.make_tensor_value_info(name, tensor_type(carried[name]), values[name][1]) for name in values]
+        carried = {
+            name: "float32" if type_ == "bfloat16" else type_ for name, (type_, _) in values.items()
+        }
+        return [
+            helper.make_tensor_value_info(name, tensor_type(carried[name]), values[name][1])
+            for name in values
+        ]
 
     for field, values in (("input", inputs), ("output", outputs)):
         for name in [name for name, (type_, _) in values.items() if type_ == "bfloat16"]:

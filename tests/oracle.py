@@ -53,7 +53,9 @@ def keys(distance: float) -> float:
     return 0.0
 
 
-def axis_taps(g: np.generic, length: int, mode: str, padding_mode: str, align_corners: bool) -> list[AxisTap]:
+def axis_taps(
+    g: np.generic, length: int, mode: str, padding_mode: str, align_corners: bool
+) -> list[AxisTap]:
     """The (index, weight) pairs of one axis; index None is a tap that counts as 0."""
     x = unnormalize(g, length, align_corners)
     if math.isinf(x):
@@ -75,7 +77,9 @@ def axis_taps(g: np.generic, length: int, mode: str, padding_mode: str, align_co
         base = math.floor(x)
         taps = [(base, 1 - (x - base)), (base + 1, x - base)]
         if padding_mode != "zeros":
-            taps = [(min(i, length - 1), w) for i, w in taps]  # x = length - 1: the second weighs nothing
+            taps = [
+                (min(i, length - 1), w) for i, w in taps
+            ]  # x = length - 1: the second weighs nothing
     else:
         base = math.floor(x)
         t = x - base  # far out, base + 1 may be base
@@ -84,10 +88,17 @@ def axis_taps(g: np.generic, length: int, mode: str, padding_mode: str, align_co
 
 
 def position_taps(
-    g: Sequence[np.generic], lengths: Sequence[int], mode: str, padding_mode: str, align_corners: bool
+    g: Sequence[np.generic],
+    lengths: Sequence[int],
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
 ) -> list[Tap]:
     """The taps of one output position; ``g`` lists the innermost axis first, ``lengths`` the outermost."""
-    axes = [axis_taps(x, length, mode, padding_mode, align_corners) for x, length in zip(g[::-1], lengths, strict=True)]
+    axes = [
+        axis_taps(x, length, mode, padding_mode, align_corners)
+        for x, length in zip(g[::-1], lengths, strict=True)
+    ]
     taps: list[Tap] = []
     for combination in itertools.product(*axes):
         index = tuple(i for i, _ in combination)
@@ -96,10 +107,15 @@ def position_taps(
     return taps
 
 
-def grid_taps(grid: np.ndarray, lengths: Sequence[int], *attributes: str | bool) -> list[list[list[Tap]]]:
+def grid_taps(
+    grid: np.ndarray, lengths: Sequence[int], *attributes: str | bool
+) -> list[list[list[Tap]]]:
     """The taps of every output position of every batch."""
     with np.errstate(over="ignore"):
-        return [[position_taps(g, lengths, *attributes) for g in batch.reshape(-1, len(lengths))] for batch in grid]
+        return [
+            [position_taps(g, lengths, *attributes) for g in batch.reshape(-1, len(lengths))]
+            for batch in grid
+        ]
 
 
 @dataclass(frozen=True)
@@ -116,7 +132,9 @@ class Expected:
     scale: np.ndarray
 
 
-def sample_taps(X: np.ndarray, taps: list[list[list[Tap]]], shape: Sequence[int], mode: str) -> Expected:
+def sample_taps(
+    X: np.ndarray, taps: list[list[list[Tap]]], shape: Sequence[int], mode: str
+) -> Expected:
     """The sums of ``taps`` over ``X``, as an output of ``shape``."""
     n, c, *_ = X.shape
     positions = math.prod(shape[2:])
@@ -134,14 +152,22 @@ def sample_taps(X: np.ndarray, taps: list[list[list[Tap]]], shape: Sequence[int]
     for b, k in np.ndindex(n, c):
         image = wide[b, k]
         for p in range(positions):
-            read = [(image.item(index), weight) for index, weight in taps[b][p] if index is not None]
+            read = [
+                (image.item(index), weight) for index, weight in taps[b][p] if index is not None
+            ]
             values[b, k, p] = sum(value * weight for value, weight in read)
-            scale[b, k, p] = max((abs(value) for value, weight in read if weight != 0 or differences), default=0.0)
+            scale[b, k, p] = max(
+                (abs(value) for value, weight in read if weight != 0 or differences), default=0.0
+            )
     return Expected(values.reshape(shape), scale.reshape(shape))
 
 
 def grid_sample(
-    X: np.ndarray, grid: np.ndarray, mode: str = "linear", padding_mode: str = "zeros", align_corners: bool = False
+    X: np.ndarray,
+    grid: np.ndarray,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
 ) -> Expected:
     """GridSample of ``X`` (N, C, D1, …, Dr) at ``grid`` (N, D1_out, …, Dr_out, r)."""
     taps = grid_taps(grid, X.shape[2:], mode, padding_mode, align_corners)
@@ -161,5 +187,7 @@ def affine_grid(theta: np.ndarray, size: Sequence[int], align_corners: bool = Fa
     for b, *index in np.ndindex(n, *lengths):
         position = [coordinate(i, length) for i, length in zip(index, lengths, strict=True)][::-1]
         for row, (*factors, shift) in enumerate(theta[b].astype(np.float64).tolist()):
-            grid[(b, *index, row)] = sum(f * x for f, x in zip(factors, position, strict=True)) + shift
+            grid[(b, *index, row)] = (
+                sum(f * x for f, x in zip(factors, position, strict=True)) + shift
+            )
     return grid

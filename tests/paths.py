@@ -36,7 +36,9 @@ DEFAULT_OPS: Literal["python", "compiled"] = "python" if HAS_PYTHON_OPS else "co
 def skip_unrunnable(model: onnx.ModelProto) -> None:
     """Skip the test where onnxruntime does not read the model, or there are no ops for its tensors of strings."""
     faults.skip_unread(model)
-    if not HAS_PYTHON_OPS and any(v.type.tensor_type.elem_type == TensorProto.STRING for v in model.graph.input):
+    if not HAS_PYTHON_OPS and any(
+        v.type.tensor_type.elem_type == TensorProto.STRING for v in model.graph.input
+    ):
         pytest.skip(f"{NO_PYTHON_OPS}, and only they take strings")
 
 
@@ -50,7 +52,9 @@ def quiet_options() -> onnxruntime.SessionOptions:
 def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """A session of onnxruntime's own, which knows nothing of this package."""
     faults.skip_unread(model)
-    return onnxruntime.InferenceSession(model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
+    )
 
 
 @contextmanager
@@ -74,7 +78,9 @@ def open_compiled(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """The package's own session, patching in memory, on compiled ops where there are any."""
     faults.skip_unread(model)
     with running_on("compiled"):
-        return ogs.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"], nodes="all")
+        return ogs.InferenceSession(
+            model, quiet_options(), providers=["CPUExecutionProvider"], nodes="all"
+        )
 
 
 def open_patched_file(
@@ -85,7 +91,9 @@ def open_patched_file(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patched.onnx"
         onnx.save(ogs.patch_model(model, target=target), path)
-        return onnxruntime.InferenceSession(path, ogs.register(quiet_options()), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            path, ogs.register(quiet_options()), providers=["CPUExecutionProvider"]
+        )
 
 
 def open_compiled_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -105,7 +113,9 @@ def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.Inf
     return onnxruntime.InferenceSession(patched, options, providers=["CPUExecutionProvider"])
 
 
-def run(session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray) -> list[np.ndarray]:
+def run(
+    session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray
+) -> list[np.ndarray]:
     """All outputs for ``inputs`` in the model's order; bfloat16 travels as float32."""
     bfloat16 = dtype_of("bfloat16")
     feeds = {
@@ -125,7 +135,9 @@ def function_answer(case: Case, core: str) -> np.ndarray:
 class Function:
     """The Python functions themselves."""
 
-    def grid_samples(self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22) -> list[Array]:
+    def grid_samples(
+        self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22
+    ) -> list[Array]:
         return [ogs.grid_sample(X, grid, *astuple(each)) for each in attributes]
 
     def grid_sample(self, X: Array, grid: Array, *attributes: str | bool, opset: int = 22) -> Array:
@@ -142,17 +154,30 @@ class Model(Function):
         """``planar``: the coordinates of a grid come in planes, where a session takes the node in that moves them."""
         self.open, self.planar = open, planar
 
-    def grid_samples(self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22) -> list[Array]:
+    def grid_samples(
+        self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22
+    ) -> list[Array]:
         planar = self.planar and grid.dtype.name in programs.TYPES
-        model = grid_sample_model(type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar)
-        return run(self.open(model), X.dtype, X, np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid)
+        model = grid_sample_model(
+            type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar
+        )
+        return run(
+            self.open(model),
+            X.dtype,
+            X,
+            np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid,
+        )
 
     def affine_grid(self, theta: Array, size: Sequence[int], align_corners: bool = False) -> Array:
         model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)
         return run(self.open(model), theta.dtype, theta, np.array(size, np.int64))[0]
 
 
-PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}
+PATHS = {
+    "function": Function(),
+    "session": Model(open_session),
+    "patched file": Model(open_patched_file),
+}
 if not registry.unavailable_reason():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}

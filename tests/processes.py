@@ -74,7 +74,9 @@ def started(
     command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
     environment = dict(os.environ if env is None else env)
     if storms:
-        environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
+        environment = {
+            name: value for name, value in environment.items() if not name.startswith("COVERAGE_")
+        }
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
@@ -110,12 +112,18 @@ def program(name: str, *arguments: str, env: Environment = None, seconds: float 
     return out.splitlines()
 
 
-def run(script: str, open_model: str, as_file: Path | None = None, first: str = "", storms: bool = False) -> list[str]:
+def run(
+    script: str, open_model: str, as_file: Path | None = None, first: str = "", storms: bool = False
+) -> list[str]:
     """The lines that ``script`` prints after the preamble; it must end well."""
-    return python(first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file, storms=storms)
+    return python(
+        first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file, storms=storms
+    )
 
 
-def run_each(script: str, ways: Sequence[str] = WAYS, storms: bool = False) -> dict[str, tuple[str, ...]]:
+def run_each(
+    script: str, ways: Sequence[str] = WAYS, storms: bool = False
+) -> dict[str, tuple[str, ...]]:
     """The lines that ``script`` prints in each of the ``ways``, which one process goes through; it must end well."""
     each = f"for open_model in ({', '.join(ways)},):\n    print('in', open_model.__name__, flush=True)\n"
     answers: dict[str, tuple[str, ...]] = {}
@@ -128,7 +136,9 @@ def run_each(script: str, ways: Sequence[str] = WAYS, storms: bool = False) -> d
     return answers
 
 
-def python(script: str, env: Environment = None, as_file: Path | None = None, storms: bool = False) -> list[str]:
+def python(
+    script: str, env: Environment = None, as_file: Path | None = None, storms: bool = False
+) -> list[str]:
     """The lines that ``script`` prints; it must end well."""
     with started(script, env, as_file, storms) as process:
         out, err = process.communicate(timeout=1800)  # the test's own timeout comes first

@@ -36,7 +36,11 @@ from ort_gridsample.session.probes import build_probe
 from test_exported import MODELS, run, stored
 
 #: Every onnxruntime has it, and it takes no node.
-AZURE, OPENVINO, WEBGPU = "AzureExecutionProvider", "OpenVINOExecutionProvider", "WebGpuExecutionProvider"
+AZURE, OPENVINO, WEBGPU = (
+    "AzureExecutionProvider",
+    "OpenVINOExecutionProvider",
+    "WebGpuExecutionProvider",
+)
 THERE = onnxruntime.get_available_providers()
 #: One that takes nodes, if this onnxruntime has one.
 OTHER = next((name for name in (OPENVINO, WEBGPU) if name in THERE), "")
@@ -45,10 +49,15 @@ FAKED = pytest.mark.skipif(AZURE not in THERE, reason="this onnxruntime has no p
 RNG = np.random.default_rng(0)
 
 
-def model_of(axes: int, mode: str, opset: int, beside: bool = True, static: bool = True) -> onnx.ModelProto:
+def model_of(
+    axes: int, mode: str, opset: int, beside: bool = True, static: bool = True
+) -> onnx.ModelProto:
     """GridSample, with a Relu before it where there is something ``beside``."""
     shapes = ["2", "3", *"567"[:axes]], ["2", *"234"[:axes], str(axes)]
-    X, grid = (",".join(d if static else f"{n}{i}" for i, d in enumerate(s)) for n, s in zip("xg", shapes, strict=True))
+    X, grid = (
+        ",".join(d if static else f"{n}{i}" for i, d in enumerate(s))
+        for n, s in zip("xg", shapes, strict=True)
+    )
     nodes, read = ("A = Relu (X)", "A") if beside else ("", "X")
     nodes += f' Y = GridSample <mode = "{mode}"> ({read}, G)'
     return parsed(f"g (float[{X}] X, float[{grid}] G) => (float[] Y) {{ {nodes} }}", opset)
@@ -84,7 +93,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return takes
 
 
-def form_of(record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20) -> ProviderForm | None:
+def form_of(
+    record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20
+) -> ProviderForm | None:
     with closing(Accelerators([(AZURE, {})], accelerated, alone=False)) as asked:
         return asked.form_of(record, {"": opset})
 
@@ -101,23 +112,45 @@ def is_plain(nodes: list[onnx.NodeProto]) -> bool:
 WAYS = [
     (2, "linear", lambda nodes: samples(nodes, b"linear"), "", {"GridSample"}),
     (2, "cubic", lambda nodes: samples(nodes, b"bicubic"), "opset 16's words", None),
-    (2, "linear", lambda nodes: samples(nodes, b"bilinear", "com.microsoft"), "com.microsoft's node", {"GridSample"}),
-    (3, "linear", lambda nodes: sum(n.op_type == "GridSample" for n in nodes) == 2, "4-D GridSamples", None),
+    (
+        2,
+        "linear",
+        lambda nodes: samples(nodes, b"bilinear", "com.microsoft"),
+        "com.microsoft's node",
+        {"GridSample"},
+    ),
+    (
+        3,
+        "linear",
+        lambda nodes: sum(n.op_type == "GridSample" for n in nodes) == 2,
+        "4-D GridSamples",
+        None,
+    ),
     (3, "cubic", is_plain, "basic operators", {"Gather"}),
 ]
 
 
 @FAKED
-@pytest.mark.parametrize(("axes", "mode", "takes", "form", "op_types"), WAYS, ids=[way[3] or "itself" for way in WAYS])
+@pytest.mark.parametrize(
+    ("axes", "mode", "takes", "form", "op_types"), WAYS, ids=[way[3] or "itself" for way in WAYS]
+)
 def test_each_way_is_taken_and_declined(
-    axes: int, mode: str, takes: Takes, form: str, op_types: set[str] | None, fake: Fake, tmp_path: Path
+    axes: int,
+    mode: str,
+    takes: Takes,
+    form: str,
+    op_types: set[str] | None,
+    fake: Fake,
+    tmp_path: Path,
 ) -> None:
     asked, model = fake(takes), model_of(axes, mode, 20)
     (record,) = records_of(model, native)
     for _ in range(2):
         found = form_of(record, "lower")
         assert (found.name, found.refusal) == (form, "it takes something else" if form else "")
-    assert len({str(call.args[1]) for call in asked.mock_calls}) == asked.call_count  # nothing is asked twice
+    assert (
+        len({str(call.args[1]) for call in asked.mock_calls}) == asked.call_count
+    )  # nothing is asked twice
     assert (form_of(record) is None) == bool(form)
 
     options = onnxruntime.SessionOptions()
@@ -127,7 +160,9 @@ def test_each_way_is_taken_and_declined(
     session = ogs.InferenceSession(model, options, [AZURE, "CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-4)
     (found,) = session.replaced
-    if op_types is None:  # in words that onnxruntime's own kernel, on which they come to lie here, does not know
+    if (
+        op_types is None
+    ):  # in words that onnxruntime's own kernel, on which they come to lie here, does not know
         assert found.runs_on in ("compiled op", "onnxruntime", "Python op")
     else:
         assert found.runs_on == AZURE
@@ -138,7 +173,9 @@ def test_each_way_is_taken_and_declined(
     for declined in ({"accelerated": "never"}, {"nodes": "all"}, {"nodes": lambda record: True}):
         (found,) = ogs.InferenceSession(model, None, [AZURE], **declined).replaced
         assert found.ours
-    assert {each.runs_on for each in pickle.loads(pickle.dumps(session)).replaced} == {session.replaced[0].runs_on}
+    assert {each.runs_on for each in pickle.loads(pickle.dumps(session)).replaced} == {
+        session.replaced[0].runs_on
+    }
 
 
 @FAKED
@@ -167,8 +204,13 @@ def test_affine_grid_is_asked_about_alike(fake: Fake) -> None:
     affine, sample = sorted(session.replaced, key=lambda each: each.record.operator)
     assert "basic operators" in affine.note
     assert (sample.runs_on, sample.note) == (AZURE, "")
-    feeds = {"theta": RNG.random((2, 2, 3)).astype("float32"), "X": RNG.random((2, 3, 5, 6)).astype("float32")}
-    np.testing.assert_allclose(session.run(None, feeds)[0], ogs.InferenceSession(model).run(None, feeds)[0], atol=1e-5)
+    feeds = {
+        "theta": RNG.random((2, 2, 3)).astype("float32"),
+        "X": RNG.random((2, 3, 5, 6)).astype("float32"),
+    }
+    np.testing.assert_allclose(
+        session.run(None, feeds)[0], ogs.InferenceSession(model).run(None, feeds)[0], atol=1e-5
+    )
 
 
 @FAKED
@@ -211,7 +253,9 @@ def test_what_a_provider_does_not_open_after_all_is_opened_for_the_cpu(
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", opened)
     session = ogs.InferenceSession(model, None, [AZURE])
-    expected = f"the providers {{'{AZURE}': {{}}}} failed (no room); retrying with these nodes on the CPU"
+    expected = (
+        f"the providers {{'{AZURE}': {{}}}} failed (no room); retrying with these nodes on the CPU"
+    )
     assert caplog.messages == [expected]
     assert [each.ours for each in session.replaced] == [True]
 
@@ -223,14 +267,22 @@ def test_what_is_decomposed_patched_or_wrong_is_not_asked_about(fake: Fake) -> N
     (patched,) = records_of(ogs.patch_model(model), native)
     model.graph.node[1].attribute[0].s = b"none"
     (wrong,) = records_of(model, native)
-    assert [form_of(record, "lower") for record in (part, patched, wrong)] == [ProviderForm(), None, None]
+    assert [form_of(record, "lower") for record in (part, patched, wrong)] == [
+        ProviderForm(),
+        None,
+        None,
+    ]
     asked.assert_not_called()
     session = ogs.InferenceSession(test_attention.form("stacked/static-dynamo"), None, [AZURE])
-    assert {(each.record.operator, each.runs_on) for each in session.replaced} == {("GridSample", AZURE)}
+    assert {(each.record.operator, each.runs_on) for each in session.replaced} == {
+        ("GridSample", AZURE)
+    }
 
 
 @FAKED
-def test_inspect_says_what_a_provider_runs(fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_says_what_a_provider_runs(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake(is_plain)
     onnx.save(model_of(3, "cubic", 20), tmp_path / "model.onnx")
     assert main(["inspect", str(tmp_path / "model.onnx"), "--provider", AZURE, "--json"]) == 0
@@ -240,7 +292,9 @@ def test_inspect_says_what_a_provider_runs(fake: Fake, tmp_path: Path, capsys: p
     assert said["session"]["reason"].startswith(begins)
 
 
-def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_kept_for_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(accelerators, "run_probe", asked := Mock(return_value="no"))
     (record,) = records_of(model_of(2, "nearest", 16), native)
 
@@ -253,7 +307,9 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
     (file,) = (tmp_path / "ort_gridsample" / "providers").iterdir()
     os.utime(file, (before := time.time() - 3600,) * 2)
     assert in_another_process() is None
-    assert file.stat().st_mtime == pytest.approx(before, abs=2)  # who only reads it makes it no newer
+    assert file.stat().st_mtime == pytest.approx(
+        before, abs=2
+    )  # who only reads it makes it no newer
     for said, again in (("no", True), (RUNS, False)):  # two days later
         file.write_text(said)
         os.utime(file, (0, 0))
@@ -265,7 +321,9 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
 @FAKED
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_fork_asks_nothing_twice(tmp_path: Path) -> None:
-    (line,) = processes.program("fork_asks_providers_once.py", env={"XDG_CACHE_HOME": str(tmp_path)}, seconds=200)
+    (line,) = processes.program(
+        "fork_asks_providers_once.py", env={"XDG_CACHE_HOME": str(tmp_path)}, seconds=200
+    )
     asked, status = line.split()
     assert int(asked) > 1
     assert status == "0"
@@ -298,14 +356,18 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
     assert form_of(record) is None
     probe = build_probe(record, record.cases[0], {"": 20}, alone=False)
     with closing(ProbeProcess()) as process:
-        assert run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)
+        assert run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(
+            says
+        )
 
 
 def pixels_of(grid: np.ndarray, sides: np.ndarray | int, align_corners: int) -> np.ndarray:
     return (grid + 1) / 2 * (sides - 1) if align_corners else ((grid + 1) * sides - 1) / 2
 
 
-@pytest.mark.parametrize(("static", "alone", "align_corners"), [*product((True, False), (True, False), (0, 1))])
+@pytest.mark.parametrize(
+    ("static", "alone", "align_corners"), [*product((True, False), (True, False), (0, 1))]
+)
 def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int) -> None:
     size = "size = Constant <value_ints = [2, 3, 4, 5]> ()" if static else ""
     inputs = "float[2,2,3] theta" if static else "float[N,2,3] theta, int64[4] size"
@@ -316,7 +378,9 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
         model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
         (record,) = records_of(model, native)
         probe = build_probe(record, record.cases[0], {"": 20}, alone)
-        assert [node.op_type for node in probe.model.graph.node] == ["Relu"] * (not alone) + [record.operator]
+        assert [node.op_type for node in probe.model.graph.node] == ["Relu"] * (not alone) + [
+            record.operator
+        ]
         feeds, expected = probe.make()
         first, second = feeds.values()
         assert (first.shape, second.shape) == shapes
@@ -334,13 +398,19 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
         session = onnxruntime.InferenceSession(probe.model.SerializeToString())
         np.testing.assert_allclose(session.run(None, dict(feeds))[0], expected, rtol=0, atol=1e-5)
     X, grid, Y = native._probe(2, align_corners=align_corners)
-    np.testing.assert_allclose(np.unique(pixels_of(grid, 5, align_corners).round(6)), (-0.7, 1.3, 4.4))
+    np.testing.assert_allclose(
+        np.unique(pixels_of(grid, 5, align_corners).round(6)), (-0.7, 1.3, 4.4)
+    )
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
 
 
 def profiled() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.enable_profiling, options.profile_file_prefix = 4, True, tempfile.mktemp()
+    options.log_severity_level, options.enable_profiling, options.profile_file_prefix = (
+        4,
+        True,
+        tempfile.mktemp(),
+    )
     return options
 
 
@@ -352,13 +422,21 @@ def ran(session: onnxruntime.InferenceSession) -> Counter[str]:
     return Counter(event["provider"] for event in events if event.get("provider"))
 
 
-WHOLE = [(2, "bilinear", 16), (2, "linear", 20), (2, "cubic", 20), (3, "linear", 20), (3, "nearest", 22)]
+WHOLE = [
+    (2, "bilinear", 16),
+    (2, "linear", 20),
+    (2, "cubic", 20),
+    (3, "linear", 20),
+    (3, "nearest", 22),
+]
 #: With something beside the node, of static shapes or not; and nodes that are alone.
 NODES = [(*each, True, static) for each in WHOLE for static in (True, False)]
 NODES += [(axes, mode, 20, False, True) for axes in (2, 3) for mode in ("linear", "cubic")]
 
 
-@pytest.mark.skipif(not OTHER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed")
+@pytest.mark.skipif(
+    not OTHER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed"
+)
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
     """OpenVINO's as one subgraph."""
@@ -387,7 +465,9 @@ def test_exported_models_on_openvino(path: Path) -> None:
     session = ogs.InferenceSession(onnx.load(path), profiled(), [OPENVINO])
     for name, answer in run(session, path).items():
         expected = stored(path, "out.")[name]
-        if path.stem == "grounding_dino":  # of which OpenVINO's part is wrong without any GridSample as well
+        if (
+            path.stem == "grounding_dino"
+        ):  # of which OpenVINO's part is wrong without any GridSample as well
             continue
         allowed = 1e-4 * np.nanmax(np.abs(expected[np.isfinite(expected)]))
         np.testing.assert_allclose(answer, expected, rtol=0, atol=allowed)

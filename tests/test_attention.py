@@ -50,9 +50,15 @@ def definition(value: Array, levels: Array, locations: Array, weights: Array, al
     total, first, point, queries = 0.0, 0, 0, locations.shape[1]
     for points, *lengths in levels.tolist():
         pixels = int(np.prod(lengths))
-        image = value[:, first : first + pixels].transpose(0, 2, 3, 1).reshape(n * heads, channels, *lengths)
+        image = (
+            value[:, first : first + pixels]
+            .transpose(0, 2, 3, 1)
+            .reshape(n * heads, channels, *lengths)
+        )
         at = locations[:, :, :, point : point + points].astype(np.float64) * 2 - 1
-        grid = at.transpose(0, 2, 1, 3, 4).reshape(n * heads, queries * points, *[1] * (len(lengths) - 1), len(lengths))
+        grid = at.transpose(0, 2, 1, 3, 4).reshape(
+            n * heads, queries * points, *[1] * (len(lengths) - 1), len(lengths)
+        )
         sample = ogs.grid_sample(image.astype(np.float64), grid, align_corners=align)
         by = weights[:, :, :, point : point + points].astype(np.float64).transpose(0, 2, 1, 3)
         by = by.reshape(n * heads, 1, queries, points)
@@ -61,25 +67,33 @@ def definition(value: Array, levels: Array, locations: Array, weights: Array, al
     return np.asarray(total).reshape(n, heads * channels, queries).transpose(0, 2, 1)
 
 
-def operands(levels: Array, kind: str = "float32", locations: str = "", seed: int = 0, **sizes: int) -> list[Array]:
+def operands(
+    levels: Array, kind: str = "float32", locations: str = "", seed: int = 0, **sizes: int
+) -> list[Array]:
     """Values, locations and weights, of n, q, h and d; some locations are outside, infinite or no numbers."""
     n, q, h, d = ({"n": 2, "q": 5, "h": 3, "d": 4} | sizes).values()
     rng, points, axes = np.random.default_rng(seed), int(levels[:, 0].sum()), levels.shape[1] - 1
     value = rng.normal(size=(n, int(levels[:, 1:].prod(1).sum()), h, d))
     at = rng.uniform(-0.3, 1.3, (n, q, h, points, axes))
-    at.reshape(-1)[: at.size // 2 : 7] = np.resize([np.nan, np.inf, -np.inf, 1e30, 0, 1], at.size)[: at.size // 2 : 7]
+    at.reshape(-1)[: at.size // 2 : 7] = np.resize([np.nan, np.inf, -np.inf, 1e30, 0, 1], at.size)[
+        : at.size // 2 : 7
+    ]
     given = (value, kind), (at, locations or kind), (rng.random((n, q, h, points)), kind)
     with np.errstate(over="ignore"):
         return [each.astype(dtype_of(t)) for each, t in given]
 
 
 def close(found: np.ndarray, expected: np.ndarray, kind: str, locations: str = "float64") -> None:
-    allowed = max(TYPES[kind], 2e-5 if locations == "float32" else 0) * max(1.0, float(np.abs(expected).max(initial=0)))
+    allowed = max(TYPES[kind], 2e-5 if locations == "float32" else 0) * max(
+        1.0, float(np.abs(expected).max(initial=0))
+    )
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=allowed)
 
 
 def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
-    value, at = ({"float32": "float", "float64": "double"}.get(each, each) for each in (kind, locations))
+    value, at = (
+        {"float32": "float", "float64": "double"}.get(each, each) for each in (kind, locations)
+    )
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ort_gridsample.compiled": 1]>
         op ({value}[] value, int64[] levels, {at}[] at, {value}[] by) => ({value}[] Y) {{
         Y = ort_gridsample.compiled.DeformableAttention <align_corners = {int(align)}, points = "">
@@ -107,19 +121,32 @@ def test_it_is_a_sum_over_samples(kind: str, levels: np.ndarray, align: bool) ->
 
 @pytest.mark.parametrize("align", [False, True], ids=["edges", "centres"])
 def test_the_compiled_op_is_the_nodes_that_it_stands_for(align: bool) -> None:
-    model, (value, at, by) = op_model("float32", "float32", align), operands(LEVELS["planes"], locations="float32")
+    model, (value, at, by) = (
+        op_model("float32", "float32", align),
+        operands(LEVELS["planes"], locations="float32"),
+    )
     model.graph.initializer.append(numpy_helper.from_array(LEVELS["planes"], "levels"))
     del model.graph.input[1]
-    session = onnxruntime.InferenceSession(ogs.patch_model(model, target="ai.onnx").SerializeToString())
+    session = onnxruntime.InferenceSession(
+        ogs.patch_model(model, target="ai.onnx").SerializeToString()
+    )
     feeds = {"value": value, "at": (at := np.clip(np.nan_to_num(at), -0.3, 1.3)), "by": by}
-    close(session.run(None, feeds)[0], definition(value, LEVELS["planes"], at, by, align), "float32", "float32")
+    close(
+        session.run(None, feeds)[0],
+        definition(value, LEVELS["planes"], at, by, align),
+        "float32",
+        "float32",
+    )
 
 
 @pytest.mark.usefixtures("core")
 def test_any_number_of_threads_has_the_same_answer() -> None:
     levels = np.array([[4, 30, 40], [4, 15, 20]])
     value, at, by = operands(levels, q=2000, h=4, d=32)
-    one, *others = (attend(value, levels, at, by, False, where="here", num_threads=threads) for threads in (1, 2, 5))
+    one, *others = (
+        attend(value, levels, at, by, False, where="here", num_threads=threads)
+        for threads in (1, 2, 5)
+    )
     for other in others:
         np.testing.assert_array_equal(one, other)
 
@@ -127,10 +154,14 @@ def test_any_number_of_threads_has_the_same_answer() -> None:
 def test_the_function_takes_what_others_take() -> None:
     levels = np.array([[2, 5, 7], [2, 3, 4]])
     value, at, by = operands(levels)
-    found = ogs.deformable_attention(value, levels[:, 1:], at.reshape(2, 5, 3, 2, 2, 2), by.reshape(2, 5, 3, 2, 2))
+    found = ogs.deformable_attention(
+        value, levels[:, 1:], at.reshape(2, 5, 3, 2, 2, 2), by.reshape(2, 5, 3, 2, 2)
+    )
     close(found, definition(value, levels, at, by, False), "float32", "float32")
     assert found.shape == (2, 5, 12)
-    halves = {name: GOOD[name].astype(ml_dtypes.bfloat16) for name in ("value", "attention_weights")}
+    halves = {
+        name: GOOD[name].astype(ml_dtypes.bfloat16) for name in ("value", "attention_weights")
+    }
     assert ogs.deformable_attention(**GOOD | halves).dtype == ml_dtypes.bfloat16
 
 
@@ -147,16 +178,43 @@ ALL_BUT_ONE = "all axes but the last of sampling_locations, which is of shape (2
 BAD = [
     ("value", zeros(47, 3, 4), "of shape (47, 3, 4), expected shape (B, S, H, D)"),
     ("spatial_shapes", np.array([[5, 7], [3, 3]]), f"with 44 pixels, expected {PIXELS}"),
-    ("spatial_shapes", np.array([5, 7]), "of shape (2), expected shape (L, r), with at least one spatial axis"),
-    ("spatial_shapes", np.array([[5, 7], [-3, -4]]), "with a negative length, expected nothing negative"),
-    ("sampling_locations", zeros(2, 5, 3, 8, 2, 4, 2), f"of shape (2, 5, 3, 8, 2, 4, 2), expected {AXES}"),
-    ("sampling_locations", zeros(2, 5, 3, 2, 4, 3), f"of shape (2, 5, 3, 2, 4, 3), expected {AXES}"),
-    ("attention_weights", zeros(2, 5, 4, 2, 4), f"of shape (2, 5, 4, 2, 4), expected {ALL_BUT_ONE}"),
-    ("attention_weights", zeros(2, 4, 3, 2, 4), f"of shape (2, 4, 3, 2, 4), expected {ALL_BUT_ONE}"),
+    (
+        "spatial_shapes",
+        np.array([5, 7]),
+        "of shape (2), expected shape (L, r), with at least one spatial axis",
+    ),
+    (
+        "spatial_shapes",
+        np.array([[5, 7], [-3, -4]]),
+        "with a negative length, expected nothing negative",
+    ),
+    (
+        "sampling_locations",
+        zeros(2, 5, 3, 8, 2, 4, 2),
+        f"of shape (2, 5, 3, 8, 2, 4, 2), expected {AXES}",
+    ),
+    (
+        "sampling_locations",
+        zeros(2, 5, 3, 2, 4, 3),
+        f"of shape (2, 5, 3, 2, 4, 3), expected {AXES}",
+    ),
+    (
+        "attention_weights",
+        zeros(2, 5, 4, 2, 4),
+        f"of shape (2, 5, 4, 2, 4), expected {ALL_BUT_ONE}",
+    ),
+    (
+        "attention_weights",
+        zeros(2, 4, 3, 2, 4),
+        f"of shape (2, 4, 3, 2, 4), expected {ALL_BUT_ONE}",
+    ),
     ("attention_weights", zeros(2, 5, 3), f"of shape (2, 5, 3), expected {ALL_BUT_ONE}"),
     ("attention_weights", np.zeros((2, 5, 3, 2, 4)), "of type float64, expected one of float32"),
     ("spatial_shapes", np.ones((2, 2)), "of type float64, expected integers"),
-    *((name, GOOD[name].astype(int), f"of type int64, expected one of {', '.join(FLOATS)}") for name in FLOATING),
+    *(
+        (name, GOOD[name].astype(int), f"of type int64, expected one of {', '.join(FLOATS)}")
+        for name in FLOATING
+    ),
 ]
 
 
@@ -168,17 +226,23 @@ def test_spatial_shapes_of_any_integer_type_are_accepted(dtype: str) -> None:
     weights = np.full((1, 1, 1, 1, 300), 1 / 300)
     Y = ogs.deformable_attention(value, np.array([[1, 2]], dtype), locations, weights)
     np.testing.assert_allclose(Y, [[[1.0]]])
-    error = refusal(ogs.deformable_attention, value, np.array([[1, 2]], dtype), locations[0], weights)
+    error = refusal(
+        ogs.deformable_attention, value, np.array([[1, 2]], dtype), locations[0], weights
+    )
     assert error.argument == "sampling_locations"
 
 
 @pytest.mark.parametrize(("name", "value", "said"), BAD)
 def test_what_is_wrong_is_said(name: str, value: np.ndarray, said: str) -> None:
     wrong = GOOD | {name: value}
-    assert str(refusal(ogs.deformable_attention, **wrong)) == f"deformable_attention: {name} is {said}"
+    assert (
+        str(refusal(ogs.deformable_attention, **wrong)) == f"deformable_attention: {name} is {said}"
+    )
     levels = wrong["spatial_shapes"]
     levels = levels if levels.ndim == 1 else np.insert(levels, 0, 4, axis=1)
-    feeds = dict(zip(("value", "levels", "at", "by"), wrong.values(), strict=True)) | {"levels": levels}
+    feeds = dict(zip(("value", "levels", "at", "by"), wrong.values(), strict=True)) | {
+        "levels": levels
+    }
     for ops in () if "of type" in said else OPS:  # onnxruntime itself refuses other types
         told = str(refusal(session_of_the_op(ops).run, None, feeds))
         assert re.fullmatch(f"DeformableAttention node .*: {name} is {re.escape(said)}", told)
@@ -200,10 +264,14 @@ def test_any_lengths_at_all(data: st.DataObject) -> None:
     """Every core and the compiled op, without levels, with some of one pixel or none, and points anywhere."""
     axes, count = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
     rows = st.tuples(st.integers(0, 3), *[st.integers(0, 4)] * axes)
-    levels = np.array(data.draw(st.lists(rows, min_size=count, max_size=count)), np.int64).reshape(count, 1 + axes)
+    levels = np.array(data.draw(st.lists(rows, min_size=count, max_size=count)), np.int64).reshape(
+        count, 1 + axes
+    )
     channels, queries = st.sampled_from([0, 1, 5, 16, 37]), st.integers(0, 9) | st.just(700)
     n, q, h, d = data.draw(st.tuples(st.integers(0, 2), queries, st.integers(1, 3), channels))
-    kinds = data.draw(st.sampled_from([("float32", "float32"), ("float32", "float64"), ("float16", "float16")]))
+    kinds = data.draw(
+        st.sampled_from([("float32", "float32"), ("float32", "float64"), ("float16", "float16")])
+    )
     value, at, by = operands(levels, *kinds, n=n, q=q, h=h, d=d, seed=data.draw(st.integers(0, 99)))
     by, align = by[:, :1] if data.draw(st.booleans()) else by, data.draw(st.booleans())
     before, answers = ogs.get_core(), []
@@ -212,7 +280,11 @@ def test_any_lengths_at_all(data: st.DataObject) -> None:
         answers.append(attend(value, levels, at, by, align, where="here", num_threads=2))
     ogs.set_core(before)
     if value.size and count and (levels[:, 1:].prod(1) > 0).all():
-        close(answers[0], definition(value, levels, at, np.broadcast_to(by, at.shape[:-1]), align), *kinds)
+        close(
+            answers[0],
+            definition(value, levels, at, np.broadcast_to(by, at.shape[:-1]), align),
+            *kinds,
+        )
     for answer in answers[1:]:
         close(answer, answers[0].astype(np.float64), *kinds)
     if "compiled" in OPS:
@@ -238,7 +310,10 @@ def form_feeds(name: str, n: int = 2, q: int = 5) -> Arrays:
     rng, static = np.random.default_rng(0), form(f"{name.split('/')[0]}/static-dynamo")
     value, *others = (value_of(each.type).shape for each in static.graph.input)
     shapes = (n, *value[1:]), *((n, q, *each[2:]) for each in others)
-    return {key: rng.uniform(-0.2, 1.2, shape).astype(np.float32) for key, shape in zip("abc", shapes, strict=True)}
+    return {
+        key: rng.uniform(-0.2, 1.2, shape).astype(np.float32)
+        for key, shape in zip("abc", shapes, strict=True)
+    }
 
 
 def assert_attended(
@@ -247,9 +322,15 @@ def assert_attended(
     """So many deformable attentions are one op each, and the answers are onnxruntime's."""
     with running_on(ops):
         session = ogs.InferenceSession(model, quiet_options(), nodes="all")
-    whole = [placement for placement in session.replaced if placement.record.operator == "DeformableAttention"]
+    whole = [
+        placement
+        for placement in session.replaced
+        if placement.record.operator == "DeformableAttention"
+    ]
     assert [each.runs_on for each in whole] == [f"{ops} op".replace("python", "Python")] * count
-    for found, expected in zip(session.run(None, feeds), open_native(model).run(None, feeds), strict=True):
+    for found, expected in zip(
+        session.run(None, feeds), open_native(model).run(None, feeds), strict=True
+    ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     return session, whole
 
@@ -258,7 +339,9 @@ def assert_attended(
 def test_every_form_is_found(name: str, ops: str) -> None:
     model = form(name)
     session, (whole,) = assert_attended(model, form_feeds(name), ops=ops)
-    assert {*whole.fused} >= {node.name for node in model.graph.node if node.op_type == "GridSample"}
+    assert {*whole.fused} >= {
+        node.name for node in model.graph.node if node.op_type == "GridSample"
+    }
     if "static" not in name:
         other = form_feeds(name, 3, 8 if "queries" in name else 5)
         expected = open_native(model).run(None, other)
@@ -297,21 +380,48 @@ LINES = {
     "out": "wide = Reshape (total, whole) Y = Transpose <perm = [0, 2, 1]> (wide)",
 }
 _ROWS = {
-    **{"areas": (6, 4), "flat0": (2, 6, 8), "flat1": (2, 4, 8), "shape0": (4, 4, 2, 3), "shape1": (4, 4, 2, 2)},
-    **{"three": (3,), "places": (4, 3, 2, 2), "every": (4, 4, 3, 4), "each": (4, 1, 3, 4), "last": (-1,)},
-    **{"whole": (2, 8, 3), "c0": (0,), "c1": (1,), "c2": (2,), "last4": (-4,), "c6": (6,), "c10": (10,)},
+    **{
+        "areas": (6, 4),
+        "flat0": (2, 6, 8),
+        "flat1": (2, 4, 8),
+        "shape0": (4, 4, 2, 3),
+        "shape1": (4, 4, 2, 2),
+    },
+    **{
+        "three": (3,),
+        "places": (4, 3, 2, 2),
+        "every": (4, 4, 3, 4),
+        "each": (4, 1, 3, 4),
+        "last": (-1,),
+    },
+    **{
+        "whole": (2, 8, 3),
+        "c0": (0,),
+        "c1": (1,),
+        "c2": (2,),
+        "last4": (-4,),
+        "c6": (6,),
+        "c10": (10,),
+    },
     "half": (4, 1, 3, 2),
     "alone": (4, 1, 1, 4),
 }
 CONSTANTS = "float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}, int64 i1 = {1}"
-CONSTANTS += "".join(f", int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items())
+CONSTANTS += "".join(
+    f", int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items()
+)
 
 
 def written(
-    changes: Mapping[str, str], outputs: str = "float[2, 3, 8] Y", queries: int = 3, kind: str = "float"
+    changes: Mapping[str, str],
+    outputs: str = "float[2, 3, 8] Y",
+    queries: int = 3,
+    kind: str = "float",
 ) -> onnx.ModelProto:
     nodes = " ".join({**LINES, **changes}.values())
-    inputs = f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, float[2, {queries}, 2, 2, 2] by"
+    inputs = (
+        f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, float[2, {queries}, 2, 2, 2] by"
+    )
     text = f'<ir_version: 8, opset_import: ["": 20]> g ({inputs}) => ({outputs}) <{CONSTANTS}> {{ {nodes} }}'
     model = parser.parse_model(text.replace("float", kind))
     for number, node in enumerate(model.graph.node):
@@ -321,17 +431,28 @@ def written(
 
 def written_feeds(queries: int = 3) -> Arrays:
     rng, by = np.random.default_rng(0), (2, queries, 2, 2, 2)
-    feeds = rng.normal(size=(2, 10, 2, 4)), rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)), rng.random(by)
-    return {name: each.astype(np.float32) for name, each in zip(("value", "at", "by"), feeds, strict=True)}
+    feeds = (
+        rng.normal(size=(2, 10, 2, 4)),
+        rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)),
+        rng.random(by),
+    )
+    return {
+        name: each.astype(np.float32)
+        for name, each in zip(("value", "at", "by"), feeds, strict=True)
+    }
 
 
 #: What differs, in which lines; and the operands that are read where they lie, None: it is no deformable attention.
 ALL = "value locations weights output"
 ONE_LEVEL = {"new axis": "", "stack": "all = Identity (S0)"}
-ONE_LEVEL["weights"] = "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
+ONE_LEVEL["weights"] = (
+    "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
+)
 KEPT = "h0 = Gather <axis = 3> (grids, c0) h1 = Gather <axis = 3> (grids, c1) "
 KEPT += "g0 = Squeeze (h0, three) g1 = Squeeze (h1, three)"
-KEPT_HEADS = "h0, h1 = Split <axis = 2, num_outputs = 2> (grids) g0 = Squeeze (h0, c2) g1 = Squeeze (h1, c2)"
+KEPT_HEADS = (
+    "h0, h1 = Split <axis = 2, num_outputs = 2> (grids) g0 = Squeeze (h0, c2) g1 = Squeeze (h1, c2)"
+)
 LONG = "l0 = Unsqueeze (g0, c0) s0 = Squeeze (l0, c0) "
 MADE = "z = Constant <value_ints = [4, 4, 3, 2]> () n = Constant <value_ints = [4, 2, 3]> () "
 MADE += "T = ConstantOfShape <value = float[1] {0.2}> (n) A0 = AffineGrid (T, z) "
@@ -349,20 +470,53 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "a level that keeps its axis": ({"levels": KEPT}, "value weights output"),
     "heads for levels": ({"levels": LINES["levels"].replace("3", "2")}, "value weights output"),
     "heads that are split": ({"levels": KEPT_HEADS}, "value weights output"),
-    "slices from behind": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, last4, c10, c1)"}, ""),
-    "slices in steps": ({"images": "v0 = Slice (value, c0, c6, c1, c1) v1 = Slice (value, c2, c10, c1, c2)"}, ""),
+    "slices from behind": (
+        {"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, last4, c10, c1)"},
+        "",
+    ),
+    "slices in steps": (
+        {"images": "v0 = Slice (value, c0, c6, c1, c1) v1 = Slice (value, c2, c10, c1, c2)"},
+        "",
+    ),
     "the factor first": ({"grids": "twice = Mul (two, at) grids = Sub (twice, one)"}, ALL),
-    "grids turned around": ({"grids": "twice = Mul (at, two) grids = Sub (one, twice)"}, "value weights output"),
-    "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
+    "grids turned around": (
+        {"grids": "twice = Mul (at, two) grids = Sub (one, twice)"},
+        "value weights output",
+    ),
+    "another scale": (
+        {"grids": "twice = Mul (at, other) grids = Sub (twice, one)"},
+        "value weights output",
+    ),
     "levels in another order": ({"stack": LINES["stack"].replace("(E0, E1)", "(E1, E0)")}, ""),
-    "images that are computed": ({"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"}, ""),
-    "computed weights": ({"weights": LINES["weights"].replace("W", "a") + " W = Abs (a)"}, "value locations output"),
-    "a sum that goes on otherwise": ({"out": "wide = Reshape (total, whole) Y = Identity (wide)"}, ALL[:-7]),
+    "images that are computed": (
+        {"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"},
+        "",
+    ),
+    "computed weights": (
+        {"weights": LINES["weights"].replace("W", "a") + " W = Abs (a)"},
+        "value locations output",
+    ),
+    "a sum that goes on otherwise": (
+        {"out": "wide = Reshape (total, whole) Y = Identity (wide)"},
+        ALL[:-7],
+    ),
     "one level": (ONE_LEVEL, "value weights output"),
-    "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, "value"),
-    "nearest": ({"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}, None),
-    "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, "value"),
-    "a sample that is changed": ({"new axis": "r = Relu (S1) " + LINES["new axis"].replace("S1", "r")}, "value"),
+    "border": (
+        {"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'},
+        "value",
+    ),
+    "nearest": (
+        {"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')},
+        None,
+    ),
+    "two alignments": (
+        {"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"},
+        "value",
+    ),
+    "a sample that is changed": (
+        {"new axis": "r = Relu (S1) " + LINES["new axis"].replace("S1", "r")},
+        "value",
+    ),
     "one query's weights for all": ({"weights": LINES["weights"].replace("each", "alone")}, ALL),
     "a grid that is made": ({"samples": MADE}, "value weights output"),
     "a sum by the number of its axis": ({"sum": LINES["sum"].replace("last", "three")}, ALL),
@@ -373,16 +527,25 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_written_otherwise(name: str, ops: str) -> None:
     (changes, read), queries = VARIANTS[name], 1 if "one query" in name else 3
-    model = written(changes, "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y", queries)
+    model = written(
+        changes, "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y", queries
+    )
     assert_attended(model, written_feeds(queries), int(read is not None), ops)
-    found = [match.attention for match in find(model, scopes(model), None, False) if match.attention is not None]
+    found = [
+        match.attention
+        for match in find(model, scopes(model), None, False)
+        if match.attention is not None
+    ]
     has = {
         "value": "value",
         "locations": "locations",
         "has_weights_by_head": "weights",
         "has_output_by_query": "output",
     }
-    lie = [" ".join(operand for field, operand in has.items() if getattr(each, field)) for each in found]
+    lie = [
+        " ".join(operand for field, operand in has.items() if getattr(each, field))
+        for each in found
+    ]
     assert lie == ([] if read is None else [read])
 
 
@@ -397,9 +560,16 @@ def test_a_node_of_this_package_that_nobody_patched(ops: str) -> None:
     with pytest.raises(ogs.GridSampleError, match="levels is computed, expected a constant"):
         ogs.InferenceSession(model)
     del model.graph.input[-1]
-    for wrong, shape in ((levels[0], r"\(3\)"), (levels[:0], r"\(0, 3\)"), (levels[:, :1], r"\(3, 1\)")):
+    for wrong, shape in (
+        (levels[0], r"\(3\)"),
+        (levels[:0], r"\(0, 3\)"),
+        (levels[:, :1], r"\(3, 1\)"),
+    ):
         model.graph.initializer.append(numpy_helper.from_array(wrong, "levels"))
-        with pytest.raises(ogs.GridSampleError, match=rf"levels is of shape {shape}, expected a constant of shape \(L"):
+        with pytest.raises(
+            ogs.GridSampleError,
+            match=rf"levels is of shape {shape}, expected a constant of shape \(L",
+        ):
             ogs.InferenceSession(model)
         del model.graph.initializer[:]
     model.graph.initializer.append(numpy_helper.from_array(levels, "levels"))
@@ -413,7 +583,9 @@ def test_lengths_that_only_a_run_knows(ops: str, tmp_path: Path) -> None:
     for tensor in [each for each in model.graph.initializer if each.name in ("shape0", "shape1")]:
         feeds[tensor.name] = numpy_helper.to_array(tensor)
         model.graph.initializer.remove(tensor)
-        model.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.INT64, tensor.dims))
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, TensorProto.INT64, tensor.dims)
+        )
     assert_attended(model, feeds, ops=ops)
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
     with running_on(ops):
@@ -432,11 +604,15 @@ def test_locations_in_double_precision_keep_it(ops: str) -> None:
     """Also those that are made of grids."""
     model = written({"grids": "grids = Identity (at)"}, kind="double")
     feeds = {name: each.astype(np.float64) for name, each in written_feeds().items()}
-    alone = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
+    alone = ogs.InferenceSession(
+        model, nodes=lambda record: record.operator != "DeformableAttention"
+    )
     with running_on(ops):
         session = ogs.InferenceSession(model, nodes="all")
     assert "DeformableAttention" in {each.record.operator for each in session.replaced}
-    np.testing.assert_allclose(session.run(None, feeds)[0], alone.run(None, feeds)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        session.run(None, feeds)[0], alone.run(None, feeds)[0], rtol=0, atol=1e-13
+    )
 
 
 FROM_ITSELF = {
@@ -449,11 +625,18 @@ FROM_ITSELF = {
 def test_what_comes_from_itself_is_not_followed_without_end(name: str) -> None:
     """In a model that is not valid."""
     model = written({name: FROM_ITSELF[name]})
-    model.graph.value_info.extend(helper.make_tensor_value_info(name, 1, [4, 4, 2, 3]) for name in "cd")
-    assert [record.operator for record in ogs.inspect_model(model)] == ["DeformableAttention", *["GridSample"] * 2]
+    model.graph.value_info.extend(
+        helper.make_tensor_value_info(name, 1, [4, 4, 2, 3]) for name in "cd"
+    )
+    assert [record.operator for record in ogs.inspect_model(model)] == [
+        "DeformableAttention",
+        *["GridSample"] * 2,
+    ]
 
 
-@pytest.mark.parametrize("name", [each for each in FORMS if each.startswith(("stacked", "concatenated"))])
+@pytest.mark.parametrize(
+    "name", [each for each in FORMS if each.startswith(("stacked", "concatenated"))]
+)
 def test_what_is_not_sampled_so_is_added(name: str, ops: str) -> None:
     model = form(name)
     _, other, _ = (node for node in model.graph.node if node.op_type == "GridSample")
@@ -467,25 +650,42 @@ def test_what_somebody_else_reads_stays() -> None:
     for other in ("float[4, 4, 3, 2, 2] E", "float[4, 4, 3, 4] product"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 0)
     session, _ = assert_attended(written({}, "float[2, 3, 8] Y, float[4, 4, 3, 2] S0"), feeds, 1)
-    assert [each.record.output for each in session.replaced if not each.reason and not each.fused] == ["S0"]
-    for other in ("float[2, 8, 6] t0", "float[4, 1, 3, 4] W", "float[2, 3, 2, 2, 2, 2] grids", "float[4, 4, 3] total"):
+    assert [
+        each.record.output for each in session.replaced if not each.reason and not each.fused
+    ] == ["S0"]
+    for other in (
+        "float[2, 8, 6] t0",
+        "float[4, 1, 3, 4] W",
+        "float[2, 3, 2, 2, 2, 2] grids",
+        "float[4, 4, 3] total",
+    ):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 1)
 
 
 def test_it_is_listed_and_declined() -> None:
     model = form("concatenated/static-dynamo")
     assert [r.operator for r in ogs.inspect_model(model)].count("DeformableAttention") == 1
-    session = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
+    session = ogs.InferenceSession(
+        model, nodes=lambda record: record.operator != "DeformableAttention"
+    )
     assert {each.record.operator for each in session.replaced} == {"GridSample"}
     made, feeds = written({"samples": MADE}), written_feeds()
-    alone = ogs.InferenceSession(made, nodes=lambda record: record.operator != "DeformableAttention")
-    np.testing.assert_allclose(alone.run(None, feeds)[0], open_native(made).run(None, feeds)[0], rtol=0, atol=1e-5)
+    alone = ogs.InferenceSession(
+        made, nodes=lambda record: record.operator != "DeformableAttention"
+    )
+    np.testing.assert_allclose(
+        alone.run(None, feeds)[0], open_native(made).run(None, feeds)[0], rtol=0, atol=1e-5
+    )
     # A file has the GridSamples each by itself.
     assert [node.op_type for node in ogs.patch_model(model).graph.node].count("GridSample") == 3
 
 
 TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
-PLUGINS = [(TENSORRT, ""), (TENSORRT, "trt.plugins"), ("MMCVMultiScaleDeformableAttention", "mmdeploy")]
+PLUGINS = [
+    (TENSORRT, ""),
+    (TENSORRT, "trt.plugins"),
+    ("MMCVMultiScaleDeformableAttention", "mmdeploy"),
+]
 
 
 def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> onnx.ModelProto:
@@ -503,8 +703,13 @@ def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> on
 @pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "fed"])
 @pytest.mark.parametrize("opset", [11, 13, 17, 20])
 @pytest.mark.parametrize(("op_type", "domain"), PLUGINS)
-def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_constant: bool) -> None:
-    model, levels = plugin_model(op_type, domain, opset, is_constant), np.array([[4, 5, 7], [4, 3, 4]])
+def test_a_plugin_runs_and_is_lowered(
+    op_type: str, domain: str, opset: int, is_constant: bool
+) -> None:
+    model, levels = (
+        plugin_model(op_type, domain, opset, is_constant),
+        np.array([[4, 5, 7], [4, 3, 4]]),
+    )
     assert ogs.inspect_model(model)[0].reason == "onnxruntime has no such operator"
     value, at, by = operands(levels)
     feeds = {"value": value, "at": at.reshape(2, 5, 3, 2, 4, 2), "by": by.reshape(2, 5, 3, 2, 4)}
@@ -519,7 +724,9 @@ def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_
         close(found.reshape(expected.shape), expected, "float32", "float32")
         if ops == "compiled" and opset >= 13:
             assert session.replaced[0].record.operator == "DeformableAttention"
-    targets = ("ai.onnx", "primitives") if opset > 11 or is_constant else ("ai.onnx",)  # ranks are not inferred there
+    targets = (
+        ("ai.onnx", "primitives") if opset > 11 or is_constant else ("ai.onnx",)
+    )  # ranks are not inferred there
     finite = {**feeds, "at": np.clip(np.nan_to_num(feeds["at"]), -9, 9)}
     expected = definition(value, levels, finite["at"].reshape(at.shape), by, False)
     for target in targets:
@@ -527,19 +734,28 @@ def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_
         close(found.reshape(expected.shape), expected, "float32", "float32")
 
 
-@pytest.mark.parametrize("name", ["stacked/static-dynamo", "stacked/batch-torchscript", "single/static-torchscript"])
+@pytest.mark.parametrize(
+    "name", ["stacked/static-dynamo", "stacked/batch-torchscript", "single/static-torchscript"]
+)
 def test_there_and_back_through_the_plugin(name: str) -> None:
     model, feeds = form(name), form_feeds(name)
     written = ogs.patch_model(model, target="tensorrt-plugins")
     (plugin,) = (node for node in written.graph.node if node.op_type == TENSORRT)
     assert "GridSample" not in {node.op_type for node in written.graph.node}
     held = {t.name: t for t in written.graph.initializer}
-    held |= {node.output[0]: node.attribute[0].t for node in written.graph.node if node.op_type == "Constant"}
+    held |= {
+        node.output[0]: node.attribute[0].t
+        for node in written.graph.node
+        if node.op_type == "Constant"
+    }
     shapes, starts = (onnx.numpy_helper.to_array(held[each]) for each in plugin.input[1:3])
     assert (shapes.dtype, starts.dtype) == (np.int32, np.int32)
     np.testing.assert_array_equal(starts, np.cumsum(shapes.prod(1)) - shapes.prod(1))
     (expected,) = open_native(model).run(None, feeds)
-    for back in (ogs.InferenceSession(written), open_native(ogs.patch_model(written, target="ai.onnx"))):
+    for back in (
+        ogs.InferenceSession(written),
+        open_native(ogs.patch_model(written, target="ai.onnx")),
+    ):
         np.testing.assert_allclose(back.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
     onnx.checker.check_model(ogs.patch_model(written, target="ai.onnx"))
 
@@ -550,27 +766,38 @@ def test_tensorrt_plugin_of_half_values_and_single_locations_has_one_type() -> N
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     feeds |= {name: feeds[name].astype(np.float16) for name in ("value", "by")}
     plugins = onnx.shape_inference.infer_shapes(ogs.patch_model(model, target="tensorrt-plugins"))
-    types = {each.name: each.type.tensor_type.elem_type for each in (*plugins.graph.input, *plugins.graph.value_info)}
+    types = {
+        each.name: each.type.tensor_type.elem_type
+        for each in (*plugins.graph.input, *plugins.graph.value_info)
+    }
     (plugin,) = (node for node in plugins.graph.node if node.op_type == TENSORRT)
     assert {types[plugin.input[index]] for index in (0, 3, 4)} == {TensorProto.FLOAT}
-    (found,), (expected,) = (ogs.InferenceSession(each).run(None, feeds) for each in (plugins, model))
+    (found,), (expected,) = (
+        ogs.InferenceSession(each).run(None, feeds) for each in (plugins, model)
+    )
     np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=2e-3)
 
 
 def test_what_the_plugin_cannot_say_stays_and_one_that_says_too_little_is_refused() -> None:
-    for model in map(form, ("concatenated/static-dynamo", "volumes/static-dynamo")):  # other points a level; three axes
+    for model in map(
+        form, ("concatenated/static-dynamo", "volumes/static-dynamo")
+    ):  # other points a level; three axes
         assert ogs.patch_model(model, target="tensorrt-plugins") == model
     model = plugin_model(TENSORRT, "", 17, False)
     del model.graph.input[1].type.tensor_type.shape.dim[:]
     unknown = "spatial_shapes is of an unknown number of rows, expected one for each level"
     assert unknown in str(refusal(ogs.InferenceSession, model))
     del model.graph.node[0].input[4:]
-    assert "inputs is 4, expected 5: value, spatial_shapes" in str(refusal(ogs.patch_model, model, target="ai.onnx"))
+    assert "inputs is 4, expected 5: value, spatial_shapes" in str(
+        refusal(ogs.patch_model, model, target="ai.onnx")
+    )
     assert ogs.patch_model(model, nodes=lambda record: False) == model
 
 
 @compiled
-@pytest.mark.parametrize("name", ["concatenated/batch-dynamo", "volumes/static-dynamo", "single/static-dynamo"])
+@pytest.mark.parametrize(
+    "name", ["concatenated/batch-dynamo", "volumes/static-dynamo", "single/static-dynamo"]
+)
 def test_what_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
     assert_read_back(form(name), form_feeds(name), tmp_path / "saved.onnx", "DeformableAttention")
 
@@ -633,7 +860,11 @@ def quantized_after(model: onnx.ModelProto, op_type: str) -> list[str]:
         if node.op_type == op_type:
             output = node.output[0]
             node.output[0] = f"{output}_float"
-            quantize = [f"{output}_float", "scale", "zero_point"], [f"{output}_int8"], f"quantize_{index}"
+            quantize = (
+                [f"{output}_float", "scale", "zero_point"],
+                [f"{output}_int8"],
+                f"quantize_{index}",
+            )
             dequantize = [f"{output}_int8", "scale", "zero_point"], [output], f"dequantize_{index}"
             model.graph.node.insert(index + 1, helper.make_node("QuantizeLinear", *quantize))
             model.graph.node.insert(index + 2, helper.make_node("DequantizeLinear", *dequantize))

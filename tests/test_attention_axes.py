@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from ort_gridsample.detection.attention.axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
+from ort_gridsample.detection.attention.axes import (
+    Axes,
+    Factor,
+    are_same,
+    flatten,
+    known_product,
+    leaves,
+    regroup,
+)
 from ort_gridsample.inference.lengths import ONE, Length
 
 N = Length(unknown=(("X", 0),))
@@ -32,16 +40,24 @@ def axes_of(*values: Length | int) -> Axes:
         ((), (1,), [[]]),
         ((N, 8, Q), (N * Length(8), Q), [[N, 8], [Q]]),
         ((N * Length(8), Q), (N, 8, Q), [[N], [8], [Q]]),
-        ((8, Q), (2, OTHER, Q), [[2], [4], [Q]]),  # the remaining factors are of the unmatched length
+        (
+            (8, Q),
+            (2, OTHER, Q),
+            [[2], [4], [Q]],
+        ),  # the remaining factors are of the unmatched length
     ],
 )
 def test_regroup_lengths_of_the_same_product_returns_their_factors(
-    before: Sequence[Length | int], after: Sequence[Length | int], expected: Sequence[Sequence[Length | int]]
+    before: Sequence[Length | int],
+    after: Sequence[Length | int],
+    expected: Sequence[Sequence[Length | int]],
 ) -> None:
     axes = axes_of(*before)
     regrouped = regroup(axes, lengths(*after))
     assert regrouped is not None
-    assert [[factor.length for factor in leaves(axis)] for axis in regrouped] == [lengths(*axis) for axis in expected]
+    assert [[factor.length for factor in leaves(axis)] for axis in regrouped] == [
+        lengths(*axis) for axis in expected
+    ]
     assert are_same(flatten(regrouped), flatten(axes))
 
 

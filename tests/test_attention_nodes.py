@@ -68,7 +68,9 @@ def attention(value: Array, locations: Array, weights: Array, starts: Array = ST
     for b, q, h, level, p in itertools.product(*map(range, weights.shape)):
         height, width = LENGTHS[level]
         first = starts[level]
-        image = value[b, first : first + height * width, h].reshape(height, width, D).astype(np.float64)
+        image = (
+            value[b, first : first + height * width, h].reshape(height, width, D).astype(np.float64)
+        )
         x, y = locations[b, q, h, level, p].astype(np.float64)
         total[b, q, h] += weights[b, q, h, level, p] * bilinear(image, x, y)
     return total
@@ -99,7 +101,9 @@ def model_of(
     inputs = []
     for name in names:
         kind = (types or {}).get(name, "float")
-        dims = ", ".join(str(dim) if is_static else f"{name}{axis}" for axis, dim in enumerate(SHAPES[name]))
+        dims = ", ".join(
+            str(dim) if is_static else f"{name}{axis}" for axis, dim in enumerate(SHAPES[name])
+        )
         inputs.append(f"{kind}[{dims}] {name}")
     if is_fed:
         inputs.append(f"{integers}[2, 2] lengths")
@@ -131,7 +135,11 @@ def lengths_feeds(op_type: str) -> dict[str, Array]:
 
 
 def expected_of(op_type: str, feeds: dict[str, Array]) -> Array:
-    by_head = offset_attention(feeds) if "AttnTRT" in op_type else attention(*(feeds[name] for name in LOCATED))
+    by_head = (
+        offset_attention(feeds)
+        if "AttnTRT" in op_type
+        else attention(*(feeds[name] for name in LOCATED))
+    )
     return by_head if "TRT" in op_type else by_head.reshape(B, Q, H * D)
 
 
@@ -154,7 +162,9 @@ def test_attention_node_in_session_is_the_definition(op_type: str, form: str, op
     np.testing.assert_allclose(run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("form", "opset"), [("static", 17), ("dynamic", 12), ("dynamic", 20), ("fed", 17)])
+@pytest.mark.parametrize(
+    ("form", "opset"), [("static", 17), ("dynamic", 12), ("dynamic", 20), ("fed", 17)]
+)
 @pytest.mark.parametrize("op_type", NODES)
 def test_attention_node_lowered_is_the_definition(op_type: str, form: str, opset: int) -> None:
     model = model_of(op_type, is_static=form == "static", is_fed=form == "fed", opset=opset)
@@ -163,7 +173,9 @@ def test_attention_node_lowered_is_the_definition(op_type: str, form: str, opset
     feeds |= lengths_feeds(op_type) if form == "fed" else {}
     for target in ("ai.onnx", "primitives"):
         patched = ogs.patch_model(model, target=target)
-        np.testing.assert_allclose(open_native(patched).run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            open_native(patched).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+        )
 
 
 def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
@@ -179,7 +191,9 @@ def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
     model.graph.node.extend([*before.node, node])
     feeds = feeds_for(OFFSET)
     expected = offset_attention(feeds)
-    np.testing.assert_allclose(ogs.InferenceSession(model).run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        ogs.InferenceSession(model).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+    )
     lowered = open_native(ogs.patch_model(model, target="primitives"))
     np.testing.assert_allclose(lowered.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
 
@@ -263,7 +277,10 @@ def test_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
     patched = ogs.patch_model(model, target="ai.onnx")
     with pytest.raises(Exception, match=r"node 'attention': [a-z_]+ is of another shape, expected"):
         open_native(patched).run(None, feeds)
-    assert isinstance(refusal(ogs.InferenceSession(patched, quiet_options()).run, None, feeds), ogs.GridSampleError)
+    assert isinstance(
+        refusal(ogs.InferenceSession(patched, quiet_options()).run, None, feeds),
+        ogs.GridSampleError,
+    )
 
 
 def test_attention_node_of_the_draft_is_refused() -> None:
@@ -294,7 +311,8 @@ def test_tensorrt_plugins_have_one_type(mixed: tuple[str, ...]) -> None:
     written = ogs.patch_model(model, target="tensorrt-plugins")
     inferred = onnx.shape_inference.infer_shapes(written)
     known = {
-        value.name: value.type.tensor_type.elem_type for value in (*inferred.graph.input, *inferred.graph.value_info)
+        value.name: value.type.tensor_type.elem_type
+        for value in (*inferred.graph.input, *inferred.graph.value_info)
     }
     (plugin,) = (node for node in written.graph.node if node.op_type == TENSORRT)
     assert {known[plugin.input[index]] for index in (0, 3, 4)} == {onnx.TensorProto.FLOAT}
@@ -303,7 +321,9 @@ def test_tensorrt_plugins_have_one_type(mixed: tuple[str, ...]) -> None:
     (found,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
     assert found.dtype == feeds["value"].dtype
     expected = attention(*feeds.values()).reshape(B, Q, H * D)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 if found.dtype == np.float32 else 1e-2)
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=1e-5 if found.dtype == np.float32 else 1e-2
+    )
 
 
 def test_tensorrt_plugins_leave_double_precision() -> None:
@@ -316,11 +336,18 @@ MODES, PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflectio
 
 
 def sampler_model(
-    op_type: str, axes: int, codes: tuple[int, int, int], *, is_static: bool, opset: int = 17, kind: str = "float"
+    op_type: str,
+    axes: int,
+    codes: tuple[int, int, int],
+    *,
+    is_static: bool,
+    opset: int = 17,
+    kind: str = "float",
 ) -> onnx.ModelProto:
     X, grid = (2, 3, 4, 5, 6)[: axes + 2], (2, axes, 3, 4, 5)[: axes + 2]
     shapes = [
-        ", ".join(str(d) if is_static else f"{n}{i}" for i, d in enumerate(s)) for n, s in (("X", X), ("g", grid))
+        ", ".join(str(d) if is_static else f"{n}{i}" for i, d in enumerate(s))
+        for n, s in (("X", X), ("g", grid))
     ]
     mode, padding, aligned = codes
     model = parser.parse_model(
@@ -349,16 +376,22 @@ CODES = [(2, 0, 0), (0, 1, 1), (1, 2, 0), (0, 0, 1)]
 
 @pytest.mark.parametrize("codes", CODES)
 @pytest.mark.parametrize(("op_type", "axes"), SAMPLERS)
-def test_planar_sampler_is_the_standards(op_type: str, axes: int, codes: tuple[int, int, int]) -> None:
+def test_planar_sampler_is_the_standards(
+    op_type: str, axes: int, codes: tuple[int, int, int]
+) -> None:
     codes = (0, *codes[1:]) if axes == 3 and codes[0] == 2 else codes
     feeds = sampler_feeds(axes)
     expected = sampled(feeds, codes)
     for is_static, opset in ((True, 20), (False, 13)):
         model = sampler_model(op_type, axes, codes, is_static=is_static, opset=opset)
         for ops in OPS:
-            np.testing.assert_allclose(run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(
+                run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-4
+            )
         lowered = ogs.patch_model(model, target="primitives")
-        np.testing.assert_allclose(open_native(lowered).run(None, feeds)[0], expected, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            open_native(lowered).run(None, feeds)[0], expected, rtol=0, atol=1e-4
+        )
 
 
 def test_planar_sampler_by_brute_force() -> None:
@@ -369,7 +402,9 @@ def test_planar_sampler_by_brute_force() -> None:
         x, y = (feeds["grid"][n, :, i, j].astype(np.float64) + 10) / 20
         expected[n, :, i, j] = bilinear(image[n], x, y)
     model = sampler_model("GridSampler2DTRT", 2, (0, 0, 0), is_static=False)
-    np.testing.assert_allclose(ogs.InferenceSession(model).run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        ogs.InferenceSession(model).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+    )
 
 
 def test_planar_sampler_of_half_precision_scales_in_single(ops: str) -> None:
@@ -377,7 +412,9 @@ def test_planar_sampler_of_half_precision_scales_in_single(ops: str) -> None:
     feeds = sampler_feeds(2, "float16")
     found = run_in_session(model, feeds, ops)
     assert found.dtype == np.float16
-    np.testing.assert_allclose(found.astype(float), sampled(feeds, (0, 1, 0)).astype(float), rtol=0, atol=2e-3)
+    np.testing.assert_allclose(
+        found.astype(float), sampled(feeds, (0, 1, 0)).astype(float), rtol=0, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize(("X", "grid", "argument"), [
@@ -385,7 +422,9 @@ def test_planar_sampler_of_half_precision_scales_in_single(ops: str) -> None:
     ((2, 3, 4, 5), (1, 2, 3, 4), "grid"),
     ((2, 3, 4, 5, 6), (2, 2, 3, 4), "X"),
 ])  # fmt: skip
-def test_planar_sampler_with_wrong_shape_is_refused(X: tuple[int, ...], grid: tuple[int, ...], argument: str) -> None:
+def test_planar_sampler_with_wrong_shape_is_refused(
+    X: tuple[int, ...], grid: tuple[int, ...], argument: str
+) -> None:
     model = sampler_model("GridSampler2DTRT", 2, (0, 0, 0), is_static=True)
     for value, shape in zip(model.graph.input, (X, grid), strict=True):
         value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, 1, shape))
@@ -400,7 +439,9 @@ ATTRIBUTES = {
 }
 
 
-@pytest.mark.parametrize(("grid", "found"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")])
+@pytest.mark.parametrize(
+    ("grid", "found"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")]
+)
 def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
     grid: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,11 +464,19 @@ def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str,
     model = model_of(op_type, is_static=True)
     graph = model.graph
     domain = op_type.rpartition(".")[0]
-    imports = [onnx.helper.make_opsetid("", 17), *([onnx.helper.make_opsetid(domain, 1)] if domain else [])]
+    imports = [
+        onnx.helper.make_opsetid("", 17),
+        *([onnx.helper.make_opsetid(domain, 1)] if domain else []),
+    ]
     tensors = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
     inputs = [value.name for value in graph.input]
-    function = onnx.helper.make_function("local", "attend", inputs, ["Y"], [*tensors, graph.node[0]], imports)
-    wide = [onnx.helper.make_node("Cast", [each], [f"{each}_wide"], to=onnx.TensorProto.DOUBLE) for each in inputs]
+    function = onnx.helper.make_function(
+        "local", "attend", inputs, ["Y"], [*tensors, graph.node[0]], imports
+    )
+    wide = [
+        onnx.helper.make_node("Cast", [each], [f"{each}_wide"], to=onnx.TensorProto.DOUBLE)
+        for each in inputs
+    ]
     calls = [
         onnx.helper.make_node("attend", inputs, ["Y"], domain="local"),
         onnx.helper.make_node("attend", [f"{each}_wide" for each in inputs], ["Z"], domain="local"),
@@ -462,5 +511,7 @@ def test_own_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
     expected = attention(*feeds.values()).reshape(B, Q, H * D)
     lowered = open_native(ogs.patch_model(model, target="ai.onnx"))
     np.testing.assert_allclose(lowered.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
-    with pytest.raises(Exception, match=f"node 'attention': {argument} is of another shape, expected"):
+    with pytest.raises(
+        Exception, match=f"node 'attention': {argument} is of another shape, expected"
+    ):
         lowered.run(None, feeds | {name: np.resize(feeds[name], shape)})

@@ -46,7 +46,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 def test_turns_rotate(clock: FakeClock) -> None:
     turns = {"a": clock.turn("a", 1.0), "b": clock.turn("b", 2.0)}
-    assert timing.measure(turns, rounds=3, seconds=0) == {"a": Timing((1.0,) * 3), "b": Timing((2.0,) * 3)}
+    assert timing.measure(turns, rounds=3, seconds=0) == {
+        "a": Timing((1.0,) * 3),
+        "b": Timing((2.0,) * 3),
+    }
     turn_a, turn_b = ["a begins", "idle", "a"], ["b begins", "idle", "b"]
     assert clock.log[4:] == [*turn_a, *turn_b, *turn_b, *turn_a, *turn_a, *turn_b]
 
@@ -57,7 +60,10 @@ def test_short_calls_are_repeated_and_rounds_end_with_the_time(clock: FakeClock)
     (found,) = timing.measure({"a": turn}, rounds=1, seconds=0).values()
     assert found.rounds == (pytest.approx(0.003),)
     for seconds, rounds in ((7.5, 8), (0, timing.MIN_ROUNDS)):
-        assert len(timing.measure({"a": clock.turn("a", 1.0)}, rounds=50, seconds=seconds)["a"].rounds) == rounds
+        assert (
+            len(timing.measure({"a": clock.turn("a", 1.0)}, rounds=50, seconds=seconds)["a"].rounds)
+            == rounds
+        )
 
 
 def test_statistics() -> None:
@@ -65,19 +71,31 @@ def test_statistics() -> None:
     assert (ours.median, ours.quartiles) == (3.0, (2.0, 4.0))
     assert ours.spread == pytest.approx(1 / 3)
     assert ours.times_faster_than(theirs).rounds == (2.0, 3.0, 1.0, 1.0, 10.0)
-    assert ours.times_faster_than(theirs).median == 2.0  # of the ratios, not the ratio of the medians
+    assert (
+        ours.times_faster_than(theirs).median == 2.0
+    )  # of the ratios, not the ratio of the medians
 
 
 def test_profile() -> None:
     def event(name: str, ts: float, dur: float) -> dict:
-        return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": {"op_name": "Conv"}}
+        return {
+            "cat": "Node",
+            "name": f"{name}_kernel_time",
+            "ts": ts,
+            "dur": dur,
+            "args": {"op_name": "Conv"},
+        }
 
     events = [{"cat": "Session", "name": "model_run", "ts": 100.0 * i, "dur": 90} for i in range(5)]
     events += [event("a", 100 * i + 10, dur) for i, dur in enumerate((999, 999, 5, 7, 60))]
     events += [event("twice", 100 * i + at, 2) for i in range(5) for at in (30, 40)]
-    events += [event("at once", 100 * i, dur) for i, dur in enumerate((999, 999, 9, 5, 9))]  # as the run begins
+    events += [
+        event("at once", 100 * i, dur) for i, dur in enumerate((999, 999, 9, 5, 9))
+    ]  # as the run begins
     seconds = {"a": 7e-6, "twice": 4e-6, "at once": 9e-6}
-    assert bench.read_profile(events) == {n: bench.Node("Conv", pytest.approx(s)) for n, s in seconds.items()}
+    assert bench.read_profile(events) == {
+        n: bench.Node("Conv", pytest.approx(s)) for n, s in seconds.items()
+    }
 
 
 def test_a_side_is_compared_with_the_native_one() -> None:
@@ -92,16 +110,32 @@ def test_a_side_is_compared_with_the_native_one() -> None:
     expected = ["warp|GridSample|4|2 2×", "all other nodes|1|1", "a run|6 ±0%|3 ±0% 2×"]
     assert rows(sides) == [f"ms|operator|{bench.NATIVE}|{bench.OURS}", *expected]
     unrolled = bench.SideResult([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {})
-    assert rows(sides | {bench.NATIVE: unrolled})[1:-1] == ["warp|GridSample|–|2", "all other nodes|4|1"]
+    assert rows(sides | {bench.NATIVE: unrolled})[1:-1] == [
+        "warp|GridSample|–|2",
+        "all other nodes|4|1",
+    ]
     found = bench.as_json(sides, {})
     assert (found[bench.NATIVE]["difference"], found[bench.OURS]["difference"]) == (None, 0.25)
 
 
-def test_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    onnx.save(grid_sample_model("float32", "float32", 2, [Attributes()] * 2, opset=20), "model.onnx")
+    onnx.save(
+        grid_sample_model("float32", "float32", 2, [Attributes()] * 2, opset=20), "model.onnx"
+    )
     np.save("grid.npy", np.zeros((1, 4, 5, 2), np.float32))
-    words = ["bench", "model.onnx", "--rounds", "2", "--input", "grid=grid.npy", "--shape", "X=1,2,6,7"]
+    words = [
+        "bench",
+        "model.onnx",
+        "--rounds",
+        "2",
+        "--input",
+        "grid=grid.npy",
+        "--shape",
+        "X=1,2,6,7",
+    ]
     assert main(words) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     core = f"onnxruntime {onnxruntime.__version__}, core {ogs.get_core()}"
@@ -118,21 +152,34 @@ def test_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         assert (len(side["rounds"]), sampled) == (2, {"sample0", "sample1"})
     assert content["sides"][bench.NATIVE]["ratio"] == 1
     assert content["sides"][bench.OURS]["difference"] < 1e-6
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.npy", "model.onnx"]  # no profile is left
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "grid.npy",
+        "model.onnx",
+    ]  # no profile is left
 
 
 def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     """The op counts as the GridSample, and natively so does all that it stands for."""
-    assert main(["bench", str(Path(__file__).parent / "exported" / "stn.onnx"), "--rounds", "1"]) == 0
+    assert (
+        main(["bench", str(Path(__file__).parent / "exported" / "stn.onnx"), "--rounds", "1"]) == 0
+    )
     out = capsys.readouterr().out
     assert "\n/GridSample is fused with /AffineGrid, which its × counts\n" in out
     rows = r"^  /AffineGrid .* in /GridSample$", "^  /GridSample .*×$"
     assert [len(re.findall(row, out, re.MULTILINE)) for row in rows] == [1, 1]
 
 
-def test_a_model_that_does_not_run_natively(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_does_not_run_natively(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = grid_sample_model("uint8", "float32", 2, [Attributes("linear", "zeros", False)])
     onnx.save(model, tmp_path / "model.onnx")
-    assert main(["bench", str(tmp_path / "model.onnx"), "--rounds", "1", "--threads", "2", "--json"]) == 0
+    assert (
+        main(["bench", str(tmp_path / "model.onnx"), "--rounds", "1", "--threads", "2", "--json"])
+        == 0
+    )
     sides = json.loads(capsys.readouterr().out)["sides"]
-    assert ("GridSample" in sides[bench.NATIVE]["refusal"], sides[bench.OURS]["ratio"]) == (True, None)
+    assert ("GridSample" in sides[bench.NATIVE]["refusal"], sides[bench.OURS]["ratio"]) == (
+        True,
+        None,
+    )

@@ -18,7 +18,9 @@ from benchmarks.suite import Case, grid_sample_case
 from ort_gridsample.cli.timing import Timing
 
 TINY = grid_sample_case((1, 2, 6, 7), (4, 5), "linear")
-UNSUPPORTED = grid_sample_case((1, 2, 6, 7), (4, 5), "nearest", type="uint8")  # by onnxruntime's own kernel
+UNSUPPORTED = grid_sample_case(
+    (1, 2, 6, 7), (4, 5), "nearest", type="uint8"
+)  # by onnxruntime's own kernel
 STANDARD = list(suite.operator_cases())
 INSTALLED = [backend for backend in BACKENDS if backend.installed]
 
@@ -33,8 +35,15 @@ def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_suite_is_the_standard_one() -> None:
     assert len(STANDARD) == len({case.name for case in STANDARD})
-    kernels = {f"2-D {mode}": 20 for mode in ("nearest", "linear", "cubic")} | {"3-D nearest": 4, "3-D linear": 4}
-    types = {f"2-D {mode} {type}": 2 for mode in ("nearest", "linear", "cubic") for type in ("float64", "float16")}
+    kernels = {f"2-D {mode}": 20 for mode in ("nearest", "linear", "cubic")} | {
+        "3-D nearest": 4,
+        "3-D linear": 4,
+    }
+    types = {
+        f"2-D {mode} {type}": 2
+        for mode in ("nearest", "linear", "cubic")
+        for type in ("float64", "float16")
+    }
     others = {"2-D nearest uint8": 2, "2-D linear uint8": 2, "AffineGrid": 2}
     assert Counter(case.group for case in STANDARD) == {**kernels, **types, **others}
     assert STANDARD[7].name == "1×3×512×512 → 512×512 float32 linear zeros random"
@@ -72,7 +81,9 @@ def test_a_whole_model_runs_with_onnxruntimes_own_options() -> None:
     assert not result.wrong
 
 
-def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_answer_has_no_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def wrong(case: Case, feeds: suite.Arrays, threads: int) -> backends.Call:
         return lambda: [ogs.grid_sample(*feeds.values()) + np.float32(0.01)]
 
@@ -100,12 +111,18 @@ def test_disagreement() -> None:
         found = expected.copy()
         found[:elements] += np.array(change).astype(type)
         assert run.disagreement([found], [expected], case) == wrong, (mode, change)
-        assert run.disagreement([found[1:]], [expected], case) == f"{type} (9999,) instead of {type} (10000,)"
+        assert (
+            run.disagreement([found[1:]], [expected], case)
+            == f"{type} (9999,) instead of {type} (10000,)"
+        )
 
 
 def test_means() -> None:
     pairs = list(zip(STANDARD[6:10], (2.0, 8.0, 4.0, 4.0), strict=True))
-    found = [run.Result(case, {NATIVE: Timing((ratio,)), "PyTorch": Timing((1.0,))}) for case, ratio in pairs]
+    found = [
+        run.Result(case, {NATIVE: Timing((ratio,)), "PyTorch": Timing((1.0,))})
+        for case, ratio in pairs
+    ]
     means = run.means([*found, run.Result(UNSUPPORTED)], "PyTorch")
     assert list(means) == ["2-D linear", "all"]
     assert means["all"] == run.Mean(4, pytest.approx(4), 2, found[0])
@@ -127,16 +144,23 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--plot-means", str(pictures[1])]) == 0
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 110  # 100, unless a busy machine makes the numbers long
+    assert (
+        max(map(len, out.splitlines())) <= 110
+    )  # 100, unless a busy machine makes the numbers long
     assert f"numpy {np.__version__}" in " ".join(out.split())
     tables = [[re.split("  +", line) for line in block.splitlines()] for block in out.split("\n\n")]
     heads = [table[1][1:] for table in tables if table[0] == [TINY.heading]]
-    assert heads == [[c.name for c in INSTALLED if c.networks], [c.name for c in INSTALLED if not c.networks]]
+    assert heads == [
+        [c.name for c in INSTALLED if c.networks],
+        [c.name for c in INSTALLED if not c.networks],
+    ]
     assert re.search(rf"  {NATIVE}: .+\n    {UNSUPPORTED.name}$", out, re.MULTILINE)
     assert [row[1] for row in tables[-1][2:]] == ["native Identity", *heads[0]]
 
 
-def test_an_interruption_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = run.Result(TINY, {NATIVE: Timing((0.25,))})
     monkeypatch.setattr(run, "run_case", Mock(side_effect=[done, KeyboardInterrupt]))
     assert main([]) == 130

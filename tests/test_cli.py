@@ -58,7 +58,10 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a model and its inputs."""
     monkeypatch.chdir(tmp_path)
-    onnx.save(grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)], 20), "model.onnx")
+    onnx.save(
+        grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)], 20),
+        "model.onnx",
+    )
     for name, array in {"X": X, "grid": GRID, "wrong": WRONG_GRID, "far": FAR}.items():
         np.save(f"{name}.npy", array)
     return tmp_path
@@ -88,39 +91,70 @@ def assert_answers(path: str) -> None:
 def test_help_and_version(cli: Cli) -> None:
     """Every command's help is that of data/help.txt, but for the breaks of lines."""
     expected = Path(__file__).with_name("data").joinpath("help.txt").read_text(encoding="utf-8")
-    assert "".join(cli(f"{command} --help") for command in ("", *COMMANDS)).split() == expected.split()
+    assert (
+        "".join(cli(f"{command} --help") for command in ("", *COMMANDS)).split() == expected.split()
+    )
     (line,) = cli("--version").splitlines()
-    assert line.startswith(f"ort-gridsample {ogs.__version__}, onnxruntime {onnxruntime.__version__},")
+    assert line.startswith(
+        f"ort-gridsample {ogs.__version__}, onnxruntime {onnxruntime.__version__},"
+    )
     assert f"numpy {np.__version__}" in line
 
 
 def test_inspect(cli: Cli) -> None:
     out = cli("inspect model.onnx")
-    row = " +".join(["", "sample0", "GridSample-20", "cubic", "border", "1", "float32 4-D, float32 4-D", "yes"])
+    row = " +".join(
+        ["", "sample0", "GridSample-20", "cubic", "border", "1", "float32 4-D, float32 4-D", "yes"]
+    )
     runs_on = r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)"
     assert re.search(rf"main graph\n.* a patch\n +a session\n{row} +replaces it\n +{runs_on}", out)
-    onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]), "two.onnx")
+    onnx.save(
+        grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]), "two.onnx"
+    )
     lines = cli("inspect two.onnx").splitlines()
     first_words = [line.split()[0] for line in lines if not line.startswith("    ")]
     assert first_words == ["main", "node", "sample0", "sample1", "[1]"]
     assert cli("patch two.onnx there.onnx").endswith("\nthere.onnx: 2 nodes replaced\n")
     (record,) = json.loads(cli("inspect --json model.onnx"))
-    assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
+    assert (record["name"], record["mode"], record["align_corners"], record["native"]) == (
+        "sample0",
+        "cubic",
+        1,
+        True,
+    )
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
     assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": [], "library": ""}
-    assert record["inputs"]["X"] == [{"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}]
+    assert record["inputs"]["X"] == [
+        {"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}
+    ]
 
 
 WARP = "(float[n,1,5,7] X, float[n,9,9,2] G) => (float[n,1,9,9] Y)"
 #: Nodes that a session refuses: their graph, their opset, and a word of the error.
 REFUSED = {
-    "a mode of another opset": (f'{WARP} {{ Y = GridSample <mode = "linear"> (X, G) }}', 17, "mode"),
+    "a mode of another opset": (
+        f'{WARP} {{ Y = GridSample <mode = "linear"> (X, G) }}',
+        17,
+        "mode",
+    ),
     "an unknown mode": (f'{WARP} {{ Y = GridSample <mode = "lanczos"> (X, G) }}', 20, "mode"),
     "an unknown attribute": (f"{WARP} {{ Y = GridSample <factor = 2> (X, G) }}", 20, "factor"),
-    "an attribute of another type": (f'{WARP} {{ Y = GridSample <align_corners = "yes"> (X, G) }}', 20, "align"),
+    "an attribute of another type": (
+        f'{WARP} {{ Y = GridSample <align_corners = "yes"> (X, G) }}',
+        20,
+        "align",
+    ),
     "a missing input": (f"{WARP} {{ Y = GridSample (X) }}", 20, "grid"),
-    "a grid of integers": (f"{WARP.replace('float[n,9', 'int32[n,9')} {{ Y = GridSample (X, G) }}", 20, "int32"),
-    "a grid of another rank": (f"{WARP.replace('9,9,2', '9,2')} {{ Y = GridSample (X, G) }}", 20, "grid"),
+    "a grid of integers": (
+        f"{WARP.replace('float[n,9', 'int32[n,9')} {{ Y = GridSample (X, G) }}",
+        20,
+        "int32",
+    ),
+    "a grid of another rank": (
+        f"{WARP.replace('9,9,2', '9,2')} {{ Y = GridSample (X, G) }}",
+        20,
+        "grid",
+    ),
     "an opset without it": (f"{WARP} {{ Y = GridSample (X, G) }}", 15, "opset"),
     "a size of three": (
         "(float[1,2,3] t) => (float[a,b,c,d] Y) <int64[3] s = {1, 2, 3}> { Y = AffineGrid (t, s) }",
@@ -131,7 +165,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("graph", "opset", "word"), REFUSED.values(), ids=REFUSED)
-def test_inspect_of_a_refused_node_shows_the_error(graph: str, opset: int, word: str, cli: Cli) -> None:
+def test_inspect_of_a_refused_node_shows_the_error(
+    graph: str, opset: int, word: str, cli: Cli
+) -> None:
     model = parsed(f"g {graph}", opset)
     onnx.save(model, "refused.onnx")
     with pytest.raises(ogs.GridSampleError) as refused:
@@ -189,7 +225,9 @@ def test_patch_and_run(cli: Cli) -> None:
         assert "output  Y0    float32  (1, 3, 4, 5)" in out
         expected = ogs.grid_sample(X, GRID, "cubic", "border", True)
         found = np.load("out/Y0.npy")
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)  # of the unpatched, onnxruntime's own may be
+        np.testing.assert_allclose(
+            found, expected, rtol=0, atol=1e-5
+        )  # of the unpatched, onnxruntime's own may be
     np.testing.assert_array_equal(found, expected)
 
 
@@ -200,7 +238,9 @@ def test_patch_has_the_functions_options(cli: Cli) -> None:
         "lowered.onnx: 1 node replaced",
         "lowered.onnx: opset 20 → 18",
     ]
-    expected = ogs.patch_model("model.onnx", target="primitives", functions=True, for_runtime="mnn", opset=18)
+    expected = ogs.patch_model(
+        "model.onnx", target="primitives", functions=True, for_runtime="mnn", opset=18
+    )
     assert onnx.load("lowered.onnx") == expected
 
 
@@ -274,15 +314,22 @@ def test_random_inputs_have_every_value_of_a_small_type() -> None:
 def test_each_output_is_saved_in_a_file_of_its_own(cli: Cli) -> None:
     """Though some file systems take two names for one."""
     np.save("two.npy", np.array([-2, -3], np.float32))
-    save("(float[2] X) => (float[2] p, float[2] q, float[2] A_b) { p = Neg (X) q = Abs (X) A_b = Exp (X) }", "m.onnx")
+    save(
+        "(float[2] X) => (float[2] p, float[2] q, float[2] A_b) { p = Neg (X) q = Abs (X) A_b = Exp (X) }",
+        "m.onnx",
+    )
     model = onnx.load("m.onnx")
     for i, name in enumerate(("a/b", "a:b")):
         model.graph.node[i].output[0] = model.graph.output[i].name = name
     onnx.save(model, "m.onnx")
-    saved = re.findall(r"^saved   (.*): (.*)$", cli("run m.onnx --input X=two.npy --output out"), re.MULTILINE)
+    saved = re.findall(
+        r"^saved   (.*): (.*)$", cli("run m.onnx --input X=two.npy --output out"), re.MULTILINE
+    )
     expected = {"a/b": "a_b.npy", "a:b": "a_b-2.npy", "A_b": "A_b-3.npy"}
     assert saved == [(name, str(Path("out", file))) for name, file in expected.items()]
-    np.testing.assert_allclose([np.load(file) for _, file in saved], ([2, 3], [2, 3], np.exp([-2, -3])), rtol=1e-6)
+    np.testing.assert_allclose(
+        [np.load(file) for _, file in saved], ([2, 3], [2, 3], np.exp([-2, -3])), rtol=1e-6
+    )
 
 
 IN_THE_WAY = "external data is in the way of"
@@ -297,9 +344,15 @@ def test_external_data_stays_external(location: str, cli: Cli) -> None:
         entry.value = location if entry.key == "location" else entry.value
     Path("in/model.onnx").write_bytes(model.SerializeToString())
     # Once more into a folder that has the data already.
-    for out, copied in (("in/patched.onnx", False), ("out/patched.onnx", True), ("out/patched.onnx", False)):
+    for out, copied in (
+        ("in/patched.onnx", False),
+        ("out/patched.onnx", True),
+        ("out/patched.onnx", False),
+    ):
         said = cli(f"patch in/model.onnx {out}")
-        assert said.endswith("out/weights.bin: external data, copied\n" if copied else f"{out}: 1 node replaced\n")
+        assert said.endswith(
+            "out/weights.bin: external data, copied\n" if copied else f"{out}: 1 node replaced\n"
+        )
         assert Path(out).stat().st_size < 10_000
         assert_answers(out)
     assert files("out") == ["patched.onnx", "weights.bin"]
@@ -312,7 +365,9 @@ def test_external_data_stays_external(location: str, cli: Cli) -> None:
 @pytest.mark.usefixtures("external")
 def test_external_data_behind_links_is_copied(cli: Cli) -> None:
     path = cached_model(Path("elsewhere"))
-    said = cli(f"patch {path} out/patched.onnx --opset 17")  # for which the rest of the model is converted
+    said = cli(
+        f"patch {path} out/patched.onnx --opset 17"
+    )  # for which the rest of the model is converted
     assert "out/patched.onnx: opset 20 → 17\n" in said
     assert Path("out/patched.onnx").stat().st_size < 10_000
     assert_answers("out/patched.onnx")
@@ -343,7 +398,9 @@ def test_the_only_file_left_is_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     assert files("out") == ["patched.onnx"]
     out.rmdir()
     out.write_bytes(b"before")
-    monkeypatch.setattr(Path, "write_bytes", MagicMock(side_effect=OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        Path, "write_bytes", MagicMock(side_effect=OSError(28, "No space left on device"))
+    )
     cli("patch model.onnx out/patched.onnx", 2)
     assert (files("out"), out.read_bytes()) == (["patched.onnx"], b"before")
 
@@ -352,8 +409,14 @@ def far_model(kind: str) -> onnx.ModelProto:
     """GridSample with border padding, its grid an input, computed, in a branch or in a function."""
     sample = 'Y = GridSample <mode = "linear", padding_mode = "border"> (X, grid)'
     computed = f"grid = Identity (given) {sample}"
-    branches = ", ".join(f"{name}_branch = {name} () => (Y) {{ {computed} }}" for name in ("then", "else"))
-    body = {"input": sample.replace("grid)", "given)"), "computed": computed, "function": "Y = f.warp (X, given)"}
+    branches = ", ".join(
+        f"{name}_branch = {name} () => (Y) {{ {computed} }}" for name in ("then", "else")
+    )
+    body = {
+        "input": sample.replace("grid)", "given)"),
+        "computed": computed,
+        "function": "Y = f.warp (X, given)",
+    }
     body["branch"] = f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>"
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
     return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body[kind]} }}
@@ -370,7 +433,9 @@ def test_verify_says_how_far_coordinates_account_for_a_difference(kind: str, cli
     out = cli("verify a.onnx b.onnx --input X=X.npy --input given=far.npy", 1)
     assert re.search(r"Y +float32 +\S+ \S+ \S+ \S+ .* differs", out)
     if kind in ("input", "computed"):
-        assert re.search(rf"grid '\w+': 1 of {GRID.size} coordinates are further out than ±10000", out)
+        assert re.search(
+            rf"grid '\w+': 1 of {GRID.size} coordinates are further out than ±10000", out
+        )
     else:
         assert "coordinates are not counted" in out
     assert "all agree: these coordinates account for it" in out
@@ -381,18 +446,25 @@ def test_far_coordinates_are_put_to_0() -> None:
     zero_far_coordinates(changed, {"grid": "float32"})
     feeds = {"X": X, "given": np.where(abs(FAR) < LIMIT, FAR, np.float32(0))}
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
-    answer = onnxruntime.InferenceSession(changed.SerializeToString()).run(None, {"X": X, "given": FAR})[0]
+    answer = onnxruntime.InferenceSession(changed.SerializeToString()).run(
+        None, {"X": X, "given": FAR}
+    )[0]
     np.testing.assert_array_equal(answer, expected)
 
 
 def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
-    onnx.save(grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", True)], opset=20), "other.onnx")
+    onnx.save(
+        grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", True)], opset=20),
+        "other.onnx",
+    )
     for name, grid in {"outside": GRID * 3, "far": FAR * 3}.items():
         np.save(f"{name}.npy", grid)
         out = cli(f"verify model.onnx other.onnx --input X=X.npy --input grid={name}.npy", 1)
         assert "account for it" not in out
         assert ("this is left:" in out) == (name == "far")
-    content = json.loads(cli("verify model.onnx other.onnx --input X=X.npy --input grid=far.npy --json", 1))
+    content = json.loads(
+        cli("verify model.onnx other.onnx --input X=X.npy --input grid=far.npy --json", 1)
+    )
     assert (content["agree"], content["far"]["agree"]) == (False, False)
     assert content["far"]["grids"]["grid"] == {"coordinates": GRID.size, "far": 1}
 
@@ -403,19 +475,40 @@ def test_answers_are_compared_as_they_are() -> None:
     assert not verify.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
     assert verify.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
     assert verify.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
-    for without_largest in (np.array(values, "f") for values in ([], [np.nan], [np.nan, np.inf, -np.inf])):
+    for without_largest in (
+        np.array(values, "f") for values in ([], [np.nan], [np.nan, np.inf, -np.inf])
+    ):
         (found,) = verify.agreements({"Y": without_largest}, {"Y": without_largest.copy()}, 1e-5)
         assert (found.difference, found.of, found.agrees) == (0, 0, True), without_largest
 
 
 def test_what_onnxruntime_logs_of_a_refusal_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "model.onnx", "model.onnx", "--input", "X=X.npy", "--input", "grid=wrong.npy"]) == 2
+    assert (
+        main(
+            [
+                "verify",
+                "model.onnx",
+                "model.onnx",
+                "--input",
+                "X=X.npy",
+                "--input",
+                "grid=wrong.npy",
+            ]
+        )
+        == 2
+    )
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("ort-gridsample: ")
 
 
 def keys(content: object) -> set[str]:
-    inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    inside = (
+        content.values()
+        if isinstance(content, dict)
+        else content
+        if isinstance(content, list)
+        else ()
+    )
     return (set(content) if isinstance(content, dict) else set()).union(*map(keys, inside))
 
 
@@ -429,13 +522,33 @@ SAID = {
 
 
 def test_json_is_all_that_is_printed(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ("inspect model.onnx", "verify model.onnx model.onnx", "bench model.onnx --rounds 1"):
-        content = json.loads(cli(f"{words} --json"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    for words in (
+        "inspect model.onnx",
+        "verify model.onnx model.onnx",
+        "bench model.onnx --rounds 1",
+    ):
+        content = json.loads(
+            cli(f"{words} --json"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
+        )
         optional = {"numba", "onnxruntime-extensions"}
         assert keys(content) ^ set(SAID[words.split()[0]].split()) <= optional, words
-    content, file = json.loads(cli("run model.onnx --random --output out --json")), str(Path("out", "Y0.npy"))
-    assert keys(content) == {"model", "inputs", "outputs", "seconds", "name", "type", "shape", "file"}
-    assert content["outputs"] == [{"name": "Y0", "type": "float32", "shape": [1, 8, 8, 8], "file": file}]
+    content, file = (
+        json.loads(cli("run model.onnx --random --output out --json")),
+        str(Path("out", "Y0.npy")),
+    )
+    assert keys(content) == {
+        "model",
+        "inputs",
+        "outputs",
+        "seconds",
+        "name",
+        "type",
+        "shape",
+        "file",
+    }
+    assert content["outputs"] == [
+        {"name": "Y0", "type": "float32", "shape": [1, 8, 8, 8], "file": file}
+    ]
     print_json({"numbers": [0.5, np.nan, (np.inf, -np.inf, 2)]})
     assert json.loads(capsys.readouterr().out) == {"numbers": [0.5, None, [None, None, 2]]}
 
@@ -464,9 +577,13 @@ def test_any_encoding_will_do(encoding: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_broken_pipe_is_silent(words: str) -> None:
     read, write = os.pipe()
     os.close(read)
-    path = os.pathsep.join(filter(None, [str(Path(ogs.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(
+        filter(None, [str(Path(ogs.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    )
     command = [sys.executable, "-m", "ort_gridsample", *words.split()]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=write, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, stdout=write, stderr=subprocess.PIPE
+    )
     os.close(write)
     assert done.stderr == b""
     ignored = words == "--help" and sys.version_info >= (3, 11)  # by argparse
@@ -482,13 +599,19 @@ FAILURES = [
     (KeyboardInterrupt(), 130, "interrupted"),
     (MemoryError(), 2, "MemoryError (there is not enough memory)"),
     (missing("PIL"), 2, "No module named 'PIL': pip install pillow"),
-    (missing("matplotlib.pyplot"), 2, "No module named 'matplotlib.pyplot': pip install matplotlib"),
+    (
+        missing("matplotlib.pyplot"),
+        2,
+        "No module named 'matplotlib.pyplot': pip install matplotlib",
+    ),
     (missing("numba"), 2, "No module named 'numba': pip install numba"),
     (missing("lost"), 70, f"internal error: ModuleNotFoundError: No module named 'lost'; {REPORT}"),
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "said"), FAILURES, ids=[repr(error) for error, *_ in FAILURES])
+@pytest.mark.parametrize(
+    ("error", "status", "said"), FAILURES, ids=[repr(error) for error, *_ in FAILURES]
+)
 def test_each_failure_is_a_line_and_a_status(
     error: BaseException, status: int, said: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,7 +619,9 @@ def test_each_failure_is_a_line_and_a_status(
     assert cli("inspect model.onnx", status) == f"ort-gridsample: {said}\n"
 
 
-def test_a_mistake_of_our_own_is_traced_and_not_blamed_on_the_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_our_own_is_traced_and_not_blamed_on_the_file(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ort_gridsample.cli.inputs.make_feeds", Mock(side_effect=KeyError("lost")))
     said = f"ort-gridsample: internal error: KeyError: 'lost'; {REPORT}\n"
     assert cli("run model.onnx --random", 70) == said
@@ -517,13 +642,23 @@ SAID_TO = re.findall(r"\$ ort-gridsample (.*)\n((?:.+\n)+)", TRANSCRIPT)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [pytest.param(*case, marks=DEMO if case[0].startswith("demo") else ()) for case in SAID_TO]
+    ("words", "said"),
+    [pytest.param(*case, marks=DEMO if case[0].startswith("demo") else ()) for case in SAID_TO],
 )
 def test_what_each_command_says(words: str, said: str, folder: Path, cli: Cli) -> None:
     """A mistake is one line and exit code 2, and leaves no file."""
-    np.save("double.npy", X.astype(np.float64)), np.save("flat.npy", X.ravel()), np.savez("X.npz", X=X)
-    np.save("three.npy", np.zeros((1, 4, 5, 3), np.float32)), np.save("text.npy", np.array(["a", "b"]))
-    onnx.save(ogs.patch_model("model.onnx"), "patched.onnx")  # which runs on this package's ops everywhere
+    (
+        np.save("double.npy", X.astype(np.float64)),
+        np.save("flat.npy", X.ravel()),
+        np.savez("X.npz", X=X),
+    )
+    (
+        np.save("three.npy", np.zeros((1, 4, 5, 3), np.float32)),
+        np.save("text.npy", np.array(["a", "b"])),
+    )
+    onnx.save(
+        ogs.patch_model("model.onnx"), "patched.onnx"
+    )  # which runs on this package's ops everywhere
     onnx.save(far_model("function"), "inner.onnx")
     onnx.save(ogs.patch_model("inner.onnx"), "inner_patched.onnx")
     Path("link.onnx").symlink_to("model.onnx")
@@ -540,7 +675,9 @@ def test_what_each_command_says(words: str, said: str, folder: Path, cli: Cli) -
     save("() => (float[2] Y) { Y = Constant <value_floats = [1.0, 2.0]> () }", "constant.onnx")
     save("(float[2] Z) => (seq(float[2]) S) { S = SequenceConstruct (Z) }", "sequence.onnx")
     before, is_mistake = sorted(folder.iterdir()), said.startswith("ort-gridsample: ")
-    found = cli(words, 2 if is_mistake else any(word in said for word in ("differs", '"agree": false')))
+    found = cli(
+        words, 2 if is_mistake else any(word in said for word in ("differs", '"agree": false'))
+    )
     assert re.fullmatch(".*".join(map(re.escape, said.split("…"))), found), found
     assert not is_mistake or sorted(folder.iterdir()) == before
 
@@ -563,14 +700,18 @@ def test_options_that_make_no_sense_are_refused(cli: Cli) -> None:
 
 
 def test_the_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
-    pixels = np.array([[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]])  # the last one is no tie
+    pixels = np.array(
+        [[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]]
+    )  # the last one is no tie
     differences = {("nearest", "zeros"): np.array([1.0, 1, 1, 0]) * np.ones((1, 3, 1, 4))}
     demo.print_ties(differences, (2 * pixels[None] + 1) / (16, 8) - 1, (8, 16))
     assert "at 75.00% of the positions. They lie at most 4e-03\n" in capsys.readouterr().out
 
 
 @DEMO
-def test_the_demo_prints_and_draws_what_each_side_answers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_prints_and_draws_what_each_side_answers(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a large picture, of which nearest takes other pixels than onnxruntime at a few positions."""
     from matplotlib.figure import Figure
     from PIL import Image
@@ -591,7 +732,9 @@ def test_the_demo_prints_and_draws_what_each_side_answers(cli: Cli, monkeypatch:
     differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]
     assert len(differences) == 9
     assert max(differences[3:]) < 2e-3  # of the modes that add up
-    ties = re.search(r"another pixel at (.*)% of.* They lie at most (\S+)\npixels from the middle between", out)
+    ties = re.search(
+        r"another pixel at (.*)% of.* They lie at most (\S+)\npixels from the middle between", out
+    )
     (part, most) = ties.groups()
     assert 0 < float(part) < 0.2
     assert 0 < float(most) < 2e-3
@@ -603,20 +746,37 @@ def test_the_demo_prints_and_draws_what_each_side_answers(cli: Cli, monkeypatch:
     assert np.array_equal(photo.images[0].get_array(), noise)
     X = noise.transpose(2, 0, 1)[None].astype("float32") / 255
     grid = ogs.affine_grid(demo.theta(1600, 2400), (1, 3, *demo.OUTPUT))
-    for number, (mode, padding_mode) in enumerate(itertools.product(spec.MODES, spec.PADDING_MODES)):
+    for number, (mode, padding_mode) in enumerate(
+        itertools.product(spec.MODES, spec.PADDING_MODES)
+    ):
         axes, beside = others[3 + number], others[12 + number]
         Y = ogs.grid_sample(X, grid, mode, padding_mode)[0].transpose(1, 2, 0).clip(0, 1)
         np.testing.assert_allclose(axes.images[0].get_array(), Y, atol=1e-5)
         assert axes.get_title() == (padding_mode if number < 3 else "")
         assert axes.get_ylabel() == beside.get_ylabel() == ("" if number % 3 else mode)
-        assert (beside.get_title(), beside.title.get_fontsize()) == (f"at most {differences[number]:.1e}", 10)
+        assert (beside.get_title(), beside.title.get_fontsize()) == (
+            f"at most {differences[number]:.1e}",
+            10,
+        )
         (shown,) = beside.images
         assert f"{shown.get_array().max():.1e}" == f"{differences[number]:.1e}"
-        assert (shown.get_cmap().name, shown.norm.vmin, shown.norm.clip) == ("magma", demo.LEAST, True)
+        assert (shown.get_cmap().name, shown.norm.vmin, shown.norm.clip) == (
+            "magma",
+            demo.LEAST,
+            True,
+        )
         assert f"{shown.norm.vmax:.1e}" == f"{max(differences):.1e}"
         assert not (*axes.get_xticks(), *axes.get_yticks())
-    titles = [each.get_suptitle() for each in (figure, *figure.subfigs[0].subfigs, *figure.subfigs[1:])]
-    assert [title.split()[0] for title in titles] == ["GridSample:", "The", "The", "The", "Difference"]
+    titles = [
+        each.get_suptitle() for each in (figure, *figure.subfigs[0].subfigs, *figure.subfigs[1:])
+    ]
+    assert [title.split()[0] for title in titles] == [
+        "GridSample:",
+        "The",
+        "The",
+        "The",
+        "Difference",
+    ]
 
 
 def test_the_demo_draws_the_outputs_pixels_where_they_lie() -> None:
@@ -633,12 +793,21 @@ def test_the_demo_draws_the_outputs_pixels_where_they_lie() -> None:
         first, *others, last = widths[group]
         assert first == last > max(others) > 0
     (note,) = axes.annotate.call_args_list
-    assert note == call("output's top left", pytest.approx((-0.5, -0.5), abs=1e-4), backgroundcolor="yellow")
-    assert axes.mock_calls[-2:] == [call.set(xticks=[], yticks=[], aspect="equal"), call.set_facecolor("0.85")]
-    assert [each.kwargs["color"] for each in axes.plot.call_args_list] == 24 * ["yellow"] + ["white"]
+    assert note == call(
+        "output's top left", pytest.approx((-0.5, -0.5), abs=1e-4), backgroundcolor="yellow"
+    )
+    assert axes.mock_calls[-2:] == [
+        call.set(xticks=[], yticks=[], aspect="equal"),
+        call.set_facecolor("0.85"),
+    ]
+    assert [each.kwargs["color"] for each in axes.plot.call_args_list] == 24 * ["yellow"] + [
+        "white"
+    ]
     # The outline of the detail is a rectangle inside, closed.
     assert (x[0], y[0]) == (x[-1], y[-1])
     assert 0 < x.min() < x.max() < width
     assert 0 < y.min() < y.max() < height
     np.testing.assert_allclose((np.ptp(x), np.ptp(y)), demo.DETAIL * height, rtol=1e-4)
-    assert {*zip(x, y, strict=True)} == {(a, b) for a in (x.min(), x.max()) for b in (y.min(), y.max())}
+    assert {*zip(x, y, strict=True)} == {
+        (a, b) for a in (x.min(), x.max()) for b in (y.min(), y.max())
+    }

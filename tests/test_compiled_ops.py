@@ -53,7 +53,9 @@ def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
         session = open_compiled(model)
         assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
         opened = session, open_compiled_file(model), *([open_library(model)] if LIBRARY else [])
-        for case, Y, of_file, *of_library in zip(cases, *(run(each, X.dtype, X, grid) for each in opened), strict=True):
+        for case, Y, of_file, *of_library in zip(
+            cases, *(run(each, X.dtype, X, grid) for each in opened), strict=True
+        ):
             with about(case):
                 for answer in (Y, *of_library):
                     how = case.attributes.mode, case.attributes.padding_mode
@@ -72,9 +74,16 @@ def test_affine_grid_is_the_functions(theta_type: str) -> None:
 
     kinds = itertools.product((2, 3), (False, True))
     sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
-    for size, aligned in (*itertools.product(SIZES[:-2], (False, True)), *zip(SIZES[-2:], (False, True), strict=True)):
+    for size, aligned in (
+        *itertools.product(SIZES[:-2], (False, True)),
+        *zip(SIZES[-2:], (False, True), strict=True),
+    ):
         axes = len(size) - 2
-        theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype_of(theta_type))
+        theta = (
+            generator("theta", axes)
+            .normal(size=(size[0], axes, axes + 1))
+            .astype(dtype_of(theta_type))
+        )
         (grid,) = run(sessions[axes, aligned], theta.dtype, theta, np.array(size, np.int64))
         assert (grid.size * 4 >= MIN_BYTES_PAST_CACHES) == (size in SIZES[-2:])
         with about((size, aligned)):
@@ -138,7 +147,9 @@ def test_what_is_wrong_is_the_functions_sentence(wrong: tuple) -> None:
         model = affine_grid_model("float32", 2, False)
         feeds = {"theta": np.zeros(first, np.float32), "size": np.array(second, np.int64)}
         how = {"where": "AffineGrid node '(grid)'"}
-    expected = refusal(ogs.grid_sample if wrong in WRONG_GRIDS else ogs.affine_grid, *feeds.values(), **how)
+    expected = refusal(
+        ogs.grid_sample if wrong in WRONG_GRIDS else ogs.affine_grid, *feeds.values(), **how
+    )
     session = open_compiled(loose(model))
     for _ in range(2):  # the session goes on
         assert refusal(session.run, None, feeds).args == expected.args
@@ -148,15 +159,24 @@ def test_what_is_wrong_is_the_functions_sentence(wrong: tuple) -> None:
 
 def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
     """Also where its kernel cannot be made."""
-    patched = ogs.patch_model(loose(grid_sample_model("float32", "float32", 2, [Attributes()])), target="compiled")
+    patched = ogs.patch_model(
+        loose(grid_sample_model("float32", "float32", 2, [Attributes()])), target="compiled"
+    )
     (node,) = patched.graph.node
     *said, label = node.attribute
-    assert [each.name for each in said] == ["mode", "padding_mode", "align_corners"]  # and no number of threads
+    assert [each.name for each in said] == [
+        "mode",
+        "padding_mode",
+        "align_corners",
+    ]  # and no number of threads
     node.attribute.remove(label)
     node.name = "by hand"
     session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
     with pytest.raises(Exception, match="GridSample node 'by hand': grid is of shape"):
-        session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)})
+        session.run(
+            None,
+            {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)},
+        )
     node.attribute[0].s = b"bogus"
     with pytest.raises(Exception, match="GridSample node 'by hand': mode is 'bogus', expected"):
         onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
@@ -164,17 +184,24 @@ def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
 
 def test_a_size_that_no_machine_has_is_refused() -> None:
     session = open_compiled(loose(grid_sample_model("float32", "float32", 1, [Attributes()])))
-    feeds = {"X": np.zeros((1, 1 << 60, 0), "f"), "grid": np.zeros((1, 1 << 10, 1), "f")}  # of no pixel
+    feeds = {
+        "X": np.zeros((1, 1 << 60, 0), "f"),
+        "grid": np.zeros((1, 1 << 10, 1), "f"),
+    }  # of no pixel
     assert "fewer bytes than an address can reach" in str(refusal(session.run, None, feeds))
 
 
 def test_shapes_are_inferred() -> None:
-    model = parsed("g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float[] Y) { Y = GridSample (X, grid) }")
+    model = parsed(
+        "g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float[] Y) { Y = GridSample (X, grid) }"
+    )
     for session in (open_compiled(model), open_native(model)):
         assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]
 
 
-def on(X_type: str = "float32", model: onnx.ModelProto | None = None, **how: object) -> tuple[str, str]:
+def on(
+    X_type: str = "float32", model: onnx.ModelProto | None = None, **how: object
+) -> tuple[str, str]:
     """What the one node of a model runs on, and why."""
     model = model or grid_sample_model(X_type, "float32", 2, [Attributes()])
     (placement,) = (session := ogs.InferenceSession(model, **how)).replaced
@@ -197,14 +224,25 @@ def test_types_of_compiled_ops_are_no_standard_operators() -> None:
 
 @needs_python_ops
 def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    half, text = (grid_sample_model(kind, "float32", 2, [Attributes("nearest")]) for kind in ("float16", "str"))
+    half, text = (
+        grid_sample_model(kind, "float32", 2, [Attributes("nearest")])
+        for kind in ("float16", "str")
+    )
     assert ogs.get_ops() == "compiled"
     assert on(model=text) == ("Python op", "X is of type str")
-    assert [node.op_type for node in ogs.patch_model(text, target="compiled").graph.node] == ["GridSample"]
+    assert [node.op_type for node in ogs.patch_model(text, target="compiled").graph.node] == [
+        "GridSample"
+    ]
     assert on(model=ogs.patch_model(half))[0] == "compiled op"
     assert on() == on(nodes="all") == on("uint8", nodes="unsupported") == ("compiled op", "")
-    assert on(nodes="unsupported") == ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
-    assert on("float16", nodes=lambda record: False) == ("onnxruntime", "the function given as nodes leaves it")
+    assert on(nodes="unsupported") == (
+        "onnxruntime",
+        "onnxruntime runs it, and nodes is 'unsupported'",
+    )
+    assert on("float16", nodes=lambda record: False) == (
+        "onnxruntime",
+        "the function given as nodes leaves it",
+    )
     assert on(nodes=lambda record: record.native)[0] == "compiled op"
     with running_on("python"):
         assert ogs.get_ops() == "python"
@@ -228,7 +266,9 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_python_ops
-def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_compiled_runs_in_python(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     assert on(model=affine_grid_model("float32", 2, False), nodes="all")[0] == "Python op"
     said = "compiling GridSample node 'sample0' failed, it runs on the Python op: RuntimeError('no compiler today')"
@@ -236,7 +276,9 @@ def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, ca
     for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
         assert on(nodes=nodes) == (runs_on, "compiling it failed: no compiler today")
         assert caplog.messages[-1] == said
-        session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes=nodes)
+        session = ogs.InferenceSession(
+            grid_sample_model("float32", "float32", 2, [Attributes()]), nodes=nodes
+        )
         assert session.run(None, feeds)[0].shape == (1, 1, 2, 2)
 
 
@@ -244,7 +286,9 @@ def test_the_oldest_release_has_every_function() -> None:
     assert versions.OLDEST["onnxruntime"] == f"1.{c_api.VERSION}"
 
 
-def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_are_read_without_the_function_that_newer_releases_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
     monkeypatch.setattr(registry.compiled_ops()._library, "get_shape_reference", 0)
     model, fed = test_fusion.transformer(attributes=Attributes()), test_fusion.feed()
@@ -315,9 +359,16 @@ builtins.kept = sessions  # which lives until the interpreter is nearly gone
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 
 
-@pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
-@pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
-def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
+@pytest.mark.skipif(
+    (available() or 1 << 40) < 8 << 30,
+    reason="X and Y take a GiB each, in one process after another",
+)
+@pytest.mark.parametrize(
+    ("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)]
+)
+def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(
+    channels: int, positions: int
+) -> None:
     # What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
     script = """
 image = np.ones((1, channels, 2048, 2048), np.float32)
@@ -331,13 +382,19 @@ before = resident()
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(peak - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
 """
-    answers = run_each(f"channels, positions = {channels}, {positions}{script}", ["open_compiled", "open_native"])
+    answers = run_each(
+        f"channels, positions = {channels}, {positions}{script}", ["open_compiled", "open_native"]
+    )
     (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
     assert (right, as_well) == ("True", "True")
-    assert float(compiled) <= float(native) + 64 + 16  # MiB of scratch, and some for what the allocators keep
+    assert (
+        float(compiled) <= float(native) + 64 + 16
+    )  # MiB of scratch, and some for what the allocators keep
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
 def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
     script = """
 model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()

@@ -27,7 +27,9 @@ HALF = f"H = Cast <to = 10> (X) Z = mmcv.grid_sampler <{CODES}> (H, G) Y = Cast 
 
 def assert_answers(model: onnx.ModelProto, expected: np.ndarray) -> None:
     onnx.checker.check_model(model, full_check=True)
-    np.testing.assert_allclose(open_native(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        open_native(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4
+    )
 
 
 def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
@@ -41,7 +43,9 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
         scope.container.metadata_props.add(key="graph", value="a graph")
     model.metadata_props.add(key="model", value="a model")
     model.graph.input[0].metadata_props.add(key="input", value="an image")
-    model.graph.value_info.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, ["N", "C", "h", "w"]))
+    model.graph.value_info.append(
+        helper.make_tensor_value_info("Z", TensorProto.FLOAT, ["N", "C", "h", "w"])
+    )
     model.graph.sparse_initializer.append(SPARSE)
     annotation = model.graph.quantization_annotation.add(tensor_name="A")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="sparse")
@@ -50,7 +54,14 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
 
     assert [(e.domain, e.version) for e in raised.opset_import] == [("", 16)]
     assert raised.metadata_props == model.metadata_props
-    for field in ("input", "output", "value_info", "sparse_initializer", "quantization_annotation", "metadata_props"):
+    for field in (
+        "input",
+        "output",
+        "value_info",
+        "sparse_initializer",
+        "quantization_annotation",
+        "metadata_props",
+    ):
         assert getattr(raised.graph, field) == getattr(model.graph, field)
     for before, after in zip(graphs.scopes(model), graphs.scopes(raised), strict=True):
         assert after.container.metadata_props == before.container.metadata_props
@@ -64,20 +75,32 @@ BRANCHES = """then_branch = t () => (float[N,C,h,w] T) { U = Unsqueeze <axes = [
     else_branch = e () => (float[N,C,h,w] E) { E = Abs (Z) }"""
 WARP = f"warp (A, B) => (D) {{ C = mmcv.grid_sampler <{CODES}> (A, B) D = Relu (C) }}"
 RAISED = {
-    "nodes that newer opsets write otherwise, in a branch": (f"{Z} Y = If (c) <{BRANCHES}>", "", BORDER),
-    "a function beside the node": (f"{Z} Y = local.twice (Z)", "twice (A) => (B) { B = Add (A, A) }", 2 * BORDER),
+    "nodes that newer opsets write otherwise, in a branch": (
+        f"{Z} Y = If (c) <{BRANCHES}>",
+        "",
+        BORDER,
+    ),
+    "a function beside the node": (
+        f"{Z} Y = local.twice (Z)",
+        "twice (A) => (B) { B = Add (A, A) }",
+        2 * BORDER,
+    ),
     "a node in a function": ("Y = local.warp (X, G)", WARP, BORDER.clip(0)),
 }
 
 
 @pytest.mark.parametrize(("nodes", "functions", "expected"), RAISED.values(), ids=RAISED)
-def test_all_that_an_older_opset_writes_otherwise_is_raised(nodes: str, functions: str, expected: np.ndarray) -> None:
+def test_all_that_an_older_opset_writes_otherwise_is_raised(
+    nodes: str, functions: str, expected: np.ndarray
+) -> None:
     for target in ("ai.onnx", "primitives"):
         assert_answers(ogs.patch_model(old(nodes, function=functions), target=target), expected)
 
 
 def test_nodes_of_others_in_the_onnx_domain_are_left_alone() -> None:
-    model = old(f"A = GridSampler <{CODES}> (X, G) B = Plugin <size = 2> (A) Y = mmcv.grid_sampler <{CODES}> (B, G)")
+    model = old(
+        f"A = GridSampler <{CODES}> (X, G) B = Plugin <size = 2> (A) Y = mmcv.grid_sampler <{CODES}> (B, G)"
+    )
     raised = ogs.patch_model(model, target="ai.onnx", nodes=lambda record: record.domain == "mmcv")
     kinds = [(n.domain, n.op_type) for n in raised.graph.node]
     assert kinds == [("", "GridSampler"), ("", "Plugin"), ("", "GridSample")]
@@ -95,7 +118,9 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
     patched = ogs.patch_model(old(HALF))
     sampler = "grid_sampler node '(Z)'"
     casts = f"ort_gridsample casts for {sampler}"
-    guard = f"ort_gridsample rejected the input of {sampler} (ort_gridsample.InferenceSession says why)"
+    guard = (
+        f"ort_gridsample rejected the input of {sampler} (ort_gridsample.InferenceSession says why)"
+    )
     assert [(n.op_type, n.name, *n.input, *n.output) for n in patched.graph.node] == [
         ("Cast", "", "X", "H"),
         ("Cast", casts, "H", "H_as_float32"),
@@ -104,7 +129,9 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
         ("Cast", f"{casts}_2", "Z_as_float32", "Z"),
         ("Cast", "", "Z", "Y"),
     ]
-    helps = [(entry.key, entry.value) for node in patched.graph.node for entry in node.metadata_props]
+    helps = [
+        (entry.key, entry.value) for node in patched.graph.node for entry in node.metadata_props
+    ]
     assert helps == [("ort_gridsample.helps", sampler)] * 3
     back = ogs.patch_model(patched, target="ai.onnx")
     assert back.opset_import[0].version == 16
@@ -125,7 +152,9 @@ def test_the_guard_of_an_old_opset_is_found_again(opset: int) -> None:
     assert ogs.patch_model(patched) == patched
     assert ogs.patch_model(patched, target="mmcv").graph == model.graph
     model.graph.node[0].attribute[0].i = 1
-    model.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING  # of which Gather takes only some
+    model.graph.input[
+        0
+    ].type.tensor_type.elem_type = TensorProto.STRING  # of which Gather takes only some
     assert ogs.patch_model(model).opset_import[0].version == max(opset, 11)
 
 
@@ -139,7 +168,9 @@ def test_a_patched_model_whose_metadata_someone_dropped_stays_valid() -> None:
     onnx.checker.check_model(back, full_check=True)
     assert [n.op_type for n in back.graph.node] == ["Cast", "Cast", "GridSample", "Cast", "Cast"]
     [expected] = open_native(ogs.patch_model(half, target="ai.onnx")).run(None, FEEDS)
-    np.testing.assert_allclose(open_native(back).run(None, FEEDS)[0], expected, rtol=1e-2, atol=1e-1)
+    np.testing.assert_allclose(
+        open_native(back).run(None, FEEDS)[0], expected, rtol=1e-2, atol=1e-1
+    )
 
 
 def test_helpers_are_found_again_after_inlining() -> None:
@@ -159,9 +190,15 @@ def test_helpers_are_found_again_after_inlining() -> None:
 
 def test_a_guard_whose_squeeze_was_merged_away_is_said() -> None:
     """The guard of opsets without GatherND; whoever merges its Squeeze with what reads it hands on another value."""
-    patched = ogs.patch_model(old(f"Z = mmcv.grid_sampler <{CODES}> (X, G) Y = Squeeze <axes = [0]> (Z)", opset=10))
+    patched = ogs.patch_model(
+        old(f"Z = mmcv.grid_sampler <{CODES}> (X, G) Y = Squeeze <axes = [0]> (Z)", opset=10)
+    )
     raised = ogs.patch_model(patched, target="ai.onnx", opset=20)
-    assert {node.op_type for node in raised.graph.node if not node.domain} == {"Constant", "GridSample", "Squeeze"}
+    assert {node.op_type for node in raised.graph.node if not node.domain} == {
+        "Constant",
+        "GridSample",
+        "Squeeze",
+    }
     *_, gather, own, others = patched.graph.node
     assert [gather.op_type, own.op_type, others.op_type] == ["Gather", "Squeeze", "Squeeze"]
     others.input[:], others.attribute[0].ints[:] = gather.output, [1, 0]
@@ -182,9 +219,13 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
         <domain: "local", opset_import: ["": 21]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}
         <domain: "local", opset_import: ["": 19, "local": 2]> other (A) => (C) {{ C = Relu (A) }}""")
     patched = ogs.patch_model(model)
-    assert [[(e.domain, e.version) for e in f.opset_import] for f in patched.functions] == [[("", 19), ("local", 2)]]
+    assert [[(e.domain, e.version) for e in f.opset_import] for f in patched.functions] == [
+        [("", 19), ("local", 2)]
+    ]
     expected = ogs.grid_sample(X, GRID, "nearest")
-    np.testing.assert_allclose(open_patched_file(model).run(None, FEEDS)[0], 2 * expected.clip(0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        open_patched_file(model).run(None, FEEDS)[0], 2 * expected.clip(0), rtol=1e-3, atol=1e-3
+    )
 
 
 def inlined(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
@@ -199,8 +240,16 @@ def test_inlining_imports_what_only_the_function_imported() -> None:
         <domain: "local", opset_import: ["": 20, "com.microsoft": 1]> inner (A) => (C) {{
             B = com.microsoft.Gelu (A) C = Relu (B) }}""")
     one, both = inlined(model, {"inner"}), inlined(model, {"inner", "outer"})
-    assert {e.domain: e.version for e in one.functions[0].opset_import} == {"local": 1, "com.microsoft": 1, "": 20}
-    assert {e.domain: e.version for e in both.opset_import} == {"": 20, "local": 1, "com.microsoft": 1}
+    assert {e.domain: e.version for e in one.functions[0].opset_import} == {
+        "local": 1,
+        "com.microsoft": 1,
+        "": 20,
+    }
+    assert {e.domain: e.version for e in both.opset_import} == {
+        "": 20,
+        "local": 1,
+        "com.microsoft": 1,
+    }
     for each in (one, both):
         assert_answers_agree(each, model)
 
@@ -211,7 +260,9 @@ def test_each_function_imports_what_its_own_nodes_need() -> None:
         <domain: "local", opset_import: ["local": 1]> outer_{name} (A) => (C) {{ C = local.inner_{name} (A) }}
         <domain: "local", opset_import: ["": 20, "com.microsoft": 1]> inner_{name} (A) => (C) {{ C = {op} (A) }}
         """ for name, op in bodies.items())  # fmt: skip
-    calls = "A = local.outer_a (X) B = local.outer_b (A) C = local.outer_c (B) Y = local.outer_d (C)"
+    calls = (
+        "A = local.outer_a (X) B = local.outer_b (A) C = local.outer_c (B) Y = local.outer_d (C)"
+    )
     model = parser.parse_model(f"{HEADER} {SIGNATURE} {{ {calls} }} {functions}")
     rest = inlined(model, {f"inner_{name}" for name in bodies})
     for function in rest.functions:

@@ -18,7 +18,9 @@ from ort_gridsample.reference import sampler
 from ort_gridsample.reference.plan import plan_for
 from processes import python
 
-pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
+pytest.importorskip(
+    "numba", reason="the compiled core is held against the NumPy core: both are needed"
+)
 from numba import njit
 
 from ort_gridsample.kernels import halves, jit_core, loops, workers
@@ -40,14 +42,18 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
     """But for the order of sums, which changes their last bits, and then perhaps a whole number or a half."""
     assert a.dtype == b.dtype
     if a.dtype.kind in "iu":
-        assert (np.abs(a.astype(object) - b.astype(object)) <= max(1, np.iinfo(a.dtype).max >> 48)).all()
+        assert (
+            np.abs(a.astype(object) - b.astype(object)) <= max(1, np.iinfo(a.dtype).max >> 48)
+        ).all()
     else:
         eps = float(finfo(a.dtype).eps)
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
         a, b = a.astype(wide), b.astype(wide)
         a = np.where(np.isnan(a) & np.isinf(b), b, a)  # a tap that weighs nothing may be left out
         close = 2 * eps if eps > 1e-4 else 100 * eps
-        scale = np.abs(np.where(np.isfinite(a), a, 1)).max((0, *range(2, a.ndim)), keepdims=True)  # of each channel
+        scale = np.abs(np.where(np.isfinite(a), a, 1)).max(
+            (0, *range(2, a.ndim)), keepdims=True
+        )  # of each channel
         with np.errstate(invalid="ignore"):
             np.testing.assert_allclose(a / scale, b / scale, rtol=close, atol=close)
 
@@ -59,14 +65,18 @@ def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndar
     return expected, ogs.grid_sample(*arguments, num_threads=num_threads)
 
 
-@with_slow("name", ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"], QUICK)
+@with_slow(
+    "name", ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"], QUICK
+)
 def test_a_block_that_lies_inside(name: str) -> None:
     """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
     rng = np.random.default_rng(8)
     counts = (1, 3, 40, loops.MAX_TILE_POSITIONS + 76)
     for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
         X = image(name, (2, channels, *lengths))
-        grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(np.float32)
+        grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(
+            np.float32
+        )
         for mode in spec.MODES:
             with about((lengths, channels, count, mode)):
                 assert_same(*on_both(X, grid, mode))
@@ -116,9 +126,14 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
     monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
     rng, seen = np.random.default_rng(11), set()
     for (channels, side, count), n in itertools.product(SIZES, (1, 3)):
-        X, grid = image(name, (n, channels, side, side)), positions((n, 1, count, 2), rng).astype(np.float32)
+        X, grid = (
+            image(name, (n, channels, side, side)),
+            positions((n, 1, count, 2), rng).astype(np.float32),
+        )
         small = ("linear", "reflection"), ("cubic", "zeros")
-        for num_threads, how in itertools.product((1, 8), small if side == 6 else (("linear", "zeros"),)):
+        for num_threads, how in itertools.product(
+            (1, 8), small if side == 6 else (("linear", "zeros"),)
+        ):
             phases.clear()
             assert_same(*on_both(X, grid, *how, num_threads=num_threads))
             seen.add(tuple(phases))
@@ -126,12 +141,16 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
     assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= seen
 
 
-@pytest.mark.parametrize(("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)])
+@pytest.mark.parametrize(
+    ("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)]
+)
 def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
     """And answers as it does channel by channel, of which not all can be turned round together."""
     monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
     sampled, original = [], sampler._sample_channels_last
-    monkeypatch.setattr(sampler, "_sample_channels_last", lambda *a: (sampled.append(len(a[0])), original(*a)))
+    monkeypatch.setattr(
+        sampler, "_sample_channels_last", lambda *a: (sampled.append(len(a[0])), original(*a))
+    )
     ogs.set_core("numpy")
     rng, channels = np.random.default_rng(12), sampler.MIN_CHANNELS_LAST + 3
     for n, r, mode in ((1, 1, "linear"), (3, 2, "linear"), (1, 2, "cubic"), (2, 3, "linear")):
@@ -144,7 +163,10 @@ def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
             assert_same(ogs.grid_sample(X, grid, **how), np.concatenate(one_by_one, axis=1))
     assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
     plan, few = plan_for(X.dtype, "linear", "zeros", False), sampler.MIN_CHANNELS_LAST
-    assert [sampler._is_channels_last_faster(c, 9, 9, 4, plan) for c in (few - 1, few)] == [False, True]
+    assert [sampler._is_channels_last_faster(c, 9, 9, 4, plan) for c in (few - 1, few)] == [
+        False,
+        True,
+    ]
 
 
 def test_rough_grids_are_known(phases):
@@ -165,13 +187,17 @@ def test_choice(monkeypatch):
     for name, module in (("numpy", sampler), ("jit", jit_core)):
         ogs.set_core(name)
         assert (ogs.get_core(), cores.load_core()) == (name, module)
-    with pytest.raises(ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"):
+    with pytest.raises(
+        ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"
+    ):
         ogs.set_core("cuda")
     monkeypatch.setenv(settings.CORE.variable, "numpy")
     ogs.set_core(None)
     assert ogs.get_core() == "numpy"
     monkeypatch.setenv(settings.CORE.variable, "fast")
-    with pytest.raises(ValueError, match="the environment variable ORT_GRIDSAMPLE_CORE is 'fast', expected one of"):
+    with pytest.raises(
+        ValueError, match="the environment variable ORT_GRIDSAMPLE_CORE is 'fast', expected one of"
+    ):
         ogs.get_core()
 
 
@@ -187,8 +213,12 @@ def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
         ogs.set_core("jit")
 
 
-def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy")))
+def test_a_numba_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy"))
+    )
     ogs.set_core("auto")
     X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
     for _ in range(2):
@@ -197,7 +227,9 @@ def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog
     said = "Numba is installed but cannot be imported, the core 'numpy' is used: made for another NumPy"
     assert [record.getMessage() for record in caplog.records] == [said]
     ogs.set_core("jit")
-    with pytest.raises(ImportError, match="the core 'jit' needs Numba, which cannot be imported: made for another"):
+    with pytest.raises(
+        ImportError, match="the core 'jit' needs Numba, which cannot be imported: made for another"
+    ):
         ogs.grid_sample(X, grid)
 
 
@@ -233,7 +265,12 @@ def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
         jit_core.grid_sample(fenced, grid, Y, plan_for(X.dtype, *how, False), 1)
         ogs.set_core("numpy")
         with about((r, how, channels, count)):
-            assert_same(Y, ogs.grid_sample(X, grid.reshape(2, *(1,) * (r - 1), count, r), *how).reshape(Y.shape))
+            assert_same(
+                Y,
+                ogs.grid_sample(X, grid.reshape(2, *(1,) * (r - 1), count, r), *how).reshape(
+                    Y.shape
+                ),
+            )
             assert (np.concatenate([room[:64], room[-64:]]) == 7).all()
 
 
@@ -251,7 +288,11 @@ for lengths in ((5, 7), (1, 1), (9,), (2, 3, 4)):
         assert np.isfinite(ogs.grid_sample(X, grid, *attributes)).all()
 print("inside")
 """
-    checked = {settings.CORE.variable: "jit", "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    checked = {
+        settings.CORE.variable: "jit",
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
     assert python(script, {**os.environ, **checked}) == ["inside"]
 
 
@@ -262,7 +303,9 @@ def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
     length = (1 << 24) + 5
     X = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
     X[0, 1] = np.nan  # where a tap beyond the first channel would be
-    grid = np.array([-1, -1 + 1e-6, 0, 0.5, 1 - 1e-7, 1, 1 + 1e-7, 1.5], np.float32).reshape(1, -1, 1)
+    grid = np.array([-1, -1 + 1e-6, 0, 0.5, 1 - 1e-7, 1, 1 + 1e-7, 1.5], np.float32).reshape(
+        1, -1, 1
+    )
     for align_corners in (False, True):
         a, b = on_both(X, grid, "linear", padding_mode, align_corners)
         np.testing.assert_array_equal(a[:, :1], b[:, :1])
@@ -291,13 +334,17 @@ def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
     bits, rng = np.arange(1 << 16, dtype=np.uint16), np.random.default_rng(2)
     near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
     with np.errstate(invalid="ignore"):
-        numbers = np.concatenate([near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)])
+        numbers = np.concatenate(
+            [near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)]
+        )
     numbers = numbers.astype(np.float32)
     back, forth = np.empty(len(numbers), np.float32), np.empty(len(numbers), np.uint16)
     convert(numbers, np.resize(bits, len(numbers)), back, forth)
     np.testing.assert_array_equal(back[: len(bits)], near)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32))
+        np.testing.assert_array_equal(
+            forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32)
+        )
 
 
 @pytest.mark.slow

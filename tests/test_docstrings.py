@@ -14,7 +14,9 @@ FUNCTIONS = [name for name in ogs.__all__ if inspect.isroutine(getattr(ogs, name
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_docstring_examples_print_what_they_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docstring_examples_print_what_they_show(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_registry", copy.deepcopy(registry._registry))
     function = getattr(ogs, name)
     module = vars(sys.modules[inspect.unwrap(function).__module__])

@@ -13,7 +13,18 @@ from onnx.reference import ReferenceEvaluator
 
 import faults
 import ort_gridsample as ogs
-from cases import ATTRIBUTES, RANKS, SESSION_TYPES, SHAPES, Attributes, Case, dtype_of, generator, image, is_defined
+from cases import (
+    ATTRIBUTES,
+    RANKS,
+    SESSION_TYPES,
+    SHAPES,
+    Attributes,
+    Case,
+    dtype_of,
+    generator,
+    image,
+    is_defined,
+)
 from compare import about, assert_identical, refusal
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec
@@ -46,9 +57,15 @@ def read(model: onnx.ModelProto):
 def run_openvino(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
     """As :func:`run`."""
     converted = read(model)
-    compiled = importlib.import_module("openvino").Core().compile_model(converted, "CPU", IN_FLOAT32)
-    feeds = dict(zip([value.name for value in model.graph.input], map(carried, inputs), strict=True))
-    return list(compiled([feeds[each.get_friendly_name()] for each in converted.get_parameters()]).values())
+    compiled = (
+        importlib.import_module("openvino").Core().compile_model(converted, "CPU", IN_FLOAT32)
+    )
+    feeds = dict(
+        zip([value.name for value in model.graph.input], map(carried, inputs), strict=True)
+    )
+    return list(
+        compiled([feeds[each.get_friendly_name()] for each in converted.get_parameters()]).values()
+    )
 
 
 #: What a runner is given: the model, or what a patch makes of it.
@@ -57,14 +74,20 @@ FLOATS = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_
 NUMBERS = [name for name in SESSION_TYPES if name != "str"]
 IN_FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
 #: For OpenVINO: every type, the ranks in turn, and every rank.
-KINDS = [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)]
+KINDS = (
+    [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)]
+    + [("float32", r) for r in RANKS]
+    + [("uint8", 2)]
+)
 
 
 def patched(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
     return ogs.patch_model(model, target=target) if target else model
 
 
-@pytest.mark.parametrize("X_type", [name for name in spec.TYPES if name in FLOATS or name not in spec.FLOATS])
+@pytest.mark.parametrize(
+    "X_type", [name for name in spec.TYPES if name in FLOATS or name not in spec.FLOATS]
+)
 def test_answers_as_the_function(X_type: str) -> None:
     """With each type of grid; ranks, opsets and targets in turns."""
     attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
@@ -75,7 +98,9 @@ def test_answers_as_the_function(X_type: str) -> None:
         target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].transport is not None else ""
         model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
         cases = [Case(X_type, grid_type, rank, each) for each in attributes]
-        for case, Y in zip(cases, run(patched(model, target), cases[0].X, cases[0].grid), strict=True):
+        for case, Y in zip(
+            cases, run(patched(model, target), cases[0].X, cases[0].grid), strict=True
+        ):
             with about(f"{case}, opset {opset}, {target}"):
                 assert_identical(Y.astype(cases[0].X.dtype), function_answer(case, "numpy"))
 
@@ -84,15 +109,25 @@ def test_answers_as_the_function(X_type: str) -> None:
 @pytest.mark.parametrize("target", TARGETS[1:3])
 def test_openvino_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
     """At positions not far outside, where OpenVINO's own answers go wrong, and on no tie."""
-    attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode) and (each.mode != "cubic" or rank < 4)]
+    attributes = [
+        each
+        for each in ATTRIBUTES
+        if is_defined(X_type, each.mode) and (each.mode != "cubic" or rank < 4)
+    ]
     pixels = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1])
     grid = generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(np.float32)
     model = ogs.patch_model(grid_sample_model(X_type, "float32", rank, attributes), target=target)
-    own = [each for each in attributes if each.mode == "nearest" or X_type in spec.FLOATS] if rank == 2 else []
+    own = (
+        [each for each in attributes if each.mode == "nearest" or X_type in spec.FLOATS]
+        if rank == 2
+        else []
+    )
     assert [op.get_type_name() for op in read(model).get_ops()].count("GridSample") == len(own)
     for each, Y in zip(attributes, run_openvino(model, pixels, grid), strict=True):
         expected = ogs.grid_sample(pixels, grid, *astuple(each))
-        error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(np.abs(pixels.astype(np.float64)).max())
+        error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(
+            np.abs(pixels.astype(np.float64)).max()
+        )
         error = error if X_type in spec.FLOATS else 0  # integers are truncated
         assert np.abs(Y.astype(np.float64) - expected.astype(np.float64)).max() <= error, str(each)
 
@@ -105,14 +140,22 @@ AFFINE += itertools.product([run_openvino], ("float32", "float64", "float16"), T
 def test_affine_grid(runner: Callable[..., list[np.ndarray]], theta_type: str, target: str) -> None:
     for rank, align_corners in itertools.product((2, 3), (False, True)):
         size = np.array([2, 3, 1, 4, 5][: rank + 2])
-        theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(dtype_of(theta_type))
-        (found,) = runner(patched(affine_grid_model(theta_type, rank, align_corners), target), theta, size)
+        theta = (
+            np.random.default_rng(rank)
+            .normal(size=(2, rank, rank + 1))
+            .astype(dtype_of(theta_type))
+        )
+        (found,) = runner(
+            patched(affine_grid_model(theta_type, rank, align_corners), target), theta, size
+        )
         expected = ogs.affine_grid(theta, size, align_corners)
         with about((rank, align_corners)):
             if runner is run:
                 assert_identical(found.astype(theta.dtype), expected)
             else:
-                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 if theta_type == "float16" else 1e-5)
+                np.testing.assert_allclose(
+                    found, expected, rtol=0, atol=1e-2 if theta_type == "float16" else 1e-5
+                )
 
 
 def test_other_dialects() -> None:
@@ -121,8 +164,13 @@ def test_other_dialects() -> None:
         if model.graph.node[0].domain not in ("custom.plugins", "myonnx_plugin"):
             image, grid = feeds_of(model).values()
             with about(dialect):
-                assert_identical(run(model, image, grid)[0], ogs.grid_sample(image, grid, "linear", "border", True))
-    model = sampler("GridSample3D", "trt.plugins", axes=3, interpolation_mode=1, padding_mode=2, align_corners=0)
+                assert_identical(
+                    run(model, image, grid)[0],
+                    ogs.grid_sample(image, grid, "linear", "border", True),
+                )
+    model = sampler(
+        "GridSample3D", "trt.plugins", axes=3, interpolation_mode=1, padding_mode=2, align_corners=0
+    )
     assert_identical(run(model, X3, GRID3)[0], ogs.grid_sample(X3, GRID3, "nearest", "reflection"))
 
 
@@ -146,10 +194,15 @@ def test_openvino_takes_lengths_of_0(none: int) -> None:
     theta = np.zeros((size[0], 2, 3), np.float32)
     (found,) = run_openvino(ogs.patch_model(affine_grid_model("float32", 2, False)), theta, size)
     assert found.shape == ogs.affine_grid(theta, size, False).shape
-    X, grid = (np.zeros(shape, np.float32) for shape in ((*size[:2], 4, 5), (size[0], *size[2:], 2)))
+    X, grid = (
+        np.zeros(shape, np.float32) for shape in ((*size[:2], 4, 5), (size[0], *size[2:], 2))
+    )
     for X_type, mode in itertools.product(("float32", "int32"), ("nearest", "linear")):
         model = ogs.patch_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode)]))
-        assert run_openvino(model, X.astype(X_type), grid)[0].shape == ogs.grid_sample(X, grid, mode).shape
+        assert (
+            run_openvino(model, X.astype(X_type), grid)[0].shape
+            == ogs.grid_sample(X, grid, mode).shape
+        )
 
 
 def test_an_image_known_to_have_no_pixels_in_openvino() -> None:
@@ -169,12 +222,16 @@ def test_bodies_and_functions(graph: str) -> None:
     assert_answers_as_native(GRAPHS[graph], run, ["", *target_names()])
 
 
-@pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])  # which OpenVINO does not read
+@pytest.mark.parametrize(
+    "graph", [name for name in GRAPHS if name != "Scan"]
+)  # which OpenVINO does not read
 def test_bodies_and_functions_in_openvino(graph: str) -> None:
     assert_answers_as_native(GRAPHS[graph], run_openvino, TARGETS[1:3])
 
 
-def assert_answers_as_native(text: str, runner: Callable[..., list[np.ndarray]], targets: list[str]) -> None:
+def assert_answers_as_native(
+    text: str, runner: Callable[..., list[np.ndarray]], targets: list[str]
+) -> None:
     model = parser.parse_model(text)
     native = open_native(model)
     inlined = {each: inliner.inline_local_functions(patched(model, each)) for each in targets}
@@ -182,7 +239,9 @@ def assert_answers_as_native(text: str, runner: Callable[..., list[np.ndarray]],
         inputs = X, GRID, np.array(condition)
         (expected,) = native.run(None, dict(zip("XGc", inputs, strict=True)))
         with about((target, condition)):
-            np.testing.assert_allclose(runner(inlined[target], *inputs)[0], expected, rtol=1e-5, atol=1e-4)
+            np.testing.assert_allclose(
+                runner(inlined[target], *inputs)[0], expected, rtol=1e-5, atol=1e-4
+            )
 
 
 def test_what_is_wrong_is_said() -> None:

@@ -29,12 +29,16 @@ Arrays = dict[str, np.ndarray]
 
 def count(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
     """How many GridSample and AffineGrid nodes of each domain the model holds, at any depth and in functions."""
-    return Counter((node.domain, node.op_type) for node in nodes(model) if node.op_type in ogs.spec.OPERATORS)
+    return Counter(
+        (node.domain, node.op_type) for node in nodes(model) if node.op_type in ogs.spec.OPERATORS
+    )
 
 
 def stored(path: Path, prefix: str) -> Arrays:
     with np.load(path.with_suffix(".npz")) as data:
-        return {name.removeprefix(prefix): data[name] for name in data.files if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): data[name] for name in data.files if name.startswith(prefix)
+        }
 
 
 def run(session: ort.InferenceSession, path: Path) -> Arrays:
@@ -47,16 +51,23 @@ def assert_close(actual: Arrays, expected: Arrays) -> None:
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert actual[name].dtype == value.dtype
-        scale = float(np.abs(value[np.isfinite(value)]).max())  # logits of padding are -inf, and must be so in both
+        scale = float(
+            np.abs(value[np.isfinite(value)]).max()
+        )  # logits of padding are -inf, and must be so in both
         assert scale > 0
         np.testing.assert_allclose(actual[name], value, rtol=0, atol=1e-5 * scale, err_msg=name)
 
 
 def test_every_kind_of_model_is_here() -> None:
     models = [onnx.load(path) for path in MODELS]
-    opsets = {entry.version for model in models for entry in model.opset_import if entry.domain == ""}
+    opsets = {
+        entry.version for model in models for entry in model.opset_import if entry.domain == ""
+    }
     assert opsets >= {16, 18, 20, 22}
-    assert sum((count(model) for model in models), Counter()).keys() == {("", "GridSample"), ("", "AffineGrid")}
+    assert sum((count(model) for model in models), Counter()).keys() == {
+        ("", "GridSample"),
+        ("", "AffineGrid"),
+    }
     assert {node.op_type for model in models for node in model.graph.node} >= {"If", "Loop", "Scan"}
     assert any(count(onnx.ModelProto(functions=model.functions)) for model in models)
 
@@ -68,7 +79,12 @@ def test_native_refuses(name: str) -> None:
 
 
 # Those that onnxruntime refuses compile kernels for float64 grids, which no other test of the default run needs.
-@with_slow("path", MODELS, [path for path in MODELS if path.stem not in REFUSED], ids=lambda path: path.stem)
+@with_slow(
+    "path",
+    MODELS,
+    [path for path in MODELS if path.stem not in REFUSED],
+    ids=lambda path: path.stem,
+)
 def test_session_and_patched_file_agree(path: Path, tmp_path: Path) -> None:
     """With onnxruntime's own kernels, and these with PyTorch."""
     faults.skip_unread(onnx.load(path))
@@ -84,10 +100,15 @@ def test_session_and_patched_file_agree(path: Path, tmp_path: Path) -> None:
     assert count(patched) == own
     onnx.checker.check_model(patched)
     onnx.save(patched, tmp_path / "patched.onnx")
-    assert_close(run(ort.InferenceSession(tmp_path / "patched.onnx", ogs.register(), **OPTIONS), path), reference)
+    assert_close(
+        run(ort.InferenceSession(tmp_path / "patched.onnx", ogs.register(), **OPTIONS), path),
+        reference,
+    )
 
 
-NEEDED = dict(re.findall(r"^([\w-]+)==(\S+)$", (FOLDER / "requirements.txt").read_text(), re.MULTILINE))
+NEEDED = dict(
+    re.findall(r"^([\w-]+)==(\S+)$", (FOLDER / "requirements.txt").read_text(), re.MULTILINE)
+)
 
 
 def needs(*needed: str) -> pytest.MarkDecorator:
@@ -99,9 +120,17 @@ def needs(*needed: str) -> pytest.MarkDecorator:
 def wiring(model: onnx.ModelProto) -> list[tuple[object, ...]]:
     """What each node is and how it is wired, at any depth; not the numbers, which processors round differently."""
     return [
-        (node.domain, node.op_type, node.name, *([*names] for names in (node.input, node.output)), *said)
+        (
+            node.domain,
+            node.op_type,
+            node.name,
+            *([*names] for names in (node.input, node.output)),
+            *said,
+        )
         for node in nodes(model)
-        for said in [[(each.name, each.type, each.i, each.s, *each.ints) for each in node.attribute]]
+        for said in [
+            [(each.name, each.type, each.i, each.s, *each.ints) for each in node.attribute]
+        ]
     ]
 
 
@@ -119,7 +148,9 @@ def test_the_script_makes_what_is_stored(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.glob("*.onnx"))] == [path.name for path in MODELS]
     for path in MODELS:
         a, b = onnx.load(tmp_path / path.name), onnx.load(path)
-        assert {e.domain: e.version for e in a.opset_import} == {e.domain: e.version for e in b.opset_import}, path.stem
+        assert {e.domain: e.version for e in a.opset_import} == {
+            e.domain: e.version for e in b.opset_import
+        }, path.stem
         assert wiring(a) == wiring(b), path.stem
         assert_close(stored(tmp_path / path.name, ""), stored(path, ""))
 
@@ -130,7 +161,10 @@ def test_the_script_makes_what_is_stored(tmp_path: Path) -> None:
 @needs("torch", "onnxscript")
 def test_the_script_makes_the_stored_archive(name: str, tmp_path: Path) -> None:
     run_script(f"{name}.py", tmp_path / "again.zip")
-    with zipfile.ZipFile(tmp_path / "again.zip") as again, zipfile.ZipFile(FOLDER / f"{name}.zip") as stored:
+    with (
+        zipfile.ZipFile(tmp_path / "again.zip") as again,
+        zipfile.ZipFile(FOLDER / f"{name}.zip") as stored,
+    ):
         assert again.namelist() == stored.namelist()
         for form in stored.namelist():
             made, there = (onnx.load_from_string(archive.read(form)) for archive in (again, stored))

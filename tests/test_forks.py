@@ -20,7 +20,16 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
-ENDINGS = ["drop", "drop_a_binding", "collect_a_cycle", "replace", "run_and_open", "leave", "end", "fork_again"]
+ENDINGS = [
+    "drop",
+    "drop_a_binding",
+    "collect_a_cycle",
+    "replace",
+    "run_and_open",
+    "leave",
+    "end",
+    "fork_again",
+]
 SESSIONS = ["own", "parallel", "plain", "plain_before", "patched"]
 
 
@@ -29,7 +38,11 @@ SESSIONS = ["own", "parallel", "plain", "plain_before", "patched"]
     [
         *((session, "ran") for session in SESSIONS),
         ("own", "idle"),
-        *(pytest.param(session, "idle", marks=pytest.mark.slow) for session in SESSIONS if session != "own"),
+        *(
+            pytest.param(session, "idle", marks=pytest.mark.slow)
+            for session in SESSIONS
+            if session != "own"
+        ),
     ],
 )
 def test_forked_child_with_a_session_ends(session: str, before: str) -> None:
@@ -37,7 +50,9 @@ def test_forked_child_with_a_session_ends(session: str, before: str) -> None:
     assert lines == [f"{ending} right" for ending in ENDINGS]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("onnxruntime_extensions") is None, reason="there are no Python ops")
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_extensions") is None, reason="there are no Python ops"
+)
 def test_forked_child_with_python_ops_ends() -> None:
     lines = processes.program("fork_endings.py", "own", "ran", env={"ORT_GRIDSAMPLE_OPS": "python"})
     assert lines == [f"{ending} right" for ending in ENDINGS]
@@ -96,7 +111,9 @@ def application(environ, start_response):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("gunicorn") is None, reason="gunicorn is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("gunicorn") is None, reason="gunicorn is not installed"
+)
 def test_gunicorn_workers_run_and_replace_a_preloaded_session(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
     with socket.socket() as free:
@@ -104,7 +121,14 @@ def test_gunicorn_workers_run_and_replace_a_preloaded_session(tmp_path: Path) ->
         port = free.getsockname()[1]
     paths = [str(tmp_path), str(processes.TESTS), str(processes.TESTS.parent)]
     environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "gunicorn", "--preload", "--workers=2", f"--bind=127.0.0.1:{port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--preload",
+        "--workers=2",
+        f"--bind=127.0.0.1:{port}",
+    ]
     command += ["--graceful-timeout=20", "server:application"]
     with subprocess.Popen(command, env=environment, start_new_session=True, cwd=tmp_path) as server:
         try:

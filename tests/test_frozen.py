@@ -42,7 +42,9 @@ def test_program_frozen_by_pyinstaller_runs_every_op_and_keeps_its_kernels(tmp_p
         "REPOSITORY": str(REPOSITORY),
         "HOOKS": get_hook_dirs(),
     }
-    (tmp_path / "program.spec").write_text("".join(f"{name} = {value!r}\n" for name, value in names.items()) + SPEC)
+    (tmp_path / "program.spec").write_text(
+        "".join(f"{name} = {value!r}\n" for name, value in names.items()) + SPEC
+    )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "program.spec"]
     build = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -55,7 +57,11 @@ def test_program_frozen_by_pyinstaller_runs_every_op_and_keeps_its_kernels(tmp_p
     counts = []
     for program in ("folder/program", "one_file", "one_file"):
         run = subprocess.run(
-            [tmp_path / "dist" / program, *OPS_HERE], env=environment, capture_output=True, text=True, cwd=tmp_path
+            [tmp_path / "dist" / program, *OPS_HERE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
         )
         lines = [line for line in run.stdout.splitlines() if not line.startswith("compiling")]
         assert (run.returncode, lines) == (0, expected), run.stdout + run.stderr
@@ -71,9 +77,7 @@ def test_pyinstaller_finds_the_hook_by_an_entry_point() -> None:
     assert (Path(folder) / "hook-ort_gridsample.py").is_file()
 
 
-FROZEN = (
-    "this frozen program lacks the module {}: build it with PyInstaller and the hook of ort_gridsample, or include "
-)
+FROZEN = "this frozen program lacks the module {}: build it with PyInstaller and the hook of ort_gridsample, or include "
 
 
 @pytest.fixture
@@ -102,7 +106,9 @@ def test_frozen_program_without_extensions_says_so(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("frozen")
-def test_frozen_program_without_a_module_of_the_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_program_without_a_module_of_the_package_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module = "ort_gridsample.custom_ops.compiled_ops.sampling"
     monkeypatch.setitem(sys.modules, module, None)
     op = next(op for op in OPS if op.kernels.startswith("sampling."))

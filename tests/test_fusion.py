@@ -36,7 +36,10 @@ FIRST, LAST = {"to": "first"}, {"to": "last"}
 #: Of the types that theta and the grid may have, what is between.
 CHAINS: dict[str, tuple[str, Between]] = {
     "nothing": ("FLOAT", ()),
-    "Transposes that undo each other": ("FLOAT", [("Transpose", FIRST), ("Identity", {}), ("Transpose", LAST)]),
+    "Transposes that undo each other": (
+        "FLOAT",
+        [("Transpose", FIRST), ("Identity", {}), ("Transpose", LAST)],
+    ),
     "a narrower grid": ("FLOAT", [("Cast", {"to": TensorProto.FLOAT16})]),
     "float64": ("DOUBLE", ()),
     "a wider grid": ("FLOAT16", [("Cast", {"to": TensorProto.FLOAT})]),
@@ -55,16 +58,30 @@ NOT_FOUND: dict[str, Between] = {
 
 
 def transformer(
-    between: Between = (), theta: str = "FLOAT", attributes: Attributes = ATTRIBUTES[0], grid_corners: int = 0
+    between: Between = (),
+    theta: str = "FLOAT",
+    attributes: Attributes = ATTRIBUTES[0],
+    grid_corners: int = 0,
 ) -> onnx.ModelProto:
     """The model theta → AffineGrid → ``between`` → GridSample; halves go in and out as float32."""
     kind = "double" if theta == "DOUBLE" else "float"
     opset = 22 if theta == "BFLOAT16" else faults.OPSET
     cast = f"t = Cast <to = {TensorProto.DataType.Value(theta)}> (theta)"
-    model = parsed(f"transformer (float X, {kind} theta, int64 size) => (float Y) {{ {cast} }}", opset)
-    nodes = [helper.make_node("AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_corners)]
-    nodes += [helper.make_node(op, [f"g{i}"], [f"g{i + 1}"], **said) for i, (op, said) in enumerate(between)]
-    nodes += [helper.make_node("GridSample", ["X", f"g{len(between)}"], ["Y"], "sample", **asdict(attributes))]
+    model = parsed(
+        f"transformer (float X, {kind} theta, int64 size) => (float Y) {{ {cast} }}", opset
+    )
+    nodes = [
+        helper.make_node("AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_corners)
+    ]
+    nodes += [
+        helper.make_node(op, [f"g{i}"], [f"g{i + 1}"], **said)
+        for i, (op, said) in enumerate(between)
+    ]
+    nodes += [
+        helper.make_node(
+            "GridSample", ["X", f"g{len(between)}"], ["Y"], "sample", **asdict(attributes)
+        )
+    ]
     model.graph.node.extend(nodes)
     faults.skip_unread(model)
     return loose(model)
@@ -72,7 +89,10 @@ def transformer(
 
 def feed(theta: str = "FLOAT", r: int = 2, out: Sequence[int] = (7, 5, 6)) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(r)
-    X, matrix = rng.normal(size=(2, 3, *(4, 9, 8)[3 - r :])).astype(np.float32), rng.normal(size=(2, r, r + 1))
+    X, matrix = (
+        rng.normal(size=(2, 3, *(4, 9, 8)[3 - r :])).astype(np.float32),
+        rng.normal(size=(2, r, r + 1)),
+    )
     typed = matrix.astype(np.float64 if theta == "DOUBLE" else np.float32)
     return {"X": X, "theta": typed, "size": np.array([2, 3, *out[3 - r :]])}
 
@@ -87,7 +107,9 @@ def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
 
 
-def assert_read_back(model: onnx.ModelProto, feeds: dict[str, np.ndarray], path: Path, *operators: str) -> None:
+def assert_read_back(
+    model: onnx.ModelProto, feeds: dict[str, np.ndarray], path: Path, *operators: str
+) -> None:
     """What onnxruntime saves of a session's model runs in a session, and is patched, as the model itself."""
     options, answers = quiet_options(), list[np.ndarray]()
     options.optimized_model_filepath = str(path)
@@ -124,13 +146,18 @@ def fused(session: ogs.InferenceSession) -> list[int]:
 @with_slow("chain", CHAINS, list(CHAINS)[:4])  # the others are compiled anew
 def test_is_the_two_ops_bit_for_bit(chain: str) -> None:
     theta, said = CHAINS[chain]
-    several = ATTRIBUTES if chain == "nothing" else ATTRIBUTES[6:12:3]  # linear alone: each mode would be compiled
+    several = (
+        ATTRIBUTES if chain == "nothing" else ATTRIBUTES[6:12:3]
+    )  # linear alone: each mode would be compiled
     for attributes, r, corners in zip(several, cycle((2, 3, 3)), cycle((0, 1, 1, 0)), strict=False):
         model = transformer(in_axes(said, r), theta, attributes, corners)
         session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
         assert fused(session) == [0, 1 + len(said)]
         affine, _ = session.replaced
-        assert (affine.runs_on, affine.reason) == ("compiled op", "fused into GridSample node 'sample'")
+        assert (affine.runs_on, affine.reason) == (
+            "compiled op",
+            "fused into GridSample node 'sample'",
+        )
         for out in ((7, 5, 6), (1, 40, 90), (2, 3, 5000), (3, 1, 1)):
             fed = feed(theta, r, out)
             with about((attributes, r, corners, out)):
@@ -142,7 +169,12 @@ def test_whatever_the_number_of_channels_and_threads() -> None:
     """X laid out in rows asks for coordinates before any lane works."""
     model, rng = transformer(), np.random.default_rng(0)
     session, expected = ogs.InferenceSession(model), two_ops(model)
-    shapes = [((2, 37, 20, 20), (60, 70)), ((1, 16, 4, 4), (1, 300)), ((0, 3, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 5))]
+    shapes = [
+        ((2, 37, 20, 20), (60, 70)),
+        ((1, 16, 4, 4), (1, 300)),
+        ((0, 3, 4, 4), (2, 2)),
+        ((2, 3, 4, 4), (0, 5)),
+    ]
     for shape, out in shapes:
         X, theta = (rng.normal(size=each).astype(np.float32) for each in (shape, (shape[0], 2, 3)))
         fed = {"X": X, "theta": theta, "size": np.array([shape[0], 1, *out])}
@@ -154,10 +186,22 @@ def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
     model, good = transformer(), feed()
     session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
     X, theta, size = good.values()
-    sizes = [size[:-1], size[None], -size, np.array([3, 3, 5, 6]), np.array([2, 1, 1 << 40, 1 << 40])]
-    wrong = {"size": sizes, "theta": [theta[:, :1], theta[0]], "X": [X[:1], X[..., None], X[:, :, :, 0], X[0, 0]]}
+    sizes = [
+        size[:-1],
+        size[None],
+        -size,
+        np.array([3, 3, 5, 6]),
+        np.array([2, 1, 1 << 40, 1 << 40]),
+    ]
+    wrong = {
+        "size": sizes,
+        "theta": [theta[:, :1], theta[0]],
+        "X": [X[:1], X[..., None], X[:, :, :, 0], X[0, 0]],
+    }
     for change in ({name: value} for name, values in wrong.items() for value in values):
-        with pytest.raises(Exception, match=re.escape(str(refusal(session.run, None, good | change)))):
+        with pytest.raises(
+            Exception, match=re.escape(str(refusal(session.run, None, good | change)))
+        ):
             expected.run(None, good | change)
     assert session.run(None, good)[0].shape == (2, 3, 5, 6)
 
@@ -166,7 +210,10 @@ def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
 def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
     model, fed = transformer(), feed()
     expected = two_ops(model).run(None, fed)[0]
-    paths = {tmp_path / "model.onnx": model, tmp_path / "patched.onnx": ogs.patch_model(model, target="compiled")}
+    paths = {
+        tmp_path / "model.onnx": model,
+        tmp_path / "patched.onnx": ogs.patch_model(model, target="compiled"),
+    }
     for path, each in paths.items():
         onnx.save(each, path)
     for given in (model, model.SerializeToString(), *paths):
@@ -180,15 +227,23 @@ def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
 @compiled
 def test_nodes_can_decline_it() -> None:
     model, fed = transformer(), feed()
-    session = ogs.InferenceSession(model, quiet_options(), nodes=lambda record: record.operator != "AffineGrid")
+    session = ogs.InferenceSession(
+        model, quiet_options(), nodes=lambda record: record.operator != "AffineGrid"
+    )
     placed = [("GridSample", "compiled op", ()), ("AffineGrid", "onnxruntime", ())]
     assert [(each.record.operator, each.runs_on, each.fused) for each in session.replaced] == placed
-    np.testing.assert_allclose(session.run(None, fed)[0], two_ops(model).run(None, fed)[0], atol=1e-5)
+    np.testing.assert_allclose(
+        session.run(None, fed)[0], two_ops(model).run(None, fed)[0], atol=1e-5
+    )
 
 
 def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
     matches = find(model, scopes(model), None, asked=False)
-    return [(each.record.name, each.fused_into.record.name) for each in matches if each.fused_into is not None]
+    return [
+        (each.record.name, each.fused_into.record.name)
+        for each in matches
+        if each.fused_into is not None
+    ]
 
 
 @pytest.mark.parametrize("between", NOT_FOUND.values(), ids=NOT_FOUND)
@@ -200,11 +255,15 @@ def test_what_changes_the_grid_is_left_alone(between: Between) -> None:
 
 def readers(model: onnx.ModelProto, name: str) -> list[onnx.ModelProto]:
     """Models in which somebody else reads the value ``name``: the caller, a node, a graph, another GridSample."""
-    output, reader, body, other = (onnx.ModelProto.FromString(model.SerializeToString()) for _ in range(4))
+    output, reader, body, other = (
+        onnx.ModelProto.FromString(model.SerializeToString()) for _ in range(4)
+    )
     output.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     reader.graph.node.append(helper.make_node("Neg", [name], ["elsewhere"]))
     inner = parser.parse_graph(f"body () => (float n) {{ n = Neg ({name}) }}")
-    body.graph.node.append(helper.make_node("If", ["yes"], ["elsewhere"], then_branch=inner, else_branch=inner))
+    body.graph.node.append(
+        helper.make_node("If", ["yes"], ["elsewhere"], then_branch=inner, else_branch=inner)
+    )
     other.graph.node.append(helper.make_node("GridSample", [name, "grid"], ["elsewhere"]))
     return [output, reader, body, other]
 

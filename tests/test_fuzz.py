@@ -18,7 +18,10 @@ from fuzz.inputs import FEW_TYPES, X_TYPES, Case, Tensor, cases
 from fuzz.worker import Worker
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing limits the memory that a process may claim"),
+    pytest.mark.skipif(
+        sys.platform != "linux",
+        reason="elsewhere nothing limits the memory that a process may claim",
+    ),
     pytest.mark.timeout(300 + settings().max_examples),
 ]
 
@@ -40,8 +43,16 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
         yield worker
 
 
-@with_slow("worker,types", [*QUICK, *SLOW], QUICK, ids=lambda v: v if v in TYPES else "-".join(v), indirect=["worker"])
-def test_every_case_is_answered_or_refused_in_words(worker: Worker, types: str, request: pytest.FixtureRequest) -> None:
+@with_slow(
+    "worker,types",
+    [*QUICK, *SLOW],
+    QUICK,
+    ids=lambda v: v if v in TYPES else "-".join(v),
+    indirect=["worker"],
+)
+def test_every_case_is_answered_or_refused_in_words(
+    worker: Worker, types: str, request: pytest.FixtureRequest
+) -> None:
     for key, case in FOUND.items():
         assert not worker.run(case).wrong, f"{key}\n{again(worker, case)}"
     counts: Counter[str] = Counter()
@@ -61,13 +72,17 @@ def test_every_case_is_answered_or_refused_in_words(worker: Worker, types: str, 
         if case in failures:
             raise AssertionError(failures[case])
 
-    run = request.config.getoption("hypothesis_seed") or (str(secrets.randbits(32)) if is_nightly() else "0")
+    run = request.config.getoption("hypothesis_seed") or (
+        str(secrets.randbits(32)) if is_nightly() else "0"
+    )
     n_cases = settings().max_examples
     for batch in range(n_cases // BATCH):
         seed(f"{run} {batch}")(try_one)()
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
     print(f"{worker.name}: {kinds} (--hypothesis-seed={run})")
-    assert min(counts["answer"], counts["refusal"]) > n_cases / 6, "one half of the cases is not tried"
+    assert min(counts["answer"], counts["refusal"]) > n_cases / 6, (
+        "one half of the cases is not tried"
+    )
 
 
 def again(worker: Worker, case: Case) -> str:
@@ -81,18 +96,26 @@ TEXT = Tensor("str", (1, 2, 6, 3, 3), "tame", "broadcast")
 ENDLESS = Tensor("float64", (1, 3, 5, 1 << 20, 3), "tame", "broadcast")
 INTEGERS = Tensor("int64", (1, 1, 1, 4, 3), "wild", "strided")
 WILD = Tensor("float32", (1, 5, 5, 3, 3), "wild", "strided")
-PLAIN = Case("session", "GridSample", X, GRID, (), "bicubic", "zeros", 0, 16, "names", "", "warp", seed=7)
+PLAIN = Case(
+    "session", "GridSample", X, GRID, (), "bicubic", "zeros", 0, 16, "names", "", "warp", seed=7
+)
 #: What long runs have found: every run tries it first.
 FOUND = {
-    "a plugin's integers in an opset without the operator": replace(PLAIN, padding_mode=0, opset=13),
+    "a plugin's integers in an opset without the operator": replace(
+        PLAIN, padding_mode=0, opset=13
+    ),
     "a plugin's padding without its mode": replace(PLAIN, mode=None, padding_mode=0),
 }
 #: What they have found that takes seconds, or kernels of its own.
 FOUND_SLOWLY = {
-    "more strings than there is room for": replace(PLAIN, first=TEXT, second=ENDLESS, mode="nearest"),
+    "more strings than there is room for": replace(
+        PLAIN, first=TEXT, second=ENDLESS, mode="nearest"
+    ),
     "huge integers that weigh nothing": replace(PLAIN, first=INTEGERS, second=WILD),
 }
-FOUND_PARAMS = [pytest.param(case, id=key, marks=pytest.mark.slow) for key, case in FOUND_SLOWLY.items()]
+FOUND_PARAMS = [
+    pytest.param(case, id=key, marks=pytest.mark.slow) for key, case in FOUND_SLOWLY.items()
+]
 if "FUZZ_CASE" in os.environ:
     FOUND_PARAMS.append(pytest.param(Case.from_json(os.environ["FUZZ_CASE"]), id="FUZZ_CASE"))
 

@@ -17,7 +17,10 @@ from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
-_ONE, _AT = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
+_ONE, _AT = (
+    numpy_helper.from_array(np.ones(1, np.float32), "sparse"),
+    numpy_helper.from_array(np.array([1])),
+)
 SPARSE = helper.make_sparse_tensor(_ONE, _AT, [3])
 
 AFFINE = "g (float[1,2,3] theta, int64[2,4] sizes, bool c)"
@@ -40,7 +43,9 @@ def lowered(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
     return open_native(ogs.patch_model(model, target="primitives"))
 
 
-def assert_answers(model: onnx.ModelProto, expected: np.ndarray | None = None, **feeds: np.ndarray) -> None:
+def assert_answers(
+    model: onnx.ModelProto, expected: np.ndarray | None = None, **feeds: np.ndarray
+) -> None:
     """A session and a lowered model answer what is ``expected``, which is what onnxruntime does if nothing is said."""
     if expected is None:
         (expected,) = open_native(model).run(None, feeds)
@@ -50,7 +55,10 @@ def assert_answers(model: onnx.ModelProto, expected: np.ndarray | None = None, *
 
 @pytest.mark.parametrize("name", FED)
 def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
-    model, feeds = parsed(FED[name]), {"theta": THETA, "sizes": np.array([[1, 1, 3, 5]] * 2), "c": np.array(True)}
+    model, feeds = (
+        parsed(FED[name]),
+        {"theta": THETA, "sizes": np.array([[1, 1, 3, 5]] * 2), "c": np.array(True)},
+    )
     assert open_session(model).run(None, feeds)[0].shape == (2, 1, 3, 5, 2)
     assert_answers(model, **feeds)
 
@@ -121,7 +129,9 @@ def test_a_constant_in_the_domain_ai_onnx_is_one() -> None:
 
 
 @pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False)])
-def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int, constant: bool) -> None:
+def test_an_initializer_that_is_an_input_is_constant_before_ir_4(
+    ir_version: int, constant: bool
+) -> None:
     model = affine()
     model.ir_version = ir_version
     model.graph.initializer.append(SIZE)
@@ -146,7 +156,10 @@ def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
         assert_answers(model, ogs.grid_sample(X.reshape(shape), GRID), **feeds)
 
 
-PASSED = {"s: tensor = int64[4] {1, 1, 3, 5}": "value: tensor = @s", "s = [1, 1, 3, 5]": "value_ints: ints = @s"}
+PASSED = {
+    "s: tensor = int64[4] {1, 1, 3, 5}": "value: tensor = @s",
+    "s = [1, 1, 3, 5]": "value_ints: ints = @s",
+}
 
 
 @pytest.mark.parametrize(("attribute", "constant"), PASSED.items())
@@ -162,7 +175,9 @@ def test_a_constant_that_a_function_passes_on(attribute: str, constant: str) -> 
 
 
 def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
-    tensor = TensorProto(name="size", data_type=TensorProto.INT64, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name="size", data_type=TensorProto.INT64, dims=[4], data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value="size.bin")
     model = affine(helper.make_node("Constant", [], ["size"], value=tensor))
     (tmp_path / "size.bin").write_bytes(np.array([1, 1, 3, 5]).tobytes())
@@ -171,7 +186,9 @@ def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
         (record,) = ogs.inspect_model(each)
         assert (record.constants, record.types["size"]) == ({}, ("int64",))
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))  # with its external data
-    np.testing.assert_allclose(lowered(tmp_path / "model.onnx").run(None, {"theta": THETA})[0], expected, atol=1e-6)
+    np.testing.assert_allclose(
+        lowered(tmp_path / "model.onnx").run(None, {"theta": THETA})[0], expected, atol=1e-6
+    )
 
 
 STALE = {
@@ -189,7 +206,12 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
         container.value_info.append(helper.make_tensor_value_info(stale, TensorProto.FLOAT, [7, 7]))
 
     def made(**target: str) -> set[str]:
-        return {name for scope in scopes(ogs.patch_model(model, **target)) for node in scope for name in node.output}
+        return {
+            name
+            for scope in scopes(ogs.patch_model(model, **target))
+            for node in scope
+            for name in node.output
+        }
 
     assert made().isdisjoint({"Y_status", "Y_unguarded"})
     taken, *_ = sorted(made(target="primitives") - {"Y"})
@@ -207,15 +229,28 @@ _WARP = f'<domain: "local", opset_import: ["com.microsoft": 1]> warp (X, G) => (
 NO_ONNX = {
     "main graph": ('"com.microsoft": 1', f"Y = {_SAMPLE} (X, G)", ""),
     "function": ('"local": 1', "Y = local.warp (X, G)", _WARP),
-    "function in a model that does": ('"": 17, "local": 1', "Z = local.warp (X, G) Y = Identity (Z)", _WARP),
+    "function in a model that does": (
+        '"": 17, "local": 1',
+        "Z = local.warp (X, G) Y = Identity (Z)",
+        _WARP,
+    ),
 }
 
-TARGETS = {"ort_gridsample": open_patched_file, "mmcv": open_session, "ai.onnx": open_native, "primitives": open_native}
+TARGETS = {
+    "ort_gridsample": open_patched_file,
+    "mmcv": open_session,
+    "ai.onnx": open_native,
+    "primitives": open_native,
+}
 
 
 @pytest.mark.parametrize(("imports", "nodes", "function"), NO_ONNX.values(), ids=NO_ONNX)
-def test_a_model_that_does_not_import_the_onnx_domain(imports: str, nodes: str, function: str) -> None:
-    model = parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> {SIGNATURE} {{ {nodes} }} {function}")
+def test_a_model_that_does_not_import_the_onnx_domain(
+    imports: str, nodes: str, function: str
+) -> None:
+    model = parser.parse_model(
+        f"<ir_version: 9, opset_import: [{imports}]> {SIGNATURE} {{ {nodes} }} {function}"
+    )
     (record,) = ogs.inspect_model(model)
     assert (record.error, record.native) == (None, True), record.reason
     expected = ogs.grid_sample(X, GRID, padding_mode="border")
@@ -223,7 +258,9 @@ def test_a_model_that_does_not_import_the_onnx_domain(imports: str, nodes: str, 
         patched = ogs.patch_model(model, target=target, opset=opset)
         onnx.checker.check_model(patched)
         with about((target, opset)):
-            np.testing.assert_allclose(open_model(patched).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
+            np.testing.assert_allclose(
+                open_model(patched).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4
+            )
 
 
 def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> None:
@@ -231,16 +268,22 @@ def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> N
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
             A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}""")
     [expected] = open_native(model).run(None, FEEDS)
-    np.testing.assert_allclose(open_session(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        open_session(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4
+    )
 
 
 def test_a_size_of_unknown_rank() -> None:
     model = parsed("""g (float[1,2,3] theta, int64[] numbers, int64[] shape) => (float[a,b,c,d] Y) {
         size = Reshape (numbers, shape) Y = AffineGrid (theta, size) }""")
     (record,) = ogs.inspect_model(model)
-    assert (record.ranks["size"], record.spatial_axes, record.native) == ((), (2,), True), record.reason
+    assert (record.ranks["size"], record.spatial_axes, record.native) == ((), (2,), True), (
+        record.reason
+    )
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
-    assert_answers(model, expected, theta=THETA, numbers=np.array([1, 1, 3, 5]), shape=np.array([4]))
+    assert_answers(
+        model, expected, theta=THETA, numbers=np.array([1, 1, 3, 5]), shape=np.array([4])
+    )
 
 
 def test_all_names_are_taken_or_none() -> None:
@@ -259,7 +302,14 @@ def test_all_names_are_taken_or_none() -> None:
 
 
 def test_the_opset_of_a_model() -> None:
-    for imports, opset in (('"local": 3, "": 20', 20), ('"local": 3, "ai.onnx": 17', 17), ('"local": 3', 0), ("", 0)):
-        model = parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> g (float X) => (float Y) {{ }}")
+    for imports, opset in (
+        ('"local": 3, "": 20', 20),
+        ('"local": 3, "ai.onnx": 17', 17),
+        ('"local": 3', 0),
+        ("", 0),
+    ):
+        model = parser.parse_model(
+            f"<ir_version: 9, opset_import: [{imports}]> g (float X) => (float Y) {{ }}"
+        )
         assert opset_of(model) == opset
         assert scopes(model)[0].opsets.get("", 0) == (opset or (UNSTATED_OPSET if imports else 0))

@@ -69,7 +69,9 @@ def value(name: str, elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
 
 
 def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "g", [value("X"), value("G"), value("c", TensorProto.BOOL)], [value("Y")])
+    graph = helper.make_graph(
+        nodes, "g", [value("X"), value("G"), value("c", TensorProto.BOOL)], [value("Y")]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
@@ -104,7 +106,10 @@ def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
 
 def calls_for(count: int) -> int:
     """How many Python calls it takes to patch a model of ``count`` nodes in a row."""
-    chain = [sample(f"Y{i}" if i else "X", f"Y{i + 1}" if i + 1 < count else "Y", f"n{i}") for i in range(count)]
+    chain = [
+        sample(f"Y{i}" if i else "X", f"Y{i + 1}" if i + 1 < count else "Y", f"n{i}")
+        for i in range(count)
+    ]
     many, profile = model(*chain), cProfile.Profile()
     profile.runcall(patch_in_place, many, PythonOp())
     assert len([n for n in many.graph.node if n.domain == "ort_gridsample"]) == count
@@ -120,7 +125,9 @@ def test_deeply_nested_ifs_are_answered() -> None:
     for i in range(levels):
         other = f"else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}"
         inner = f"T{i + 1} = If (c) <then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {inner} }}, {other}>"
-    session = ogs.InferenceSession(parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}"))
+    session = ogs.InferenceSession(
+        parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}")
+    )
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
 
 
@@ -128,7 +135,9 @@ def deep_file(folder: Path, levels: int) -> Path:
     """A model of nested Ifs put together byte by byte, as protobuf itself does not make one so deep."""
 
     def field(number: int, payload: bytes) -> bytes:
-        return bytes([number << 3 | 2]) + onnx.AttributeProto(s=payload).SerializeToString()[1:]  # without its tag
+        return (
+            bytes([number << 3 | 2]) + onnx.AttributeProto(s=payload).SerializeToString()[1:]
+        )  # without its tag
 
     node = sample("X", "T", "deep").SerializeToString()
     for _ in range(levels):
@@ -154,7 +163,9 @@ def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: i
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin", "no\0name"])
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin", "no\0name"]
+)
 def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret.bin").write_bytes(b"\1" * 4096)
     folder, target = tmp_path / "models", tmp_path / "patched"
@@ -162,7 +173,9 @@ def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: 
     target.mkdir()
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
     broken = model(sample("X", "Y", "a", "W"))
-    weight = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=[2, 4, 5, 2], data_location=TensorProto.EXTERNAL)
+    weight = TensorProto(
+        name="W", data_type=TensorProto.FLOAT, dims=[2, 4, 5, 2], data_location=TensorProto.EXTERNAL
+    )
     weight.external_data.add(key="location", value=location)
     broken.graph.initializer.append(weight)
     path = folder / "model.onnx"
@@ -171,12 +184,18 @@ def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: 
     said = f"{path}: external data is at {location!r}, expected a file in the model's folder"
     for ops in ("auto", "python"):  # of which the latter patch nothing here
         with running_on(ops):
-            assert str(refusal(ogs.patch_model, path)) == str(refusal(ogs.InferenceSession, path)) == said
+            assert (
+                str(refusal(ogs.patch_model, path))
+                == str(refusal(ogs.InferenceSession, path))
+                == said
+            )
     assert main(["patch", str(path), str(target / "out.onnx")]) != 0
     assert not list(target.iterdir())
 
 
-def test_a_file_is_as_public_as_others_and_the_mask_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_as_public_as_others_and_the_mask_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mask is not touched even for a moment: other threads write files as well."""
     before = os.umask(0o027)
     try:

@@ -31,7 +31,9 @@ def test_nothing_heavy_is_imported_and_the_environment_is_left_alone(tmp_path: P
     """onnxruntime-extensions imports PyTorch where it is installed, and sets a variable that makes protobuf slow."""
     for name in HEAVY:
         (tmp_path / f"{name}.py").write_text("print(__name__, 'is imported')")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PROTOCOL_BUFFERS")}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("PROTOCOL_BUFFERS")
+    }
     script = f"""
 import os, sys
 sys.path.insert(0, {str(tmp_path)!r})
@@ -46,7 +48,10 @@ print([n for n in sys.modules if n.split(".")[0] in {HEAVY}], before == dict(os.
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 @pytest.mark.parametrize("first", [True, False], ids=["torch first", "torch after"])
 def test_pytorch_may_be_imported_before_or_after(first: bool) -> None:
-    imports = ["import torch", "import sys, ort_gridsample\nassert 'torch' not in sys.modules or torch"]
+    imports = [
+        "import torch",
+        "import sys, ort_gridsample\nassert 'torch' not in sys.modules or torch",
+    ]
     assert python("\n".join([*(imports if first else imports[::-1]), OURS])) == [ANSWER]
 
 
@@ -84,7 +89,9 @@ import onnxruntime_extensions
 
 
 def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> None:
-    assert sorted(name for name in dir(ogs) if not name.startswith("__")) == sorted(set(ogs.__all__) - {"__version__"})
+    assert sorted(name for name in dir(ogs) if not name.startswith("__")) == sorted(
+        set(ogs.__all__) - {"__version__"}
+    )
     assert all(hasattr(ogs, name) for name in ogs.__all__)
     assert ogs.__version__ == importlib.metadata.version("ort-gridsample")
 
@@ -93,7 +100,8 @@ def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> N
 def test_an_older_onnxruntime_extensions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(versions.OLDEST, "onnxruntime-extensions", "99.1")
     with pytest.raises(
-        ImportError, match=r"Python ops need .* needs onnxruntime-extensions 99\.1 or newer, and .* is installed"
+        ImportError,
+        match=r"Python ops need .* needs onnxruntime-extensions 99\.1 or newer, and .* is installed",
     ):
         extensions.load()
 
@@ -105,7 +113,9 @@ STRINGS = """
 texts = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
 fed_texts = {"X": np.full((1, 2, 4, 4), "a", object), "grid": feeds["grid"]}
 """
-needs_compiled_ops = pytest.mark.skipif(bool(unavailable_reason()), reason=f"no compiled ops: {unavailable_reason()}")
+needs_compiled_ops = pytest.mark.skipif(
+    bool(unavailable_reason()), reason=f"no compiled ops: {unavailable_reason()}"
+)
 
 
 @needs_compiled_ops
@@ -123,12 +133,19 @@ print(onnxruntime.InferenceSession(compiled, ogs.register()).run(None, feeds)[0]
 
 #: The type of X, the mode and the number of spatial axes; each needs kernels of its own.
 SAMPLED = [("float32", "linear", 2), ("float16", "linear", 2), ("uint8", "nearest", 1)]
-SLOWLY_SAMPLED = [("bfloat16", "linear", 2), ("float64", "cubic", 3), ("int64", "linear", 2), ("bool", "nearest", 2)]
+SLOWLY_SAMPLED = [
+    ("bfloat16", "linear", 2),
+    ("float64", "cubic", 3),
+    ("int64", "linear", 2),
+    ("bool", "nearest", 2),
+]
 
 
 @needs_compiled_ops
 @pytest.mark.parametrize("target", ["ort_gridsample", "compiled"])
-@pytest.mark.parametrize("sampled", [SAMPLED, pytest.param(SLOWLY_SAMPLED, marks=pytest.mark.slow)], ids=["few", "all"])
+@pytest.mark.parametrize(
+    "sampled", [SAMPLED, pytest.param(SLOWLY_SAMPLED, marks=pytest.mark.slow)], ids=["few", "all"]
+)
 def test_without_onnxruntime_extensions_patched_files_run_on_compiled_ops(
     target: str, sampled: list[tuple[str, str, int]]
 ) -> None:
@@ -244,7 +261,9 @@ for name in "model", "lowered", "patched":
     assert registered.startswith(
         "onnxruntime_extensions | ort_gridsample has no ops to register: compiled ops cannot be"
     )
-    assert opened.startswith("onnxruntime_extensions | Python ops need onnxruntime-extensions (it is not installed)")
+    assert opened.startswith(
+        "onnxruntime_extensions | Python ops need onnxruntime-extensions (it is not installed)"
+    )
     assert all("'primitives'" in said for said in (registered, opened))
     assert commands == ["0 "] * 5
     assert refused.startswith("2 ort-gridsample: ")

@@ -24,7 +24,14 @@ from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
 from ort_gridsample.inference.types import Inference, Value, value_of
 from ort_gridsample.patching import TargetName
 from ort_gridsample.session import native
-from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, open_compiled, open_native, open_patched_file, open_session
+from paths import (
+    HAS_PYTHON_OPS,
+    NO_PYTHON_OPS,
+    open_compiled,
+    open_native,
+    open_patched_file,
+    open_session,
+)
 from test_patch import FEEDS, GRID, X
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -77,7 +84,9 @@ def test_half_behind_what_onnx_does_not_know_is_known_and_runs(name: str) -> Non
     model, feeds = halves(BEHIND[name]), FEEDS | {"X": X.astype(np.float16)}
     [expected] = open_native(model).run(None, feeds)
     for open_model in (open_session, open_patched_file):
-        np.testing.assert_allclose(open_model(model).run(None, feeds)[0], expected, rtol=1e-2, atol=0.1)
+        np.testing.assert_allclose(
+            open_model(model).run(None, feeds)[0], expected, rtol=1e-2, atol=0.1
+        )
 
 
 #: The types of X and the grid behind nodes that onnx, or nobody, knows, in a main graph.
@@ -110,19 +119,29 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("text", "types"), KNOWN.values(), ids=KNOWN)
-def test_what_is_known_behind_nodes_of_others(text: str, types: tuple[str | None, str | None]) -> None:
+def test_what_is_known_behind_nodes_of_others(
+    text: str, types: tuple[str | None, str | None]
+) -> None:
     model = halves(text)
     (record,) = ogs.inspect_model(model)
-    assert record.types == {name: (each,) if each else () for name, each in zip(("X", "grid"), types, strict=True)}
-    assert [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast") == 2 * (types[0] == "float16")
+    assert record.types == {
+        name: (each,) if each else () for name, each in zip(("X", "grid"), types, strict=True)
+    }
+    assert [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast") == 2 * (
+        types[0] == "float16"
+    )
 
 
 def test_ranks_and_lengths_behind_what_onnx_does_not_know_and_a_computed_shape() -> None:
     model = halves(BEHIND["nodes of ONNX between"], "float")
     (record,) = ogs.inspect_model(model)
     assert record.ranks == {"X": (4,), "grid": (4,)}
-    native, lowered = (open_native(each) for each in (model, ogs.patch_model(model, target="primitives")))
-    np.testing.assert_allclose(lowered.run(None, FEEDS)[0], native.run(None, FEEDS)[0], rtol=1e-4, atol=1e-3)
+    native, lowered = (
+        open_native(each) for each in (model, ogs.patch_model(model, target="primitives"))
+    )
+    np.testing.assert_allclose(
+        lowered.run(None, FEEDS)[0], native.run(None, FEEDS)[0], rtol=1e-4, atol=1e-3
+    )
     model = parsed("""g (float[4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) {
             ones = Constant <value_ints = [1, 1]> () lengths = Shape (A) same = Mul (lengths, ones)
             shape = Concat <axis = 0> (ones, same) X = Reshape (A, shape) Y = GridSample (X, G) }""")
@@ -153,7 +172,9 @@ def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> 
     assert found == {
         "A": helper.make_tensor_type_proto(TensorProto.BFLOAT16, [2, None]),
         "B": helper.make_tensor_type_proto(TensorProto.STRING, [3]),
-        "D": helper.make_tensor_type_proto(TensorProto.BFLOAT16, None),  # onnxruntime says no more of a number
+        "D": helper.make_tensor_type_proto(
+            TensorProto.BFLOAT16, None
+        ),  # onnxruntime says no more of a number
     }
     model.graph.node[0].domain = "unknown"
     assert native.types_of(model) == native.types_of(onnx.ModelProto()) == {}
@@ -161,10 +182,17 @@ def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> 
 
 
 def in_function(
-    body: str = "C = GridSample (A, B)", inputs: str = "", call: str = "local.warp", opset: int = 20, X: str = "float"
+    body: str = "C = GridSample (A, B)",
+    inputs: str = "",
+    call: str = "local.warp",
+    opset: int = 20,
+    X: str = "float",
 ) -> onnx.ModelProto:
     """A function ``warp`` of A and B, which is called with X and G, and the inputs of the model."""
-    inputs, attributes = inputs or f"{X}[N,C,H,W] X, float[N,h,w,2] G", "<to>" if "<to" in call else ""
+    inputs, attributes = (
+        inputs or f"{X}[N,C,H,W] X, float[N,h,w,2] G",
+        "<to>" if "<to" in call else "",
+    )
     return parsed(f"""g ({inputs}) => ({X}[N,C,h,w] Y) {{ Y = {call} (X, G) }}
         <domain: "local", opset_import: ["": {opset}, "mmcv": 1]> warp {attributes} (A, B) => (C) {{ {body} }}""")
 
@@ -181,7 +209,12 @@ LINEAR, BORDER = (), ("linear", "border", True)
 #: What samples in a function, X's type, the attributes, and how near the answer comes.
 FUNCTIONS = {
     "of float64": (in_function(X="double"), "float64", LINEAR, 1e-6),
-    "of an opset before CastLike": (in_function(f"C = {MMCV} (A, B)", opset=14), "float32", BORDER, 1e-5),
+    "of an opset before CastLike": (
+        in_function(f"C = {MMCV} (A, B)", opset=14),
+        "float32",
+        BORDER,
+        1e-5,
+    ),
     "given an initializer": (GIVEN_WEIGHT, "float16", LINEAR, 1e-2),
     "casting to float16": (casting(TensorProto.FLOAT16), "float16", LINEAR, 1e-3),
     "casting to float64": (casting(TensorProto.DOUBLE), "float64", LINEAR, 1e-3),
@@ -189,11 +222,17 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize(("model", "X_type", "attributes", "rtol"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_a_function_has_its_calls_types(model: onnx.ModelProto, X_type: str, attributes: tuple, rtol: float) -> None:
+@pytest.mark.parametrize(
+    ("model", "X_type", "attributes", "rtol"), FUNCTIONS.values(), ids=FUNCTIONS
+)
+def test_a_function_has_its_calls_types(
+    model: onnx.ModelProto, X_type: str, attributes: tuple, rtol: float
+) -> None:
     (record,) = ogs.inspect_model(model)
     assert record.types == {"X": (X_type,), "grid": ("float32",)}
-    assert record.inputs["X"][0].shape == (X.shape if model is GIVEN_WEIGHT else ("N", "C", "H", "W"))
+    assert record.inputs["X"][0].shape == (
+        X.shape if model is GIVEN_WEIGHT else ("N", "C", "H", "W")
+    )
     expected = ogs.grid_sample(X.astype(X_type), GRID, *attributes)
     lowered = open_native(ogs.patch_model(model, target="primitives"))
     for session in (open_session(model), open_patched_file(model), lowered):
@@ -201,14 +240,18 @@ def test_a_function_has_its_calls_types(model: onnx.ModelProto, X_type: str, att
         if session.get_inputs()[0].type == "tensor(double)":
             fed["X"] = X.astype(np.float64)
         (answer,) = session.run(None, fed)
-        assert answer.dtype == helper.tensor_dtype_to_np_dtype(model.graph.output[0].type.tensor_type.elem_type)
+        assert answer.dtype == helper.tensor_dtype_to_np_dtype(
+            model.graph.output[0].type.tensor_type.elem_type
+        )
         np.testing.assert_allclose(answer, expected, rtol=rtol, atol=rtol)
 
 
 def test_a_function_of_another_opset_is_read_in_that() -> None:
     """Squeeze and Unsqueeze have their axes in an attribute there, and in an input in the main graph's opset."""
     body = f"U = Unsqueeze <axes = [0]> (A) S = Squeeze <axes = [0]> (U) C = {MMCV} (S, B)"
-    (record,) = ogs.inspect_model(in_function(body, inputs="float[1,1,H,W] X, float[1,h,w,2] G", opset=11))
+    (record,) = ogs.inspect_model(
+        in_function(body, inputs="float[1,1,H,W] X, float[1,h,w,2] G", opset=11)
+    )
     assert record.inputs["X"] == [Value("float32", (1, 1, "H", "W"))]
 
 
@@ -268,10 +311,16 @@ def with_weights() -> onnx.ModelProto:
     graph = model.graph
     graph.initializer.append(large("A", 1, 1, 64, 64))
     graph.node.insert(0, helper.make_node("Constant", [], ["B"], value=large("", 1, 1, 64, 64)))
-    graph.node[1].attribute.extend(helper.make_node("", [], [], table=large("", 64, 64), rows=[0.5] * 4000).attribute)
-    graph.node[2].attribute.extend(helper.make_node("", [], [], value=large("", 1, 1, 64, 64)).attribute)
+    graph.node[1].attribute.extend(
+        helper.make_node("", [], [], table=large("", 64, 64), rows=[0.5] * 4000).attribute
+    )
+    graph.node[2].attribute.extend(
+        helper.make_node("", [], [], value=large("", 1, 1, 64, 64)).attribute
+    )
     indices = numpy_helper.from_array(np.arange(4096))
-    graph.sparse_initializer.append(helper.make_sparse_tensor(large("S", 4096), indices, [1, 1, 64, 64]))
+    graph.sparse_initializer.append(
+        helper.make_sparse_tensor(large("S", 4096), indices, [1, 1, 64, 64])
+    )
     graph.node[4].attribute[0].g.initializer.append(large("W", 1, 1, 64, 64))
     floats = helper.make_node("Constant", [], ["unused"], value_floats=[0.5] * 4000)
     model.functions[0].node.extend([floats, helper.make_node("Identity", ["unused"], ["unread"])])
@@ -282,7 +331,9 @@ def with_weights() -> onnx.ModelProto:
 def given(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
     """Copies of what is given to onnx's shape inference."""
     models, infer = [], shape_inference.infer_shapes
-    keeping = Mock(side_effect=lambda model, **how: models.append(deepcopy(model)) or infer(model, **how))
+    keeping = Mock(
+        side_effect=lambda model, **how: models.append(deepcopy(model)) or infer(model, **how)
+    )
     monkeypatch.setattr(shape_inference, "infer_shapes", keeping)
     return models
 
@@ -295,14 +346,19 @@ def test_no_weight_is_given_to_the_inference(given: list[onnx.ModelProto]) -> No
     asked = [call.args[0] for call in told.types_of.call_args_list]
     assert max(m.ByteSize() for m in given) < SMALL_BYTES
     assert max(m.ByteSize() for m in asked) < SMALL_BYTES
-    nodes = (helper.make_node("GridSample", [name, "G"], [f"sampled {name}"], mode="nearest") for name in "ABSE")
+    nodes = (
+        helper.make_node("GridSample", [name, "G"], [f"sampled {name}"], mode="nearest")
+        for name in "ABSE"
+    )
     model.graph.node.extend(nodes)
     _, *records = ogs.inspect_model(model)
     assert [record.inputs["X"] for record in records] == [[Value("float16", (1, 1, 64, 64))]] * 4
 
 
 @pytest.mark.parametrize("count", [1023, 1025, 4096])
-def test_a_large_constant_of_a_function_is_a_weight(count: int, given: list[onnx.ModelProto]) -> None:
+def test_a_large_constant_of_a_function_is_a_weight(
+    count: int, given: list[onnx.ModelProto]
+) -> None:
     """Floats of 4 bytes: the second is above 4 KiB with its header, the first is not."""
     model = in_function("K = Constant <value = float[1] {0}> () C = GridSample (K, B)")
     ones = np.ones((1, 1, 1, count), np.float32)
@@ -311,23 +367,31 @@ def test_a_large_constant_of_a_function_is_a_weight(count: int, given: list[onnx
     assert record.inputs["X"] == [Value("float32", ones.shape)]
     assert max(m.ByteSize() for m in given) < SMALL_BYTES + 2000
     expected = ogs.grid_sample(ones, GRID[:1])
-    np.testing.assert_allclose(open_session(model).run(None, {"X": X[:1], "G": GRID[:1]})[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        open_session(model).run(None, {"X": X[:1], "G": GRID[:1]})[0], expected, rtol=1e-6
+    )
 
 
 def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto:
     """A model that calls so many functions, one after another or each in the one before."""
     last, grid = ("GridSample", "N,h,w,2") if sampled else ("Max", "N,C,H,W")
-    calls = "".join(f"Y{i} = local.f{i} ({f'Y{i - 1}' if i else 'X'}, G) " for i in range(1 if chain else count))
+    calls = "".join(
+        f"Y{i} = local.f{i} ({f'Y{i - 1}' if i else 'X'}, G) " for i in range(1 if chain else count)
+    )
     text = f"g (float[N,C,H,W] X, float[{grid}] G) => (float[a,b,c,d] Y{calls.count('=') - 1}) {{ {calls} }}"
     for i in range(count):
         called = f"local.f{i + 1}" if chain and i < count - 1 else last
         body = f"B = Relu (A) D = Neg (B) C = {called} (D, G)"
-        text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, G) => (C) {{ {body} }}'
+        text += (
+            f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, G) => (C) {{ {body} }}'
+        )
     return parsed(text)
 
 
 @pytest.mark.parametrize("chain", [False, True])
-def test_inference_is_linear_in_functions_with_a_node_concerned(chain: bool, given: list[onnx.ModelProto]) -> None:
+def test_inference_is_linear_in_functions_with_a_node_concerned(
+    chain: bool, given: list[onnx.ModelProto]
+) -> None:
     """There is none where no node is concerned."""
     # From 1.32 on, onnxruntime refuses calls that lie deeper than 100.
     model = many_functions(100 if chain else 200, chain=chain, sampled=False)
@@ -362,7 +426,9 @@ def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
 
     model = many_functions(50, chain=False, sampled=False)
     model.graph.node.insert(0, helper.make_node("Relu", ["X"], ["R"]))
-    model.graph.node.insert(1, helper.make_node("GridSample", ["R", "G"], ["sampled"], mode="nearest"))
+    model.graph.node.insert(
+        1, helper.make_node("GridSample", ["R", "G"], ["sampled"], mode="nearest")
+    )
     model.graph.node.append(helper.make_node("Neg", ["sampled"], ["negated"]))
     assert kinds() == ["Relu", "GridSample"]
     # An X that a function makes: that one is followed, and no other.
@@ -377,14 +443,22 @@ def test_a_value_may_be_called_as_the_slice_calls_one_of_a_branch() -> None:
                     else_branch = e () => (E) { B = Relu (X) E = GridSample (B, G) }> }""")
     for name in ("1 A", "2 B", "1  A"):
         model.graph.input[0].name = name
-        assert [record.inputs["X"] for record in records_of(model)] == [[Value("float32", (1, 2, 5, 6))]] * 2
+        assert [record.inputs["X"] for record in records_of(model)] == [
+            [Value("float32", (1, 2, 5, 6))]
+        ] * 2
 
 
-def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_double_are_not_followed_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each of forty calls the next one twice: all of it would be a million million nodes."""
     text = "g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y, Z) { Y = local.f0 (X, G) Z = GridSample (X, G) }"
     for i in range(40):
-        inner = f"D = local.f{i + 1} (A, B) C = local.f{i + 1} (D, B)" if i < 39 else "C = GridSample (A, B)"
+        inner = (
+            f"D = local.f{i + 1} (A, B) C = local.f{i + 1} (D, B)"
+            if i < 39
+            else "C = GridSample (A, B)"
+        )
         text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
     model = parsed(text)
     assert backward_slice.MAX_NODES <= 1 << 16
@@ -413,13 +487,27 @@ def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -
     found = scopes(model)
     assert Inference(model, found).alternatives(found[1], "A") == []
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
-    bodies = [parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}") for i in range(3)]
-    held = helper.make_node("Several", [], ["Z"], domain="unknown", bodies=bodies[:2], last=bodies[2])
+    bodies = [
+        parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}")
+        for i in range(3)
+    ]
+    held = helper.make_node(
+        "Several", [], ["Z"], domain="unknown", bodies=bodies[:2], last=bodies[2]
+    )
     model.graph.node.append(held)
     found = scopes(model)
-    assert [scope.path for scope in found[1:4]] == ["Several #1 bodies", "Several #1 bodies", "Several #1 last"]
-    (node,) = (node for node in BackwardSlice(model, found).model.graph.node if node.op_type == "Several")
-    assert [(a.name, len(a.graphs), len(a.g.node)) for a in node.attribute] == [("bodies", 2, 0), ("last", 0, 1)]
+    assert [scope.path for scope in found[1:4]] == [
+        "Several #1 bodies",
+        "Several #1 bodies",
+        "Several #1 last",
+    ]
+    (node,) = (
+        node for node in BackwardSlice(model, found).model.graph.node if node.op_type == "Several"
+    )
+    assert [(a.name, len(a.graphs), len(a.g.node)) for a in node.attribute] == [
+        ("bodies", 2, 0),
+        ("last", 0, 1),
+    ]
     assert [record.ranks["X"] for record in ogs.inspect_model(model)][:4] == [(4,)] * 4
 
 
@@ -435,8 +523,12 @@ def test_functions_that_call_themselves_end() -> None:
             open_native(model)
 
 
-@pytest.mark.parametrize("ask", [inference._infer, native.types_of, lambda model: native.answers(model, [[]])])
-def test_why_something_is_not_known_is_logged(ask: Callable, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "ask", [inference._infer, native.types_of, lambda model: native.answers(model, [[]])]
+)
+def test_why_something_is_not_known_is_logged(
+    ask: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
     model = halves(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
     del model.opset_import[:]
     with caplog.at_level(logging.DEBUG, "ort_gridsample"):
@@ -446,18 +538,26 @@ def test_why_something_is_not_known_is_logged(ask: Callable, caplog: pytest.LogC
     assert "opset" in text
 
 
-ROWS = [("floats", 0.5, TensorProto.FLOAT), ("ints", 1, TensorProto.INT64), ("strings", b"a", TensorProto.STRING)]
+ROWS = [
+    ("floats", 0.5, TensorProto.FLOAT),
+    ("ints", 1, TensorProto.INT64),
+    ("strings", b"a", TensorProto.STRING),
+]
 
 
 @pytest.mark.parametrize(("kind", "value", "elem_type"), ROWS)
 def test_a_large_constant_is_known_by_its_type(kind: str, value: object, elem_type: int) -> None:
-    (attribute,) = helper.make_node("Constant", [], ["row"], **{f"value_{kind}": [value] * 2000}).attribute
+    (attribute,) = helper.make_node(
+        "Constant", [], ["row"], **{f"value_{kind}": [value] * 2000}
+    ).attribute
     assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type
 
 
 def test_an_initializer_is_what_it_is_whatever_the_model_says() -> None:
     grid = numpy_helper.from_array(np.zeros((2, 3, 4, 2), np.float32), "grid")
-    model = parsed("g (float[2,3,5,6] X) => (float[2,3,3,4] Y) <int64[2,12,2] grid> { Y = GridSample(X, grid) }")
+    model = parsed(
+        "g (float[2,3,5,6] X) => (float[2,3,3,4] Y) <int64[2,12,2] grid> { Y = GridSample(X, grid) }"
+    )
     model.graph.initializer.append(grid)
     (record,) = ogs.inspect_model(model)
     assert (record.types["grid"], record.ranks["grid"]) == (("float32",), (4,))
@@ -485,9 +585,13 @@ COMPUTED_SHAPES = {
 
 @pytest.mark.parametrize("nodes", COMPUTED_SHAPES.values(), ids=COMPUTED_SHAPES)
 def test_inspect_model_of_each_opset_gives_the_same_record(nodes: str) -> None:
-    constants = "int64[1] zero = {0}, int64[1] one = {1}, int64[3] a = {4, 5, 6}, int64[3] b = {7, 8, 2}, "
+    constants = (
+        "int64[1] zero = {0}, int64[1] one = {1}, int64[3] a = {4, 5, 6}, int64[3] b = {7, 8, 2}, "
+    )
     constants += "int64[3] two_first = {2, 7, 8}, float[1] two = {2}, float[4] scale = {1, 1, 1, 1}"
-    sample = "y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (X, G)"
+    sample = (
+        "y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (X, G)"
+    )
     text = f"g (float[n, k] x, float[n, l] c) => (float[p, q, r, s] y) <{constants}> {{ {nodes} {sample} }}"
     records = [ogs.inspect_model(parsed(text, opset))[0] for opset in (11, 12, 13, 14, 16, 20)]
     assert records[0].spatial_axes == (2,)
@@ -518,7 +622,10 @@ def test_inference_of_axes_as_attributes_finds_the_lengths(nodes: str) -> None:
 #: What makes X of x, with an input G or an AffineGrid.
 LEADING = {
     "an operator of known rank": ("float[a, b, c, d] x, float[e, f, h, 2] G", "X = Relu (x)"),
-    "a Reshape to a fed shape": ("float[a, b, c, d] x, float[e, f, h, 2] G, int64[k] to", "X = Reshape (x, to)"),
+    "a Reshape to a fed shape": (
+        "float[a, b, c, d] x, float[e, f, h, 2] G, int64[k] to",
+        "X = Reshape (x, to)",
+    ),
     "an AffineGrid": (
         "float[a, b, c, d] x, float[n, 2, 3] T",
         "X = Relu (x) size = Constant <value_ints = [1, 1, 3, 4]> () G = AffineGrid (T, size)",
@@ -538,9 +645,13 @@ DECLARED: list[tuple[str, list[int | None]]] = [
 ]
 
 
-@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "ai.onnx-2d", "primitives", "com.microsoft"])
+@pytest.mark.parametrize(
+    "target", ["ort_gridsample", "compiled", "ai.onnx-2d", "primitives", "com.microsoft"]
+)
 @pytest.mark.parametrize("leading", LEADING)
-def test_patch_with_wrong_value_info_answers_as_without_or_refuses(leading: str, target: TargetName) -> None:
+def test_patch_with_wrong_value_info_answers_as_without_or_refuses(
+    leading: str, target: TargetName
+) -> None:
     if target == "ort_gridsample" and not HAS_PYTHON_OPS:
         pytest.skip(NO_PYTHON_OPS)
     inputs, nodes = LEADING[leading]

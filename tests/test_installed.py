@@ -24,12 +24,21 @@ PROJECT = PYPROJECT["project"]
 
 
 def test_releases_are_told_apart() -> None:
-    new_enough = {"onnxruntime": ["1.17", "1.17.0", "1.100.0.dev20300101+gpu", "2.0"], "numpy": ["1.26.0rc1", "2.0.0"]}
+    new_enough = {
+        "onnxruntime": ["1.17", "1.17.0", "1.100.0.dev20300101+gpu", "2.0"],
+        "numpy": ["1.26.0rc1", "2.0.0"],
+    }
     older = {"onnxruntime": ["1.16.3", "0.99"], "numpy": ["1.25.2"]}
     assert not any(
-        versions.incompatibility_message(name, each) for name, releases in new_enough.items() for each in releases
+        versions.incompatibility_message(name, each)
+        for name, releases in new_enough.items()
+        for each in releases
     )
-    assert all(versions.incompatibility_message(name, each) for name, releases in older.items() for each in releases)
+    assert all(
+        versions.incompatibility_message(name, each)
+        for name, releases in older.items()
+        for each in releases
+    )
 
 
 def test_what_is_older_or_missing_is_told_when_the_package_is_imported(tmp_path: Path) -> None:
@@ -63,19 +72,31 @@ with patch.dict(sys.modules):
 """
     (tmp_path / "onnx.py").write_text("import nowhere_to_be_found")
     lines = python(script.replace("FOLDER", repr(str(tmp_path))))
-    for name, older, missing in zip(["numpy", "onnx", "onnxruntime"], lines[:3], lines[3:6], strict=True):
+    for name, older, missing in zip(
+        ["numpy", "onnx", "onnxruntime"], lines[:3], lines[3:6], strict=True
+    ):
         needed = f"{name} {versions.OLDEST[name]} or newer, and 0.9.1 is installed"
-        assert older == f"ort_gridsample needs {needed}: pip install '{name}>={versions.OLDEST[name]}'"
-        assert missing.startswith(f"ort_gridsample needs {name}, and none is installed: pip install {name}")
+        assert (
+            older == f"ort_gridsample needs {needed}: pip install '{name}>={versions.OLDEST[name]}'"
+        )
+        assert missing.startswith(
+            f"ort_gridsample needs {name}, and none is installed: pip install {name}"
+        )
         assert ("onnxruntime-gpu" in missing) == (name == "onnxruntime")
     half, python_itself, elsewhere = lines[6:]
-    assert half.startswith("what is installed as onnxruntime is not whole: uninstall every build of it")
+    assert half.startswith(
+        "what is installed as onnxruntime is not whole: uninstall every build of it"
+    )
     assert python_itself == "ort_gridsample needs Python 3.11 or newer, and this is 3.9"
-    assert elsewhere == "No module named 'nowhere_to_be_found'"  # a module that something else misses
+    assert (
+        elsewhere == "No module named 'nowhere_to_be_found'"
+    )  # a module that something else misses
 
 
 def test_older_onnxruntime_extensions_are_told_before_their_library_is_loaded() -> None:
-    pytest.importorskip("onnxruntime_extensions._version", reason="there is no onnxruntime-extensions")
+    pytest.importorskip(
+        "onnxruntime_extensions._version", reason="there is no onnxruntime-extensions"
+    )
     script = """
 import importlib.machinery, sys
 class Older(importlib.machinery.SourceFileLoader):
@@ -94,12 +115,18 @@ print(told(lambda: ogs.InferenceSession(grid_sample_model("float32", "float32", 
 print('onnxruntime_extensions._ocos' in sys.modules)
 """
     said, loaded = python(script)
-    assert "ort_gridsample needs onnxruntime-extensions 0.11 or newer, and 0.10.1 is installed" in said
+    assert (
+        "ort_gridsample needs onnxruntime-extensions 0.11 or newer, and 0.10.1 is installed" in said
+    )
     assert loaded == "False"
 
 
-@pytest.mark.parametrize(("release", "needed"), [("0.60.0", "0.61 or newer"), ("0.69.0", "older than 0.69")])
-def test_a_numba_that_nobody_tried_is_left_alone_until_it_is_asked_for(release: str, needed: str) -> None:
+@pytest.mark.parametrize(
+    ("release", "needed"), [("0.60.0", "0.61 or newer"), ("0.69.0", "older than 0.69")]
+)
+def test_a_numba_that_nobody_tried_is_left_alone_until_it_is_asked_for(
+    release: str, needed: str
+) -> None:
     pytest.importorskip("numba", reason="Numba is not installed")
     script = f"""
 import numba
@@ -113,13 +140,18 @@ for ask in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or sampl
 """
     answer, *asked = python(script)
     assert (answer, len(asked)) == ("(1, 1, 2, 2) numpy python", 2)
-    said = f"ort_gridsample needs numba {needed}, and {release} is installed: pip install 'numba>=0.61"
+    said = (
+        f"ort_gridsample needs numba {needed}, and {release} is installed: pip install 'numba>=0.61"
+    )
     assert all(line.startswith("ImportError: ") and said in line for line in asked)
 
 
 def test_the_bounds_are_the_same_everywhere() -> None:
     every = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
-    assert dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in every) == versions.OLDEST
+    assert (
+        dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in every)
+        == versions.OLDEST
+    )
     assert f"numba>={versions.OLDEST['numba']},<{versions.UNTESTED_NUMBA}" in every
     assert PROJECT["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON))
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + "".join(map(str, versions.PYTHON))
@@ -135,7 +167,11 @@ MODULES = {
     for path in (REPOSITORY / "ort_gridsample").rglob("*.py")
 }
 #: What Python and the entry point import, and what the package imports by a name that it computes.
-ENTRIES = {"ort_gridsample", "ort_gridsample.__main__", *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS)}
+ENTRIES = {
+    "ort_gridsample",
+    "ort_gridsample.__main__",
+    *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS),
+}
 KERNELS = {op.kernels.split(".")[0] for op in OPS}
 ENTRIES.add("ort_gridsample.library.emission")
 ENTRIES.add("ort_gridsample._pyinstaller.hook-ort_gridsample")  # which PyInstaller executes
@@ -148,8 +184,14 @@ def imported(name: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             parts = package.split(".")
-            base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
-            yield from (found for found in (base, *(f"{base}.{each.name}" for each in node.names)) if found in MODULES)
+            base = ".".join(
+                [*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])]
+            )
+            yield from (
+                found
+                for found in (base, *(f"{base}.{each.name}" for each in node.names))
+                if found in MODULES
+            )
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
             first = node.args[0]
             if isinstance(first, ast.Constant) and f"{package}{first.value}" in MODULES:
@@ -161,7 +203,9 @@ def test_every_module_is_used_by_the_package_itself_and_no_benchmark_suite_is_in
     ahead = set(ENTRIES)
     while ahead:
         found |= ahead
-        ahead = {other for name in ahead for other in (name.rpartition(".")[0], *imported(name)) if other} - found
+        ahead = {
+            other for name in ahead for other in (name.rpartition(".")[0], *imported(name)) if other
+        } - found
     assert set(MODULES) - found == set()
     assert not any("bench" in name for name in MODULES if name != "ort_gridsample.cli.bench")
 
@@ -170,14 +214,20 @@ def test_no_link_of_the_readme_is_dead_on_a_registry_s_page() -> None:
     """Around that there is no repository."""
     builder = pytest.importorskip("hatch_fancy_pypi_readme", reason="it comes with the extra 'dev'")
     command = [sys.executable, "-m", builder.__name__]
-    shown = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
     readme, shown = (
         re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         for text in ((REPOSITORY / "README.md").read_text("utf-8"), shown)
     )
     targets = re.findall(r"\]\(([^)]+)\)", shown)
     assert all(target.startswith(("#", "https://")) for target in targets), targets
-    assert [text for text, _ in re.findall(r"(?<!!)\[([^\[\]]+)\]\(([^)#:]+)\)", readme) if text not in shown] == []
+    assert [
+        text
+        for text, _ in re.findall(r"(?<!!)\[([^\[\]]+)\]\(([^)#:]+)\)", readme)
+        if text not in shown
+    ] == []
 
 
 def test_the_changelog_speaks_of_this_version() -> None:
@@ -186,14 +236,20 @@ def test_the_changelog_speaks_of_this_version() -> None:
 
 
 #: The page's commands after that which installs the other build; there, a clone is installed.
-COMMANDS = re.compile(r"^pip (install --no-deps \.)\npip (install [^#\n]*)\npip (install [^#\n]*)", re.MULTILINE)
+COMMANDS = re.compile(
+    r"^pip (install --no-deps \.)\npip (install [^#\n]*)\npip (install [^#\n]*)", re.MULTILINE
+)
 
 
 def call(*command: object) -> str:
     """What a command prints; it must end well."""
     settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | settings
-    done = subprocess.run([*map(str, command)], cwd=REPOSITORY.parent, env=environment, capture_output=True, text=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    } | settings
+    done = subprocess.run(
+        [*map(str, command)], cwd=REPOSITORY.parent, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -207,7 +263,11 @@ def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
             if entry.filename.endswith(".dist-info/METADATA"):
                 data = data.replace(b"\nName: onnxruntime\n", f"\nName: {name}\n".encode(), 1)
             if entry.filename.endswith(".dist-info/RECORD"):
-                data = re.sub(rb",sha256=[^,\n]*,\d*\n", b",,\n", data.replace(b"onnxruntime-", f"{name}-".encode()))
+                data = re.sub(
+                    rb",sha256=[^,\n]*,\d*\n",
+                    b",,\n",
+                    data.replace(b"onnxruntime-", f"{name}-".encode()),
+                )
             new.writestr(entry.filename.replace("onnxruntime-", f"{name}-", 1), data)
     return path
 
@@ -216,7 +276,10 @@ def contents(python: Path) -> dict[str, str]:
     where = "import importlib.util as u; print(u.find_spec('onnxruntime').submodule_search_locations[0])"
     folder = Path(call(python, "-c", where).strip())
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 @pytest.mark.network
@@ -238,8 +301,15 @@ print(session.run(None, feeds)[0].item(), session.replaced[0].runs_on)
     (wheel,) = tmp_path.glob("onnxruntime-*.whl")
     call(python, "-m", "pip", "install", "--quiet", renamed(wheel))
     before = contents(python)
-    (commands,) = COMMANDS.findall((REPOSITORY / "ort_gridsample" / "INSTALL.md").read_text(encoding="utf-8"))
+    (commands,) = COMMANDS.findall(
+        (REPOSITORY / "ort_gridsample" / "INSTALL.md").read_text(encoding="utf-8")
+    )
     for command in commands:
-        call(python, "-m", "pip", *(REPOSITORY if word == "." else word for word in shlex.split(command)))
+        call(
+            python,
+            "-m",
+            "pip",
+            *(REPOSITORY if word == "." else word for word in shlex.split(command)),
+        )
     assert call(python, "-c", script).split(maxsplit=1) == ["3", "compiled op\n"]
     assert contents(python) == before

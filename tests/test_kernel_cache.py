@@ -50,7 +50,10 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     kernels = sorted(Path(workers.__file__).parent.glob("*.py"))
     copies = [Path(shutil.copy(path, tmp_path)) for path in kernels]
     assert [is_at_hand(copies) for _ in range(2)] == [False, True]
-    function, seen = compilation.CompiledFunction(one_more, copies), {compilation.fingerprint(copies)}
+    function, seen = (
+        compilation.CompiledFunction(one_more, copies),
+        {compilation.fingerprint(copies)},
+    )
     for copy in copies:
         before = copy.read_bytes()
         copy.write_bytes(before + b"# changed\n")
@@ -109,9 +112,14 @@ def test_kernel_cache_without_a_folder_warns_once(
     ]
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")]
+)
 def test_kernel_cache_that_cannot_be_written_warns_once(
-    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: OSError,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(compilation, "_has_warned", False)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
@@ -143,7 +151,9 @@ def test_kernel_cache_kept_in_a_folder_does_not_warn(
     assert kernel_warnings(caplog) == []
 
 
-def test_kernel_folders_prefer_numbas_and_then_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_folders_prefer_numbas_and_then_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     numba = tmp_path / "numba" / "ort_gridsample"
@@ -162,7 +172,9 @@ def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.Monk
     assert compilation.kernel_folders() == [PACKAGE / "__pycache__"]
 
 
-def test_kernel_cache_in_a_read_only_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_cache_in_a_read_only_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An image's folder of kernels serves processes that cannot write it; new kernels go to the next folder."""
     filled, home = tmp_path / "filled", tmp_path / "home"
     monkeypatch.setattr(config, "CACHE_DIR", str(filled))
@@ -170,7 +182,9 @@ def test_kernel_cache_in_a_read_only_folder_is_read(tmp_path: Path, monkeypatch:
     assert not is_at_hand([Path(__file__)])
     is_writable = compilation.cache_folder._is_writable
     monkeypatch.setattr(
-        compilation.cache_folder, "_is_writable", lambda path: not path.is_relative_to(filled) and is_writable(path)
+        compilation.cache_folder,
+        "_is_writable",
+        lambda path: not path.is_relative_to(filled) and is_writable(path),
     )
     assert is_at_hand([Path(__file__)])
     assert not is_at_hand([Path(compilation.__file__)])
@@ -212,7 +226,9 @@ def test_remove_least_used_without_a_folder_does_nothing(tmp_path: Path) -> None
     compilation.cache_folder.remove_least_used.__wrapped__(tmp_path / "none", "*.nbc", 100)
 
 
-def test_a_kernel_that_is_loaded_counts_as_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_loaded_counts_as_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     is_at_hand([Path(__file__)])
     (file,) = tmp_path.rglob("*.nbc")
@@ -232,8 +248,14 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
         module = sys.modules[asked.pop()]
         found.add(Path(module.__file__))
         which = {True: "__name__", False: "__module__"}
-        taken = {getattr(v, which[isinstance(v, ModuleType)], None) or "" for v in vars(module).values()}
-        asked += [n for n in taken if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found]
+        taken = {
+            getattr(v, which[isinstance(v, ModuleType)], None) or "" for v in vars(module).values()
+        }
+        asked += [
+            n
+            for n in taken
+            if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found
+        ]
     assert found <= set(compilation.kernel_sources())
 
 
@@ -254,24 +276,32 @@ def test_a_number_that_kernels_see_is_part_of_their_key(
     text = next(read(path) for path in PACKAGE.rglob(file))
     assert old in text
     before = compilation.package_fingerprint.__wrapped__()
-    monkeypatch.setattr(Path, "read_bytes", lambda p: text.replace(old, new) if p.name == file else read(p))
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda p: text.replace(old, new) if p.name == file else read(p)
+    )
     assert compilation.package_fingerprint.__wrapped__() != before
 
 
 @pytest.mark.parametrize("spec", [(workers.worker,), (affine.fill_for, "float32")])
-def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(spec: compilation.KernelSpec) -> None:
+def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(
+    spec: compilation.KernelSpec,
+) -> None:
     function = compilation.compiled_function.__wrapped__(spec)
     assert function._cache._fingerprint == compilation.package_fingerprint()
 
 
-def test_kernel_sources_of_a_program_without_sources_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_sources_of_a_program_without_sources_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spec.pyc").touch()
     monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path))):
         compilation.kernel_sources.__wrapped__()
 
 
-def test_compiled_function_without_sources_is_not_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_function_without_sources_is_not_kept_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As in a frozen program without sources: every process compiles it again."""
     monkeypatch.setattr(compilation, "package_fingerprint", Mock(side_effect=FileNotFoundError))
     assert compilation.compiled_function.__wrapped__((workers.worker,))._cache is None
@@ -305,7 +335,9 @@ def zipped_package(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "second"), [(copied_package, copied_package), (zipped_package, zipped_package)], ids=["folder", "zip"]
+    ("first", "second"),
+    [(copied_package, copied_package), (zipped_package, zipped_package)],
+    ids=["folder", "zip"],
 )
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
 def test_kernels_of_a_copy_in_another_folder_are_found(
@@ -314,7 +346,11 @@ def test_kernels_of_a_copy_in_another_folder_are_found(
     printed = []
     for name, place in (("first", first), ("second", second)):
         (tmp_path / name).mkdir()
-        environment = {**os.environ, "NUMBA_CACHE_DIR": "", "PACKAGE_IN": str(place(tmp_path / name))}
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": "",
+            "PACKAGE_IN": str(place(tmp_path / name)),
+        }
         printed.append(python(COPY, {**environment, variable: str(tmp_path / "cache")}))
     assert printed == [["False", "True True"], ["True", "True True"]]
     assert len([*(tmp_path / "cache").rglob("*.nbc")]) == 1
@@ -323,15 +359,28 @@ def test_kernels_of_a_copy_in_another_folder_are_found(
 def test_no_two_functions_have_one_name() -> None:
     """Of two functions of one name and types, which two processes put on disk, the linker takes the first for both."""
     modules = [module for name, module in sys.modules.items() if name.startswith("ort_gridsample.")]
-    functions = {each for module in modules for each in vars(module).values() if isinstance(each, FunctionType)}
-    ours = [(each.__module__, each.__qualname__) for each in functions if each.__module__.startswith("ort_gridsample.")]
+    functions = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, FunctionType)
+    }
+    ours = [
+        (each.__module__, each.__qualname__)
+        for each in functions
+        if each.__module__.startswith("ort_gridsample.")
+    ]
     assert len(ours) > 100
     assert len(set(ours)) == len(ours)
 
 
 @pytest.mark.slow
-def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(tmp_path: Path) -> None:
-    package = shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(
+    tmp_path: Path,
+) -> None:
+    package = shutil.copytree(
+        PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__")
+    )
     # A file where the folder would be: nobody, not even root, can write to it.
     (package / "__pycache__").write_text("")
     script = """
@@ -344,12 +393,19 @@ function.address()
 print(function._cache.cache_path)
 """
     home = str(tmp_path / "home")
-    said = {"PACKAGE_IN": str(tmp_path), "XDG_CACHE_HOME": home, "HOME": home, "NUMBA_CACHE_DIR": ""}
+    said = {
+        "PACKAGE_IN": str(tmp_path),
+        "XDG_CACHE_HOME": home,
+        "HOME": home,
+        "NUMBA_CACHE_DIR": "",
+    }
     (first, _), (second, path) = (python(script, {**os.environ, **said}) for _ in range(2))
     assert (first, second, home in path) == ("False", "True", True)
 
 
-def test_a_compilation_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_compilation_is_explained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     missing, made = [(workers.worker,)], []
     monkeypatch.setattr(jit_core, "uncompiled", lambda parts: missing)
     monkeypatch.setattr(jit_core, "_variant", lambda *words: made.append(words))
@@ -398,10 +454,14 @@ def test_so_much_memory_must_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert probe.call_args_list == [call(needed)] * 2
 
 
-def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_two_processes_save_at_once_is_not_mixed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = [compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2)]
     saved = []
-    monkeypatch.setattr(compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data)))
+    monkeypatch.setattr(
+        compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data))
+    )
     for each, key in zip(files, ("first", "second"), strict=True):
         each.save(key, key)
     monkeypatch.undo()
@@ -427,20 +487,35 @@ def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
 def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """As another process begins with what takes least."""
     monkeypatch.setattr(
-        compilation, "compiled_function", lambda part: compilation.CompiledFunction(one_more, [PACKAGE / "none"])
+        compilation,
+        "compiled_function",
+        lambda part: compilation.CompiledFunction(one_more, [PACKAGE / "none"]),
     )
     monkeypatch.setattr(compilation.CompiledFunction, "is_ready", False)
     parts = workers.kernel_functions("float32", "float16", "linear").values()
     names = " ".join(make.__name__ for make, *_ in compilation.uncompiled([*parts, None]))
-    assert names == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for worker"
+    assert (
+        names
+        == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for worker"
+    )
 
 
 OTHERS = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")
-PYTHONS = ("python3.13t", "C:\\venv\\Scripts\\pythonw.exe", "/Library/Python", "C:\\python_d.exe", sys.executable)
+PYTHONS = (
+    "python3.13t",
+    "C:\\venv\\Scripts\\pythonw.exe",
+    "/Library/Python",
+    "C:\\python_d.exe",
+    sys.executable,
+)
 
 
-@pytest.mark.parametrize(("executable", "helps"), [*product(OTHERS, [False]), *product(PYTHONS, [True])])
-def test_only_a_python_helps(executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("executable", "helps"), [*product(OTHERS, [False]), *product(PYTHONS, [True])]
+)
+def test_only_a_python_helps(
+    executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Inside a host program it is that which Python calls its executable."""
     commands: list[list[str]] = []
     monkeypatch.setattr(sys, "executable", executable)

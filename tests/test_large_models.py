@@ -40,7 +40,10 @@ def large_model(body: str = BODY, extra_outputs: str = "", unread: bool = False)
     """A model with :data:`COUNT` weights, each read by a Gather, and the nodes of ``body``."""
     gathers = " ".join(f"r{i} = Gather (w{i}, index)" for i in range(COUNT))
     rows = ", ".join(f"r{i}" for i in range(COUNT))
-    model = parsed(f"g ({TEXT}) => (float[] Y, float[] R{extra_outputs}) {{ {gathers} R = Sum ({rows}) {body} }}", 20)
+    model = parsed(
+        f"g ({TEXT}) => (float[] Y, float[] R{extra_outputs}) {{ {gathers} R = Sum ({rows}) {body} }}",
+        20,
+    )
     names = [f"w{i}" for i in range(COUNT)] + (["unread"] if unread else [])
     arrays = [RNG.standard_normal(SHAPE, np.float32) for _ in names]
     model.graph.initializer.extend(map(numpy_helper.from_array, arrays, names))
@@ -67,7 +70,9 @@ BODIES = {"GridSample": BODY, "no sampling node": "Y = Add (X, X)"}
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("nodes", [None, "all", "unsupported"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_session_of_a_large_model_has_the_outputs_of_onnxruntime(body: str, nodes: ogs.patching.Selection) -> None:
+def test_session_of_a_large_model_has_the_outputs_of_onnxruntime(
+    body: str, nodes: ogs.patching.Selection
+) -> None:
     model = large_model(body)
     before = model.SerializeToString()
     expected = run(onnxruntime.InferenceSession(before))
@@ -128,19 +133,36 @@ def model_with_weights_as_inputs() -> onnx.ModelProto:
 
 
 REFUSED = {
-    "values in a Constant": (model_with_constant, {}, "its values are not in the main graph's initializers"),
+    "values in a Constant": (
+        model_with_constant,
+        {},
+        "its values are not in the main graph's initializers",
+    ),
     "weights that are inputs": (model_with_weights_as_inputs, {}, "or are inputs or outputs too"),
-    "another provider": (large_model, {"providers": ["OtherProvider"]}, "OtherProvider gets whole models only"),
-    "a model to save": (large_model, {"sess_options": saving_options}, "the optimized model cannot be saved"),
+    "another provider": (
+        large_model,
+        {"providers": ["OtherProvider"]},
+        "OtherProvider gets whole models only",
+    ),
+    "a model to save": (
+        large_model,
+        {"sess_options": saving_options},
+        "the optimized model cannot be saved",
+    ),
 }
 
 
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("make", "arguments", "reason"), REFUSED.values(), ids=REFUSED)
 def test_session_of_a_large_model_that_cannot_work_says_why(
-    make: Callable[[], onnx.ModelProto], arguments: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], onnx.ModelProto],
+    arguments: dict[str, Any],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sessions, "providers_before_cpu", lambda names, _: [(n, {}) for n in names or []])
+    monkeypatch.setattr(
+        sessions, "providers_before_cpu", lambda names, _: [(n, {}) for n in names or []]
+    )
     given = {name: value() if callable(value) else value for name, value in arguments.items()}
     with pytest.raises(GridSampleError, match=re.escape(reason)) as caught:
         ogs.InferenceSession(make(), **given)
@@ -165,7 +187,9 @@ def test_model_that_protobuf_cannot_serialize_is_a_sentence() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif((memory.available() or 0) < 16 << 30, reason="there are less than 16 GiB of free memory")
+@pytest.mark.skipif(
+    (memory.available() or 0) < 16 << 30, reason="there are less than 16 GiB of free memory"
+)
 def test_session_of_a_model_of_2_5_gib_takes_the_model_once_more() -> None:
     (line,) = program("large_model.py", seconds=880)
     runs_on, difference, gib = line.rsplit(" ", 2)

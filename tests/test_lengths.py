@@ -82,10 +82,15 @@ def lengths_of(nodes: str) -> Sequence[Length] | None:
 def test_what_only_a_run_knows_is_not_known() -> None:
     given = "at = Constant <value_int = 1> () s = Shape(X) v = Shape(U)"
     rows = ("none", "one", "two", "three")
-    given += "".join(f" {name} = Constant <value_ints = [{number}]> ()" for number, name in enumerate(rows))
+    given += "".join(
+        f" {name} = Constant <value_ints = [{number}]> ()" for number, name in enumerate(rows)
+    )
     for nodes, known in UNKNOWN.items():
         lengths = lengths_of(f"{given} {nodes}")
-        shown = [str(each.known or "".join(f"{name}{axis}" for name, axis in each.unknown)) for each in lengths or ()]
+        shown = [
+            str(each.known or "".join(f"{name}{axis}" for name, axis in each.unknown))
+            for each in lengths or ()
+        ]
         assert (None if lengths is None else " ".join(shown)) == known, nodes
 
 
@@ -97,4 +102,6 @@ def test_lengths_are_those_of_a_run(nodes: str) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for X in (np.zeros((3, 4, 10), np.float32), np.zeros((6, 4, 5), np.float32)):
         (Y,) = session.run(None, {"X": X, "b": np.zeros((4, 1), np.float32)})
-        assert Y.shape == tuple(each.number * math.prod(X.shape[axis] for _, axis in each.unknown) for each in lengths)
+        assert Y.shape == tuple(
+            each.number * math.prod(X.shape[axis] for _, axis in each.unknown) for each in lengths
+        )

@@ -26,7 +26,10 @@ def limit(more):
 NO_ROOM = "Failed to allocate memory"
 #: Feeds of 64 MiB into the core, and out of it; and the free bytes at which one step after the other fails.
 LARGE = {
-    "answer": ("np.ones((1, 64, 8, 8), np.float32), np.zeros((1, 512, 512, 2), np.float32)", (30, 75, 110, 130)),
+    "answer": (
+        "np.ones((1, 64, 8, 8), np.float32), np.zeros((1, 512, 512, 2), np.float32)",
+        (30, 75, 110, 130),
+    ),
     "grid": ("X, np.zeros((1, 4096, 2048, 2), np.float32)", (75, 110, 140, 160, 190)),
 }
 
@@ -68,7 +71,10 @@ for large, megabytes in ((once, 30), (twice, 100)):
 """
     assert run(script, "open_session") == ["MemoryError (1, 2, 64, 64)"] * 2
     # What a copy takes is what is asked for.
-    copied = [memory.copied_bytes(each) for each in (np.zeros((2, 3), np.int16), np.array(["a", "b"], object))]
+    copied = [
+        memory.copied_bytes(each)
+        for each in (np.zeros((2, 3), np.int16), np.array(["a", "b"], object))
+    ]
     assert copied == [12, 128]
     memory.probe(1 << 21)
     with pytest.raises(MemoryError):
@@ -76,7 +82,13 @@ for large, megabytes in ((once, 30), (twice, 100)):
 
 
 HUGE_SIZES = [
-    *([1, 1, 1 << 40, 1], [1, 1, 1 << 31, 1 << 31], [1, 1, 1 << 62, 1 << 62], [1, 1, (1 << 63) - 1, 2], [1, 1, -1, 4]),
+    *(
+        [1, 1, 1 << 40, 1],
+        [1, 1, 1 << 31, 1 << 31],
+        [1, 1, 1 << 62, 1 << 62],
+        [1, 1, (1 << 63) - 1, 2],
+        [1, 1, -1, 4],
+    ),
     *([], [1], [1] * 100, [1 << 40, 1, 2, 2], [1, 1 << 62, 1 << 20, 1 << 20]),
 ]
 
@@ -104,9 +116,13 @@ for size in {[*HUGE_SIZES, [1, 1, 2, 3]]}:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1 << 40), (1, 1 << 40, 3), (1, 1, 1 << 33)])
 def test_claims_of_a_function_are_checked(shape: tuple[int, ...]) -> None:
-    said = str(refusal(ogs.grid_sample, np.broadcast_to(np.float64(1), shape), np.zeros((1, 4096, 1))))
+    said = str(
+        refusal(ogs.grid_sample, np.broadcast_to(np.float64(1), shape), np.zeros((1, 4096, 1)))
+    )
     assert re.search(r"(X|Y) is of shape \(.*\) and \d+ bytes, expected at most", said)
-    assert "Y is of" in str(refusal(ogs.grid_sample, np.ones((1, 1, 4)), np.broadcast_to(0.0, (1, 1 << 41, 1))))
+    assert "Y is of" in str(
+        refusal(ogs.grid_sample, np.ones((1, 1, 4)), np.broadcast_to(0.0, (1, 1 << 41, 1)))
+    )
 
 
 def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +132,11 @@ def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPat
     assert ogs.affine_grid(np.eye(2, 3)[None], (1, 1, 2, 2)).shape == (1, 2, 2, 2)
     said = str(refusal(ogs.grid_sample, np.ones((1, 1, 2)), np.broadcast_to(0.0, (1, 1 << 28, 1))))
     assert "at most 1073741824 bytes, the memory that is left" in said
-    assert ogs.grid_sample(np.ones((1, 1, 2), "f"), np.zeros((1, 1 << 10, 1), "f")).shape == (1, 1, 1 << 10)
+    assert ogs.grid_sample(np.ones((1, 1, 2), "f"), np.zeros((1, 1 << 10, 1), "f")).shape == (
+        1,
+        1,
+        1 << 10,
+    )
 
 
 def test_an_empty_answer_is_refused_where_its_other_axes_are_too_long_for_numpy() -> None:
@@ -124,9 +144,15 @@ def test_an_empty_answer_is_refused_where_its_other_axes_are_too_long_for_numpy(
     X, endless = np.zeros((1, 0, 4), complex), np.broadcast_to(np.float16(0), (1, 1 << 60, 1))
     of_affine = refusal(ogs.affine_grid, np.zeros((0, 2, 3)), (0, 1, 1 << 40, 1 << 40))
     for name, error in (("Y", refusal(ogs.grid_sample, X, endless)), ("grid", of_affine)):
-        assert re.search(f"{name} is of shape .* bytes, expected fewer bytes than an address", str(error))
+        assert re.search(
+            f"{name} is of shape .* bytes, expected fewer bytes than an address", str(error)
+        )
     # What only claims more than there is, is as good as any other empty answer.
-    assert ogs.affine_grid(np.zeros((0, 3, 4)), (0, 1, *(1 << 17,) * 3)).shape == (0, *(1 << 17,) * 3, 3)
+    assert ogs.affine_grid(np.zeros((0, 3, 4)), (0, 1, *(1 << 17,) * 3)).shape == (
+        0,
+        *(1 << 17,) * 3,
+        3,
+    )
 
 
 #: The limit, what is used, what of that is kept of files (None: not said), and what is left.
@@ -135,15 +161,27 @@ GROUPS = {
     "more is used than allowed": ("1000\n", "4000\n", None, 0),
     "no limit": ("max\n", "400\n", None, None),
     "no such file": (None, "400\n", None, None),
-    "files that nobody has asked for of late": ("1000\n", "990\n", "anon 90\ninactive_file 700\nfile 900\n", 710),
-    "those of the groups within": ("1000\n", "990\n", "inactive_file 7\ntotal_inactive_file 700\n", 710),
+    "files that nobody has asked for of late": (
+        "1000\n",
+        "990\n",
+        "anon 90\ninactive_file 700\nfile 900\n",
+        710,
+    ),
+    "those of the groups within": (
+        "1000\n",
+        "990\n",
+        "inactive_file 7\ntotal_inactive_file 700\n",
+        710,
+    ),
     "more of them than is used": ("1000\n", "400\n", "inactive_file 700\n", 1000),
     "no number of them": ("1000\n", "400\n", "inactive_file\n", 600),
 }
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_control_group_s_room_counts(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_group_s_room_counts(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     *texts, room = GROUPS[group]
     files = tmp_path / "limit", tmp_path / "usage"
     for file, text in zip((*files, tmp_path / "memory.stat"), texts, strict=True):
@@ -152,7 +190,11 @@ def test_a_control_group_s_room_counts(group: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(memory, "_GROUPS", ())
     of_the_system = memory.available()
     monkeypatch.setattr(memory, "_GROUPS", (files,))
-    assert memory.available() == room if room is not None else (memory.available() is None) == (of_the_system is None)
+    assert (
+        memory.available() == room
+        if room is not None
+        else (memory.available() is None) == (of_the_system is None)
+    )
     roomier = tmp_path / "roomier", tmp_path / "empty"
     for file, text in zip(roomier, ("5000000", "0"), strict=True):
         file.write_text(text)
@@ -160,7 +202,9 @@ def test_a_control_group_s_room_counts(group: str, tmp_path: Path, monkeypatch: 
     assert memory.available() == (5000000 if room is None else room)
 
 
-def test_meminfo_counts_what_can_be_freed_and_swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meminfo_counts_what_can_be_freed_and_swapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "_GROUPS", ())
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     assert memory.available() is None  # there is no such file
@@ -172,7 +216,9 @@ def test_meminfo_counts_what_can_be_freed_and_swapped(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_no_memory_to_compile_or_load_a_kernel_is_an_exception(is_on_disk: bool, tmp_path: Path) -> None:
+def test_no_memory_to_compile_or_load_a_kernel_is_an_exception(
+    is_on_disk: bool, tmp_path: Path
+) -> None:
     """Where LLVM has none, it ends the process."""
     pytest.importorskip("numba")
     script = f"""{LIMIT}
@@ -200,7 +246,11 @@ print(sample("int16", "cubic"))
     assert python(script, environment) == ["MemoryError", "(1, 20, 4, 4)"]
 
 
-@with_slow("open_model,count", [("open_session", 1500), *((way, 10_000) for way in WAYS)], [("open_session", 1500)])
+@with_slow(
+    "open_model,count",
+    [("open_session", 1500), *((way, 10_000) for way in WAYS)],
+    [("open_session", 1500)],
+)
 def test_ten_thousand_runs_keep_nothing(open_model: str, count: int) -> None:
     script = f"""
 import gc

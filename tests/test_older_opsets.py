@@ -23,10 +23,14 @@ SHAPE = np.array(X.shape)
 FIXED, SYMBOLIC = "float[2,4,6,8]", "float[n,c,h,w]"
 
 
-def model_of(nodes: str, opset: int, x: str = FIXED, y: str = "float[a,b,c,d]", inputs: str = "") -> onnx.ModelProto:
+def model_of(
+    nodes: str, opset: int, x: str = FIXED, y: str = "float[a,b,c,d]", inputs: str = ""
+) -> onnx.ModelProto:
     """A model that computes ``y`` from ``x``."""
     signature = f"({x} x{', ' if inputs else ''}{inputs}) => ({y} y)"
-    return parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {nodes} }}')
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {nodes} }}'
+    )
 
 
 def of_unknown_rank(node: str, opset: int) -> onnx.ModelProto:
@@ -42,7 +46,9 @@ def converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return other
 
 
-def assert_same_answers(model: onnx.ModelProto, other: onnx.ModelProto, **feeds: np.ndarray) -> None:
+def assert_same_answers(
+    model: onnx.ModelProto, other: onnx.ModelProto, **feeds: np.ndarray
+) -> None:
     expected = open_native(model).run(None, feeds)
     for answer, value in zip(open_native(other).run(None, feeds), expected, strict=True):
         assert answer.dtype == value.dtype
@@ -58,9 +64,13 @@ IN_BRANCH = """y = If (c) <then_branch = t () => (float[a,b,c,d] s) {{ {node} }}
 SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
 
 
-@pytest.mark.parametrize(("op_type", "axis"), [*itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1))])
+@pytest.mark.parametrize(
+    ("op_type", "axis"), [*itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1))]
+)
 @pytest.mark.parametrize("opset", [11, 12])
-def test_softmax_of_any_axis_below_opset_13_answers_the_same(op_type: str, axis: int | None, opset: int) -> None:
+def test_softmax_of_any_axis_below_opset_13_answers_the_same(
+    op_type: str, axis: int | None, opset: int
+) -> None:
     attribute = "" if axis is None else f"<axis = {axis}>"
     model = model_of(f"y = {op_type} {attribute} (x)", 20)
     assert_same_answers(model, converted(model, opset), x=X)
@@ -88,9 +98,13 @@ def test_softmax_in_a_branch_answers_the_same(op_type: str, old: int, new: int) 
     assert_same_answers(model, converted(model, new), x=X, c=np.array(True))
 
 
-@pytest.mark.parametrize(("op_type", "axis"), [*itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1))])
+@pytest.mark.parametrize(
+    ("op_type", "axis"), [*itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1))]
+)
 @pytest.mark.parametrize("old", [11, 12])
-def test_softmax_raised_beyond_opset_12_answers_the_same(op_type: str, axis: int | None, old: int) -> None:
+def test_softmax_raised_beyond_opset_12_answers_the_same(
+    op_type: str, axis: int | None, old: int
+) -> None:
     attribute = "" if axis is None else f"<axis = {axis}>"
     model = model_of(f"y = {op_type} {attribute} (x)", old)
     assert_same_answers(model, converted(model, 20), x=X)
@@ -144,7 +158,9 @@ def with_tensors(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         nodes += [inner for attribute in node.attribute for inner in attribute.g.node]
     read = {name for node in nodes for name in node.input}
-    model.graph.initializer.extend(numpy_helper.from_array(TENSORS[name], name) for name in TENSORS if name in read)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(TENSORS[name], name) for name in TENSORS if name in read
+    )
     return model
 
 
@@ -160,7 +176,9 @@ def test_value_newer_than_the_opset_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", NEWER)
 def test_value_newer_than_the_opset_in_a_branch_is_refused(name: str) -> None:
     nodes, first, argument = NEWER[name]
-    model = with_tensors(model_of(IN_BRANCH.format(node=re.sub(r"\by\b", "s", nodes)), 20, inputs="bool c"))
+    model = with_tensors(
+        model_of(IN_BRANCH.format(node=re.sub(r"\by\b", "s", nodes)), 20, inputs="bool c")
+    )
     assert refused(model, first - 1).argument == argument
 
 
@@ -190,7 +208,9 @@ def test_error_lists_all_nodes_that_cannot_be_converted() -> None:
         assert name in error.expected
 
 
-def assert_converts(nodes: str, old: int, new: int, x: str = FIXED, y: str = "float[a,b,c,d]") -> onnx.ModelProto:
+def assert_converts(
+    nodes: str, old: int, new: int, x: str = FIXED, y: str = "float[a,b,c,d]"
+) -> onnx.ModelProto:
     model = with_tensors(model_of(nodes, old, x, y))
     older = converted(model, new)
     assert_same_answers(model, older, x=X)
@@ -232,31 +252,41 @@ def test_rms_normalization_is_written_as_others(axis: int, new: int) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.full(1, 2, np.float32), "one"))
     axes = tuple(range(axis % X.ndim, X.ndim))
     expected = 2 * X / np.sqrt((X.astype(np.float64) ** 2).mean(axes, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(open_native(converted(model, new)).run(None, {"x": X})[0], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        open_native(converted(model, new)).run(None, {"x": X})[0], expected, atol=1e-5
+    )
 
 
 def test_body_of_other_types_than_the_opset_has_is_refused() -> None:
     """The body of CenterCropPad takes the largest of integers, which Max does not before opset 12."""
-    nodes = "lengths = Constant <value_ints = [3, 9]> () y = CenterCropPad <axes = [1, 2]> (x, lengths)"
+    nodes = (
+        "lengths = Constant <value_ints = [3, 9]> () y = CenterCropPad <axes = [1, 2]> (x, lengths)"
+    )
     assert_converts(nodes, 22, 12)
     error = refused(model_of(nodes, 22), 11)
     assert (error.where, error.found) == ("CenterCropPad node '(y)'", "int64")
 
 
 def test_layer_normalization_of_a_large_mean_keeps_its_digits() -> None:
-    model = with_tensors(model_of("m = Add (x, mean) y = LayerNormalization <axis = 2> (m, square)", 20))
+    model = with_tensors(
+        model_of("m = Add (x, mean) y = LayerNormalization <axis = 2> (m, square)", 20)
+    )
     model.graph.initializer.append(numpy_helper.from_array(np.array(1000, np.float32), "mean"))
     older = converted(model, 13)
     shifted = X.astype(np.float64) + 1000
     mean = shifted.mean((2, 3), keepdims=True)
-    expected = (shifted - mean) / np.sqrt(shifted.var((2, 3), keepdims=True) + 1e-5) * TENSORS["square"]
+    expected = (
+        (shifted - mean) / np.sqrt(shifted.var((2, 3), keepdims=True) + 1e-5) * TENSORS["square"]
+    )
     np.testing.assert_allclose(open_native(older).run(None, {"x": X})[0], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("x", [FIXED, SYMBOLIC])
 @pytest.mark.parametrize("new", [11, 13, 17])
 @pytest.mark.parametrize(("axis", "count"), [(1, 2), (-2, 3), (3, 3), (0, 2)])
-def test_split_to_a_number_of_parts_answers_the_same(x: str, new: int, axis: int, count: int) -> None:
+def test_split_to_a_number_of_parts_answers_the_same(
+    x: str, new: int, axis: int, count: int
+) -> None:
     """Also where the last part is shorter."""
     parts = ", ".join(f"p{i}" for i in range(count))
     turned = ", ".join(f"p{count - 1 - i}" for i in range(count))
@@ -303,7 +333,9 @@ def test_reshape_with_allowzero_answers_the_same(x: str, new: int) -> None:
 
 
 @pytest.mark.parametrize(("shape", "length"), [((0, 3), 0), ((3, 0), 0), ((2, 5), 10)])
-def test_reshape_with_allowzero_and_no_elements_answers_the_same_or_fails(shape: tuple[int, int], length: int) -> None:
+def test_reshape_with_allowzero_and_no_elements_answers_the_same_or_fails(
+    shape: tuple[int, int], length: int
+) -> None:
     model = parser.parse_model("""<ir_version: 8, opset_import: ["": 20]>
         g (float[n, k] x, int64[r] s) => (float[] y) { i = Identity (s) y = Reshape <allowzero = 1> (x, i) }""")
     older = ogs.patch_model(model, target="ai.onnx", opset=13)
@@ -336,7 +368,9 @@ def test_loop_and_if_are_converted_with_their_bodies(new: int) -> None:
                 then_branch = t () => (float[p,q,r,s] a) { a = LayerNormalization (v, row) },
                 else_branch = e () => (float[p,q,r,s] n) { h = HardSwish (v) n = Softmax <axis = 1> (h) }> }>"""
     model = model_of(nodes, 20)
-    model.graph.initializer.append(numpy_helper.from_array(np.linspace(1, 2, 8, dtype=np.float32), "row"))
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.linspace(1, 2, 8, dtype=np.float32), "row")
+    )
     assert_same_answers(model, converted(model, new), x=X)
 
 
@@ -384,16 +418,24 @@ def test_exported_model_answers_the_same_in_the_oldest_opset(name: str) -> None:
     reached, operator = REACHED[name]
     with np.load(EXPORTED / f"{name}.npz") as data:
         feeds = {key.removeprefix("in."): data[key] for key in data.files if key.startswith("in.")}
-        expected = {key.removeprefix("out."): data[key] for key in data.files if key.startswith("out.")}
+        expected = {
+            key.removeprefix("out."): data[key] for key in data.files if key.startswith("out.")
+        }
     older = ogs.patch_model(EXPORTED / f"{name}.onnx", target="primitives", opset=reached)
     onnx.checker.check_model(older, full_check=True)
     answers = dict(zip(expected, open_native(older).run([*expected], feeds), strict=True))
     for output, value in expected.items():
         scale = float(np.abs(value[np.isfinite(value)]).max())
-        np.testing.assert_allclose(answers[output], value, rtol=0, atol=1e-4 * scale, err_msg=output)
+        np.testing.assert_allclose(
+            answers[output], value, rtol=0, atol=1e-4 * scale, err_msg=output
+        )
     if operator:
         error = refusal(ogs.patch_model, EXPORTED / f"{name}.onnx", target="primitives", opset=11)
-        stuck = [node.name for node in onnx.load(EXPORTED / f"{name}.onnx").graph.node if node.op_type == operator]
+        stuck = [
+            node.name
+            for node in onnx.load(EXPORTED / f"{name}.onnx").graph.node
+            if node.op_type == operator
+        ]
         assert all(f"{operator} node '{node}'" in str(error) for node in stuck)
 
 
@@ -436,7 +478,10 @@ def is_left_out(name: str, model: onnx.ModelProto) -> bool:
 
 
 #: The slow test takes every fourth node test. The sweep takes the others.
-FOURTHS = [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(i, marks=pytest.mark.sweep) for i in (1, 2, 3))]
+FOURTHS = [
+    pytest.param(0, marks=pytest.mark.slow),
+    *(pytest.param(i, marks=pytest.mark.sweep) for i in (1, 2, 3)),
+]
 
 
 @pytest.mark.timeout(3600)
@@ -451,7 +496,10 @@ def test_onnx_node_tests_down_and_up_again_answer_the_same_or_are_refused(fourth
         opset = opset_of(case.model)
         if is_left_out(case.name, case.model):
             continue
-        inputs = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in case.data_sets[0][0]]
+        inputs = [
+            numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x
+            for x in case.data_sets[0][0]
+        ]
         try:
             expected = answers_of(case.model, inputs)
         except Exception:  # which differ from test to test

@@ -49,12 +49,20 @@ def test_defaults_are_said_or_stay_unsaid_rightly(old: int) -> None:
     for new in (16, 18, 20, 21, 22):
         there = ogs.patch_model(model, target="ai.onnx", opset=new)
         (record,) = ogs.inspect_model(there)
-        assert (record.opset, record.mode, record.padding_mode, record.align_corners) == (new, "linear", "zeros", 0)
+        assert (record.opset, record.mode, record.padding_mode, record.align_corners) == (
+            new,
+            "linear",
+            "zeros",
+            0,
+        )
         onnx.checker.check_model(there, full_check=True)
 
 
 #: Graphs of every kind, and the exported models that onnx's converter takes down, of which the large ones are slow.
-MOVED = [*map(pytest.param, GRAPHS), *by_size(path for path in EXPORTED if path.stem not in REFUSED)]
+MOVED = [
+    *map(pytest.param, GRAPHS),
+    *by_size(path for path in EXPORTED if path.stem not in REFUSED),
+]
 
 
 def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarray]]:
@@ -78,7 +86,9 @@ def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
     if low := [r for r in newer if r.operator == "AffineGrid" or r.spatial_axes == (3,)]:
         target = "primitives"
         said = message_of(model, target="ai.onnx", opset=older)
-        assert said.endswith(f"{low[0].label.split('/')[-1]}': opset is {older}, expected at least 20")
+        assert said.endswith(
+            f"{low[0].label.split('/')[-1]}': opset is {older}, expected at least 20"
+        )
     there = ogs.patch_model(model, target=target, opset=older)
     onnx.checker.check_model(there)
     for each, opset in ((there, older), (ogs.patch_model(there, target=target, opset=22), 22)):
@@ -99,11 +109,17 @@ def test_down_to_13_answers_the_same(name: str) -> None:
 @faults.needs_named_nodes
 def test_a_node_that_the_older_opset_does_not_have_is_named() -> None:
     """Or one with a type that it does not have."""
-    model = written("A = Cast <to = 6> (X) [relu] B = Relu (A) C = Cast <to = 1> (B) Y = GridSample (C, G)")
+    model = written(
+        "A = Cast <to = 6> (X) [relu] B = Relu (A) C = Cast <to = 1> (B) Y = GridSample (C, G)"
+    )
     assert opset_of(ogs.patch_model(model, target="primitives", opset=14)) == 14
     said = message_of(model, target="primitives", opset=13)
-    assert said == "Relu node 'relu': the type of A is int32, expected a type that opset 13 has for X"
-    model = written("[first] A = Trilu (X) [second] B = Relu (A) [third] C = Trilu (B) [warp] Y = GridSample (C, G)")
+    assert (
+        said == "Relu node 'relu': the type of A is int32, expected a type that opset 13 has for X"
+    )
+    model = written(
+        "[first] A = Trilu (X) [second] B = Relu (A) [third] C = Trilu (B) [warp] Y = GridSample (C, G)"
+    )
     said = message_of(model, target="primitives", opset=13)
     expected = "opset is 13, expected at least 14, which has this Trilu"
     others = "1 more cannot be converted: Trilu node 'third' (opset is 13, expected at least 14, which has this Trilu)"
@@ -128,8 +144,12 @@ def test_every_target_in_every_opset(name: str) -> None:
             assert_answers_agree(back, model)
 
 
-@pytest.mark.parametrize("target", ["ort_gridsample", *([] if registry.unavailable_reason() else ["compiled"])])
-def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gridsample", "compiled"]) -> None:
+@pytest.mark.parametrize(
+    "target", ["ort_gridsample", *([] if registry.unavailable_reason() else ["compiled"])]
+)
+def test_this_packages_ops_run_what_the_opset_cannot_say(
+    target: Literal["ort_gridsample", "compiled"],
+) -> None:
     """AffineGrid, and three axes, at opset 18: the functions of the session's file know no opset."""
     model = parser.parse_model("""<ir_version: 10, opset_import: ["": 22]>
         g (float[N,C,D,H,W] X, float[N,3,4] theta, int64[5] size) => (float[N,C,d,h,w] Y) {
@@ -140,12 +160,16 @@ def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gr
     volume = rng.standard_normal((1, 2, 4, 5, 6)).astype(np.float32)
     theta = rng.uniform(-1, 1, (1, 3, 4)).astype(np.float32)
     feeds = {"X": volume, "theta": theta, "size": np.array([1, 2, 3, 4, 5])}
-    expected = ogs.grid_sample(volume, ogs.affine_grid(theta, (1, 2, 3, 4, 5)), "nearest", "border").clip(0)
+    expected = ogs.grid_sample(
+        volume, ogs.affine_grid(theta, (1, 2, 3, 4, 5)), "nearest", "border"
+    ).clip(0)
     older = ogs.patch_model(model, target=target, opset=18)
     np.testing.assert_array_equal(open_patched_file(older, target).run(None, feeds)[0], expected)
     lowered = ogs.patch_model(model, target="primitives", opset=18)
     np.testing.assert_allclose(open_native(lowered).run(None, feeds)[0], expected, atol=1e-6)
-    some = ogs.patch_model(model, target=target, opset=18, nodes="unsupported")  # what nobody can write is not left
+    some = ogs.patch_model(
+        model, target=target, opset=18, nodes="unsupported"
+    )  # what nobody can write is not left
     assert [record.patched for record in ogs.inspect_model(some)] == [True, True]
 
 
@@ -157,7 +181,10 @@ def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
         return record.name == "sample1"
 
     older = ogs.patch_model(model, target="mmcv", opset=17, nodes=second)
-    assert [(n.domain, n.op_type) for n in older.graph.node] == [("", "GridSample"), ("mmcv", "grid_sampler")]
+    assert [(n.domain, n.op_type) for n in older.graph.node] == [
+        ("", "GridSample"),
+        ("mmcv", "grid_sampler"),
+    ]
     assert older.graph.node[0].attribute[0].s == b"bicubic"
     assert {(e.domain, e.version) for e in older.opset_import} == {("", 17), ("mmcv", 1)}
     assert set(seen) == {("", 22, "GridSample"), ("", 17, "GridSample")}
@@ -172,32 +199,46 @@ def test_an_opset_that_cannot_be_is_refused() -> None:
         model = grid_sample_model(X_type, "float32", rank, ATTRIBUTES[:1], old)
         said = f"GridSample node 'sample0': opset is {new}, expected at least {least}"
         assert message_of(model, target="ai.onnx", opset=new) == said
-    sampler = "Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (X, G)"
+    sampler = (
+        "Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (X, G)"
+    )
     for nodes in ("", "B = Squeeze (X)"):
         said = message_of(written(f"{sampler} {nodes}", 10), target="primitives", opset=10)
         assert said == "grid_sampler node '(Y)': opset is 10, expected at least 11"
     for opset in (0, 10**6, "16", 16.5):
         expected = f"a number from 1 to {onnx.defs.onnx_opset_version()}"
-        assert message_of(model, opset=opset) == f"patch_model: opset is {opset!r}, expected {expected}"
+        assert (
+            message_of(model, opset=opset)
+            == f"patch_model: opset is {opset!r}, expected {expected}"
+        )
 
 
 @faults.needs_adapters
 def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> None:
-    pooled = written("A = GridSample (X, G) Y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (A)", 20)
+    pooled = written(
+        "A = GridSample (X, G) Y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (A)", 20
+    )
     said = message_of(pooled, target="ai.onnx", opset=18)
     assert said == "AveragePool node '(Y)': dilations is [2, 2], expected a value that opset 18 has"
     axes = "axes = Constant <value = int64[1] {1}> ()"
-    reduced = written(f"A = GridSample (X, G) {axes} Y = ReduceMax <noop_with_empty_axes = 0> (A, axes)", 20)
+    reduced = written(
+        f"A = GridSample (X, G) {axes} Y = ReduceMax <noop_with_empty_axes = 0> (A, axes)", 20
+    )
     older = ogs.patch_model(reduced, target="ai.onnx", opset=16)
     onnx.checker.check_model(older, full_check=True)
     # The axes are an attribute now.
-    assert [(node.op_type, len(node.attribute)) for node in older.graph.node] == [("GridSample", 3), ("ReduceMax", 1)]
+    assert [(node.op_type, len(node.attribute)) for node in older.graph.node] == [
+        ("GridSample", 3),
+        ("ReduceMax", 1),
+    ]
     assert_answers_agree(older, reduced)
 
 
 def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
     warp = 'warp <m: string = "linear"> (A, B) => (C) { C = GridSample <mode: string = @m> (A, B) }'
-    model = written('A = local.warp <m = "cubic"> (X, G) B = local.warp (X, G) Y = Add (A, B)', function=warp)
+    model = written(
+        'A = local.warp <m = "cubic"> (X, G) B = local.warp (X, G) Y = Add (A, B)', function=warp
+    )
     older = ogs.patch_model(model, target="ai.onnx", opset=16)
     onnx.checker.check_model(older, full_check=True)
     assert {record.mode for record in ogs.inspect_model(older)} == {"cubic", "linear"}
@@ -223,9 +264,16 @@ def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         original = getattr(module, name)
         monkeypatch.setattr(
-            module, name, lambda m, *to, of=original, **named: (sizes.append(m.ByteSize()), of(m, *to, **named))[1]
+            module,
+            name,
+            lambda m, *to, of=original, **named: (sizes.append(m.ByteSize()), of(m, *to, **named))[
+                1
+            ],
         )
-    assert ogs.patch_model(model, target="ai.onnx", opset=18).graph.initializer == model.graph.initializer
+    assert (
+        ogs.patch_model(model, target="ai.onnx", opset=18).graph.initializer
+        == model.graph.initializer
+    )
     assert message_of(model, target="mmcv", opset=13).startswith("Trilu node 'lower': opset is 13")
     assert len(sizes) > 4
     assert max(sizes) < 2000

@@ -29,40 +29,52 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 def arrays(dtype: str, r: int) -> tuple[np.ndarray, np.ndarray]:
     """An X and a grid inside and outside, without ties."""
-    X = image(dtype, (2, 4, *(9, 8, 7)[:r])) / np.array([1, 1000, 1, 1000], dtype).reshape(4, *(1,) * r)
+    X = image(dtype, (2, 4, *(9, 8, 7)[:r])) / np.array([1, 1000, 1, 1000], dtype).reshape(
+        4, *(1,) * r
+    )
     return X, generator("parity", r).uniform(-3, 3, (2, *(7, 6, 5)[:r], r)).astype(dtype)
 
 
 def ties(dtype: str, r: int) -> np.ndarray:
     """A grid of exact ties and centres, and of the numbers next to them, for axes of 8 and 9 pixels."""
     exact = np.arange(-24, 25, dtype=dtype) / 16
-    numbers = np.concatenate([exact, *(np.nextafter(exact, exact.dtype.type(end)) for end in (np.inf, -np.inf))])
+    numbers = np.concatenate(
+        [exact, *(np.nextafter(exact, exact.dtype.type(end)) for end in (np.inf, -np.inf))]
+    )
     return generator("ties", r).choice(numbers, (2, 60, *(5,) * (r - 1), r))
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[found.dtype.name] * max(1, abs(expected).max()))
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=TOLERANCE[found.dtype.name] * max(1, abs(expected).max())
+    )
 
 
 #: Attributes that the field supports, by rank: cubic in 2-D only.
 SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
 OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
 #: The default run compiles no kernels for float64.
-on_floats = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+on_floats = pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
+)
 
 
 @on_floats
 @pytest.mark.parametrize("r", SUPPORTED)
 def test_native(dtype: str, r: int, path: Function | Model) -> None:
     """At the opsets in turns."""
-    opset = min(OPSETS[dtype][(list(PATHS.values()).index(path) + r) % len(OPSETS[dtype])], faults.OPSET)
+    opset = min(
+        OPSETS[dtype][(list(PATHS.values()).index(path) + r) % len(OPSETS[dtype])], faults.OPSET
+    )
     native = open_native(grid_sample_model(dtype, dtype, r, SUPPORTED[r], opset))
     X, grid = arrays(dtype, r)
     on_ties = ties(dtype, r)
     for positions in (grid, on_ties, on_ties.clip(-1, 1)):
         answers = path.grid_samples(X, positions, SUPPORTED[r], opset)
-        for attributes, Y, expected in zip(SUPPORTED[r], answers, run(native, X.dtype, X, positions), strict=True):
+        for attributes, Y, expected in zip(
+            SUPPORTED[r], answers, run(native, X.dtype, X, positions), strict=True
+        ):
             # Its kernel rounds before it reflects, the specification's nearest after: they differ on a tie outside.
             if positions is not on_ties or attributes != Attributes("nearest", "reflection", False):
                 with about((attributes, opset)):
@@ -73,8 +85,16 @@ def test_native(dtype: str, r: int, path: Function | Model) -> None:
 def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
     for r, align_corners in itertools.product((2, 3), (False, True)):
-        theta, size = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype), (2, 3, *(4, 5, 6)[:r])
-        [expected] = run(open_native(affine_grid_model(dtype, r, align_corners)), theta.dtype, theta, np.array(size))
+        theta, size = (
+            generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype),
+            (2, 3, *(4, 5, 6)[:r]),
+        )
+        [expected] = run(
+            open_native(affine_grid_model(dtype, r, align_corners)),
+            theta.dtype,
+            theta,
+            np.array(size),
+        )
         found = path.affine_grid(theta, size, align_corners)
         assert found.dtype == dtype
         with about((r, align_corners)):
@@ -82,10 +102,14 @@ def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
 
 
 def test_pytorch_on_file(path: Function | Model) -> None:
-    assert sum(name.startswith("grid_sample ") for name in ANSWERS) == sum(map(len, SUPPORTED.values()))
+    assert sum(name.startswith("grid_sample ") for name in ANSWERS) == sum(
+        map(len, SUPPORTED.values())
+    )
     for r, supported in SUPPORTED.items():
         answers = path.grid_samples(ANSWERS[f"X{r}"], ANSWERS[f"grid{r}"], supported)
-        for (mode, padding_mode, align_corners), Y in zip(map(astuple, supported), answers, strict=True):
+        for (mode, padding_mode, align_corners), Y in zip(
+            map(astuple, supported), answers, strict=True
+        ):
             name = f"grid_sample {r} {mode} {padding_mode} {align_corners:d}"
             with about(name):
                 assert_close(Y, ANSWERS[name])
@@ -98,7 +122,10 @@ def test_pytorch_affine_grid_on_file(path: Function | Model) -> None:
         _, r, _, align_corners = name.split()
         n, *lengths, _ = ANSWERS[name].shape
         with about(name):
-            assert_close(path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1"), ANSWERS[name])
+            assert_close(
+                path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1"),
+                ANSWERS[name],
+            )
 
 
 def test_pytorch_on_file_is_pytorch() -> None:

@@ -44,7 +44,9 @@ class Graph:
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fed(self, name: str, *shape: int) -> str:
-        self.feeds[name] = np.random.default_rng(len(self.feeds)).uniform(-3, 12, shape).astype(self.type)
+        self.feeds[name] = (
+            np.random.default_rng(len(self.feeds)).uniform(-3, 12, shape).astype(self.type)
+        )
         return name
 
     def constant(self, value: object, dtype: str = "") -> str:
@@ -52,12 +54,16 @@ class Graph:
         self.constants.append(numpy_helper.from_array(np.array(value, dtype or self.type), name))
         return name
 
-    def add_all(self, op_type: str, *inputs: object, outputs: int = 1, **attributes: object) -> list[str]:
+    def add_all(
+        self, op_type: str, *inputs: object, outputs: int = 1, **attributes: object
+    ) -> list[str]:
         """The outputs of a new node; inputs that are no names are constants: integers, but in arithmetic."""
         number, dtype = len(self.nodes), "" if op_type in OPERATIONS else "int64"
         names = [each if isinstance(each, str) else self.constant(each, dtype) for each in inputs]
         made = [f"{op_type}{number}_{i}" for i in range(outputs)]
-        self.nodes.append(helper.make_node(op_type, names, made, f"{op_type}{number}", **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, names, made, f"{op_type}{number}", **attributes)
+        )
         return made
 
     def add(self, op_type: str, *inputs: object, **attributes: object) -> str:
@@ -69,19 +75,30 @@ class Graph:
             value = self.add(op_type, value, operand)
         return value
 
-    def sampled(self, grid: str, X: Shape, attributes: Attributes = INSIDE, loose: bool = False) -> onnx.ModelProto:
+    def sampled(
+        self, grid: str, X: Shape, attributes: Attributes = INSIDE, loose: bool = False
+    ) -> onnx.ModelProto:
         """The model; ``loose``: whose inputs' lengths are unknown where they are no number of coordinates."""
         elem = TensorProto.DOUBLE if self.type == "float64" else TensorProto.FLOAT
         self.feeds.pop("X", None)
-        inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [None] * len(X) if loose else X)]
+        inputs = [
+            helper.make_tensor_value_info("X", TensorProto.FLOAT, [None] * len(X) if loose else X)
+        ]
         for name, fed in self.feeds.items():
-            said = [None if loose and length > max(len(X) - 2, 1) else length for length in fed.shape]
+            said = [
+                None if loose and length > max(len(X) - 2, 1) else length for length in fed.shape
+            ]
             inputs.append(helper.make_tensor_value_info(name, elem, said))
         self.feeds["X"] = np.random.default_rng(1).normal(size=X).astype(np.float32)
-        nodes = [*self.nodes, helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes))]
+        nodes = [
+            *self.nodes,
+            helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes)),
+        ]
         Y = helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * len(X))
         graph = helper.make_graph(nodes, "pixels", inputs, [Y], self.constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9
+        )
 
 
 def open_fused(model: onnx.ModelProto) -> ogs.InferenceSession:
@@ -96,7 +113,9 @@ def assert_fused(graph: Graph, model: onnx.ModelProto, *nodes: int) -> ogs.Infer
     """So many nodes are fused, and all answers are those of one op for each node."""
     session, expected = open_fused(model), two_ops(model)
     assert fused(session) == [*nodes]
-    for answer, one in zip(session.run(None, graph.feeds), expected.run(None, graph.feeds), strict=True):
+    for answer, one in zip(
+        session.run(None, graph.feeds), expected.run(None, graph.feeds), strict=True
+    ):
         assert_identical(answer, one)
     return session
 
@@ -107,22 +126,33 @@ Chain = Callable[[Graph, int, int, int], str]
 
 def flow(graph: Graph, n: int, h: int, w: int) -> str:
     """As for RAFT: coordinates in pixels, split, normalized one by one, put together."""
-    parts = graph.add_all("Split", graph.fed("coords", n, h, w, 2), outputs=2, axis=-1, num_outputs=2)
+    parts = graph.add_all(
+        "Split", graph.fed("coords", n, h, w, 2), outputs=2, axis=-1, num_outputs=2
+    )
     lengths = zip(parts, (8, 9), strict=True)
-    made = [graph.apply(part, ("Mul", 2), ("Div", length - 1), ("Sub", 1)) for part, length in lengths]
+    made = [
+        graph.apply(part, ("Mul", 2), ("Div", length - 1), ("Sub", 1)) for part, length in lengths
+    ]
     return graph.add("Concat", *made, axis=-1)
 
 
 def remap(graph: Graph, n: int, h: int, w: int) -> str:
     """Two maps, one of each coordinate."""
-    steps = [(name, ("Add", 0.5), ("Mul", 2 / at), ("Sub", 1)) for name, at in (("map_x", 8), ("map_y", 9))]
-    made = [graph.apply(graph.fed(name, n, h, w), *more, ("Unsqueeze", [3])) for name, *more in steps]
+    steps = [
+        (name, ("Add", 0.5), ("Mul", 2 / at), ("Sub", 1))
+        for name, at in (("map_x", 8), ("map_y", 9))
+    ]
+    made = [
+        graph.apply(graph.fed(name, n, h, w), *more, ("Unsqueeze", [3])) for name, *more in steps
+    ]
     return graph.add("Concat", *made, axis=3)
 
 
 def planar(graph: Graph, n: int, h: int, w: int) -> str:
     """Coordinates in planes, y first, all at once, by rows of numbers, which come first as well as second."""
-    scaled = graph.add("Div", -0.25, graph.add("Div", graph.fed("coords", n, 2, h, w), np.array([[[9]], [[8]]])))
+    scaled = graph.add(
+        "Div", -0.25, graph.add("Div", graph.fed("coords", n, 2, h, w), np.array([[[9]], [[8]]]))
+    )
     chosen = graph.add("Gather", graph.add("Transpose", scaled, perm=[0, 2, 3, 1]), [1, 0], axis=-1)
     return graph.add("Add", [1, 2], graph.add("Sub", [[0.5, 1]], chosen))
 
@@ -130,9 +160,13 @@ def planar(graph: Graph, n: int, h: int, w: int) -> str:
 def from_shapes(graph: Graph, n: int, h: int, w: int) -> str:
     """Numbers that only a run knows."""
     coords, made, shape = graph.fed("coords", n, h, w, 2), [], graph.add("Shape", "X")
-    for part, axis in zip(graph.add_all("Split", coords, [1, 1], outputs=2, axis=3), (3, 2), strict=True):
+    for part, axis in zip(
+        graph.add_all("Split", coords, [1, 1], outputs=2, axis=3), (3, 2), strict=True
+    ):
         length = graph.add("Gather", shape, axis, axis=0)
-        as_float = graph.add("Cast", length, to=helper.np_dtype_to_tensor_dtype(np.dtype(graph.type)))
+        as_float = graph.add(
+            "Cast", length, to=helper.np_dtype_to_tensor_dtype(np.dtype(graph.type))
+        )
         made.append(graph.apply(part, ("Div", graph.add("Sub", as_float, 1)), ("Sub", 0.5)))
     return graph.add("Concat", *made, axis=3)
 
@@ -140,9 +174,14 @@ def from_shapes(graph: Graph, n: int, h: int, w: int) -> str:
 def slices(graph: Graph, n: int, h: int, w: int) -> str:
     """Slices of planes, of more than are read; batches behind the coordinates."""
     coords = graph.fed("coords", 5, n, h, w)
-    parts = graph.add("Slice", coords, [-1], [1 << 40], [0]), graph.add("Slice", coords, [1], [2])  # from the first on
+    parts = (
+        graph.add("Slice", coords, [-1], [1 << 40], [0]),
+        graph.add("Slice", coords, [1], [2]),
+    )  # from the first on
     made = [graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])) for part in parts]
-    return graph.add("Transpose", graph.add("Identity", graph.add("Concat", *made, axis=1)), perm=[0, 2, 3, 1])
+    return graph.add(
+        "Transpose", graph.add("Identity", graph.add("Concat", *made, axis=1)), perm=[0, 2, 3, 1]
+    )
 
 
 def one_for_both(graph: Graph, n: int, h: int, w: int) -> str:
@@ -155,8 +194,12 @@ def displaced(graph: Graph, n: int, h: int, w: int) -> str:
     shared = graph.constant([np.meshgrid(np.arange(w), np.arange(h))])  # x first
     less = graph.add("Sub", shared, graph.add("Add", graph.fed("flow", n, 2, h, w), shared))
     part = graph.add("Div", less, graph.add("Add", graph.fed("scale", n, 1, h, w), 20))
-    ones = [(graph.add("Gather", part, index, axis=1), 2 / length) for index, length in ((1, 8), (0, 9))]
-    return graph.add("Concat", *(graph.apply(one, ("Mul", by), ("Unsqueeze", [3])) for one, by in ones), axis=3)
+    ones = [
+        (graph.add("Gather", part, index, axis=1), 2 / length) for index, length in ((1, 8), (0, 9))
+    ]
+    return graph.add(
+        "Concat", *(graph.apply(one, ("Mul", by), ("Unsqueeze", [3])) for one, by in ones), axis=3
+    )
 
 
 #: How many of a chain's nodes are fused; and where the number of coordinates that they choose from is not known, nor
@@ -174,7 +217,10 @@ def test_is_the_graph_bit_for_bit(chain: Chain) -> None:
     shapes = ((2, 3, 5), (1, 70, 90), (3, 1, 2100), (2, 0, 4))
     cases = enumerate(product(("float32", "float64"), (False, True), shapes))
     for i, (type_, loose, (n, h, w)) in [*cases][[*CHAINS].index(chain) % 2 :: 2]:
-        graph, attributes = Graph(type_), ATTRIBUTES[i * 5 % len(ATTRIBUTES)] if type_ == "float32" else LINEAR[i % 6]
+        graph, attributes = (
+            Graph(type_),
+            ATTRIBUTES[i * 5 % len(ATTRIBUTES)] if type_ == "float32" else LINEAR[i % 6],
+        )
         model = graph.sampled(chain(graph, n, h, w), (n, 3, 9, 8), attributes, loose)
         with about((type_, loose, (n, h, w), attributes)):
             assert_fused(graph, model, CHAINS[chain][loose])
@@ -186,7 +232,9 @@ def test_a_model_that_a_session_saved_is_read_back(chain: Chain, tmp_path: Path)
     graph = Graph()
     model = graph.sampled(chain(graph, 2, 3, 5), (2, 3, 9, 8))
     assert_read_back(model, graph.feeds, tmp_path / "saved.onnx", "GridSample")
-    for opset in (12, 13) if chain is one_for_both else ():  # in which axes are an attribute, and an input
+    for opset in (
+        (12, 13) if chain is one_for_both else ()
+    ):  # in which axes are an attribute, and an input
         older = ogs.patch_model(model, target="mmcv", opset=opset)
         assert_read_back(older, graph.feeds, tmp_path / "older.onnx", "GridSample")
 
@@ -195,7 +243,9 @@ def test_a_model_that_a_session_saved_is_read_back(chain: Chain, tmp_path: Path)
 @pytest.mark.parametrize("as_node", [False, True])
 def test_a_number_that_is_added_to_the_options_is_met(as_node: bool) -> None:
     graph, options = Graph(), quiet_options()
-    model = graph.sampled(graph.add("Sub", graph.add("Mul", graph.fed("coords", 1, 3, 4, 2), 0.1), 1), (1, 2, 6, 7))
+    model = graph.sampled(
+        graph.add("Sub", graph.add("Mul", graph.fed("coords", 1, 3, 4, 2), 0.1), 1), (1, 2, 6, 7)
+    )
     name = model.graph.node[0].input[1]
     if as_node:  # which is an initializer to onnxruntime
         (tensor,) = (each for each in model.graph.initializer if each.name == name)
@@ -203,7 +253,9 @@ def test_a_number_that_is_added_to_the_options_is_met(as_node: bool) -> None:
         model.graph.initializer.remove(tensor)
     added = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(0.4, np.float32))
     options.add_initializer(name, added)
-    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, graph.feeds)[0]
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(
+        None, graph.feeds
+    )[0]
     session = ogs.InferenceSession(model, options, nodes="all")
     np.testing.assert_allclose(session.run(None, graph.feeds)[0], expected, atol=1e-5)
     assert fused(session) == [1]
@@ -215,12 +267,16 @@ def test_the_older_spelling() -> None:
     graph = Graph(opset=9)
     x, y = graph.add_all("Split", graph.fed("coords", 1, 4, 5, 2), outputs=2, axis=3, split=[1, 1])
     flat = [graph.add("Mul", graph.add("Squeeze", part, axes=[3]), 0.1) for part in (y, x)]
-    together = graph.add("Concat", *(graph.add("Unsqueeze", each, axes=[1]) for each in flat), axis=1)
+    together = graph.add(
+        "Concat", *(graph.add("Unsqueeze", each, axes=[1]) for each in flat), axis=1
+    )
     parts = [graph.add("Slice", together, starts=[i], ends=[i + 1], axes=[1]) for i in (0, 1)]
     grid = graph.add("Transpose", graph.add("Concat", *parts, axis=1), perm=[0, 2, 3, 1])
     model = graph.sampled(grid, (1, 2, 6, 7))
     sampler = dict.fromkeys(("interpolation_mode", "padding_mode", "align_corners"), 0)
-    model.graph.node[-1].CopyFrom(helper.make_node("grid_sampler", ["X", grid], ["Y"], "s", domain="mmcv", **sampler))
+    model.graph.node[-1].CopyFrom(
+        helper.make_node("grid_sampler", ["X", grid], ["Y"], "s", domain="mmcv", **sampler)
+    )
     model.opset_import.append(helper.make_opsetid("mmcv", 1))
     assert_fused(graph, model, len(graph.nodes))
 
@@ -229,7 +285,9 @@ def test_the_older_spelling() -> None:
 def test_numbers_that_are_none_and_zeros_with_a_sign() -> None:
     graph = Graph()
     added = graph.add("Add", graph.fed("coords", 1, 3, 40, 2), [-0.0, 0.0])
-    graph.feeds["coords"][:] = np.resize([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, -1.0], (1, 3, 40, 2))
+    graph.feeds["coords"][:] = np.resize(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, -1.0], (1, 3, 40, 2)
+    )
     grid = graph.add("Mul", graph.add("Div", [1, -0.0], added), np.inf)
     for attributes in ATTRIBUTES[::5]:
         assert_fused(graph, graph.sampled(grid, (1, 2, 6, 7), attributes), 3)
@@ -256,7 +314,10 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
     r, graph = draw(st.integers(1, 3)), Graph(draw(st.sampled_from(["float32", "float64"])))
     batches = [draw(st.integers(1, 3))]  # those of the values on the way, one after the other
     rest = [batches[0], *(draw(st.integers(1, 9)) for _ in range(r))]
-    numbers, operations = st.sampled_from([0.0, -1.0, 0.5, 2.0, 3.0, -0.1]), st.sampled_from(OPERATIONS)
+    numbers, operations = (
+        st.sampled_from([0.0, -1.0, 0.5, 2.0, 3.0, -0.1]),
+        st.sampled_from(OPERATIONS),
+    )
 
     def arithmetic(name: str, row: Sequence[int]) -> str:
         """A node with one number, or one for each coordinate, that comes first or second."""
@@ -294,13 +355,17 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
         if at.axis is None:
             axis = draw(st.integers(0, r + 1))
             rows = [graph.add("Unsqueeze", name, [axis]) for name in at.values]
-            return Coordinates([graph.add("Concat", *rows, axis=axis - (r + 2) * draw(st.integers(0, 1)))], axis, r)
+            return Coordinates(
+                [graph.add("Concat", *rows, axis=axis - (r + 2) * draw(st.integers(0, 1)))], axis, r
+            )
         if len(at.values) > 1:
             return Coordinates([graph.add("Squeeze", name, [at.axis]) for name in at.values], None)
         (name,) = at.values
         if what == 3:
             to = draw(st.integers(0, r + 1))
-            return Coordinates([graph.add("Transpose", name, perm=moved(r + 2, at.axis, to))], to, at.length)
+            return Coordinates(
+                [graph.add("Transpose", name, perm=moved(r + 2, at.axis, to))], to, at.length
+            )
         chosen = [draw(st.integers(-at.length, at.length - 1)) for _ in range(r)]
         if what == 4:
             return Coordinates([graph.add("Gather", name, chosen, axis=at.axis)], at.axis, r)
@@ -315,7 +380,9 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
         at = change(at)
     if at.axis is None:
         at = Coordinates([graph.add("Unsqueeze", name, [-1]) for name in at.values], r + 1)
-    (grid,) = at.values if len(at.values) == 1 else graph.add_all("Concat", *at.values, axis=at.axis)
+    (grid,) = (
+        at.values if len(at.values) == 1 else graph.add_all("Concat", *at.values, axis=at.axis)
+    )
     if len(at.values) == 1 and at.length != r:
         grid = graph.add("Gather", grid, [i % at.length for i in range(r)], axis=at.axis)
     if at.axis != r + 1:
@@ -328,17 +395,27 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
 @given(chains(), st.sampled_from(ATTRIBUTES))
 def test_any_chain(chain: tuple[Graph, str, Shape], attributes: Attributes) -> None:
     graph, grid, X = chain
-    model = graph.sampled(grid, X, attributes if graph.type == "float32" else replace(attributes, mode="linear"))
-    assert_identical(open_fused(model).run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+    model = graph.sampled(
+        grid, X, attributes if graph.type == "float32" else replace(attributes, mode="linear")
+    )
+    assert_identical(
+        open_fused(model).run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0]
+    )
     pairs = sum(name.startswith("other") for name in graph.feeds)
-    if len(X) > 3 and pairs <= MAX_SOURCES - 3:  # of one axis a grid and a plane are told apart by nothing
+    if (
+        len(X) > 3 and pairs <= MAX_SOURCES - 3
+    ):  # of one axis a grid and a plane are told apart by nothing
         patch_in_place(model, target=FusedOp())
         node = model.graph.node[-1]
         assert node.op_type == ("FusedGridSample" if graph.nodes else "GridSample")
-        assert pairs or {*node.input[2:]} <= {*graph.feeds}  # nothing is left between the node and what is fed
+        assert pairs or {*node.input[2:]} <= {
+            *graph.feeds
+        }  # nothing is left between the node and what is fed
 
 
-def answer_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray | None:
+def answer_of(
+    session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]
+) -> np.ndarray | None:
     """None where the run is refused."""
     try:
         return session.run(None, feeds)[0]
@@ -366,7 +443,9 @@ def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
 @compiled
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains(), st.data())
-def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str, Shape], data: st.DataObject) -> None:
+def test_any_chain_of_other_lengths_than_the_model_says(
+    chain: tuple[Graph, str, Shape], data: st.DataObject
+) -> None:
     """By symbols, left-over value_info, or functions called with several shapes: fused as apart, or neither runs."""
     graph, grid, X = chain
     model = graph.sampled(grid, X, replace(ATTRIBUTES[0], mode="linear"), loose=True)
@@ -383,8 +462,12 @@ def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str,
     if data.draw(st.booleans()):
         model, feeds["X_2"] = called_twice(model), np.concatenate([feeds["X"]] * 2, axis=1)
         for name in [*graph.feeds][:-1]:  # the last is X
-            feeds[f"{name}_2"] = graph.feeds[name].take([0], 0) if data.draw(st.booleans()) else graph.feeds[name]
-    expected, answer = (answer_of(session, feeds) for session in (two_ops(model), open_fused(model)))
+            feeds[f"{name}_2"] = (
+                graph.feeds[name].take([0], 0) if data.draw(st.booleans()) else graph.feeds[name]
+            )
+    expected, answer = (
+        answer_of(session, feeds) for session in (two_ops(model), open_fused(model))
+    )
     assert (expected is None) == (answer is None)
     if expected is not None:
         assert_identical(answer, expected)
@@ -394,7 +477,10 @@ def moved_back(graph: Graph) -> str:
     """Three coordinates of three values each: of so many none is made."""
     rows = []
     for i in range(3):
-        three = [graph.add("Neg", graph.add("Gather", name, [i], axis=4)) for name in ("coords", "y", "z")]
+        three = [
+            graph.add("Neg", graph.add("Gather", name, [i], axis=4))
+            for name in ("coords", "y", "z")
+        ]
         rows.append(graph.add("Add", graph.add("Add", *three[:2]), three[2]))
     return graph.add("Concat", *rows, axis=4)
 
@@ -405,7 +491,9 @@ def moved_sum(graph: Graph) -> str:
 
 def ends(graph: Graph) -> str:
     """The last coordinate and the third but one, as they are called from behind."""
-    rows = [graph.add("Unsqueeze", graph.add("Gather", "coords", i, axis=-1), [3]) for i in (-1, -3)]
+    rows = [
+        graph.add("Unsqueeze", graph.add("Gather", "coords", i, axis=-1), [3]) for i in (-1, -3)
+    ]
     return graph.add("Concat", *rows, axis=3)
 
 
@@ -421,16 +509,28 @@ FOUR: dict[str, Shape] = {"coords": (2, 3, 5, 4)}
 GRIDS: list[tuple[dict[str, Shape], Build, int]] = [
     # Coordinates are chosen from either end, in steps, and of several values.
     (FOUR, ends, 5),
-    (FOUR, lambda g: g.add("Concat", *(g.add("Gather", "coords", [i], axis=3) for i in (-4, 2)), axis=3), 3),
+    (
+        FOUR,
+        lambda g: g.add(
+            "Concat", *(g.add("Gather", "coords", [i], axis=3) for i in (-4, 2)), axis=3
+        ),
+        3,
+    ),
     (FOUR, lambda g: g.add("Slice", "coords", [1], [4], [-1], [2]), 1),
     (FOUR, lambda g: g.add("Slice", "coords", [-3], [-1], [3]), 1),
     (
         {"y": (2, 3, 4, 2)},
-        lambda g: g.add("Concat", *(g.add("Gather", x, [1], axis=3) for x in ("coords", "y")), axis=3),
+        lambda g: g.add(
+            "Concat", *(g.add("Gather", x, [1], axis=3) for x in ("coords", "y")), axis=3
+        ),
         3,
     ),
     # The last of a part that has both.
-    ({"y": (2, 3, 4, 1)}, lambda g: g.add("Gather", g.add("Concat", "y", "coords", axis=3), [2, 1], axis=3), 2),
+    (
+        {"y": (2, 3, 4, 1)},
+        lambda g: g.add("Gather", g.add("Concat", "y", "coords", axis=3), [2, 1], axis=3),
+        2,
+    ),
     # A coordinate may be the number that another meets: where there is one position, no shape tells them apart.
     ({"coords": (1, 1, 1, 2)}, one_by_another, 2),
     # What is too long is fused in part.
@@ -438,7 +538,10 @@ GRIDS: list[tuple[dict[str, Shape], Build, int]] = [
 ]
 MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", "coords"), 1),
-    *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 1) for y in ((2, 3, 4, 2), (1, 3, 4, 2), (2, 3, 4, 1))),
+    *(
+        ({"y": y}, lambda g: g.add("Add", "coords", "y"), 1)
+        for y in ((2, 3, 4, 2), (1, 3, 4, 2), (2, 3, 4, 1))
+    ),
     ({"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)}, moved_sum, 2),
     # What is broadcast over more than batches and coordinates is left alone.
     *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 0) for y in ((2, 1, 4, 2), (3, 4, 2))),
@@ -452,7 +555,11 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", [[1, 2]]), 1),
     ({}, lambda g: g.add("Mul", "coords", np.ones((3, 4, 2))), 0),
     ({}, lambda g: g.add("Mul", "coords", np.ones((1, 1, 1, 1, 2))), 0),
-    ({"coords": (2, 3, 4, 5, 3)}, lambda g: g.add("Mul", "coords", [1, 2]), 0),  # which nobody broadcasts
+    (
+        {"coords": (2, 3, 4, 5, 3)},
+        lambda g: g.add("Mul", "coords", [1, 2]),
+        0,
+    ),  # which nobody broadcasts
     ({}, lambda g: g.add("Mul", g.add("Cast", "coords", to=10), g.constant(2, "float16")), 0),
     ({"coords": (1, 3, 4, 3)}, lambda g: g.add("Mul", "coords", 2), 0),
     ({}, lambda g: g.add("Neg", "coords"), 0),
@@ -466,10 +573,20 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({"i": (1,)}, lambda g: g.add("Slice", "coords", g.add("Cast", "i", to=7), [9], [3]), 0),
     ({"i": (1,)}, lambda g: g.add("Slice", "coords", [0], [9], [3], g.add("Cast", "i", to=7)), 0),
     ({"i": (1,)}, lambda g: g.add("Slice", "coords", [0], [9], g.add("Cast", "i", to=7)), 0),
-    ({"i": (1,)}, lambda g: g.add("Squeeze", g.add("Unsqueeze", "coords", [0]), g.add("Cast", "i", to=7)), 0),
+    (
+        {"i": (1,)},
+        lambda g: g.add("Squeeze", g.add("Unsqueeze", "coords", [0]), g.add("Cast", "i", to=7)),
+        0,
+    ),
     ({}, lambda g: g.add("Slice", "coords", [0, 0], [2, 2], [3, 0]), 0),
     ({}, lambda g: g.add("Squeeze", g.add("Unsqueeze", "coords", [0, 1]), [0, 1]), 0),
-    ({}, lambda g: g.add("Unsqueeze", g.add("Squeeze", g.add("Unsqueeze", "coords", [0, 1]), [0]), [0]), 0),
+    (
+        {},
+        lambda g: g.add(
+            "Unsqueeze", g.add("Squeeze", g.add("Unsqueeze", "coords", [0, 1]), [0]), [0]
+        ),
+        0,
+    ),
     # Steps that lead nowhere, or back.
     ({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [0]), 0),
     ({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [-1]), 0),
@@ -480,7 +597,9 @@ def made(fed: dict[str, Shape], build: Build) -> tuple[Graph, onnx.ModelProto]:
     graph, shapes = Graph(), {"coords": (2, 3, 4, 2), **fed}
     for name, shape in shapes.items():
         graph.fed(name, *shape)
-    return graph, graph.sampled(build(graph), (shapes["coords"][0], 1, *[5] * (len(shapes["coords"]) - 2)))
+    return graph, graph.sampled(
+        build(graph), (shapes["coords"][0], 1, *[5] * (len(shapes["coords"]) - 2))
+    )
 
 
 @compiled
@@ -510,7 +629,9 @@ def test_a_grid_that_comes_from_itself_is_left_alone() -> None:
     for one, other in (("a", "b"), ("b", "a")):
         graph.nodes.append(helper.make_node("Identity", [one], [other]))
     model = graph.sampled("a", (1, 1, 5, 6))
-    model.graph.value_info.extend(helper.make_tensor_value_info(x, TensorProto.FLOAT, [1, 3, 4, 2]) for x in "ab")
+    model.graph.value_info.extend(
+        helper.make_tensor_value_info(x, TensorProto.FLOAT, [1, 3, 4, 2]) for x in "ab"
+    )
     assert found(model) == [0]
 
 
@@ -557,7 +678,9 @@ def test_what_is_sampled_may_be_what_the_grid_is_made_of() -> None:
     for sampled, nodes in (("Mul0_0", 2), ("Identity2_0", 0)):
         graph = Graph()
         scaled = graph.add("Mul", graph.fed("coords", 1, 2, 2, 2), 0.1)
-        model = graph.sampled(graph.add("Identity", graph.add("Transpose", scaled, perm=[0, 2, 3, 1])), (1, 2, 2, 2))
+        model = graph.sampled(
+            graph.add("Identity", graph.add("Transpose", scaled, perm=[0, 2, 3, 1])), (1, 2, 2, 2)
+        )
         model.graph.node[-1].input[0] = sampled
         del model.graph.input[0], graph.feeds["X"]
         assert_fused(graph, model, nodes)
@@ -569,15 +692,23 @@ def test_inputs_that_have_defaults_stay() -> None:
     graph = Graph()
     model = graph.sampled(planar(graph, 1, 3, 4), (1, 1, 5, 6))
     for constant in model.graph.initializer:
-        model.graph.input.append(helper.make_tensor_value_info(constant.name, constant.data_type, constant.dims))
+        model.graph.input.append(
+            helper.make_tensor_value_info(constant.name, constant.data_type, constant.dims)
+        )
     model.ir_version = 3
     session = assert_fused(graph, model, 6)
-    assert [each.name for each in session.get_inputs()] == [each.name for each in two_ops(model).get_inputs()]
+    assert [each.name for each in session.get_inputs()] == [
+        each.name for each in two_ops(model).get_inputs()
+    ]
 
 
 @compiled
 def test_shapes_that_do_not_go_together_are_told() -> None:
-    graph, unknown, row = Graph(), onnx.ModelProto(), "expected shape (N, D1_out, 1), as X of shape (1, 1, 5) has"
+    graph, unknown, row = (
+        Graph(),
+        onnx.ModelProto(),
+        "expected shape (N, D1_out, 1), as X of shape (1, 1, 5) has",
+    )
     model = graph.sampled(remap(graph, 1, 3, 4), (1, 1, 5, 6), loose=True)
     unknown.CopyFrom(model)
     unknown.graph.input[0].type.tensor_type.ClearField("shape")
@@ -600,9 +731,13 @@ def test_what_a_model_guesses_decides_nothing() -> None:
     moved = graph.add("Add", graph.fed("base", 3, 4, 5, 2), graph.fed("flow", 3, 4, 5, 2))
     model = graph.sampled(graph.add("Mul", moved, 0.5), (3, 1, 5, 6))
     for value in model.graph.input:
-        for symbol, dim in zip("NHWC" if value.name == "X" else "Nhw", value.type.tensor_type.shape.dim, strict=False):
+        for symbol, dim in zip(
+            "NHWC" if value.name == "X" else "Nhw", value.type.tensor_type.shape.dim, strict=False
+        ):
             dim.dim_param = symbol
-    model.graph.value_info.append(helper.make_tensor_value_info(moved, TensorProto.FLOAT, [1, 4, 5, 2]))
+    model.graph.value_info.append(
+        helper.make_tensor_value_info(moved, TensorProto.FLOAT, [1, 4, 5, 2])
+    )
     session, native = open_fused(model), open_native(model)
     assert fused(session) == [2]
     rng = np.random.default_rng(0)
@@ -610,7 +745,9 @@ def test_what_a_model_guesses_decides_nothing() -> None:
         graph.feeds |= {"base": rng.normal(size=(*base, 2)), "flow": rng.normal(size=(*flow, 2))}
         graph.feeds |= {name: graph.feeds[name].astype(np.float32) for name in ("base", "flow")}
         graph.feeds["X"] = rng.normal(size=(max(base[0], flow[0]), 1, 5, 6)).astype(np.float32)
-        np.testing.assert_allclose(*[each.run(None, graph.feeds)[0] for each in (session, native)], atol=1e-5)
+        np.testing.assert_allclose(
+            *[each.run(None, graph.feeds)[0] for each in (session, native)], atol=1e-5
+        )
     graph.feeds["flow"] = np.zeros((3, 2, 5, 2), np.float32)
     feeds = graph.feeds | {"base": np.zeros((3, 4, 5, 2), np.float32)}
     assert refusal(session.run, None, feeds).found.startswith("made of")
@@ -641,7 +778,9 @@ def test_in_functions_and_inner_graphs(chain: Chain) -> None:
     call.graph.node[0].input.extend(value.name for value in inner.graph.input)
     call.functions.append(function_of(inner, "mine", "Warp"))
     branches = "then_branch = t () => (float[] Y) { }, else_branch = e () => (float[] Y) { }"
-    choose = parsed(f"g () => (float[] Y) {{ yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}> }}")
+    choose = parsed(
+        f"g () => (float[] Y) {{ yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}> }}"
+    )
     for branch in choose.graph.node[1].attribute:
         branch.g.node.extend(call.functions[0].node)
     for model, count in ((call, 1), (choose, 2)):
@@ -655,7 +794,9 @@ def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
         Y = ort_gridsample.compiled.FusedGridSample (X, numbers, coords) }""")
     (node,), said = model.graph.node, "\n".join(map(repr, sources))
     node.name = "sample"
-    node.attribute.append(helper.make_attribute("coordinates", coordinates, attr_type=onnx.AttributeProto.INTS))
+    node.attribute.append(
+        helper.make_attribute("coordinates", coordinates, attr_type=onnx.AttributeProto.INTS)
+    )
     node.attribute.append(helper.make_attribute("sources", said))
     return model
 
@@ -670,11 +811,25 @@ Y_ALONE = [0, 3, 1, 2]
 
 #: What no session writes of the first coordinate beside a good second, with what computes operands; and of both.
 NO_X = [
-    *([1, 3, 0, 2], [0, 3, 2, 2], [0, 9, 0, 2], [0, -2, 0, 2], [0, 3, 0, 2, 16], [0, 3, 0, 2, -1], [0, 3, 0]),
+    *(
+        [1, 3, 0, 2],
+        [0, 3, 2, 2],
+        [0, 9, 0, 2],
+        [0, -2, 0, 2],
+        [0, 3, 0, 2, 16],
+        [0, 3, 0, 2, -1],
+        [0, 3, 0],
+    ),
     *([0, 3, 0, 2, 8], [0, 3, 0, 2, *[0] * (MAX_STEPS + 1)]),
 ]
-OPERANDS = [([0, 3, 0, 2, 8], [1, 3, 1, 2]), ([0, 3, 0, 2, 8], [*Y_ALONE, 8], Y_ALONE), ([0, 3, 0, 2], Y_ALONE)]
-NO_COORDINATES = [programs.encode([x, Y_ALONE, *more], 2) for x, *more in (*([x] for x in NO_X), *OPERANDS)]
+OPERANDS = [
+    ([0, 3, 0, 2, 8], [1, 3, 1, 2]),
+    ([0, 3, 0, 2, 8], [*Y_ALONE, 8], Y_ALONE),
+    ([0, 3, 0, 2], Y_ALONE),
+]
+NO_COORDINATES = [
+    programs.encode([x, Y_ALONE, *more], 2) for x, *more in (*([x] for x in NO_X), *OPERANDS)
+]
 NO_COORDINATES += [[], [0], [2, 1, 2], [-1, *Y_ALONE, 0], [1, *Y_ALONE, 3], [1, *Y_ALONE, -1]]
 
 
@@ -683,16 +838,21 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
     for coordinates in NO_COORDINATES:
         with pytest.raises(Exception, match="initialization") as told:
             open_written(coordinates, ["coords"])
-        sentence = (
-            f"GridSample node 'sample': coordinates is {format_shape(coordinates)}, expected what a session writes"
-        )
+        sentence = f"GridSample node 'sample': coordinates is {format_shape(coordinates)}, expected what a session writes"
         assert str(told.value).endswith(sentence)
-        with pytest.raises(ogs.GridSampleError, match=r"inputs or attributes is .*, expected what a session writes"):
+        with pytest.raises(
+            ogs.GridSampleError, match=r"inputs or attributes is .*, expected what a session writes"
+        ):
             ogs.patch_model(written(coordinates, ["coords"]), target="primitives")
     # And one that lacks what it reads says so.
     fed = {"X": np.ones((1, 1, 5, 6), np.float32), "coords": np.zeros((1, 3, 4, 2), np.float32)}
     x = [0, 3, 0, 2, 0]
-    assert open_written(programs.encode([x, Y_ALONE], 2), ["coords"]).run(None, fed)[0].shape == (1, 1, 3, 4)
+    assert open_written(programs.encode([x, Y_ALONE], 2), ["coords"]).run(None, fed)[0].shape == (
+        1,
+        1,
+        3,
+        4,
+    )
     for y, sources in (([1, 3, 1, 2], ["coords", "more"]), ([*Y_ALONE, 0], ["coords"])):
         expected = f"grid is made of a value that is left out, expected {len(sources)} values and their numbers$"
         with pytest.raises(Exception, match=expected):

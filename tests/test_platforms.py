@@ -42,7 +42,9 @@ for name in ("fcntl", "resource", "termios", "pwd", "grp"):
 
 def on(system: str, script: str, first: str = "") -> list[str]:
     """What the ``script`` prints there."""
-    return python(LACKING + LACKS[system] + first + PREAMBLE.format(open_model="open_session") + script)
+    return python(
+        LACKING + LACKS[system] + first + PREAMBLE.format(open_model="open_session") + script
+    )
 
 
 NO_LINKER = """

@@ -52,15 +52,21 @@ for exception in (ValueError, MemoryError, KeyboardInterrupt, SystemExit, Recurs
     ops.grid_sample = function
     print(attempt(session, X, grid))
 """
-    answers = run_each(script.replace("RAISED", "(5 if open_model in (open_session, open_patched_file) else 0)"))
+    answers = run_each(
+        script.replace("RAISED", "(5 if open_model in (open_session, open_patched_file) else 0)")
+    )
     assert list(answers) == WAYS
     node = "GridSample node 'sample0'"
     for way, (all_ended, as_they_should, wrong, *raised) in answers.items():
         assert (all_ended, as_they_should) == ("True", "True"), way
         plain = way == "open_patched_file"  # which says no more than which node it was
-        assert (f"rejected the input of {node}" if plain else f"{node}: grid is of shape (3, 64, 64, 2)") in wrong, way
+        assert (
+            f"rejected the input of {node}" if plain else f"{node}: grid is of shape (3, 64, 64, 2)"
+        ) in wrong, way
         sentence = "ort_gridsample rejected" if plain else "broken on purpose"
-        assert [sentence in line for line in raised[1::2]] == [True] * (5 if way in PYTHON else 0), (way, raised)
+        assert [sentence in line for line in raised[1::2]] == [True] * (
+            5 if way in PYTHON else 0
+        ), (way, raised)
         assert set(raised[::2]) == {SHAPE}, way
 
 
@@ -136,7 +142,9 @@ for session in before + [make(way) for way in ways]:
     print(attempt(session, X, grid), "of shape (3, 64, 64, 2)" in said or "rejected" in said and "rejected")
 """
     ours = [f"{SHAPE} {'rejected' if way == 'open_patched_file' else 'True'}" for way in WAYS]
-    assert run(f"ways = [{', '.join(WAYS)}]\n{script}", "None") == ["[2.0, 2.0, 2.0]"] * 2 + ours * 2
+    assert (
+        run(f"ways = [{', '.join(WAYS)}]\n{script}", "None") == ["[2.0, 2.0, 2.0]"] * 2 + ours * 2
+    )
 
 
 @pytest.mark.slow
@@ -193,13 +201,18 @@ going = False
 shutdown.end_asynchronous_run()
 print(*ends, shutdown.asynchronous_runs())
 """
-    assert run_each(script.replace("TIMES", str(times))) == dict.fromkeys(WAYS, (" ".join("0" * (times + 1)),))
+    assert run_each(script.replace("TIMES", str(times))) == dict.fromkeys(
+        WAYS, (" ".join("0" * (times + 1)),)
+    )
 
 
 ENDS = {"sys.exit(7)": 7, "raise ValueError('an end')": 1, "": 0}
 #: In this package's session, as a plain one says nobody that it began such a run.
 ASYNCHRONOUSLY = "session.run_async(None, {'X': image, 'grid': places}, lambda *_: None, None)"
-QUICK = [("open_session" if PYTHON else "open_compiled", ASYNCHRONOUSLY), *((way, "sys.exit(7)") for way in PYTHON[1:])]
+QUICK = [
+    ("open_session" if PYTHON else "open_compiled", ASYNCHRONOUSLY),
+    *((way, "sys.exit(7)") for way in PYTHON[1:]),
+]
 #: Not a plain session of compiled ops: its end is onnxruntime's own, which aborts.
 ENDINGS = [*QUICK, *(each for each in product([*PYTHON, *COMPILED[:1]], ENDS) if each not in QUICK)]
 
@@ -323,7 +336,9 @@ print(elsewhere)
 
 
 @with_slow("open_model,signum", SIGNALLED, SIGNALLED[:1])
-def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model: str, signum: signal.Signals) -> None:
+def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(
+    open_model: str, signum: signal.Signals
+) -> None:
     script = """
 session = make(open_model, mode="cubic")
 print("ready", flush=True)
@@ -453,7 +468,9 @@ try:
 except KeyboardInterrupt:
     print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
-    assert run_each(script) == dict.fromkeys(WAYS, ("False", f"cancelled {SHAPE}", "interrupted True"))
+    assert run_each(script) == dict.fromkeys(
+        WAYS, ("False", f"cancelled {SHAPE}", "interrupted True")
+    )
 
 
 @pytest.fixture
@@ -537,6 +554,8 @@ print(*[m is signals.unwrapped(getattr(onnxruntime.InferenceSession, m.__name__)
 
 def test_nothing_of_pythons_runs_when_options_go() -> None:
     """A session ends slowly: what Python runs next would get the signal, and a callback would lose its exception."""
-    session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all")
+    session = ogs.InferenceSession(
+        grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all"
+    )
     for each in (ogs.register(), session._sess_options_initial, ogs.register(SessionOptions())):
         assert {reference.__callback__ for reference in weakref.getweakrefs(each)} == {None}

@@ -29,7 +29,9 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here takes two seconds."""
-    pytest.importorskip("tqdm", reason="tqdm is not installed: pip install 'ort-gridsample[progress]'")
+    pytest.importorskip(
+        "tqdm", reason="tqdm is not installed: pip install 'ort-gridsample[progress]'"
+    )
     monkeypatch.setattr(progress, "DELAY_SECONDS", 0.0)
 
 
@@ -43,7 +45,9 @@ def steps(stderr: object, monkeypatch: pytest.MonkeyPatch, pause: float = 0.12) 
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_terminal_is_shown_what_is_done_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_shown_what_is_done_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = Terminal()
     steps(terminal, monkeypatch)
     shown = terminal.getvalue()
@@ -62,7 +66,9 @@ def test_a_log_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("without_tqdm", [False, True])
-def test_what_is_soon_done_is_not_shown(without_tqdm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_soon_done_is_not_shown(
+    without_tqdm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor anything without tqdm."""
     if without_tqdm:
         monkeypatch.setattr(progress, "DELAY_SECONDS", 0.0)
@@ -84,7 +90,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     }
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=type("Bar", (), methods)))
+    monkeypatch.setitem(
+        sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=type("Bar", (), methods))
+    )
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     return said
 
@@ -93,7 +101,9 @@ def options(what: str, total: int) -> dict[str, object]:
     return {"desc": what, "total": total, "delay": 2.0, "leave": False, "disable": None}
 
 
-def test_a_notebook_is_shown_it_where_stderr_is_no_terminal(said: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_is_shown_it_where_stderr_is_no_terminal(
+    said: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps(sys.stderr, monkeypatch, pause=0)
     assert said == [options("thinking", 3), "first", 0, "second", 1, "third", 1, "closed"]
 
@@ -118,11 +128,15 @@ def test_records_are_a_table_in_a_notebook() -> None:
         table = ElementTree.fromstring(records._repr_html_())  # which is well formed
         heads, *rows = ([str(cell.text or "") for cell in row] for row in table.iter("tr"))
         assert heads == ["graph", *columns(records[0]), "why not native"], name
-        assert rows == [[each.graph, *columns(each).values(), each.reason] for each in records], name
+        assert rows == [[each.graph, *columns(each).values(), each.reason] for each in records], (
+            name
+        )
 
 
 def test_records_are_a_list() -> None:
-    records = ogs.inspect_model(grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]))
+    records = ogs.inspect_model(
+        grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")])
+    )
     assert isinstance(records, list)
     assert records == [records[0], records[1]]
     assert records[1:] == [records[1]]

@@ -64,11 +64,21 @@ def test_a_constant_image_stays_constant(core: str, drawn: Drawn, data: st.DataO
         x = 2 + rng.uniform(0, 1, grid.shape) * (np.array(lengths) - 1)
         lengths = tuple(length + 4 for length in lengths)
         grid = normalize(x, lengths, attributes.align_corners)
-    Y = sample(np.full((1, 1, *lengths), value), grid.astype("d" if X_type == "float64" else "f"), attributes)
+    Y = sample(
+        np.full((1, 1, *lengths), value),
+        grid.astype("d" if X_type == "float64" else "f"),
+        attributes,
+    )
     if attributes.mode == "nearest" or Y.dtype.kind in "iu":
         assert (value == Y).all()
     else:
-        tolerance = 1e-12 if X_type in ("float64", "complex128") else 1e-4 if "32" in X_type or "64" in X_type else 1e-2
+        tolerance = (
+            1e-12
+            if X_type in ("float64", "complex128")
+            else 1e-4
+            if "32" in X_type or "64" in X_type
+            else 1e-2
+        )
         np.testing.assert_allclose(Y.astype(np.complex128), np.complex128(value), rtol=tolerance)
 
 
@@ -82,7 +92,9 @@ def test_flips_and_transpositions_commute(drawn: Drawn, order: list[int], axis: 
     Y = sample(X, grid, attributes)
     flipped = grid.copy()
     flipped[..., r - 1 - axis % r] *= -1
-    np.testing.assert_allclose(sample(np.flip(X, 2 + axis % r), flipped, attributes), Y, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(
+        sample(np.flip(X, 2 + axis % r), flipped, attributes), Y, rtol=0, atol=1e-11
+    )
     order = [axis for axis in order if axis < r]
     by_axis = grid[..., ::-1][..., order][..., ::-1]
     turned = X.transpose(0, 1, *(2 + axis for axis in order))
@@ -98,10 +110,18 @@ def test_padding_equals_a_padded_image(drawn: Drawn, width: int) -> None:
     if aligned:  # on an axis of one pixel every finite coordinate is that pixel's
         lengths = tuple(length + 1 for length in lengths)
     X = rng.normal(size=(1, 2, *lengths))
-    how = {"zeros": "constant", "border": "edge", "reflection": "reflect" if aligned else "symmetric"}
-    padded = np.pad(X, [(0, 0), (0, 0)] + [(width + 2,) * 2] * len(lengths), how[attributes.padding_mode])
+    how = {
+        "zeros": "constant",
+        "border": "edge",
+        "reflection": "reflect" if aligned else "symmetric",
+    }
+    padded = np.pad(
+        X, [(0, 0), (0, 0)] + [(width + 2,) * 2] * len(lengths), how[attributes.padding_mode]
+    )
     # Pixel coordinates up to ``width`` outside; the two pixels more are for cubic's taps.
-    x = rng.uniform(-width, np.array(lengths) - 1 + width, (1, *(1,) * (len(lengths) - 1), 10, len(lengths)))
+    x = rng.uniform(
+        -width, np.array(lengths) - 1 + width, (1, *(1,) * (len(lengths) - 1), 10, len(lengths))
+    )
     Y = sample(X, normalize(x, lengths, aligned), attributes)
     expected = sample(padded, normalize(x + width + 2, padded.shape[2:], aligned), attributes)
     np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-11)
@@ -109,7 +129,9 @@ def test_padding_equals_a_padded_image(drawn: Drawn, width: int) -> None:
 
 @quick
 @given(drawn, st.sampled_from(["float32", "float16"]), st.integers(1, 11))
-def test_batches_channels_and_positions_are_independent(drawn: Drawn, grid_type: str, cut: int) -> None:
+def test_batches_channels_and_positions_are_independent(
+    drawn: Drawn, grid_type: str, cut: int
+) -> None:
     lengths, attributes, rng = drawn
     X = rng.normal(size=(3, 4, *lengths)).astype(np.float32)
     grid = uniform_grid(rng, len(lengths), 3).astype(dtype_of(grid_type))

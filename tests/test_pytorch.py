@@ -15,8 +15,12 @@ from test_patch import nodes
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 F = torch.nn.functional
 
-dynamo = pytest.mark.skipif(find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript")
-older = pytest.mark.skipif(find_spec("torch.onnx.symbolic_helper") is None, reason="there is no older exporter")
+dynamo = pytest.mark.skipif(
+    find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript"
+)
+older = pytest.mark.skipif(
+    find_spec("torch.onnx.symbolic_helper") is None, reason="there is no older exporter"
+)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 #: PyTorch's own operators know no others.
 MODES = {2: ("bilinear", "nearest", "bicubic"), 3: ("bilinear", "nearest")}
@@ -41,7 +45,11 @@ def sampler(rank: int) -> Module:
 
 
 #: Makes a grid as large as X, both ways.
-GRID = Module(lambda X, theta: tuple(F.affine_grid(theta, X.shape, align_corners=align) for align in (False, True)))
+GRID = Module(
+    lambda X, theta: tuple(
+        F.affine_grid(theta, X.shape, align_corners=align) for align in (False, True)
+    )
+)
 #: Samples in the bodies of an If.
 BODIES = (
     lambda X, grid: F.grid_sample(X, grid, "bicubic", "border", True),
@@ -55,7 +63,10 @@ def image(lengths: tuple[int, ...]):
 
 
 def positions(lengths: tuple[int, ...]):
-    return torch.rand((2, *lengths, len(lengths)), generator=torch.Generator().manual_seed(1)) * 2.6 - 1.3
+    return (
+        torch.rand((2, *lengths, len(lengths)), generator=torch.Generator().manual_seed(1)) * 2.6
+        - 1.3
+    )
 
 
 def theta(rank: int):
@@ -78,7 +89,10 @@ def assert_answers_as_pytorch(model: onnx.ModelProto, module, *args) -> None:
     """In this package's session and, where it may, checked by onnx."""
     onnx.checker.check_model(model, full_check=True)
     session = ogs.InferenceSession(model)
-    feeds = {description.name: value.numpy() for description, value in zip(session.get_inputs(), args, strict=True)}
+    feeds = {
+        description.name: value.numpy()
+        for description, value in zip(session.get_inputs(), args, strict=True)
+    }
     for found, expected in zip(session.run(None, feeds), module(*args), strict=True):
         np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
 
@@ -102,7 +116,9 @@ def test_sampling(rank: int, opset: int) -> None:
 
 
 @dynamo
-@pytest.mark.parametrize(("rank", "opset", "dynamic"), [(2, 20, True), (3, 22, True), (2, 20, False)])
+@pytest.mark.parametrize(
+    ("rank", "opset", "dynamic"), [(2, 20, True), (3, 22, True), (2, 20, False)]
+)
 def test_grids_of_dynamic_and_fixed_sizes(rank: int, opset: int, dynamic: bool) -> None:
     axes = ({2 + axis: f"X{axis}" for axis in range(rank)}, {}) if dynamic else None
     model = exported(GRID, (image(SMALL[rank]), theta(rank)), opset, axes)
@@ -135,7 +151,9 @@ def test_what_sampling_volumes_comes_to() -> None:
 def test_a_grid_before_its_opset_is_refused_in_words() -> None:
     with pytest.raises(Exception, match="affine_grid") as caught:
         exported(GRID, (image(SMALL[2]), theta(2)), 18)
-    assert "affine_grid: opset_version is 18, expected at least 20" in str(caught.getrepr())  # with what it comes from
+    assert "affine_grid: opset_version is 18, expected at least 20" in str(
+        caught.getrepr()
+    )  # with what it comes from
 
 
 @dynamo
@@ -144,8 +162,14 @@ def test_the_shape_of_a_grid_is_pytorch_s() -> None:
     before = [grid.clone() for grid in GRID(image(SMALL[3]), theta(3))]
     ogs.torch_translation_table()
     for device in ("cpu", "meta"):
-        for grid, expected in zip(GRID(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
-            assert (grid.shape, grid.dtype, grid.stride()) == (expected.shape, expected.dtype, expected.stride())
+        for grid, expected in zip(
+            GRID(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True
+        ):
+            assert (grid.shape, grid.dtype, grid.stride()) == (
+                expected.shape,
+                expected.dtype,
+                expected.stride(),
+            )
             assert device == "meta" or torch.equal(grid, expected)
 
 

@@ -19,9 +19,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 import ort_gridsample as ogs
 
 PLAIN = onnxruntime.InferenceSession
-HEAD = (
-    '<ir_version: 9, opset_import: ["": 20, "mmcv": 1]> g (float[1,3,{s}] X, float[1,{g},{r}] T) => (float[1,4,{g}] Y)'
-)
+HEAD = '<ir_version: 9, opset_import: ["": 20, "mmcv": 1]> g (float[1,3,{s}] X, float[1,{g},{r}] T) => (float[1,4,{g}] Y)'
 #: The sampling nodes that onnxruntime has no kernel for: rank, and their text.
 NODES = {
     "mmcv": (2, "mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0>"),
@@ -38,7 +36,9 @@ def network(rank: int, node: str) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f"{text} {{ {body} }}")
     rng = np.random.default_rng(1)
     W, S = rng.standard_normal((4, 3, *[3] * rank), np.float32), np.full(rank, 0.9, np.float32)
-    model.graph.initializer.extend([numpy_helper.from_array(W, "W"), numpy_helper.from_array(S, "S")])
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(W, "W"), numpy_helper.from_array(S, "S")]
+    )
     for number, each in enumerate(model.graph.node):
         each.name = f"node{number}"
     return model
@@ -52,7 +52,9 @@ def feeds_for(rank: int) -> dict[str, np.ndarray]:
     }
 
 
-def quantized(folder: Path, model: onnx.ModelProto, rank: int, form: str, preprocess: bool) -> onnx.ModelProto:
+def quantized(
+    folder: Path, model: onnx.ModelProto, rank: int, form: str, preprocess: bool
+) -> onnx.ModelProto:
     path, output = str(folder / "model.onnx"), str(folder / "quantized.onnx")
     onnx.save(model, path)
     if preprocess:
@@ -81,7 +83,9 @@ CASES = [*product(NODES, ["QDQ", "QOperator"], [False, True])]
 
 
 @pytest.mark.parametrize(("node", "form", "preprocess"), CASES)
-def test_quantized_model_is_patched_last_to_any_target(node: str, form: str, preprocess: bool, tmp_path: Path) -> None:
+def test_quantized_model_is_patched_last_to_any_target(
+    node: str, form: str, preprocess: bool, tmp_path: Path
+) -> None:
     rank, text = NODES[node]
     model, feeds = network(rank, text), feeds_for(rank)
     with ogs.quantization_sessions():

@@ -36,7 +36,12 @@ def test_records_are_hashable() -> None:
 
 
 def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for model in (WARP, PASSES_ON, affine_grid_model("float32", 3, False), one_node(mode="lanczos")):
+    for model in (
+        WARP,
+        PASSES_ON,
+        affine_grid_model("float32", 3, False),
+        one_node(mode="lanczos"),
+    ):
         (record,) = ogs.inspect_model(model)
         path = tmp_path / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -50,11 +55,21 @@ def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert repr(ogs.inspect_model(WARP)[0]) == f"<NodeRecord {said}>"
 
 
-def test_what_a_function_passes_on_reads_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_function_passes_on_reads_as_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (record,) = ogs.inspect_model(PASSES_ON)
     mode, align_corners = AttributeReference("m"), AttributeReference("ac")
-    assert record.attributes == {"mode": mode, "padding_mode": "zeros", "align_corners": align_corners}
-    assert (str(record.mode), record.padding_mode, str(record.align_corners)) == ("@m", "zeros", "@ac")
+    assert record.attributes == {
+        "mode": mode,
+        "padding_mode": "zeros",
+        "align_corners": align_corners,
+    }
+    assert (str(record.mode), record.padding_mode, str(record.align_corners)) == (
+        "@m",
+        "zeros",
+        "@ac",
+    )
     path = tmp_path / "model.onnx"
     onnx.save(PASSES_ON, path)
     assert main(["inspect", str(path), "--json"]) == 0
@@ -88,15 +103,27 @@ def test_a_kernel_that_answers_wrongly_does_not_run_a_node(monkeypatch: pytest.M
     (record,) = ogs.inspect_model(model)
     native._refusal.cache_clear()
     assert record.native is False
-    assert re.fullmatch(r"its own kernel is off by 0\.\d+ where values are in \[-1, 1\]", record.reason)
+    assert re.fullmatch(
+        r"its own kernel is off by 0\.\d+ where values are in \[-1, 1\]", record.reason
+    )
 
 
-@pytest.mark.parametrize(("theta_type", "rank"), [*zip(spec.FLOATS, (2, 3, 2, 3), strict=True), ("float32", 3)])
+@pytest.mark.parametrize(
+    ("theta_type", "rank"), [*zip(spec.FLOATS, (2, 3, 2, 3), strict=True), ("float32", 3)]
+)
 def test_affine_grid_records(theta_type: str, rank: int) -> None:
     model = affine_grid_model(theta_type, rank, True)
     (record,) = ogs.inspect_model(model)
-    assert (record.operator, record.mode, record.padding_mode, record.align_corners) == ("AffineGrid", None, None, 1)
-    assert (record.spatial_axes, record.types) == ((rank,), {"theta": (theta_type,), "size": ("int64",)})
+    assert (record.operator, record.mode, record.padding_mode, record.align_corners) == (
+        "AffineGrid",
+        None,
+        None,
+        1,
+    )
+    assert (record.spatial_axes, record.types) == (
+        (rank,),
+        {"theta": (theta_type,), "size": ("int64",)},
+    )
     # Native or not is what onnxruntime itself answers when it is given the model.
     theta = np.zeros((1, rank, rank + 1), "float32" if theta_type == "bfloat16" else theta_type)
     try:
@@ -105,23 +132,35 @@ def test_affine_grid_records(theta_type: str, rank: int) -> None:
     except Exception:
         runs = False
     assert record.native == runs, record.reason
-    assert ogs.patch_model(model, nodes="unsupported") == (model if runs else ogs.patch_model(model))
+    assert ogs.patch_model(model, nodes="unsupported") == (
+        model if runs else ogs.patch_model(model)
+    )
 
 
-THETAS = [("float[N,2,3]", "int64[4]", (2,)), ("float[N,r,4]", "int64[n]", (3,)), ("float[N,r,s]", "int64[5]", (3,))]
+THETAS = [
+    ("float[N,2,3]", "int64[4]", (2,)),
+    ("float[N,r,4]", "int64[n]", (3,)),
+    ("float[N,r,s]", "int64[5]", (3,)),
+]
 THETAS += [("float[N,3,4]", "int64", (3,)), ("float[N,r,s]", "int64[n]", ())]
 
 
 @pytest.mark.parametrize(("theta", "size", "axes"), THETAS)
-def test_spatial_axes_of_an_affine_grid_from_any_shape(theta: str, size: str, axes: tuple[int, ...]) -> None:
-    model = parser.parse_model(f"{HEADER} g ({theta} T, {size} S) => (float[N,h,w,r] Y) {{ Y = AffineGrid (T, S) }}")
+def test_spatial_axes_of_an_affine_grid_from_any_shape(
+    theta: str, size: str, axes: tuple[int, ...]
+) -> None:
+    model = parser.parse_model(
+        f"{HEADER} g ({theta} T, {size} S) => (float[N,h,w,r] Y) {{ Y = AffineGrid (T, S) }}"
+    )
     if size == "int64":  # the parser reads this as a number; without a shape it may be anything
         model.graph.input[1].type.tensor_type.ClearField("shape")
     (record,) = ogs.inspect_model(model)
     assert record.spatial_axes == axes
 
 
-@pytest.mark.parametrize(("X_type", "opset"), [("float32", 20), ("float32", 22), ("bfloat16", 22), ("uint8", 20)])
+@pytest.mark.parametrize(
+    ("X_type", "opset"), [("float32", 20), ("float32", 22), ("bfloat16", 22), ("uint8", 20)]
+)
 def test_what_onnxruntime_runs_is_what_it_says_when_tried(X_type: str, opset: int) -> None:
     model = one_node(elem_type(X_type), opset=opset, shapes="float[1,1,2,2] X, float[1,2,2,2] G")
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -151,7 +190,11 @@ def test_the_action_names_the_types_and_a_patched_node_is_this_packages() -> Non
 
 
 #: Functions that are called as a dialect calls its operators.
-NAMESAKES = [("custom.plugins", "GridSampler"), ("custom.plugins", "GridSample3D"), ("mmcv", "grid_sampler")]
+NAMESAKES = [
+    ("custom.plugins", "GridSampler"),
+    ("custom.plugins", "GridSample3D"),
+    ("mmcv", "grid_sampler"),
+]
 NAMESAKES += [("aten", "grid_sampler_2d"), ("aten", "affine_grid_generator")]
 
 
@@ -166,7 +209,9 @@ def test_a_function_named_like_a_dialects_operator_is_a_function(domain: str, op
     assert said == (f"function {domain}::{op_type}", "GridSample", ("float32",))
     lowered = [ogs.patch_model(model, target=target) for target in ("primitives", "com.microsoft")]
     for session in (open_session(model), *map(open_native, lowered)):
-        np.testing.assert_array_equal(session.run(None, FEEDS)[0], -ogs.grid_sample(X, GRID, "nearest"))
+        np.testing.assert_array_equal(
+            session.run(None, FEEDS)[0], -ogs.grid_sample(X, GRID, "nearest")
+        )
 
 
 @pytest.mark.parametrize("function", [ogs.inspect_model, ogs.patch_model])
@@ -188,7 +233,9 @@ def test_a_model_comes_as_proto_bytes_or_path(function: object, tmp_path: Path) 
 
 
 def test_a_domain_that_is_not_imported_is_of_its_dialects_version() -> None:
-    model = parser.parse_model(f"{HEADER} {SIGNATURE} {{ Y = mmcv.grid_sampler <align_corners = 0> (X, G) }}")
+    model = parser.parse_model(
+        f"{HEADER} {SIGNATURE} {{ Y = mmcv.grid_sampler <align_corners = 0> (X, G) }}"
+    )
     del model.opset_import[1:]
     assert [opset.domain for opset in model.opset_import] == [""]
     (record,) = ogs.inspect_model(model)

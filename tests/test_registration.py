@@ -69,8 +69,12 @@ def test_written_library_calls_the_address_from_a_file_that_is_gone(
 
 
 @elf
-@pytest.mark.parametrize("failure", [OSError("Operation not permitted"), AttributeError("memfd_create")])
-def test_where_memory_cannot_be_loaded_a_file_is(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "failure", [OSError("Operation not permitted"), AttributeError("memfd_create")]
+)
+def test_where_memory_cannot_be_loaded_a_file_is(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(name: str) -> int:
         raise failure
 
@@ -81,13 +85,17 @@ def test_where_memory_cannot_be_loaded_a_file_is(failure: Exception, monkeypatch
 
 
 @elf
-def test_where_nothing_can_be_loaded_the_error_has_both_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_loaded_the_error_has_both_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(path: str) -> ctypes.CDLL:
         raise OSError(f"{path[:5]} is not executable")
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(trampoline.NoTrampolineError, match=r"/proc is not executable; /.* is not executable"):
+    with pytest.raises(
+        trampoline.NoTrampolineError, match=r"/proc is not executable; /.* is not executable"
+    ):
         trampoline.load(ADDRESS)
     assert os.listdir("/proc/self/fd") == before
 
@@ -116,8 +124,12 @@ def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ort_gridsample"
 
 
-@pytest.mark.skipif(not shutil.which("cc") and not importlib.util.find_spec("ziglang"), reason="there is no linker")
-def test_linked_library_is_made_once_and_calls_the_address(linked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    not shutil.which("cc") and not importlib.util.find_spec("ziglang"), reason="there is no linker"
+)
+def test_linked_library_is_made_once_and_calls_the_address(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library, path = trampoline.load(ADDRESS)
     assert called(library) == 7005
     assert [str(each) for each in linked.iterdir()] == [path]
@@ -125,9 +137,13 @@ def test_linked_library_is_made_once_and_calls_the_address(linked: Path, monkeyp
     assert trampoline.load(ADDRESS)[1] == path
 
 
-def test_without_a_linker_the_error_says_what_to_install(linked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_linker_the_error_says_what_to_install(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find_spec(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ziglang" else find_spec(name)
+    )
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(
         trampoline.NoTrampolineError,
@@ -138,7 +154,9 @@ def test_without_a_linker_the_error_says_what_to_install(linked: Path, monkeypat
 
 
 @compiled
-@pytest.mark.skipif(not shutil.which("cc") and not importlib.util.find_spec("ziglang"), reason="there is no linker")
+@pytest.mark.skipif(
+    not shutil.which("cc") and not importlib.util.find_spec("ziglang"), reason="there is no linker"
+)
 def test_sessions_run_through_a_linked_library(tmp_path: Path) -> None:
     script = """
 print(attempt(make(open_compiled), X, grid), attempt(make(open_compiled_file), X, grid))
@@ -172,7 +190,9 @@ print(attempt(session, X, grid), attempt(make(open_compiled), X, grid))
 
 def imports(**opsets: int) -> onnx.ModelProto:
     model = parsed("g (float[N] X) => (float[N] Y) { Y = Relu (X) }")
-    model.opset_import.extend(helper.make_opsetid(name, version) for name, version in opsets.items())
+    model.opset_import.extend(
+        helper.make_opsetid(name, version) for name, version in opsets.items()
+    )
     return model
 
 
@@ -217,7 +237,8 @@ def options(first):
     return given
 """
 extensions = pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime_extensions") is None, reason="onnxruntime-extensions is not installed"
+    importlib.util.find_spec("onnxruntime_extensions") is None,
+    reason="onnxruntime-extensions is not installed",
 )
 without_torch = "import sys\nsys.modules['torch'] = None\n"
 
@@ -225,7 +246,9 @@ without_torch = "import sys\nsys.modules['torch'] = None\n"
 @extensions
 @pytest.mark.parametrize("target", ["compiled", "ort_gridsample"])
 @pytest.mark.parametrize("import_first", ["ort_gridsample", "onnxruntime_extensions"])
-def test_ops_of_onnxruntime_extensions_and_ours_run_in_one_session(target: str, import_first: str) -> None:
+def test_ops_of_onnxruntime_extensions_and_ours_run_in_one_session(
+    target: str, import_first: str
+) -> None:
     if target == "compiled" and UNAVAILABLE:
         pytest.skip(UNAVAILABLE)
     script = f"""{OTHERS.replace("REGISTER", "ogs.register")}
@@ -260,7 +283,9 @@ print(told(onnxruntime.InferenceSession, patched, ogs.register(given)))
 """
     first = f"{without_torch}sys.modules['numba'] = None\nimport ort_gridsample\n"
     (said,) = run(script, "None", first=first)
-    assert said.startswith("ImportError: onnxruntime-extensions was registered on these options before ort_gridsample")
+    assert said.startswith(
+        "ImportError: onnxruntime-extensions was registered on these options before ort_gridsample"
+    )
 
 
 @extensions
@@ -302,7 +327,9 @@ def test_compiled_ops_of_earlier_releases_are_read(attributes: Attributes, ops: 
     old = old_compiled(ogs.patch_model(model, target="compiled"))
     (record,) = ogs.inspect_model(old)
     assert (record.operator, record.mode, record.error) == ("GridSample", attributes.mode, None)
-    expected = ogs.grid_sample(X, GRID, attributes.mode, attributes.padding_mode, attributes.align_corners)
+    expected = ogs.grid_sample(
+        X, GRID, attributes.mode, attributes.padding_mode, attributes.align_corners
+    )
     session = ogs.InferenceSession(old, quiet_options())
     assert session.replaced[0].runs_on == ("compiled op" if ops == "compiled" else "Python op")
     found = [session.run(None, {"X": X, "grid": GRID})[0]]
@@ -310,7 +337,9 @@ def test_compiled_ops_of_earlier_releases_are_read(attributes: Attributes, ops: 
         patched = ogs.patch_model(old, target=to)  # type: ignore[arg-type]
         domain = COMPILED_DOMAIN if to == "compiled" else DOMAIN
         assert [each.domain for each in patched.opset_import if each.domain] == [domain]
-        plain = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register(quiet_options()))
+        plain = onnxruntime.InferenceSession(
+            patched.SerializeToString(), ogs.register(quiet_options())
+        )
         found.append(plain.run(None, {"X": X, "grid": GRID})[0])
     for Y in found:
         np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-6)
@@ -330,7 +359,10 @@ def test_fused_models_that_earlier_releases_saved_are_read(tmp_path: Path) -> No
     assert [each.operator for each in ogs.inspect_model(old)] == ["AffineGrid", "GridSample"]
     np.testing.assert_array_equal(ogs.InferenceSession(old).run(None, feeds)[0], expected)
     lowered = ogs.patch_model(old, target="primitives")
-    assert {each.domain for each in lowered.opset_import} & {"ai.onnx.contrib", COMPILED_DOMAIN} == set()
+    assert {each.domain for each in lowered.opset_import} & {
+        "ai.onnx.contrib",
+        COMPILED_DOMAIN,
+    } == set()
 
 
 @compiled

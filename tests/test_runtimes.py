@@ -75,7 +75,9 @@ def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
     assert verdict(toy(), LINEAR).kind == verdict(toy(), DYNAMIC).kind == "right"
     found = verdict(toy("answers[0][0, 0, 0, 0] += 0.5"), LINEAR)
     assert found.kind == "wrong"
-    assert found.error == pytest.approx(0.5 / np.abs(LINEAR.task().expected[0]["Y"]).max(), rel=1e-4)
+    assert found.error == pytest.approx(
+        0.5 / np.abs(LINEAR.task().expected[0]["Y"]).max(), rel=1e-4
+    )
     found = verdict(toy("answers[0] += again"), DYNAMIC)
     assert (found.kind, found.message) == ("wrong", "at the second shape only")
 
@@ -92,12 +94,17 @@ def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
     [
         ("raise ValueError('no such kernel')", "ValueError: no such kernel"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        ("print('out of luck', file=sys.stderr, flush=True); os.abort()", "crashed: SIGABRT out of luck"),
+        (
+            "print('out of luck', file=sys.stderr, flush=True); os.abort()",
+            "crashed: SIGABRT out of luck",
+        ),
         ("os._exit(7)", "crashed: exit status 7"),
         ("time.sleep(600)", "timed out after 1 s"),
     ],
 )
-def test_whatever_happens_is_a_cell(besides: str, message: str, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_happens_is_a_cell(
+    besides: str, message: str, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the next one is asked."""
     worker = toy(f"if 'Floor' in ops: {besides}")
     assert verdict(worker, STANDARD).kind == "right"
@@ -114,17 +121,23 @@ def test_what_a_runtime_prints_and_reads_is_no_answer(toy: Toy) -> None:
 
 def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("import no_such_runtime")
-    with Worker((sys.executable, str(ADAPTERS / "worker.py"), str(tmp_path / "none.py")), 60) as worker:
+    with Worker(
+        (sys.executable, str(ADAPTERS / "worker.py"), str(tmp_path / "none.py")), 60
+    ) as worker:
         assert "No module named 'no_such_runtime'" in verdict(worker, LINEAR).message
 
 
-def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_kept_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And where there is none, there is a sentence."""
     with pytest.raises(NotInstalledError, match=r"toy needs Python 2\.2"):
         environment(Runtime("toy", "toy", ("numpy",), python=("2.2",)), tmp_path)
     toy = Runtime("toy", "toy", ("none",))
     monkeypatch.setattr(environments, "_versions", lambda folder: "")
-    monkeypatch.setattr(environments, "_install", Mock(side_effect=[NotInstalledError("no network"), None]))
+    monkeypatch.setattr(
+        environments, "_install", Mock(side_effect=[NotInstalledError("no network"), None])
+    )
     with pytest.raises(NotInstalledError, match="no network"):
         environment(toy, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -134,7 +147,10 @@ def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: py
 
 
 def test_messages_are_shortened() -> None:
-    assert shortened("TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d") == "TractError: a b … c"
+    assert (
+        shortened("TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d")
+        == "TractError: a b … c"
+    )
     assert len(shortened("long " * 1000)) == 240
 
 
@@ -142,7 +158,10 @@ def test_the_summary_and_the_reasons() -> None:
     cells = {trial: Verdict("right") for trial in trials()}
     cells[LINEAR] = Verdict("wrong", 0.25)
     cells[DYNAMIC] = Verdict("refused", message="no Shape")
-    results = [Result(RUNTIMES["tract"], "tract==0.23.9", cells), Result(RUNTIMES["mnn"], "", {}, "there is no pip")]
+    results = [
+        Result(RUNTIMES["tract"], "tract==0.23.9", cells),
+        Result(RUNTIMES["mnn"], "", {}, "there is no pip"),
+    ]
     static, dynamic, exported = report.summary(results).split("\n\n")
     assert "| tract 0.23.9 | ✓/✓ | ✓/wrong 1 of 6 by 0.25 | ✓/✓ |" in static
     assert "| tract 0.23.9 | ✓/✓ | ✓/✗ 1 of 6 | ✓/✓ |" in dynamic
@@ -156,8 +175,12 @@ def test_the_summary_and_the_reasons() -> None:
 
 @pytest.mark.network
 @pytest.mark.timeout(1200)
-def test_lowered_models_are_right_in_the_fast_runtimes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lowered_models_are_right_in_the_fast_runtimes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They are installed into the folder that ORT_GRIDSAMPLE_RUNTIMES says, which may be kept, or a temporary one."""
     folder = os.environ.get("ORT_GRIDSAMPLE_RUNTIMES") or str(tmp_path)
-    status = main(["--fast", "--form", "primitives", "--only", "unaligned-static", "--cache", folder])
+    status = main(
+        ["--fast", "--form", "primitives", "--only", "unaligned-static", "--cache", folder]
+    )
     assert status == 0, capsys.readouterr().out

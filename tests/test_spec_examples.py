@@ -58,18 +58,25 @@ MODES = {
 ALIGNED = [[0.0, 1.25, 2.0, 2.5], [2.5, 2.0, 3.75, 5.0]]
 FIRST_DRAFT = [
     (PIXELS_4x4, GRID_6x6, Attributes("bilinear", "zeros", False), GRIDSAMPLE),
-    *((PIXELS_3x2, GRID_OUTSIDE, Attributes(padding_mode=name), expected) for name, expected in PADDINGS.items()),
+    *(
+        (PIXELS_3x2, GRID_OUTSIDE, Attributes(padding_mode=name), expected)
+        for name, expected in PADDINGS.items()
+    ),
     *((PIXELS_3x2, GRID_INSIDE, Attributes(name), expected) for name, expected in MODES.items()),
     (PIXELS_3x2, GRID_INSIDE, Attributes("bilinear", align_corners=True), ALIGNED),
 ]
 
 
 def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
-    for opset, (X, grid, attributes, expected) in itertools.product(spec.OPERATORS["GridSample"], FIRST_DRAFT):
+    for opset, (X, grid, attributes, expected) in itertools.product(
+        spec.OPERATORS["GridSample"], FIRST_DRAFT
+    ):
         Y = path.grid_sample(X, grid, *astuple(attributes), opset=min(opset, faults.OPSET))
         assert Y.shape == (1, 1, *np.shape(expected))
         with about((attributes, opset)):
-            np.testing.assert_allclose(Y[0, 0], expected, rtol=0, atol=6e-5)  # the text prints four digits
+            np.testing.assert_allclose(
+                Y[0, 0], expected, rtol=0, atol=6e-5
+            )  # the text prints four digits
 
 
 def floats(*numbers: float) -> np.ndarray:
@@ -84,37 +91,63 @@ def at(*coordinates: float) -> np.ndarray:
 
 def test_onnx_gridsample_22__minus_3_5_reflects_to_1_5_and_then_0_5(path: Function | Model) -> None:
     for mode, align_corners in itertools.product(spec.MODES, (False, True)):
-        Y = path.grid_sample(image("float32", (1, 2, 7)), at(-3.5, 1.5, 0.5), mode, "reflection", align_corners)
+        Y = path.grid_sample(
+            image("float32", (1, 2, 7)), at(-3.5, 1.5, 0.5), mode, "reflection", align_corners
+        )
         with about((mode, align_corners)):
             np.testing.assert_allclose(Y[..., :2], Y[..., 2:].repeat(2, -1), rtol=2e-6)
 
 
 CORNERS, CENTERS = floats(2, 3, 5, 7), ((True, 1.0), (False, 0.75))
-VOLUME, POSITION = np.arange(24, dtype=np.float32).reshape(1, 1, 2, 3, 4), np.array([[[[[1, -1, 1]]]]], np.float32)
+VOLUME, POSITION = (
+    np.arange(24, dtype=np.float32).reshape(1, 1, 2, 3, 4),
+    np.array([[[[[1, -1, 1]]]]], np.float32),
+)
 HALFWAY = at(-0.75, -0.25, 0.25, 0.75)
-PADDED = {"zeros": 0.59375 - 2 * 0.09375, "border": 2 * 0.59375 - 3 * 0.09375, "reflection": 3 * 0.59375 - 6 * 0.09375}
+PADDED = {
+    "zeros": 0.59375 - 2 * 0.09375,
+    "border": 2 * 0.59375 - 3 * 0.09375,
+    "reflection": 3 * 0.59375 - 6 * 0.09375,
+}
 #: Sentence -> X, grid, mode, padding and alignment, and the answer.
 SENTENCES = {
     # "If index 0 represents the margin pixel": -1 and 1 are the centres of the corner pixels, 0.5 apart.
     "the_value_at_index_minus_1_is_the_one_at_index_1": [
-        (floats(2, 3, 5, 7, 11), at(-1.5, 1.5), mode, "reflection", True, [3, 7]) for mode in spec.MODES
+        (floats(2, 3, 5, 7, 11), at(-1.5, 1.5), mode, "reflection", True, [3, 7])
+        for mode in spec.MODES
     ],
     # The outer corner of a corner pixel is halfway to the padding: linear answers the mean of both.
     "the_extrema_are_centers_or_corners": [
-        *((CORNERS, at(-x, x), mode, "zeros", aligned, [2, 7]) for mode in spec.MODES for aligned, x in CENTERS),
+        *(
+            (CORNERS, at(-x, x), mode, "zeros", aligned, [2, 7])
+            for mode in spec.MODES
+            for aligned, x in CENTERS
+        ),
         (CORNERS, at(-1, 1), "linear", "zeros", False, [1, 3.5]),
     ],
     # x = 3 of W, y = 0 of H, z = 1 of D.
     "the_grid_lists_the_innermost_axis_first": [(VOLUME, POSITION, "nearest", "zeros", True, [15])],
-    "nearest_rounds_halfway_to_even": [(floats(*range(5)), HALFWAY, "nearest", "zeros", True, [0, 2, 2, 4])],
+    "nearest_rounds_halfway_to_even": [
+        (floats(*range(5)), HALFWAY, "nearest", "zeros", True, [0, 2, 2, 4])
+    ],
     # The pixel coordinate -1.5 is reflected to 0.5, halfway, which rounds to 0; rounded first it would be -2, then 1.
-    "nearest_reflects_before_it_rounds": [(floats(*range(4)), at(-1.5), "nearest", "reflection", False, [0])],
+    "nearest_reflects_before_it_rounds": [
+        (floats(*range(4)), at(-1.5), "nearest", "reflection", False, [0])
+    ],
     # At the pixel coordinate -0.5 the taps -2, -1, 0 and 1 have the weights of Keys' kernel for a = -0.75.
     "cubic_pads_each_tap": [
-        (floats(1, 2, 4, 8, 16), at(-1.25), "cubic", padding_mode, True, [Y]) for padding_mode, Y in PADDED.items()
+        (floats(1, 2, 4, 8, 16), at(-1.25), "cubic", padding_mode, True, [Y])
+        for padding_mode, Y in PADDED.items()
     ],
     "integers_are_computed_as_floating_point_and_cast": [  # 3.25, 8.25 and 3.5
-        (np.array([[[4, 3, 10]]], np.uint8), at(-0.25, 0.75, -0.5), "linear", "zeros", True, [3, 8, 3])
+        (
+            np.array([[[4, 3, 10]]], np.uint8),
+            at(-0.25, 0.75, -0.5),
+            "linear",
+            "zeros",
+            True,
+            [3, 8, 3],
+        )
     ],
 }
 
@@ -135,20 +168,31 @@ def test_onnx_gridsample_22_20_16__defaults() -> None:
     for opset, open_model in itertools.product(opsets, (open_session, open_patched_file)):
         session = open_model(parsed(graph, opset))
         with about((opset, open_model.__name__)):
-            assert_matches(run(session, X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros")
+            assert_matches(
+                run(session, X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros"
+            )
 
 
 def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None:
     for operator, versions in spec.OPERATORS.items():
         for opset, version in versions.items():
             schema = onnx.defs.get_schema(operator, opset)
-            assert (schema.since_version, set(version.attributes)) == (opset, set(schema.attributes))
+            assert (schema.since_version, set(version.attributes)) == (
+                opset,
+                set(schema.attributes),
+            )
             for name, attribute in version.attributes.items():
                 default = onnx.helper.get_attribute_value(schema.attributes[name].default_value)
-                assert attribute.default == (default.decode() if isinstance(default, bytes) else default)
-            allowed = {each.type_param_str: set(each.allowed_type_strs) for each in schema.type_constraints}
+                assert attribute.default == (
+                    default.decode() if isinstance(default, bytes) else default
+                )
+            allowed = {
+                each.type_param_str: set(each.allowed_type_strs) for each in schema.type_constraints
+            }
             for argument in schema.inputs:
-                types = {f"tensor({spec.TYPES[name].onnx})" for name in version.types[argument.name]}
+                types = {
+                    f"tensor({spec.TYPES[name].onnx})" for name in version.types[argument.name]
+                }
                 assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
 
 
@@ -166,11 +210,16 @@ def test_onnx_affinegrid_20__function_body(theta_type: str, path: Function | Mod
             grid = path.affine_grid(theta, size, align_corners)
             assert grid.dtype == theta.dtype
             with about((size, align_corners)):
-                np.testing.assert_allclose(grid, expected, rtol=0, atol=1e-6 if theta_type == "float32" else 1e-14)
+                np.testing.assert_allclose(
+                    grid, expected, rtol=0, atol=1e-6 if theta_type == "float32" else 1e-14
+                )
 
 
 def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
-    for align_corners, marks in ((True, [-1, -1 / 3, 1 / 3, 1]), (False, [-0.75, -0.25, 0.25, 0.75])):
+    for align_corners, marks in (
+        (True, [-1, -1 / 3, 1 / 3, 1]),
+        (False, [-0.75, -0.25, 0.25, 0.75]),
+    ):
         grid = path.affine_grid(np.eye(2, 3, dtype=np.float32)[None], (1, 1, 1, 4), align_corners)
         np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
 

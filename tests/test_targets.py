@@ -40,28 +40,47 @@ ARGUMENTS, NEAREST = Attributes("linear", "border", True), Attributes("nearest",
 
 
 def called(op_type: str, domain: str, attributes: Mapping[str, object]) -> str:
-    said = ", ".join(f'{name} = "{x}"' if isinstance(x, str) else f"{name} = {x}" for name, x in attributes.items())
+    said = ", ".join(
+        f'{name} = "{x}"' if isinstance(x, str) else f"{name} = {x}"
+        for name, x in attributes.items()
+    )
     return f"{domain}.{op_type}"[not domain :] + (f" <{said}>" if said else "")
 
 
 def written(nodes: str, opset: int = 22, function: str = "") -> onnx.ModelProto:
     """The model of these nodes, which give Y of X and G, and of a function of the domain ``local``."""
     text = nodes + function
-    others = "".join(f', "{domain}": 1' for domain in ("local", "mmcv", "mmdeploy") if f"{domain}." in text)
+    others = "".join(
+        f', "{domain}": 1' for domain in ("local", "mmcv", "mmdeploy") if f"{domain}." in text
+    )
     header = f'["": {opset}{others}]>'
     local = f'<domain: "local", opset_import: {header} {function}' if function else ""
-    return parser.parse_model(f"<ir_version: 9, opset_import: {header} {SIGNATURE} {{ {nodes} }} {local}")
+    return parser.parse_model(
+        f"<ir_version: 9, opset_import: {header} {SIGNATURE} {{ {nodes} }} {local}"
+    )
 
 
 def sampler(
-    op_type: str, domain: str, opset: int = 11, axes: int = 2, inputs: str = "X, grid", **attributes: object
+    op_type: str,
+    domain: str,
+    opset: int = 11,
+    axes: int = 2,
+    inputs: str = "X, grid",
+    **attributes: object,
 ) -> onnx.ModelProto:
     """The model of this operator, which gives Y, of X and grid, and of constants if ``inputs`` say so."""
     dims = [f"d{i}" for i in range(axes)]
     inside, outside = ", ".join(dims), ", ".join(dims[::-1])
-    constants = "int64 mode = {0}, int64 padding = {1}, bool align = {1}" if "align" in inputs else ""
-    values = f"(float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)"
-    model = parsed(f"g {values} <{constants}> {{ Y = {called(op_type, domain, attributes)} ({inputs}) }}", opset)
+    constants = (
+        "int64 mode = {0}, int64 padding = {1}, bool align = {1}" if "align" in inputs else ""
+    )
+    values = (
+        f"(float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)"
+    )
+    model = parsed(
+        f"g {values} <{constants}> {{ Y = {called(op_type, domain, attributes)} ({inputs}) }}",
+        opset,
+    )
     model.graph.node[0].name = "warp"
     return model
 
@@ -110,15 +129,31 @@ def test_a_dialect_gives_the_standard_answer(name: str) -> None:
     expected = ogs.grid_sample(feeds["X"], feeds["grid"], *astuple(ARGUMENTS))
     standard = ogs.patch_model(model, target="ai.onnx")
     onnx.checker.check_model(standard)
-    (node,), (opset,) = standard.graph.node, {e.version for e in standard.opset_import if not e.domain}
-    assert (node.name, node.op_type, list(node.input), opset) == ("warp", "GridSample", ["X", "grid"], max(opset, 16))
+    (node,), (opset,) = (
+        standard.graph.node,
+        {e.version for e in standard.opset_import if not e.domain},
+    )
+    assert (node.name, node.op_type, list(node.input), opset) == (
+        "warp",
+        "GridSample",
+        ["X", "grid"],
+        max(opset, 16),
+    )
     assert ogs.patch_model(model).opset_import[0].version == model.opset_import[0].version
     said = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    assert said == {"mode": b"bilinear" if opset < 20 else b"linear", "padding_mode": b"border", "align_corners": 1}
-    np.testing.assert_allclose(open_native(standard).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+    assert said == {
+        "mode": b"bilinear" if opset < 20 else b"linear",
+        "padding_mode": b"border",
+        "align_corners": 1,
+    }
+    np.testing.assert_allclose(
+        open_native(standard).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5
+    )
     if list(DIALECTS).index(name) % 2:
         lowered = ogs.patch_model(model, target="primitives")
-        np.testing.assert_allclose(open_native(lowered).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            open_native(lowered).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5
+        )
     else:
         np.testing.assert_array_equal(open_session(model).run(None, feeds)[0], expected)
 
@@ -132,10 +167,16 @@ GENERATORS = [
 
 @pytest.mark.parametrize("size", ["input", "attribute"])
 @pytest.mark.parametrize(("domain", "op_type", "attributes"), GENERATORS)
-def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes: dict[str, object]) -> None:
+def test_affine_grid_generator(
+    size: str, domain: str, op_type: str, attributes: dict[str, object]
+) -> None:
     theta = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)
     attributes = attributes | ({"size": [2, 3, 4, 5]} if size == "attribute" else {})
-    inputs = "theta, " + ("size" if size == "input" else "") + ("" if "align_corners" in attributes else ", align")
+    inputs = (
+        "theta, "
+        + ("size" if size == "input" else "")
+        + ("" if "align_corners" in attributes else ", align")
+    )
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 14, "{domain or "none"}": 1]>
         g (float[2, 2, 3] theta) => (float[2, 4, 5, 2] grid) <int64[4] size = {{2, 3, 4, 5}}, bool align = {{1}}>
         {{ grid = {called(op_type, domain, attributes)} ({inputs}) }}""")
@@ -148,15 +189,39 @@ def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes:
 
 NAMES = "'interpolation_mode', 'padding_mode' or 'align_corners'"
 UNREADABLE = [
-    ("interpolation_mode is 3, expected 0, 1 or 2", "mmcv.grid_sampler", CODES | {"interpolation_mode": 3}),
-    ("align_corners is missing, expected 0 or 1", "mmcv.grid_sampler", {"interpolation_mode": 0, "padding_mode": 0}),
+    (
+        "interpolation_mode is 3, expected 0, 1 or 2",
+        "mmcv.grid_sampler",
+        CODES | {"interpolation_mode": 3},
+    ),
+    (
+        "align_corners is missing, expected 0 or 1",
+        "mmcv.grid_sampler",
+        {"interpolation_mode": 0, "padding_mode": 0},
+    ),
     (f"attribute is 'order', expected {NAMES}", "mmcv.grid_sampler", CODES | {"order": 2}),
-    ("padding_mode is 'zeros', expected 0, 1 or 2", "mmcv.grid_sampler", CODES | {"padding_mode": "zeros"}),
+    (
+        "padding_mode is 'zeros', expected 0, 1 or 2",
+        "mmcv.grid_sampler",
+        CODES | {"padding_mode": "zeros"},
+    ),
     ("padding_mode is missing, expected 0, 1 or 2", "grid_sampler", {"interpolation_mode": 0}),
-    ("mode is 'trilinear', expected 0, 1 or 2 (opset 16)", "GridSample3D", CODES | {"mode": "trilinear"}),
+    (
+        "mode is 'trilinear', expected 0, 1 or 2 (opset 16)",
+        "GridSample3D",
+        CODES | {"mode": "trilinear"},
+    ),
     ("align_corners is missing, expected 0 or 1", "GridSampler", {"mode": 0, "paddingmode": 0}),
-    ("interpolation_mode is said twice, expected said once", "GridSampler", PARSER | {"interpolation_mode": 1}),
-    ("mode is 'linear', expected 'bilinear', 'nearest' or 'bicubic' (opset 16)", "GridSample", {"mode": "linear"}),
+    (
+        "interpolation_mode is said twice, expected said once",
+        "GridSampler",
+        PARSER | {"interpolation_mode": 1},
+    ),
+    (
+        "mode is 'linear', expected 'bilinear', 'nearest' or 'bicubic' (opset 16)",
+        "GridSample",
+        {"mode": "linear"},
+    ),
 ]
 
 
@@ -165,11 +230,16 @@ def message_of(model: onnx.ModelProto, **how: Any) -> str:
 
 
 @pytest.mark.parametrize(("sentence", "op", "attributes"), UNREADABLE)
-def test_what_cannot_be_read_is_reported(sentence: str, op: str, attributes: dict[str, object]) -> None:
+def test_what_cannot_be_read_is_reported(
+    sentence: str, op: str, attributes: dict[str, object]
+) -> None:
     domain, _, op_type = op.rpartition(".")
     if "mode" in attributes and op_type == "GridSample3D":
         del attributes["interpolation_mode"]
-    assert message_of(sampler(op_type, domain, 16, **attributes)) == f"{op_type} node 'warp': {sentence}"
+    assert (
+        message_of(sampler(op_type, domain, 16, **attributes))
+        == f"{op_type} node 'warp': {sentence}"
+    )
 
 
 def test_other_things_that_cannot_be_read_are_reported() -> None:
@@ -189,7 +259,9 @@ def test_a_plugin_takes_zero_for_what_it_is_not_told() -> None:
     model.graph.node[0].attribute.append(helper.make_attribute("name", "GridSample3D"))
     (record,) = ogs.inspect_model(model)
     assert (record.mode, record.padding_mode, record.align_corners) == ("linear", "zeros", 0)
-    answer = open_native(ogs.patch_model(model, target="primitives")).run(None, {"X": X3, "grid": GRID3})[0]
+    answer = open_native(ogs.patch_model(model, target="primitives")).run(
+        None, {"X": X3, "grid": GRID3}
+    )[0]
     np.testing.assert_allclose(answer, ogs.grid_sample(X3, GRID3), atol=1e-5)
 
 
@@ -202,7 +274,10 @@ def normalized(model: onnx.ModelProto) -> onnx.ModelProto:
                 there = {a.name: a for a in node.attribute}
                 version = ogs.spec.version_of(node.op_type, scope.opsets[""])
                 defaults = ogs.spec.OPERATORS[node.op_type][version].attributes
-                whole = [there.get(name) or helper.make_attribute(name, a.default) for name, a in defaults.items()]
+                whole = [
+                    there.get(name) or helper.make_attribute(name, a.default)
+                    for name, a in defaults.items()
+                ]
                 node.ClearField("domain")
                 node.ClearField("attribute")
                 node.attribute.extend(whole)
@@ -217,7 +292,9 @@ TARGETS = [target for target in target_names() if target != "tensorrt-plugins"]
 ROUND = [target for target in TARGETS if target not in ("ai.onnx", "ai.onnx-2d", "primitives")]
 SMALL = {
     **{name: parser.parse_model(text) for name, text in GRAPHS.items() if "function" not in name},
-    "half": grid_sample_model("float16", "float64", 2, [ARGUMENTS, Attributes("cubic", "zeros", False)]),
+    "half": grid_sample_model(
+        "float16", "float64", 2, [ARGUMENTS, Attributes("cubic", "zeros", False)]
+    ),
     "three axes": grid_sample_model("float32", "float32", 3, [ARGUMENTS]),
 }
 SLOW_BYTES = 28_000
@@ -242,7 +319,9 @@ def is_node(record: ogs.NodeRecord) -> bool:
 
 def assert_there_and_back_is_the_identity(model: onnx.ModelProto, target: TargetName) -> None:
     there = ogs.patch_model(model, target=target, nodes=is_node)
-    rewritten = Counter(record.dialect.name for record in ogs.inspect_model(there) if is_node(record))
+    rewritten = Counter(
+        record.dialect.name for record in ogs.inspect_model(there) if is_node(record)
+    )
     records = filter(is_node, ogs.inspect_model(model))
     assert rewritten == Counter(target if says(target, record) else "ai.onnx" for record in records)
     assert normalized(ogs.patch_model(there, target="ai.onnx", nodes=is_node)) == normalized(model)
@@ -270,19 +349,29 @@ def test_through_every_spelling_and_back() -> None:
     assert normalized(ogs.patch_model(there, target="ai.onnx")) == normalized(model)
 
 
-def assert_answers_agree(ours: onnx.ModelProto, other: onnx.ModelProto, feeds: dict[str, np.ndarray] = FEEDS) -> None:
+def assert_answers_agree(
+    ours: onnx.ModelProto, other: onnx.ModelProto, feeds: dict[str, np.ndarray] = FEEDS
+) -> None:
     for a, b in zip(*(open_native(model).run(None, feeds) for model in (ours, other)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+        np.testing.assert_allclose(
+            a, b, rtol=1e-5, atol=2e-5 * float(np.abs(b[np.isfinite(b)]).max(initial=0))
+        )
 
 
-def assert_lowered_answers_as_native(model: onnx.ModelProto, feeds: dict[str, np.ndarray], functions: bool) -> None:
+def assert_lowered_answers_as_native(
+    model: onnx.ModelProto, feeds: dict[str, np.ndarray], functions: bool
+) -> None:
     lowered = ogs.patch_model(model, target="primitives", functions=functions)
     onnx.checker.check_model(lowered)
     before = {(n.domain, n.op_type) for scope in scopes(model) for n in scope}
     new = {(n.domain, n.op_type) for scope in scopes(lowered) for n in scope} - before
     assert {op_type for domain, op_type in new if domain == ""} <= PRIMITIVES
-    assert {domain for domain, _ in new} <= ({"", "ort_gridsample.primitives"} if functions else {""})
-    assert {"GridSample", "AffineGrid"}.isdisjoint(n.op_type for scope in scopes(lowered) for n in scope)
+    assert {domain for domain, _ in new} <= (
+        {"", "ort_gridsample.primitives"} if functions else {""}
+    )
+    assert {"GridSample", "AffineGrid"}.isdisjoint(
+        n.op_type for scope in scopes(lowered) for n in scope
+    )
     assert_answers_agree(lowered, model, feeds)
 
 
@@ -296,7 +385,9 @@ def test_lowered_models_answer_as_native(functions: bool) -> None:
 @pytest.mark.parametrize("path", by_size(path for path in EXPORTED if path.stem not in REFUSED))
 def test_lowered_exported_models_answer_as_native(path: Path) -> None:
     """Functions, or none, take turns."""
-    assert_lowered_answers_as_native(onnx.load(path), stored(path, "in."), EXPORTED.index(path) % 2 == 0)
+    assert_lowered_answers_as_native(
+        onnx.load(path), stored(path, "in."), EXPORTED.index(path) % 2 == 0
+    )
 
 
 def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
@@ -306,7 +397,10 @@ def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
     model = written("A = local.sample(X, G) Y = local.negate(A)", 16, functions)
     model.ir_version = 7  # before there were functions
     lowered = ogs.patch_model(model, target="primitives")
-    assert ([function.name for function in lowered.functions], lowered.ir_version) == (["negate"], 7)
+    assert ([function.name for function in lowered.functions], lowered.ir_version) == (
+        ["negate"],
+        7,
+    )
     shared = ogs.patch_model(model, target="primitives", functions=True)
     assert {function.name for function in shared.functions} == {"sample", "negate", "GridSample_1"}
     assert shared.ir_version == 8
@@ -318,7 +412,9 @@ def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
 def test_models_of_old_opsets_stay_what_they_are(opset: int) -> None:
     codes = "interpolation_mode = 0, padding_mode = 0, align_corners = 0"
     split = "B, Y = Split <axis = 2, split = [1, 3]> (A)"  # in opset 13 the sizes are an input
-    lowered = ogs.patch_model(written(f"A = mmcv.grid_sampler <{codes}> (X, G) {split}", opset), target="primitives")
+    lowered = ogs.patch_model(
+        written(f"A = mmcv.grid_sampler <{codes}> (X, G) {split}", opset), target="primitives"
+    )
     assert [(entry.domain, entry.version) for entry in lowered.opset_import] == [("", opset)]
     onnx.checker.check_model(lowered, full_check=True)
     [Y] = open_native(lowered).run(None, FEEDS)
@@ -331,14 +427,24 @@ def test_what_is_no_target_and_what_no_runtime_is_for() -> None:
     spelled = "'GridSample3D', 'GridSampler', 'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
     targets = f"'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', {spelled}"
     for target, runtime, said in (
-        ("primitives", "toaster", f"for_runtime is 'toaster', expected {names}; others run the primitives as they are"),
-        ("ai.onnx", "mnn", "for_runtime is 'mnn' with target 'ai.onnx', expected target 'primitives'"),
+        (
+            "primitives",
+            "toaster",
+            f"for_runtime is 'toaster', expected {names}; others run the primitives as they are",
+        ),
+        (
+            "ai.onnx",
+            "mnn",
+            "for_runtime is 'mnn' with target 'ai.onnx', expected target 'primitives'",
+        ),
         ("tensorrt", None, f"target is 'tensorrt', expected {targets}"),
     ):
         assert message_of(model, target=target, for_runtime=runtime) == f"patch_model: {said}"
 
 
-@pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22), ("tvm", 22)])
+@pytest.mark.parametrize(
+    ("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22), ("tvm", 22)]
+)
 def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int) -> None:
     model = grid_sample_model("float32", "float32", 3, [ARGUMENTS], opset=22)
     patched = ogs.patch_model(model, target="primitives", for_runtime=runtime)
@@ -350,12 +456,18 @@ def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int)
     assert [entry.version for entry in asked.opset_import if not entry.domain] == [20]
     expected = ogs.grid_sample(X3, GRID3, *astuple(ARGUMENTS))
     for each in (patched, asked):
-        np.testing.assert_allclose(open_native(each).run(None, {"X": X3, "grid": GRID3})[0], expected, atol=1e-5)
+        np.testing.assert_allclose(
+            open_native(each).run(None, {"X": X3, "grid": GRID3})[0], expected, atol=1e-5
+        )
 
 
 def test_nodes_lowered_alike_share_a_function() -> None:
     """Also with those of an earlier patch; someone else's may have the name that the next one would get."""
-    assert _common_shape([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
+    assert _common_shape([(2, "C", 4), (2, "C", 5)]) == (
+        2,
+        "C",
+        None,
+    )  # what all calls of one know of a shape
     assert _common_shape([(2, 3), None]) is _common_shape([]) is None
     samples = [ARGUMENTS, NEAREST, ARGUMENTS]
     again = model = grid_sample_model("float32", "float32", 2, samples, opset=20)
@@ -363,7 +475,9 @@ def test_nodes_lowered_alike_share_a_function() -> None:
     for name in ("sample1", "sample0", "sample2"):
         again = lower(again, nodes=lambda record, name=name: record.name == name)
     negate, opsets = helper.make_node("Neg", ["A"], ["B"]), [helper.make_opsetid("", 20)]
-    function = helper.make_function("ort_gridsample.primitives", "GridSample_1", ["A"], ["B"], [negate], opsets)
+    function = helper.make_function(
+        "ort_gridsample.primitives", "GridSample_1", ["A"], ["B"], [negate], opsets
+    )
     model.functions.append(function)
     other = lower(model)
     assert [f.name for f in again.functions] == ["GridSample_1", "GridSample_2"]
@@ -372,8 +486,12 @@ def test_nodes_lowered_alike_share_a_function() -> None:
         called = [(f"sample{i}", f"GridSample_{number}") for i, number in enumerate(numbers)]
         assert [(node.name, node.op_type) for node in there.graph.node] == called
         onnx.checker.check_model(there)
-        for answer, attributes in zip(open_native(there).run(None, {"X": X, "grid": GRID}), samples, strict=True):
-            np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, *astuple(attributes)), rtol=1e-5, atol=1e-5)
+        for answer, attributes in zip(
+            open_native(there).run(None, {"X": X, "grid": GRID}), samples, strict=True
+        ):
+            np.testing.assert_allclose(
+                answer, ogs.grid_sample(X, GRID, *astuple(attributes)), rtol=1e-5, atol=1e-5
+            )
 
 
 def answer_of(patched: onnx.ModelProto, target: TargetName) -> np.ndarray:
@@ -394,28 +512,39 @@ def test_a_function_passes_on_a_dialects_integers(target: TargetName) -> None:
         codes = "interpolation_mode: int = @m, padding_mode: int = @p, align_corners: int = @ac"
         warp = f"warp <m, p, ac{default}> (A, B) => (C) {{ C = {dialect}.grid_sampler <{codes}> (A, B) }}"
         model = written(f"Y = local.warp <{said}> (X, G)", 20, warp)
-        patched, expected = ogs.patch_model(model, target=target), ogs.grid_sample(X, GRID, *attributes)
+        patched, expected = (
+            ogs.patch_model(model, target=target),
+            ogs.grid_sample(X, GRID, *attributes),
+        )
         np.testing.assert_allclose(answer_of(patched, target), expected, rtol=1e-5, atol=1e-4)
         # Where the words are the same, the function stays.
-        assert len(patched.functions) == (target in ("mmcv", "mmdeploy", "GridSampler", "GridSample3D"))
+        assert len(patched.functions) == (
+            target in ("mmcv", "mmdeploy", "GridSampler", "GridSample3D")
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_function_passes_on_the_standards_attributes(target: TargetName) -> None:
-    expected = ogs.grid_sample(X, GRID, "cubic", "border") + ogs.grid_sample(X, GRID, "nearest", "zeros", True)
+    expected = ogs.grid_sample(X, GRID, "cubic", "border") + ogs.grid_sample(
+        X, GRID, "nearest", "zeros", True
+    )
     words = "mode: string = @m, padding_mode: string = @p, align_corners: int = @ac"
     warp = f"warp <m, p, ac> (A, B) => (C) {{ C = GridSample <{words}> (A, B) }}"
     for opset, mode in ((16, "bicubic"), (20, "cubic")):
         nodes = f'A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)'
         patched = ogs.patch_model(written(f"{nodes} Y = Add (A, B)", opset, warp), target=target)
         # The one cannot say a node of two axes, the other is read back.
-        said = {"GridSample3D": "ai.onnx", "ai.onnx-2d": "ai.onnx", "primitives": "unrolled"}.get(target, target)
+        said = {"GridSample3D": "ai.onnx", "ai.onnx-2d": "ai.onnx", "primitives": "unrolled"}.get(
+            target, target
+        )
         assert {record.dialect.name for record in ogs.inspect_model(patched)} == {said}, opset
         np.testing.assert_allclose(answer_of(patched, target), expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("target", ["ort_gridsample", "com.microsoft", "ai.onnx"])
-def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(target: TargetName) -> None:
+def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(
+    target: TargetName,
+) -> None:
     """What a call leaves out is 0 to the one operator and -1 to the other."""
     warp = """warp <k> (A, B) => (D) {
         C = GridSample <align_corners: int = @k> (A, B)
@@ -429,34 +558,55 @@ def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(ta
 
 
 def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -> None:
-    for op in ("GridSample <align_corners", "mmcv.GridSampler <interpolationmode = 0, paddingmode = 0, aligncorners"):
+    for op in (
+        "GridSample <align_corners",
+        "mmcv.GridSampler <interpolationmode = 0, paddingmode = 0, aligncorners",
+    ):
         warp = f"warp <k> (A, B) => (D) {{ C = {op}: int = @k> (A, B) D = {op}: int = @k> (C, B) }}"
-        assert [f.name for f in ogs.patch_model(written("Y = local.warp (X, G)", 20, warp)).functions] == ["warp"]
+        assert [
+            f.name for f in ogs.patch_model(written("Y = local.warp (X, G)", 20, warp)).functions
+        ] == ["warp"]
 
 
 DIALECT_ATTRIBUTES = {
     "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-    "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+    "padding_mode": ogs.Spelling(
+        "outside", {"zeros": "constant", "border": "edge"}, default="zeros"
+    ),
     "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
 }
 
 
 def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registry", registry.Registry())
-    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES, marks={"kind": ("spline",)})
+    mine = ogs.Dialect(
+        "mine",
+        "GridSample",
+        "Warp",
+        ("my.domain",),
+        DIALECT_ATTRIBUTES,
+        marks={"kind": ("spline",)},
+    )
     ogs.add_dialect(mine)
     model = sampler("Warp", "my.domain", kind="spline", order=1, outside="edge", corners=1)
     [answer] = open_session(model).run(None, feeds_of(model))
     np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID, *astuple(ARGUMENTS)))
     back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target=mine)
     assert ogs.patch_model(ogs.patch_model(model, target="mmcv"), target="mine") == back
-    assert sorted(back.graph.node[0].attribute, key=str) == sorted(model.graph.node[0].attribute, key=str)
-    reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
+    assert sorted(back.graph.node[0].attribute, key=str) == sorted(
+        model.graph.node[0].attribute, key=str
+    )
+    reflected = grid_sample_model(
+        "float32", "float32", 2, [Attributes("linear", "reflection", False)]
+    )
     sentence = "padding_mode is 'reflection', expected 'zeros' or 'border' in mine"
     assert message_of(reflected, target="mine") == f"GridSample node 'sample0': {sentence}"
     for change, said in (
         ({"name": "half", "attributes": {}}, "dialect 'half': attributes is"),
-        ({"name": "none", "operator": "Warp"}, "operator is 'Warp', expected 'GridSample' or 'AffineGrid'"),
+        (
+            {"name": "none", "operator": "Warp"},
+            "operator is 'Warp', expected 'GridSample' or 'AffineGrid'",
+        ),
     ):
         assert said in str(refusal(ogs.add_dialect, replace(mine, **change)))
 
@@ -471,12 +621,17 @@ def test_add_dialect_again_replaces_the_dialect(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", [*registry.target_names(), "unrolled", "compiled before 0.2"])
-def test_add_dialect_with_name_of_built_in_target_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_dialect_with_name_of_built_in_target_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_registry", registry.Registry())
     dialect = ogs.Dialect(name, "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES)
     error = refusal(ogs.add_dialect, dialect)
     assert (error.argument, error.found) == ("name", repr(name))
-    assert str(error) == f"dialect {name!r}: name is {name!r}, expected one that is not a target already"
+    assert (
+        str(error)
+        == f"dialect {name!r}: name is {name!r}, expected one that is not a target already"
+    )
     assert dialect not in registry.dialects()
 
 
@@ -484,14 +639,22 @@ def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.Monk
     """Without PyTorch; with it: test_pytorch.py."""
     modules, opset = Mock(), Mock(version=20)
     modules.default().opset = opset
-    monkeypatch.setattr(pytorch, "import_module", {"onnxscript.evaluator": modules, "torch": modules}.__getitem__)
+    monkeypatch.setattr(
+        pytorch, "import_module", {"onnxscript.evaluator": modules, "torch": modules}.__getitem__
+    )
     monkeypatch.setattr(pytorch, "_register_affine_grid_shape", Mock())
     table = ogs.torch_translation_table()
     affine_grid = table.pop(modules.ops.aten.affine_grid_generator.default)
-    assert {*table} == {getattr(modules.ops.aten, f"grid_sampler{end}").default for end in ("", "_2d", "_3d")}
-    for opset.version, mode, grid_sample in zip((20, 16, 19), ("cubic", *["bicubic"] * 2), table.values(), strict=True):
+    assert {*table} == {
+        getattr(modules.ops.aten, f"grid_sampler{end}").default for end in ("", "_2d", "_3d")
+    }
+    for opset.version, mode, grid_sample in zip(
+        (20, 16, 19), ("cubic", *["bicubic"] * 2), table.values(), strict=True
+    ):
         assert grid_sample("X", "grid", 2, 1, True) is opset.GridSample.return_value
-        opset.GridSample.assert_called_with("X", "grid", mode=mode, padding_mode="border", align_corners=1)
+        opset.GridSample.assert_called_with(
+            "X", "grid", mode=mode, padding_mode="border", align_corners=1
+        )
         error = refusal(grid_sample, "X", "grid", 0, 3, False)
         assert str(error) == "grid_sample: padding_mode is 3, expected 0, 1 or 2"
     error = refusal(affine_grid, "theta", "size", True)
@@ -502,8 +665,12 @@ def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("target", ["com.microsoft", "mmcv", "mmdeploy"])
-@pytest.mark.parametrize("X", ["float[a, b, c, d, e]", "float[]"], ids=["of five axes", "of unknown rank"])
-def test_patch_to_a_dialect_of_two_axes_leaves_what_may_have_others(target: TargetName, X: str) -> None:
+@pytest.mark.parametrize(
+    "X", ["float[a, b, c, d, e]", "float[]"], ids=["of five axes", "of unknown rank"]
+)
+def test_patch_to_a_dialect_of_two_axes_leaves_what_may_have_others(
+    target: TargetName, X: str
+) -> None:
     grid = "float[a, f, g, h, 3]" if "a" in X.partition("[")[2] else "float[]"
     text = f'g ({X} X, {grid} G) => (float[] y) {{ y = GridSample <mode = "linear"> (X, G) }}'
     (node,) = ogs.patch_model(parsed(text), target=target).graph.node
@@ -513,6 +680,8 @@ def test_patch_to_a_dialect_of_two_axes_leaves_what_may_have_others(target: Targ
 @pytest.mark.parametrize("target", ["com.microsoft", "mmdeploy"])
 def test_patch_from_a_dialect_of_two_axes_needs_no_rank(target: TargetName) -> None:
     attributes = "<interpolation_mode = 0, padding_mode = 0, align_corners = 0>"
-    model = parsed(f"g (float[] X, float[] G) => (float[] y) {{ y = mmcv.grid_sampler {attributes} (X, G) }}")
+    model = parsed(
+        f"g (float[] X, float[] G) => (float[] y) {{ y = mmcv.grid_sampler {attributes} (X, G) }}"
+    )
     (node,) = ogs.patch_model(model, target=target).graph.node
     assert node.domain == target

@@ -28,7 +28,9 @@ from ort_gridsample.kernels import jit_core
 pytestmark = pytest.mark.usefixtures("default_core")
 
 
-def wait_until(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)) -> None:
+def wait_until(
+    condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)
+) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -56,7 +58,9 @@ class TestNumThreads:
     @pytest.mark.parametrize("wrong", [1.5, "many", 0, np.int8(-1)])
     def test_what_is_no_number_of_threads_is_refused(self, wrong, monkeypatch):
         monkeypatch.setenv(settings.NUM_THREADS.variable, str(wrong))
-        with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{wrong}', expected a whole number"):
+        with pytest.raises(
+            ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{wrong}', expected a whole number"
+        ):
             ogs.get_num_threads()
         kind = TypeError if isinstance(wrong, float | str) else ValueError
         ogs.set_num_threads(5)
@@ -65,7 +69,10 @@ class TestNumThreads:
             ogs.set_num_threads(wrong)
         assert ogs.get_num_threads() == 5
         X, grid, theta = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 2)), np.zeros((1, 2, 3))
-        for function, arguments in ((ogs.grid_sample, (X, grid)), (ogs.affine_grid, (theta, (1, 1, 2, 2)))):
+        for function, arguments in (
+            (ogs.grid_sample, (X, grid)),
+            (ogs.affine_grid, (theta, (1, 1, 2, 2))),
+        ):
             with pytest.raises(ogs.GridSampleError, match=expected):
                 function(*arguments, num_threads=wrong)
 
@@ -75,7 +82,9 @@ class TestNumThreads:
         ogs.set_core(core)
         seen, original = [], threads.for_each
         for user in (sampler, affine):
-            monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
+            monkeypatch.setattr(
+                user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n))
+            )
         do = jit_core._run_phase
         monkeypatch.setattr(jit_core, "_run_phase", lambda *run: (seen.append(run[-1]), do(*run)))
         X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 300, 300, 2), np.float32)
@@ -101,7 +110,9 @@ class TestForEach:
         assert work.call_count < 10**6
 
     @pytest.mark.parametrize("startable", [0, 1])
-    def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(self, startable, monkeypatch):
+    def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(
+        self, startable, monkeypatch
+    ):
         """The call returns when all is done, also what the helper does that did start, and keeps nothing."""
         monkeypatch.setattr(threads, "_pool", threads._Pool())
         start, started = threading.Thread.start, []
@@ -164,7 +175,9 @@ class TestForEach:
             (2, {2, 3}, None, []),
         ],
     )
-    def test_one_that_wakes_beside_its_waker_moves_if_it_can(self, woken, cpus, error, moves, monkeypatch):
+    def test_one_that_wakes_beside_its_waker_moves_if_it_can(
+        self, woken, cpus, error, moves, monkeypatch
+    ):
         """To any other processor, and then it may run where it could before."""
         move, done = Mock(side_effect=error), threading.Event()
         monkeypatch.setattr(threads, "_cpu", Mock(side_effect=[3, woken]))
@@ -177,7 +190,9 @@ class TestForEach:
     @pytest.mark.parametrize("num_threads", [1, 2, 4])
     def test_every_item_once_and_nested_calls_do_not_wait_for_each_other(self, num_threads):
         done: list[int] = []
-        threads.for_each(lambda _: threads.for_each(done.append, range(50), num_threads), range(4), num_threads)
+        threads.for_each(
+            lambda _: threads.for_each(done.append, range(50), num_threads), range(4), num_threads
+        )
         assert sorted(done) == sorted([*range(50)] * 4)
 
 
@@ -195,7 +210,9 @@ class TestHelpers:
     def runs(self, monkeypatch):
         """The arguments of all launches, which outlive them here."""
         seen, do = [], jit_core._run_phase
-        monkeypatch.setattr(jit_core, "_run_phase", lambda *words: (seen.append(words[1]), do(*words)))
+        monkeypatch.setattr(
+            jit_core, "_run_phase", lambda *words: (seen.append(words[1]), do(*words))
+        )
         return seen
 
     @pytest.fixture
@@ -212,7 +229,9 @@ class TestHelpers:
         return words
 
     def sample(self, num_threads=2):
-        np.testing.assert_array_equal(ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y)
+        np.testing.assert_array_equal(
+            ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y
+        )
 
     def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, slots, monkeypatch):
         """Less is worth a helper than is worth waking one."""
@@ -237,10 +256,14 @@ class TestHelpers:
             thread.join()
 
     @pytest.mark.parametrize("num_threads", [2, 5, 1000])
-    def test_where_nobody_comes_nothing_is_missed(self, num_threads, runs, slots, cheap, monkeypatch):
+    def test_where_nobody_comes_nothing_is_missed(
+        self, num_threads, runs, slots, cheap, monkeypatch
+    ):
         """And who comes late finds nothing."""
         asked = []
-        monkeypatch.setattr(jit_core, "submit", lambda *work_and_count: asked.append(work_and_count))
+        monkeypatch.setattr(
+            jit_core, "submit", lambda *work_and_count: asked.append(work_and_count)
+        )
         self.sample(num_threads)
         ((work, count),) = asked
         assert count == runs[0].task.wanted
@@ -263,7 +286,10 @@ for most in (100, 1000):
     ogs.set_num_threads(most)
     ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
 """
-        assert python(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"}) == ["99", "100 True None"] * 2
+        assert (
+            python(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"})
+            == ["99", "100 True None"] * 2
+        )
 
     def test_no_more_than_there_are_places(self, slots):
         """Some wait for an offer, the others go at once; a forked child forgets them all."""
@@ -291,7 +317,10 @@ for most in (100, 1000):
             return variant._replace(worker=worker)
 
         monkeypatch.setattr(jit_core, "_variant", interrupted)
-        Y, plan = np.empty((1, 4, 90000), np.float32), plan_for(self.X.dtype, "linear", "zeros", False)
+        Y, plan = (
+            np.empty((1, 4, 90000), np.float32),
+            plan_for(self.X.dtype, "linear", "zeros", False),
+        )
         for _ in range(5):
             with pytest.raises(KeyboardInterrupt):
                 jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
@@ -309,7 +338,10 @@ for most in (100, 1000):
             X = rng.random((2, 3, 20, 20), np.float32)
             grid = rng.uniform(-1.2, 1.2, (2, 150, 150, 2)).astype(np.float32)
             expected = ogs.grid_sample(X, grid, num_threads=1)
-            return [np.array_equal(ogs.grid_sample(X, grid, num_threads=n), expected) for n in (2, 3, 8) * 15]
+            return [
+                np.array_equal(ogs.grid_sample(X, grid, num_threads=n), expected)
+                for n in (2, 3, 8) * 15
+            ]
 
         with ThreadPoolExecutor(5) as callers:
             assert [*callers.map(work, range(5))] == [[True] * 45] * 5

@@ -109,7 +109,13 @@ def test_a_type_checker_refuses_nothing_here(tmp_path: Path) -> None:
 def mypy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
     """The errors that it finds in a folder's files: each file's name, the line from 1, and what it says."""
     monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
-    settings = ["--config-file=", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--no-incremental"]
+    settings = [
+        "--config-file=",
+        "--strict",
+        "--follow-imports=silent",
+        "--ignore-missing-imports",
+        "--no-incremental",
+    ]
     # onnxruntime has no types, so each of its classes is Any; a snippet of the README derives from one.
     settings.append("--allow-subclassing-any")
     found, problems, _ = api.run([*settings, *map(str, folder.glob("*.py"))])
@@ -124,17 +130,37 @@ def pyright(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, in
         pytest.skip("pyright, or its node, is not installed")
     settings = {"extraPaths": [str(REPOSITORY)], "typeCheckingMode": "standard"}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", folder]
+    command = [
+        sys.executable,
+        "-m",
+        "pyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "-p",
+        folder,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert "generalDiagnostics" in done.stdout, f"pyright cannot be started, or fetched: {done.stderr[-300:]}"
-    found = [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]
-    return [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in found]
+    assert "generalDiagnostics" in done.stdout, (
+        f"pyright cannot be started, or fetched: {done.stderr[-300:]}"
+    )
+    found = [
+        each
+        for each in json.loads(done.stdout)["generalDiagnostics"]
+        if each["severity"] == "error"
+    ]
+    return [
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"])
+        for each in found
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_a_type_checker_refuses_mistakes_and_nothing_else(
-    checker: Callable[..., list[tuple[str, int, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checker: Callable[..., list[tuple[str, int, str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither in a user's program nor in the README's snippets."""
     # What the README's snippets speak of.
@@ -144,7 +170,9 @@ X, theta = np.zeros((1, 2, 4, 4), np.float32), np.zeros((1, 2, 3), np.float32)
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "snippets.py").write_text("\n".join([given, *blocks("python")]))
     found, lines = checker(tmp_path, monkeypatch), PROGRAM.splitlines()
-    mistakes = {("program.py", number) for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+    mistakes = {
+        ("program.py", number) for number, line in enumerate(lines, 1) if line.endswith("# refused")
+    }
     assert {(name, line) for name, line, _ in found} == mistakes, found
 
 
@@ -152,6 +180,9 @@ def test_a_type_checker_finds_the_types_and_all_targets() -> None:
     assert Path(ogs.__file__).with_name("py.typed").exists()
     for name in filter(lambda name: inspect.isroutine(getattr(ogs, name)), ogs.__all__):
         signature = inspect.signature(getattr(ogs, name))
-        types = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
+        types = [
+            signature.return_annotation,
+            *(each.annotation for each in signature.parameters.values()),
+        ]
         assert inspect.Parameter.empty not in types, name
     assert set(get_args(TargetName)) == set(target_names())

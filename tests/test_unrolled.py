@@ -40,7 +40,9 @@ NOT_FOUND = {
     "attention/bilinear-zeros-0-dynamic-dynamo": "nothing says that its X and grid are of the same batch times heads",
 }
 if faults.FEW_SHAPES:
-    NOT_FOUND["attention/bilinear-zeros-0-static-torchscript"] = "onnxruntime does not infer its grid's shape yet"
+    NOT_FOUND["attention/bilinear-zeros-0-static-torchscript"] = (
+        "onnxruntime does not infer its grid's shape yet"
+    )
 SAMPLED = "decomposed/bilinear-zeros-0-static-dynamo"
 DYNAMIC = "decomposed/bilinear-border-1-dynamic-dynamo"
 #: Three sessions that do with the found parts what they do with nodes.
@@ -58,7 +60,9 @@ def said(name: str) -> list[tuple[object, ...]]:
     if form == "affine_grid":
         return [("AffineGrid", None, None, int(rest.split("-")[1]))]
     mode, padding, align = rest.split("-")[:3]
-    return [("GridSample", ogs.spec.mode_of(mode), padding, int(align))] * (2 if form == "attention" else 1)
+    return [("GridSample", ogs.spec.mode_of(mode), padding, int(align))] * (
+        2 if form == "attention" else 1
+    )
 
 
 def found(model: onnx.ModelProto) -> list[tuple[object, ...]]:
@@ -73,16 +77,23 @@ def feeds_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     feeds = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
-        shape = [d.dim_value or sizes.setdefault(d.dim_param, 3 + (5 * len(sizes)) % 7) for d in dims]
+        shape = [
+            d.dim_value or sizes.setdefault(d.dim_param, 3 + (5 * len(sizes)) % 7) for d in dims
+        ]
         feeds[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
     if "b" in feeds:
         feeds["b"] *= generator.choice([1, 1, 1.7, 30], feeds["b"].shape).astype(np.float32)
-        if len(feeds["b"]) != len(feeds["a"]) and model.graph.input[1].type.tensor_type.shape.dim[0].dim_param:
+        if (
+            len(feeds["b"]) != len(feeds["a"])
+            and model.graph.input[1].type.tensor_type.shape.dim[0].dim_param
+        ):
             feeds["b"] = np.resize(feeds["b"], (len(feeds["a"]), *feeds["b"].shape[1:]))
     return feeds
 
 
-def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto, sessions: Sequence[Open] = SESSIONS) -> None:
+def assert_answers_stay(
+    model: onnx.ModelProto, *others: onnx.ModelProto, sessions: Sequence[Open] = SESSIONS
+) -> None:
     """``model``, whatever ``sessions`` make of it, and ``others`` answer the same."""
     feeds = feeds_of(model)
     expected = open_native(model).run(None, feeds)
@@ -94,13 +105,17 @@ def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto, sessio
 
 #: Every name, with a kind of session; the default run has one of each form, mode and padding.
 IN_TURNS = [*zip(sorted(MODELS), cycle(SESSIONS), strict=False)]
-KINDS = [list(names) for _, names in groupby(sorted(MODELS), lambda name: re.split("-[01]-", name)[0])]
+KINDS = [
+    list(names) for _, names in groupby(sorted(MODELS), lambda name: re.split("-[01]-", name)[0])
+]
 QUICK = {names[turn * 3 % len(names)] for turn, names in enumerate(KINDS)}
 #: Every other one in the default run.
 NUMBERS = range(len(ATTRIBUTES))
 
 
-@with_sweep("name,open_model", IN_TURNS, [each for each in IN_TURNS if each[0] in QUICK], ids=sorted(MODELS))
+@with_sweep(
+    "name,open_model", IN_TURNS, [each for each in IN_TURNS if each[0] in QUICK], ids=sorted(MODELS)
+)
 def test_every_form_is_found_and_its_answers_stay(name: str, open_model: Open) -> None:
     model = load(name)
     open_native(model)  # what onnxruntime does not run it cannot try
@@ -116,11 +131,21 @@ def test_every_form_is_found_and_its_answers_stay(name: str, open_model: Open) -
 
 def test_every_mode_padding_and_alignment_is_here() -> None:
     every = {each for name in MODELS for each in said(name)}
-    kinds = {("GridSample", m, p, a) for m in ogs.spec.MODES for p in ogs.spec.PADDING_MODES for a in (0, 1)}
+    kinds = {
+        ("GridSample", m, p, a)
+        for m in ogs.spec.MODES
+        for p in ogs.spec.PADDING_MODES
+        for a in (0, 1)
+    }
     assert every == kinds | {("AffineGrid", None, None, a) for a in (0, 1)}
 
 
-@with_sweep("number", NUMBERS, [i for i in NUMBERS if i % 4 in (0, 3)], ids=[str(each) for each in ATTRIBUTES])
+@with_sweep(
+    "number",
+    NUMBERS,
+    [i for i in NUMBERS if i % 4 in (0, 3)],
+    ids=[str(each) for each in ATTRIBUTES],
+)
 def test_what_was_lowered_is_found(number: int) -> None:
     """Of two axes or three, as functions or not."""
     attributes = ATTRIBUTES[number]
@@ -129,7 +154,12 @@ def test_what_was_lowered_is_found(number: int) -> None:
     mode, padding, align = astuple(attributes)
     assert found(lowered) == [("GridSample", mode, padding, int(align))]
     assert ogs.patch_model(lowered, target="primitives") == lowered
-    again = [n for s in scopes(ogs.patch_model(lowered, target="ai.onnx")) for n in s if n.op_type == "GridSample"]
+    again = [
+        n
+        for s in scopes(ogs.patch_model(lowered, target="ai.onnx"))
+        for n in s
+        if n.op_type == "GridSample"
+    ]
     assert [helper.get_node_attr_value(node, "mode").decode() for node in again] == [mode]
 
 
@@ -137,7 +167,9 @@ def test_of_very_many_positions_some_are_compared() -> None:
     """More than :data:`ort_gridsample.detection.trials.MAX_COMPARED`."""
     shapes = "float[1, 1, 20, 30] X, float[1, 250, 300, 2] G"
     model = parsed(f"g ({shapes}) => (float[1, 1, 250, 300] Y) {{ Y = GridSample (X, G) }}")
-    assert found(ogs.patch_model(model, target="primitives")) == [("GridSample", "linear", "zeros", 0)]
+    assert found(ogs.patch_model(model, target="primitives")) == [
+        ("GridSample", "linear", "zeros", 0)
+    ]
 
 
 def test_lengths_of_an_image_whose_pixels_are_in_one_axis_are_found() -> None:
@@ -158,9 +190,16 @@ def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
     faults.skip_unread(model)
     assert records_of(model) == []  # where nobody is asked, nothing is found
     (record,) = ogs.inspect_model(model)
-    assert (record.dialect.name, record.domain, record.op_type) == ("unrolled", "unrolled", "GridSample")
+    assert (record.dialect.name, record.domain, record.op_type) == (
+        "unrolled",
+        "unrolled",
+        "GridSample",
+    )
     assert (record.native, record.reason, record.error, record.output) == (True, "", None, "Y")
-    assert (record.values, record.types) == ({"X": "a", "grid": "b"}, {"X": ("float32",), "grid": ("float32",)})
+    assert (record.values, record.types) == (
+        {"X": "a", "grid": "b"},
+        {"X": ("float32",), "grid": ("float32",)},
+    )
     for nodes in (lambda record: not record.unrolled, "unsupported"):
         assert ogs.patch_model(model, nodes=nodes) == model
     sessions = [ogs.InferenceSession(model, nodes=nodes) for nodes in (None, "all", "unsupported")]
@@ -182,7 +221,10 @@ def test_an_affine_grid_says_its_size_and_raises_no_opset() -> None:
     assert (record.values["theta"], record.constants["size"].tolist()) == ("a", [2, 1, 4, 5])
     assert ogs.patch_model(model, target="ai.onnx") == model
     model.opset_import[0].version = 20
-    assert [node.op_type for node in ogs.patch_model(model, target="ai.onnx").graph.node] == ["Constant", "AffineGrid"]
+    assert [node.op_type for node in ogs.patch_model(model, target="ai.onnx").graph.node] == [
+        "Constant",
+        "AffineGrid",
+    ]
 
 
 def test_a_base_may_come_from_nodes() -> None:
@@ -216,8 +258,17 @@ def changed(model: onnx.ModelProto, number: int, by: float) -> onnx.ModelProto:
 
 
 #: Models, and by how much a constant is off.
-OFF = [(SAMPLED, (-1, 5e-5)), (DYNAMIC, (1, 0.01)), ("affine_grid/2-0-static-dynamo", (1, -1, 0.01, 5e-5))]
-MORE_OFF = [SAMPLED, DYNAMIC, "decomposed/nearest-reflection-1-static-dynamo", "padded/bilinear-zeros-1-static-dynamo"]
+OFF = [
+    (SAMPLED, (-1, 5e-5)),
+    (DYNAMIC, (1, 0.01)),
+    ("affine_grid/2-0-static-dynamo", (1, -1, 0.01, 5e-5)),
+]
+MORE_OFF = [
+    SAMPLED,
+    DYNAMIC,
+    "decomposed/nearest-reflection-1-static-dynamo",
+    "padded/bilinear-zeros-1-static-dynamo",
+]
 MORE_OFF += ["clamped/bilinear-border-0-dynamic-dynamo", "affine_grid/3-1-dynamic-dynamo"]
 
 
@@ -229,12 +280,17 @@ def test_a_constant_that_is_off_is_seen(name: str, changes: Sequence[float]) -> 
     for by in changes:
         missed = 0
         floats = (TensorProto.FLOAT, TensorProto.DOUBLE)
-        numbers = [i for i, t in enumerate(constants(model)) if by == int(by) or t.data_type in floats]
+        numbers = [
+            i for i, t in enumerate(constants(model)) if by == int(by) or t.data_type in floats
+        ]
         for other in (changed(model, number, by) for number in numbers):
             if not found(other):
                 missed += 1
                 continue
-            answers = (each.run(None, feeds)[0] for each in (open_session(ogs.patch_model(other)), open_native(other)))
+            answers = (
+                each.run(None, feeds)[0]
+                for each in (open_session(ogs.patch_model(other)), open_native(other))
+            )
             np.testing.assert_allclose(*answers, rtol=0, atol=1e-5)
         assert missed > 0, by
 
@@ -243,7 +299,9 @@ def test_a_constant_that_is_off_is_seen(name: str, changes: Sequence[float]) -> 
 def test_a_factor_that_is_no_rounding_is_seen(size: int, padding_mode: str) -> None:
     """Of one weight of two, in an image of any size: a coordinate's rounding counts for less where X is not steep."""
     model = grid_sample_model("float32", "float32", 1, [Attributes("linear", padding_mode, True)])
-    model.graph.input[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3, size]))
+    model.graph.input[0].type.CopyFrom(
+        helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3, size])
+    )
     lowered = ogs.patch_model(model, target="primitives")
     assert len(found(lowered)) == 1
     nodes = lowered.graph.node
@@ -262,11 +320,17 @@ def first(model: onnx.ModelProto, op_type: str) -> onnx.NodeProto:
 def test_what_is_not_the_same_is_left() -> None:
     models = swapped, overridable, foreign, half, unknown = [load(SAMPLED) for _ in range(5)]
     # The grid's columns are exchanged.
-    x, y = (n for n in swapped.graph.node if n.op_type == "Gather" and n.input[0] == swapped.graph.node[1].output[0])
+    x, y = (
+        n
+        for n in swapped.graph.node
+        if n.op_type == "Gather" and n.input[0] == swapped.graph.node[1].output[0]
+    )
     x.input[1], y.input[1] = y.input[1], x.input[1]
     # A constant that is an input may be fed.
     tensor = next(t for t in overridable.graph.initializer if t.data_type == TensorProto.FLOAT)
-    overridable.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    overridable.graph.input.append(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+    )
     # Another domain's operator is not ONNX's.
     first(foreign, "Floor").domain = "com.example"
     foreign.opset_import.append(helper.make_opsetid("com.example", 1))
@@ -275,7 +339,11 @@ def test_what_is_not_the_same_is_left() -> None:
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     for tensor in half.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(
+                    numpy_helper.to_array(tensor).astype(np.float16), tensor.name
+                )
+            )
     # X may be anything.
     unknown.graph.input[0].type.tensor_type.ClearField("shape")
     for i, model in enumerate(models):
@@ -286,15 +354,21 @@ def test_what_is_not_the_same_is_left() -> None:
 def test_what_somebody_else_reads_is_left(op_type: str) -> None:
     """A weight, or the values of a corner."""
     alone = load(SAMPLED)
-    *models, _ = readers(alone, first(alone, op_type).output[0])  # the last one has a GridSample of its own
+    *models, _ = readers(
+        alone, first(alone, op_type).output[0]
+    )  # the last one has a GridSample of its own
     for model in models:
         assert (found(model), ogs.patch_model(model)) == ([], model)
 
 
-def branch(name: str, inner: onnx.GraphProto, outer: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
+def branch(
+    name: str, inner: onnx.GraphProto, outer: Sequence[onnx.TensorProto] = ()
+) -> onnx.ModelProto:
     """A model in one of whose branches ``inner`` is, on values from outside."""
     branches = "then_branch = t () => (float[] Y) { }, else_branch = e () => (float[] n) { n = Identity (a) }"
-    made = parsed(f"g (bool c) => (float[] out) {{ out = If (c) <{branches}> }}", opset_of(load(name)))
+    made = parsed(
+        f"g (bool c) => (float[] out) {{ out = If (c) <{branches}> }}", opset_of(load(name))
+    )
     made.graph.input.extend(load(name).graph.input)
     made.graph.initializer.extend(outer)
     body = made.graph.node[0].attribute[0].g
@@ -303,7 +377,9 @@ def branch(name: str, inner: onnx.GraphProto, outer: Sequence[onnx.TensorProto] 
     return made
 
 
-@pytest.mark.parametrize("name", [SAMPLED, DYNAMIC, "affine_grid/2-0-static-dynamo", "affine_grid/2-0-dynamic-dynamo"])
+@pytest.mark.parametrize(
+    "name", [SAMPLED, DYNAMIC, "affine_grid/2-0-static-dynamo", "affine_grid/2-0-dynamic-dynamo"]
+)
 def test_it_is_found_in_a_branch(name: str) -> None:
     model = branch(name, load(name).graph)
     assert found(model) == said(name)
@@ -326,21 +402,28 @@ def test_a_constant_is_what_the_nearest_scope_says(off: int) -> None:
 
 
 def test_it_is_found_in_a_function() -> None:
-    sampled, model = load(SAMPLED), parsed("g () => (float[] out) { out = local.sample (a, b) }", 18)
+    sampled, model = (
+        load(SAMPLED),
+        parsed("g () => (float[] out) { out = local.sample (a, b) }", 18),
+    )
     model.graph.input.extend(sampled.graph.input)
     model.functions.append(function_of(sampled, "local", "sample"))
     assert found(model) == said(SAMPLED)
     assert_answers_stay(model, sessions=[open_session, open_compiled])
 
 
-def add_second(model: onnx.ModelProto, begins: str = "", X: str = "a", called: str = "second") -> None:
+def add_second(
+    model: onnx.ModelProto, begins: str = "", X: str = "a", called: str = "second"
+) -> None:
     """Write the nodes a second time, those of the operator ``begins`` and what comes of these, or all."""
     made = set[str]()
     for node in [*model.graph.node]:
         if begins in ("", node.op_type) or not made.isdisjoint(node.input):
             second = model.graph.node.add()
             second.CopyFrom(node)
-            second.input[:] = [f"{called} {n}" if n in made else X if n == "a" else n for n in node.input]
+            second.input[:] = [
+                f"{called} {n}" if n in made else X if n == "a" else n for n in node.input
+            ]
             second.output[:] = [f"{called} {name}" for name in node.output]
             second.name = f"{called} {node.name}"
             made.update(node.output)
@@ -364,7 +447,9 @@ def test_two_that_share_their_coordinates() -> None:
 def test_sizes_may_be_read_elsewhere_and_of_what_has_the_same() -> None:
     """Exporters read a size wherever it was first met, of another tensor with the same dimension."""
     model = load(DYNAMIC)
-    model.graph.output.append(helper.make_tensor_value_info(first(model, "Shape").output[0], TensorProto.INT64, None))
+    model.graph.output.append(
+        helper.make_tensor_value_info(first(model, "Shape").output[0], TensorProto.INT64, None)
+    )
     assert found(model) == said(DYNAMIC)
     assert_answers_stay(model, ogs.patch_model(model, target="ai.onnx"), sessions=[open_session])
     for dims, same in (("NCHW", True), ("NCHV", False)):
@@ -379,10 +464,14 @@ def test_sizes_may_be_read_elsewhere_and_of_what_has_the_same() -> None:
         assert found(model) == (said(DYNAMIC) if same else [])
 
 
-@pytest.mark.parametrize("name", sorted({SAMPLED, "attention/bilinear-zeros-0-static-torchscript"} - {*NOT_FOUND}))
+@pytest.mark.parametrize(
+    "name", sorted({SAMPLED, "attention/bilinear-zeros-0-static-torchscript"} - {*NOT_FOUND})
+)
 def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, answers = [], native.answers
-    monkeypatch.setattr(native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds))
+    monkeypatch.setattr(
+        native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds)
+    )
     model = load(name)
     found(model)
     once, asked[:] = len(asked), []
@@ -412,7 +501,9 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     use_def = UseDef(*scopes(parsed(text)))
     assert use_def.kind("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
-    use_def.scope.inputs = inputs = MagicMock(**{"__getitem__.side_effect": use_def.scope.inputs.__getitem__})
+    use_def.scope.inputs = inputs = MagicMock(
+        **{"__getitem__.side_effect": use_def.scope.inputs.__getitem__}
+    )
     assert list(use_def.post_dominators([0])) == ["C", "D"]
     assert {call.args for call in inputs.__getitem__.call_args_list} == {(0,), (20_001,)}
 
@@ -449,14 +540,26 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
 
 def test_lengths_that_nobody_says_are_told_apart() -> None:
     """However many: what two axes of one length answer says nothing of which is which."""
-    unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]
-    lengths = [length for shape in next(possible_shapes(unknown, [])) for length in shape][: len(SIZES[0]) + 3]
+    unknown = [
+        Value("float32", (None,) * 4),
+        Value("float32", ("N", None, None, "r")),
+        Value("int64", (None,) * 5),
+    ]
+    lengths = [length for shape in next(possible_shapes(unknown, [])) for length in shape][
+        : len(SIZES[0]) + 3
+    ]
     assert len(set(lengths)) == len(lengths)
 
 
 def test_what_a_replacement_reads_is_not_dead() -> None:
-    (scope,) = scopes(parsed("g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"))
-    assert [unread_nodes(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
+    (scope,) = scopes(
+        parsed("g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }")
+    )
+    assert [unread_nodes(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [
+        {0, 1},
+        {1},
+        set(),
+    ]
 
 
 def test_positions_that_are_tried_tell_kinds_apart() -> None:
@@ -466,7 +569,9 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
     def from_edge(at: np.ndarray) -> np.ndarray:
         return abs(at - np.floor(at) - 0.5)
 
-    np.testing.assert_allclose(trials._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
+    np.testing.assert_allclose(
+        trials._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]]
+    )
     for jumps in (False, True):
         grid = trials._at_edges(generator, shape, lengths, jumps)
         assert grid.shape == shape
@@ -496,7 +601,9 @@ REFLECT = "q = Div ({x}, twice) f = Floor (q) m = Mul (f, twice) w = Sub ({x}, m
 CLIP = "c0 = Max ({x}, zero) u = Min (c0, last)"
 
 
-def unrolled_nearest(width: int, rounding: str, padding: str, is_rounded_first: bool) -> onnx.ModelProto:
+def unrolled_nearest(
+    width: int, rounding: str, padding: str, is_rounded_first: bool
+) -> onnx.ModelProto:
     """A nearest sample of a row of ``width`` pixels, not aligned, in basic operators."""
     if is_rounded_first:
         pixels = f"{rounding} {padding.format(x='r')} i = Identity (u)"
@@ -530,7 +637,11 @@ def unrolled_nearest(width: int, rounding: str, padding: str, is_rounded_first: 
     ],
 )
 def test_unrolled_nearest_is_found_only_if_it_agrees_at_ties(
-    width: int, rounding: str, padding: str, is_rounded_first: bool, expected: list[tuple[object, ...]]
+    width: int,
+    rounding: str,
+    padding: str,
+    is_rounded_first: bool,
+    expected: list[tuple[object, ...]],
 ) -> None:
     """On most widths a coordinate is on a tie by rounding alone, in the graph's own order of operations."""
     assert found(unrolled_nearest(width, rounding, padding, is_rounded_first)) == expected

@@ -25,7 +25,10 @@ from paths import quiet_options
 
 SIDE, COUNT = 300, 60
 SHAPES = {"m0": (1, 2, 8, SIDE), "grid": (1, 4, 5, 2)}
-FEEDS = {name: np.random.default_rng(1).uniform(-1, 1, shape).astype("f") for name, shape in SHAPES.items()}
+FEEDS = {
+    name: np.random.default_rng(1).uniform(-1, 1, shape).astype("f")
+    for name, shape in SHAPES.items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +36,14 @@ def large() -> onnx.ModelProto:
     """A model of 21 MB: a GridSample behind 60 products with weights, one of which is also an input, one an output."""
     rng, square = np.random.default_rng(0), f"float[{SIDE},{SIDE}]"
     nodes = " ".join(f"m{i + 1} = MatMul (m{i}, w{i})" for i in range(COUNT))
-    values = f"(float[1,2,8,{SIDE}] m0, float[1,4,5,2] grid, {square} w0) => (float[] Y, {square} w1)"
+    values = (
+        f"(float[1,2,8,{SIDE}] m0, float[1,4,5,2] grid, {square} w0) => (float[] Y, {square} w1)"
+    )
     model = parsed(f"g {values} {{ {nodes} Y = GridSample (m{COUNT}, grid) }}", 17)
     arrays = (rng.standard_normal((SIDE, SIDE), np.float32) / SIDE**0.5 for _ in range(COUNT))
-    model.graph.initializer.extend(numpy_helper.from_array(each, f"w{i}") for i, each in enumerate(arrays))
+    model.graph.initializer.extend(
+        numpy_helper.from_array(each, f"w{i}") for i, each in enumerate(arrays)
+    )
     return model
 
 
@@ -45,11 +52,16 @@ def saved(model: onnx.ModelProto, folder: Path) -> str:
     return path
 
 
-def test_weights_are_read_at_most_once(large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_read_at_most_once(
+    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parent = sessions._Parent.__init__
     opened = create_autospec(parent, side_effect=parent)
     monkeypatch.setattr(sessions._Parent, "__init__", opened)
-    path, bare = saved(large, tmp_path), 3 * 4 * SIDE**2  # of the one that is an input, of the output, and all the rest
+    path, bare = (
+        saved(large, tmp_path),
+        3 * 4 * SIDE**2,
+    )  # of the one that is an input, of the output, and all the rest
     expected = onnxruntime.InferenceSession(path).run(None, FEEDS)
     for given in (path, Path(path), Path(path).read_bytes(), large):
         for options in (None, quiet_options()):
@@ -63,7 +75,10 @@ def test_weights_are_read_at_most_once(large: onnx.ModelProto, tmp_path: Path, m
 
 
 def test_weights_are_kept_at_most_once_and_providers_can_be_set(
-    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    large: onnx.ModelProto,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Onnxruntime has a copy of its own, or reads what the session keeps; and makes it anew from what it was given."""
     late = threading.Event()
@@ -92,8 +107,13 @@ def test_weights_are_kept_at_most_once_and_providers_can_be_set(
 
 
 @pytest.mark.skipif(not builder.READS_MEMORY, reason="this onnxruntime copies what is in memory")
-def test_a_model_s_own_external_data_may_end_before_the_session(large: onnx.ModelProto, tmp_path: Path) -> None:
-    model, data = onnx.ModelProto.FromString(large.SerializeToString()), bytearray(np.ones(SIDE, "f"))
+def test_a_model_s_own_external_data_may_end_before_the_session(
+    large: onnx.ModelProto, tmp_path: Path
+) -> None:
+    model, data = (
+        onnx.ModelProto.FromString(large.SerializeToString()),
+        bytearray(np.ones(SIDE, "f")),
+    )
     tensor = model.graph.initializer.add(name="b", data_type=TensorProto.FLOAT, dims=[SIDE])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="theirs")
@@ -107,13 +127,18 @@ def test_a_model_s_own_external_data_may_end_before_the_session(large: onnx.Mode
         np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["m0"] + 1)
 
 
-def test_a_saved_model_has_all_weights_and_one_that_was_added_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_saved_model_has_all_weights_and_one_that_was_added_is_met(
+    large: onnx.ModelProto, tmp_path: Path
+) -> None:
     options = quiet_options()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     expected = ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0]
     answer = ogs.InferenceSession(options.optimized_model_filepath).run(["Y"], FEEDS)[0]
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
-    added, options = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f")), quiet_options()
+    added, options = (
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f")),
+        quiet_options(),
+    )
     options.add_initializer("w7", added)
     assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
 
@@ -129,7 +154,9 @@ def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_pa
 
 def test_weights_that_lie_elsewhere_or_in_parts_stay(large: onnx.ModelProto) -> None:
     model = onnx.ModelProto.FromString(large.SerializeToString())
-    _, _, elsewhere, external, segment, *others = model.graph.initializer  # the first are an input and an output
+    _, _, elsewhere, external, segment, *others = (
+        model.graph.initializer
+    )  # the first are an input and an output
     elsewhere.external_data.add(key="location", value="theirs")
     external.data_location = TensorProto.EXTERNAL
     segment.segment.begin = 0
@@ -167,7 +194,9 @@ def test_lengths_whose_lowest_bits_are_0(large: onnx.ModelProto) -> None:
     assert apart.places["zeros"][1] == 1 << 21
 
 
-@pytest.mark.parametrize("change", ["cut", "twice", "two graphs", "no bytes", "too short", "another type"])
+@pytest.mark.parametrize(
+    "change", ["cut", "twice", "two graphs", "no bytes", "too short", "another type"]
+)
 def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelProto) -> None:
     model = onnx.ModelProto()
     model.CopyFrom(large)
@@ -175,7 +204,11 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
     if change == "twice":
         model.graph.initializer.add().CopyFrom(tensor)
     elif change == "no bytes":
-        tensor.CopyFrom(helper.make_tensor("w5", TensorProto.FLOAT, tensor.dims, numpy_helper.to_array(tensor).ravel()))
+        tensor.CopyFrom(
+            helper.make_tensor(
+                "w5", TensorProto.FLOAT, tensor.dims, numpy_helper.to_array(tensor).ravel()
+            )
+        )
     elif change == "too short":
         tensor.raw_data = tensor.raw_data[:-4]
     elif change == "another type":
@@ -198,7 +231,9 @@ def test_a_weight_that_nobody_reads(large: onnx.ModelProto, tmp_path: Path) -> N
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.ones((SIDE, SIDE), "f"), "unread"))
     answer, _ = ogs.InferenceSession(saved(model, tmp_path)).run(None, FEEDS)
-    np.testing.assert_allclose(answer, ogs.InferenceSession(large).run(["Y"], FEEDS)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        answer, ogs.InferenceSession(large).run(["Y"], FEEDS)[0], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_the_file_of_a_number_is_another_s(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ class Wrong:
     declared: dict[str, str]
     fed: dict[str, tuple[int, ...]]
     attributes: dict[str, str] = field(default_factory=dict)
-    has_empty: bool = False  #: whether a length is 0, which the forms for some runtimes do not support
+    has_empty: bool = (
+        False  #: whether a length is 0, which the forms for some runtimes do not support
+    )
 
     @property
     def operator(self) -> str:
@@ -66,7 +68,9 @@ class Wrong:
         return ogs.grid_sample(X, grid, **self.attributes)  # type: ignore[arg-type]
 
 
-def _samples(declared: dict[str, str], X: tuple[int, ...], G: tuple[int, ...], **attributes: str) -> Wrong:
+def _samples(
+    declared: dict[str, str], X: tuple[int, ...], G: tuple[int, ...], **attributes: str
+) -> Wrong:
     return Wrong(declared, {"X": X, "G": G}, attributes, has_empty=0 in (*X, *G))
 
 
@@ -83,18 +87,32 @@ WRONG = {
     "other batches, no channel": _samples(OPEN, (3, 0, 5, 7), (2, 9, 9, 2)),
     "other batches, no position": _samples(OPEN, (3, 1, 5, 7), (2, 9, 0, 2)),
     "other batches, no pixel": _samples(OPEN, (3, 1, 0, 7), (2, 9, 9, 2)),
-    "other batches, both open": _samples({"X": "n, 1, 5, 7", "G": "m, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)),
+    "other batches, both open": _samples(
+        {"X": "n, 1, 5, 7", "G": "m, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)
+    ),
     "other batches, border": _samples(
         {"X": "n, 4, 5, 7", "G": "m, 9, 9, 2"}, (10, 4, 5, 7), (12, 9, 9, 2), padding_mode="border"
     ),
     "other batches, nearest": _samples(
-        {"X": "n, 4, h, w", "G": "m, 9, 9, 2"}, (12, 4, 5, 7), (10, 9, 9, 2), mode="nearest", padding_mode="border"
+        {"X": "n, 4, h, w", "G": "m, 9, 9, 2"},
+        (12, 4, 5, 7),
+        (10, 9, 9, 2),
+        mode="nearest",
+        padding_mode="border",
     ),
-    "other batches of X than declared": _samples({"X": "n, 1, h, w", "G": "10, 9, 9, 2"}, (12, 1, 5, 5), (10, 9, 9, 2)),
-    "batches of X by a known image": _samples({"X": "n, 1, 5, 7", "G": "10, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)),
-    "other batches of grid than of X": _samples({"X": "12, 1, 5, 7", "G": "n, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)),
+    "other batches of X than declared": _samples(
+        {"X": "n, 1, h, w", "G": "10, 9, 9, 2"}, (12, 1, 5, 5), (10, 9, 9, 2)
+    ),
+    "batches of X by a known image": _samples(
+        {"X": "n, 1, 5, 7", "G": "10, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)
+    ),
+    "other batches of grid than of X": _samples(
+        {"X": "12, 1, 5, 7", "G": "n, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)
+    ),
     "three coordinates": _samples(OPEN, (2, 1, 5, 7), (2, 9, 8, 3)),
-    "four coordinates": _samples({"X": "1, 1, h, w", "G": "1, p, q, k"}, (1, 1, 5, 7), (1, 9, 8, 4)),
+    "four coordinates": _samples(
+        {"X": "1, 1, h, w", "G": "1, p, q, k"}, (1, 1, 5, 7), (1, 9, 8, 4)
+    ),
     "one coordinate": _samples(OPEN, (2, 1, 5, 7), (2, 9, 8, 1)),
     "three coordinates, no position": _samples(OPEN, (2, 1, 5, 7), (2, 0, 8, 3)),
     "X of five axes": _samples({"X": "", "G": "e, f, g, 2"}, (2, 1, 5, 7, 1), (2, 9, 8, 2)),
@@ -104,7 +122,9 @@ WRONG = {
     "no pixel, border": _samples(OPEN, (2, 1, 0, 7), (2, 3, 3, 2), padding_mode="border"),
     "no pixel, reflection": _samples(OPEN, (2, 1, 5, 0), (2, 3, 3, 2), padding_mode="reflection"),
     "other batches of one axis": _samples(OPEN_1D, (12, 1, 5), (10, 12, 1)),
-    "other batches of one axis than of X": _samples({"X": "12, b, c", "G": "e, f, g"}, (12, 1, 5), (10, 12, 1)),
+    "other batches of one axis than of X": _samples(
+        {"X": "12, b, c", "G": "e, f, g"}, (12, 1, 5), (10, 12, 1)
+    ),
     "two coordinates of one axis": _samples(OPEN_1D, (2, 1, 5), (2, 6, 2)),
     "other batches of three axes": _samples(OPEN_3D, (4, 1, 5, 4, 4), (2, 3, 3, 3, 3)),
     "two coordinates of three axes": _samples(OPEN_3D, (2, 1, 5, 4, 4), (2, 3, 3, 3, 2)),
@@ -112,7 +132,9 @@ WRONG = {
     "fewer batches of theta": _grids(THETA, (1, 2, 3), 2, 1, 4, 5),
     "no batch of size": _grids(THETA, (3, 2, 3), 0, 1, 4, 5),
     "other batches, no row": _grids(THETA, (3, 2, 3), 2, 1, 0, 5),
-    "other batches of theta than of a constant size": _grids({"T": "n, 2, 3"}, (3, 2, 3), 2, 1, 4, 5),
+    "other batches of theta than of a constant size": _grids(
+        {"T": "n, 2, 3"}, (3, 2, 3), 2, 1, 4, 5
+    ),
     "no batch of a constant size": _grids({"T": "n, 2, 3"}, (3, 2, 3), 0, 1, 4, 5),
     "a negative height": _grids(THETA, (3, 2, 3), 3, 1, -4, 5),
     "a negative batch": _grids(THETA, (3, 2, 3), -3, 1, 4, 5),
@@ -127,12 +149,17 @@ NEGATIVE_CHANNELS = _grids(THETA, (3, 2, 3), 3, -1, 4, 5)
 
 #: How a model is lowered: the arguments of ``patch_model``.
 LOWERED: dict[str, dict[str, object]] = {
-    **{f"primitives, opset {opset}": {"target": "primitives", "opset": opset} for opset in (11, 13, 16, 20)},
+    **{
+        f"primitives, opset {opset}": {"target": "primitives", "opset": opset}
+        for opset in (11, 13, 16, 20)
+    },
     "primitives, functions": {"target": "primitives", "functions": True},
     "ai.onnx": {"target": "ai.onnx"},
     "ai.onnx-2d": {"target": "ai.onnx-2d"},
     "com.microsoft": {"target": "com.microsoft"},
-    **{f"primitives for {name}": {"target": "primitives", "for_runtime": name} for name in RUNTIMES},
+    **{
+        f"primitives for {name}": {"target": "primitives", "for_runtime": name} for name in RUNTIMES
+    },
 }
 
 
@@ -143,18 +170,24 @@ NATIVE = ("ai.onnx", "ai.onnx-2d", "com.microsoft")
 def run_lowered(wrong: Wrong, how: dict[str, object]) -> None:
     """Patch the model and run it in plain onnxruntime."""
     patched = ogs.patch_model(wrong.model(), **how)  # type: ignore[arg-type]
-    session = onnxruntime.InferenceSession(patched.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        patched.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     session.run(None, wrong.feeds())
 
 
-@pytest.mark.parametrize("wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"])
+@pytest.mark.parametrize(
+    "wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"]
+)
 def test_function_of_wrong_inputs_raises(wrong: Wrong) -> None:
     with pytest.raises(ogs.GridSampleError):
         wrong.call()
 
 
 @pytest.mark.parametrize("open_model", sorted(OPENERS, key=lambda each: each.__name__))
-@pytest.mark.parametrize("wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"])
+@pytest.mark.parametrize(
+    "wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"]
+)
 def test_ops_of_wrong_inputs_raise_and_name_the_node(wrong: Wrong, open_model: Open) -> None:
     if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
         pytest.skip(NO_PYTHON_OPS)
@@ -167,11 +200,17 @@ def test_ops_of_wrong_inputs_raise_and_name_the_node(wrong: Wrong, open_model: O
 def test_lowered_model_of_wrong_inputs_raises_and_names_the_node(wrong: Wrong, name: str) -> None:
     if wrong.has_empty and ("iree" in name or "tvm" in name):
         pytest.skip("their forms are not for lengths that turn out to be 0")
-    if faults.OUTPUT_CRASHES and name in NATIVE and (wrong.has_empty or wrong.operator == "AffineGrid"):
+    if (
+        faults.OUTPUT_CRASHES
+        and name in NATIVE
+        and (wrong.has_empty or wrong.operator == "AffineGrid")
+    ):
         pytest.skip("kernels of this onnxruntime end the process for such inputs")
     how = LOWERED[name]
     is_shared = how.get("functions", False)  # a function has no name of a single node
-    with pytest.raises(Exception, match=None if is_shared else "warp"):  # onnxruntime has exceptions of its own
+    with pytest.raises(
+        Exception, match=None if is_shared else "warp"
+    ):  # onnxruntime has exceptions of its own
         run_lowered(wrong, how)
 
 
@@ -187,14 +226,18 @@ def test_lowered_affine_grid_of_negative_channels_raises(name: str) -> None:
 def test_lowered_model_of_any_batches_agrees_with_the_function(
     declared: dict[str, str], batches: int, name: str
 ) -> None:
-    if batches == 0 and ("iree" in name or "tvm" in name or "onnx2torch" in name or name.endswith(("11", "13"))):
+    if batches == 0 and (
+        "iree" in name or "tvm" in name or "onnx2torch" in name or name.endswith(("11", "13"))
+    ):
         pytest.skip("their forms are not for lengths that turn out to be 0")
     r = len(declared["X"].split(",")) - 2
     rng = np.random.default_rng(batches)
     X = rng.standard_normal((batches, 2, *(5, 6, 4)[:r]), "float32")
     grid = rng.uniform(-1, 1, (batches, *(3, 2, 4)[:r], r)).astype("float32")
     model = ogs.patch_model(_samples(declared, X.shape, grid.shape).model(), **LOWERED[name])  # type: ignore[arg-type]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     (Y,) = session.run(None, {"X": X, "G": grid})
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid), rtol=0, atol=1e-5)
 
@@ -238,7 +281,9 @@ class WrongAttention:
         model.graph.node[0].name = "warp"
         if not are_levels_fed:
             levels = onnx.numpy_helper.from_array(np.array(self.levels, np.int64), "levels")
-            model.graph.initializer.extend([levels, onnx.numpy_helper.from_array(self.starts(), "starts")])
+            model.graph.initializer.extend(
+                [levels, onnx.numpy_helper.from_array(self.starts(), "starts")]
+            )
         return model
 
     def call(self) -> np.ndarray:
@@ -266,7 +311,9 @@ WRONG_ATTENTION = {
     "one head of locations": _attention(sampling_locations=(2, 5, 1, 2, 6, 2)),
     "heads and queries of locations exchanged": _attention(sampling_locations=(2, 4, 5, 2, 6, 2)),
     "levels and points of locations exchanged": _attention(sampling_locations=(2, 5, 4, 6, 2, 2)),
-    "more levels of locations": _attention(sampling_locations=(2, 5, 4, 3, 4, 2), attention_weights=(2, 5, 4, 3, 4)),
+    "more levels of locations": _attention(
+        sampling_locations=(2, 5, 4, 3, 4, 2), attention_weights=(2, 5, 4, 3, 4)
+    ),
     "three coordinates": _attention(sampling_locations=(2, 5, 4, 2, 6, 3)),
     "one coordinate": _attention(sampling_locations=(2, 5, 4, 2, 6, 1)),
     "weights of four axes": _attention(attention_weights=(2, 5, 4, 12)),
@@ -313,14 +360,18 @@ def test_attention_ops_of_wrong_inputs_raise_and_name_the_node(
 
 #: One target of sampling nodes and one of basic operators are in the default run.
 ATTENTION_LOWERED = [
-    name if name in ("ai.onnx", "primitives, opset 13") else pytest.param(name, marks=pytest.mark.sweep)
+    name
+    if name in ("ai.onnx", "primitives, opset 13")
+    else pytest.param(name, marks=pytest.mark.sweep)
     for name in LOWERED
 ]
 
 
 @pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
 @pytest.mark.parametrize("name", ATTENTION_LOWERED)
-@pytest.mark.parametrize("wrong", [WrongAttention(), *WRONG_ATTENTION.values()], ids=["right", *WRONG_ATTENTION])
+@pytest.mark.parametrize(
+    "wrong", [WrongAttention(), *WRONG_ATTENTION.values()], ids=["right", *WRONG_ATTENTION]
+)
 def test_lowered_attention_of_wrong_inputs_raises_and_names_the_node(
     wrong: WrongAttention, name: str, are_levels_fed: bool
 ) -> None:
@@ -331,11 +382,15 @@ def test_lowered_attention_of_wrong_inputs_raises_and_names_the_node(
 
     def run() -> np.ndarray:
         patched = ogs.patch_model(model, **LOWERED[name])  # type: ignore[arg-type]
-        session = onnxruntime.InferenceSession(patched.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            patched.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
         return session.run(None, feeds)[0]
 
     if wrong == WrongAttention():
         assert run().shape == (2, 5, 12)
         return
-    with pytest.raises(Exception, match=None if LOWERED[name].get("functions") else r"warp|for input: levels"):
+    with pytest.raises(
+        Exception, match=None if LOWERED[name].get("functions") else r"warp|for input: levels"
+    ):
         run()

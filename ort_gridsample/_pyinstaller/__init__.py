@@ -1,4 +1,4 @@
-"""PyInstaller's hook for this package. PyInstaller finds it by the entry point group ``pyinstaller40``."""
+"""PyInstaller's hook for this package, found by the entry point group ``pyinstaller40``."""
 
 from pathlib import Path
 

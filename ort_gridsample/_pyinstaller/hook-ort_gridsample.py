@@ -16,6 +16,6 @@ if find_spec("onnxruntime_extensions") is not None:
 #: Only the command "demo" imports these.
 excludedimports = ["matplotlib", "PIL"]
 
-#: A library of the compiled ops. It ends with its own hash, so PyInstaller must not process it as a binary.
+#: A library of the compiled ops. It ends with its hash, so PyInstaller must not change it.
 _package = Path(get_package_paths("ort_gridsample")[1])
 datas = [(str(path), "ort_gridsample") for path in _package.glob("libort_gridsample.*")]

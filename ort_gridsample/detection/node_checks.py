@@ -17,7 +17,9 @@ from .attention_checks import check_inputs
 from .records import NodeRecord, spatial_axes
 
 #: The reason for refusing a type that the specification has.
-_REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
+_REFUSED = (
+    "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
+)
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
 
@@ -159,7 +161,9 @@ def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:
             grid_shape = (grid_shape[0], *grid_shape[2:], grid_shape[1])
     validation.check_grid_sample_shapes(record.where, X.shape, grid_shape, record.padding_mode)
     if X.type is not None and record.mode in spec.MODES:
-        validation.check_mode_and_padding(record.where, str(record.mode), spec.PADDING_MODES[0], X.type)
+        validation.check_mode_and_padding(
+            record.where, str(record.mode), spec.PADDING_MODES[0], X.type
+        )
 
 
 def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:

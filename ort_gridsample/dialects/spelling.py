@@ -197,7 +197,9 @@ def _read_attribute(
     values = {value_on_node: value for value, value_on_node in spelling.values.items()}
     if written is None:
         if spelling.default is None:
-            raise GridSampleError(where, spelling.name, "missing", validation.format_choices(values))
+            raise GridSampleError(
+                where, spelling.name, "missing", validation.format_choices(values)
+            )
         return spelling.default
     readable = {**spelling.words, **values}
     if not isinstance(written, (str, int)) or written not in readable:

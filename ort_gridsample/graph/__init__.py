@@ -1,1 +1,1 @@
-"""ONNX graphs: scopes, uses and definitions, files and weights. Nothing here depends on the sampling operators."""
+"""ONNX graphs: scopes, uses and definitions, files and weights. Independent of operators."""

@@ -132,10 +132,16 @@ class Scope:
         if isinstance(self.container, onnx.FunctionProto):
             found.update(dict.fromkeys(self.container.input))
         else:
-            inputs: dict[str, Definition] = dict.fromkeys(value.name for value in self.container.input)
+            inputs: dict[str, Definition] = dict.fromkeys(
+                value.name for value in self.container.input
+            )
             initializers = {tensor.name: tensor for tensor in self.container.initializer}
-            found.update(dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer))
-            found |= initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
+            found.update(
+                dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer)
+            )
+            found |= (
+                initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
+            )
         nodes = self.nodes
         found.update((name, nodes[index]) for name, index in self.makers.items())
         return found
@@ -145,7 +151,11 @@ class Scope:
         op_types = {each for each in set(self.op_types) if may_hold(each, "", kinds)}
         if self.domains <= {""}:
             return [at for at, each in enumerate(self.op_types) if each in op_types]
-        return [at for at, node in enumerate(self.nodes) if node.op_type in op_types or domain_of(node.domain)]
+        return [
+            at
+            for at, node in enumerate(self.nodes)
+            if node.op_type in op_types or domain_of(node.domain)
+        ]
 
     def declared_shape(self, name: str) -> tuple[int | str | None, ...] | None:
         """The shape that the graph itself states for the value ``name``; None where it states none."""
@@ -166,8 +176,19 @@ class Scope:
                 there.insert(index, node)
             nodes[index : index + 1] = there[index : index + len(replaced[index])]
         grown = [(index, len(new) - 1) for index, new in replaced.items()]
-        self.bodies = {at + sum(by for index, by in grown if index < at): held for at, held in self.bodies.items()}
-        for read in ("op_types", "domains", "inputs", "outputs", "makers", "readers", "definitions"):
+        self.bodies = {
+            at + sum(by for index, by in grown if index < at): held
+            for at, held in self.bodies.items()
+        }
+        for read in (
+            "op_types",
+            "domains",
+            "inputs",
+            "outputs",
+            "makers",
+            "readers",
+            "definitions",
+        ):
             self.__dict__.pop(read, None)
 
     def home(self, name: str) -> Scope | None:
@@ -181,7 +202,9 @@ class Scope:
         """As :meth:`tensor`, maybe without values, which then are among the weights."""
         home = self.home(name)
         definition = home.definitions[name] if home is not None else None
-        tensor = _constant_tensor(definition) if isinstance(definition, onnx.NodeProto) else definition
+        tensor = (
+            _constant_tensor(definition) if isinstance(definition, onnx.NodeProto) else definition
+        )
         if tensor is None or home is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
             return tensor
         return tensor if tensor.name in home.weights else None
@@ -201,11 +224,19 @@ class Scope:
 
 def scopes(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]:
     """Every scope of ``model``, parents before their children; the main graph, whose ``weights`` these are, first."""
-    main = Scope("", model.graph, _opsets(model.opset_import, UNSTATED_OPSET), model.ir_version, weights=weights)
+    main = Scope(
+        "",
+        model.graph,
+        _opsets(model.opset_import, UNSTATED_OPSET),
+        model.ir_version,
+        weights=weights,
+    )
     roots = [main]
     for f in model.functions:
         opsets = _opsets(f.opset_import, main.opsets.get("", UNSTATED_OPSET))
-        roots.append(Scope(f"function {f.domain}::{f.name}", f, opsets, model.ir_version, function=f))
+        roots.append(
+            Scope(f"function {f.domain}::{f.name}", f, opsets, model.ir_version, function=f)
+        )
     found = list[Scope]()
     for inside in ([root] for root in roots):
         for scope in inside:  # grows while it is walked: no recursion, whatever the depth
@@ -283,7 +314,9 @@ class Names:
     def _taken(self) -> set[str]:
         taken = set[str]()
         for scope in self._found or scopes(self._model):
-            taken.update([node.name for node in scope.nodes], *scope.inputs, scope.definitions, scope.outcome)
+            taken.update(
+                [node.name for node in scope.nodes], *scope.inputs, scope.definitions, scope.outcome
+            )
             taken.update(value.name for value in scope.container.value_info)
         return taken
 
@@ -340,7 +373,14 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
     (attribute,) = node.attribute
     if attribute.name == "value" and not attribute.ref_attr_name:
         return attribute.t
-    dtypes = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+    dtypes = {
+        "value_int": np.int64,
+        "value_ints": np.int64,
+        "value_float": np.float32,
+        "value_floats": np.float32,
+    }
     if attribute.ref_attr_name or attribute.name not in dtypes:
         return None
-    return numpy_helper.from_array(np.array(helper.get_attribute_value(attribute), dtypes[attribute.name]))
+    return numpy_helper.from_array(
+        np.array(helper.get_attribute_value(attribute), dtypes[attribute.name])
+    )

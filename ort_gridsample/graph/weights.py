@@ -31,7 +31,11 @@ from .element_types import elem_type
 SMALL_MODEL, SMALL_TENSOR = 1 << 24, 1 << 16
 
 #: ONNX's numbers of the types whose values lie in a file as in an array of NumPy's -> that array's type.
-_DTYPES = {elem_type(t): np.dtype(t) for t in TYPES if t not in ("bfloat16", "str", "complex64", "complex128")}
+_DTYPES = {
+    elem_type(t): np.dtype(t)
+    for t in TYPES
+    if t not in ("bfloat16", "str", "complex64", "complex128")
+}
 #: Values begin at multiples of so many bytes.
 _ALIGNED = 64
 #: The name of the file that a tensor's external data would lie in.
@@ -78,14 +82,22 @@ class Weights:
             return _loaded_apart(wanted, self.source)
         sizes = [self.places[tensor.name][1] for tensor in wanted]
         *starts, end = accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)
-        memory = np.empty(end + _ALIGNED, np.uint8)  # in one piece, which takes the system less time than many
+        memory = np.empty(
+            end + _ALIGNED, np.uint8
+        )  # in one piece, which takes the system less time than many
         memory = memory[-memory.ctypes.data % _ALIGNED :][:end]
         loaded = Loaded(memory, {}, {LOCATION: memory})
         pieces = list[tuple[str, npt.NDArray[np.uint8]]]()
         for tensor, size, start in zip(wanted, sizes, starts, strict=True):
             pieces.append((tensor.name, loaded.memory[start : start + size]))
-            loaded.arrays[tensor.name] = pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
-            for key, value in (("location", LOCATION), ("offset", str(start)), ("length", str(size))):
+            loaded.arrays[tensor.name] = (
+                pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+            )
+            for key, value in (
+                ("location", LOCATION),
+                ("offset", str(start)),
+                ("length", str(size)),
+            ):
                 tensor.external_data.add(key=key, value=value)
         for_each(self._read, pieces, get_num_threads())
         return loaded
@@ -95,7 +107,11 @@ class Weights:
         (name, piece), source = each, self.source
         assert not isinstance(source, Mapping)
         offset, size = self.places[name]
-        with BytesIO(source) if isinstance(source, bytes) else open(source, "rb", buffering=0) as file:
+        with (
+            BytesIO(source)
+            if isinstance(source, bytes)
+            else open(source, "rb", buffering=0) as file
+        ):
             if file.seek(offset) != offset or file.readinto(piece.data) != size:
                 raise OSError(f"{source!r} ends before the values of {name}")
 
@@ -117,7 +133,9 @@ class Weights:
 
     def without(self, names: Collection[str]) -> Weights:
         """Return the weights without those of these ``names``."""
-        return Weights(self.source, {name: place for name, place in self.places.items() if name not in names})
+        return Weights(
+            self.source, {name: place for name, place in self.places.items() if name not in names}
+        )
 
 
 def _loaded_apart(tensors: Collection[TensorProto], values: Values) -> Loaded:
@@ -129,10 +147,14 @@ def _loaded_apart(tensors: Collection[TensorProto], values: Values) -> Loaded:
     loaded = Loaded(np.empty(0, np.uint8), {}, {})
     for index, tensor in enumerate(tensors):
         source = values[tensor.name]
-        data = np.frombuffer(source.raw_data, np.uint8) if isinstance(source, TensorProto) else source
+        data = (
+            np.frombuffer(source.raw_data, np.uint8) if isinstance(source, TensorProto) else source
+        )
         location = f"{LOCATION} {index}"
         loaded.files[location] = data
-        loaded.arrays[tensor.name] = data.view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+        loaded.arrays[tensor.name] = data.view(_DTYPES[tensor.data_type]).reshape(
+            tuple(tensor.dims)
+        )
         for key, value in (("location", location), ("offset", "0"), ("length", str(data.size))):
             tensor.external_data.add(key=key, value=value)
     return loaded
@@ -210,16 +232,32 @@ def split(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights
                 return None
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _split(data, source)
-    except (OSError, LookupError, ValueError, DecodeError):  # whoever parses it whole says what is wrong with it
+    except (
+        OSError,
+        LookupError,
+        ValueError,
+        DecodeError,
+    ):  # whoever parses it whole says what is wrong with it
         return None
 
 
-def _split(data: bytes | mmap.mmap, source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:
-    ((_, graph_key, at, end),) = (field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH)
-    model, places = onnx.ModelProto.FromString(data[:graph_key] + data[end:]), dict[str, tuple[int, int]]()
+def _split(
+    data: bytes | mmap.mmap, source: bytes | str | PathLike[str]
+) -> tuple[onnx.ModelProto, Weights] | None:
+    ((_, graph_key, at, end),) = (
+        field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH
+    )
+    model, places = (
+        onnx.ModelProto.FromString(data[:graph_key] + data[end:]),
+        dict[str, tuple[int, int]](),
+    )
     graph = model.graph  # read piece by piece, as protobuf merges messages
     for number, key, start, stop in _fields(data, at, end):
-        apart = _tensor(data, start, stop) if number == _INITIALIZER and stop - start > SMALL_TENSOR else None
+        apart = (
+            _tensor(data, start, stop)
+            if number == _INITIALIZER and stop - start > SMALL_TENSOR
+            else None
+        )
         if apart is not None:
             tensor, places[tensor.name] = apart
             graph.MergeFromString(data[at:key])
@@ -235,7 +273,9 @@ def _split(data: bytes | mmap.mmap, source: bytes | str | PathLike[str]) -> tupl
     return model, Weights(source, places).put_back(model, held)
 
 
-def _tensor(data: bytes | mmap.mmap, start: int, stop: int) -> tuple[TensorProto, tuple[int, int]] | None:
+def _tensor(
+    data: bytes | mmap.mmap, start: int, stop: int
+) -> tuple[TensorProto, tuple[int, int]] | None:
     """The tensor in these bytes without its values, and where these are; None where they are not as expected."""
     raw = [field[1:] for field in _fields(data, start, stop) if field[0] == _RAW_DATA]
     if len(raw) != 1:
@@ -243,7 +283,11 @@ def _tensor(data: bytes | mmap.mmap, start: int, stop: int) -> tuple[TensorProto
     ((key, at, end),) = raw
     tensor = TensorProto.FromString(data[start:key] + data[end:stop])
     dtype = _DTYPES.get(tensor.data_type)
-    fits = dtype is not None and min(tensor.dims, default=1) > 0 and math.prod(tensor.dims) * dtype.itemsize == end - at
+    fits = (
+        dtype is not None
+        and min(tensor.dims, default=1) > 0
+        and math.prod(tensor.dims) * dtype.itemsize == end - at
+    )
     if not fits or tensor.external_data or tensor.data_location or tensor.HasField("segment"):
         return None
     tensor.data_location = TensorProto.EXTERNAL

@@ -263,7 +263,8 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
     oldest = versions.OLDEST["onnxruntime"]
     prefix = f"ort_gridsample {release}"
     messages = (
-        f"{prefix}: this processor is none of {format_choices(cpus)}, which the library is built for",
+        f"{prefix}: this processor is none of {format_choices(cpus)}, "
+        "which the library is built for",
         f"{prefix}: onnxruntime is older than {oldest}",
     )
     return Task(

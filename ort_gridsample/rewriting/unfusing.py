@@ -10,7 +10,14 @@ import onnx
 from onnx import helper
 
 from ..detection.programs import OPERATIONS, WITH_PROGRAM, decode
-from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, PACKAGE_DIALECTS
+from ..dialects.table import (
+    COMPILED_DOMAIN,
+    COMPILED_TYPES,
+    EXTENSIONS_DOMAIN,
+    FUSED,
+    OLD_PREFIX,
+    PACKAGE_DIALECTS,
+)
 from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, scopes

@@ -23,13 +23,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     each_has = f"for each backend (default: {THREADS}; whole models: each side's own)"
     parser.add_argument("--threads", type=positive, metavar="N", help=each_has)
-    parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
+    parser.add_argument(
+        "--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the names of the cases, and stop"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rounds", type=positive, default=21, metavar="N", help="at most (default: %(default)s)")
-    parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help="a case, about (default: 3)")
-    parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
-    parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
+    parser.add_argument(
+        "--rounds", type=positive, default=21, metavar="N", help="at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=magnitude, default=3.0, metavar="S", help="a case, about (default: 3)"
+    )
+    parser.add_argument(
+        "--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case"
+    )
+    parser.add_argument(
+        "--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group"
+    )
     arguments = parser.parse_args(argv)
     if arguments.quick:
         parser.set_defaults(**QUICK)
@@ -43,11 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join([*(case.name for case in (*kernels, *networks)), *others]))
         return 0
     rounds, seconds = arguments.rounds, arguments.seconds
-    threads, backends = arguments.threads or THREADS, [backend for backend in BACKENDS if backend.installed]
+    threads, backends = (
+        arguments.threads or THREADS,
+        [backend for backend in BACKENDS if backend.installed],
+    )
     results: list[runner.Result] = []
     found, interrupted = list[str](), False
     try:
-        with progress_bar("benchmarks", len(kernels) + len(networks) + len(others)) as begin, kept():
+        with (
+            progress_bar("benchmarks", len(kernels) + len(networks) + len(others)) as begin,
+            kept(),
+        ):
             for case in (*kernels, *networks):
                 begin(case.name)
                 of_each = threads if case.operator else arguments.threads or 0

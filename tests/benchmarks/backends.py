@@ -81,7 +81,9 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _session(case: Case, feeds: Arrays, threads: int, make: Callable[..., Any] = InferenceSession, **how: str) -> Call:
+def _session(
+    case: Case, feeds: Arrays, threads: int, make: Callable[..., Any] = InferenceSession, **how: str
+) -> Call:
     session = make(case.model(), options_for(threads), providers=["CPUExecutionProvider"], **how)
     return partial(session.run, None, feeds)
 

@@ -30,7 +30,9 @@ class _Graph(Expressions):
     def conv(self, X: Tensor, inputs: int, outputs: int, rank: int, stride: int = 1) -> Tensor:
         """A convolution of 3 pixels in each of ``rank`` axes."""
         W = self.weight(outputs, inputs, *[3] * rank, fan_in=inputs * 3**rank)
-        return self.op("Conv", X, W, kernel_shape=[3] * rank, pads=[1] * 2 * rank, strides=[stride] * rank)
+        return self.op(
+            "Conv", X, W, kernel_shape=[3] * rank, pads=[1] * 2 * rank, strides=[stride] * rank
+        )
 
     def parts(self, X: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
         return self._write("Split", [X, self.constant(sizes)], X.type, len(sizes), axis=axis)
@@ -49,9 +51,13 @@ class _Graph(Expressions):
         """The model of these outputs, with their shapes."""
         given = {value.name: shape for value, shape in outputs}
         declared = partial(helper.make_tensor_value_info, elem_type=elem_type(self.type))
-        inputs, values = ([declared(n, shape=s) for n, s in each.items()] for each in (self.shapes, given))
+        inputs, values = (
+            [declared(n, shape=s) for n, s in each.items()] for each in (self.shapes, given)
+        )
         graph = helper.make_graph([*self._nodes.values()], self.prefix, inputs, values)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9
+        )
 
 
 def convolutions() -> onnx.ModelProto:
@@ -67,7 +73,9 @@ def spatial_transformer() -> onnx.ModelProto:
     shape = (1, 3, 1080, 1920)
     g = _Graph("spatial transformer", X=shape, theta=(1, 2, 3))
     X, theta = g.inputs
-    return g.model((g.grid_sample(X, g.op("AffineGrid", theta, g.constant(shape), align_corners=0)), shape))
+    return g.model(
+        (g.grid_sample(X, g.op("AffineGrid", theta, g.constant(shape), align_corners=0)), shape)
+    )
 
 
 def optical_flow() -> onnx.ModelProto:
@@ -77,7 +85,9 @@ def optical_flow() -> onnx.ModelProto:
     X, flow = g.inputs
     y, x = np.indices((h, w), np.float32)
     places = flow + np.stack([x, y])[None]
-    units = [g.gather(places, axis, axis=1) * 2 / (length - 1) - 1 for axis, length in enumerate((w, h))]
+    units = [
+        g.gather(places, axis, axis=1) * 2 / (length - 1) - 1 for axis, length in enumerate((w, h))
+    ]
     grid = g.concatenate([g.op("Unsqueeze", each, g.constant([3])) for each in units], axis=3)
     return g.model((g.grid_sample(X, grid), (1, c, h, w)))
 
@@ -117,8 +127,15 @@ class Attention:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of values, locations and weights."""
-        pixels, each = sum(h * w for h, w in self.levels), (self.batches, self.queries, self.heads, sum(self.points))
-        return {"value": (self.batches, pixels, self.heads, self.channels), "locations": (*each, 2), "weights": each}
+        pixels, each = (
+            sum(h * w for h, w in self.levels),
+            (self.batches, self.queries, self.heads, sum(self.points)),
+        )
+        return {
+            "value": (self.batches, pixels, self.heads, self.channels),
+            "locations": (*each, 2),
+            "weights": each,
+        }
 
 
 def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProto:
@@ -133,16 +150,24 @@ def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProt
     grids = locations * 2 - 1
     if stacks:
         images = g.parts(value, areas, axis=1)
-        rows = [g.reshape(image, (a.batches, area, width)) for image, area in zip(images, areas, strict=True)]
+        rows = [
+            g.reshape(image, (a.batches, area, width))
+            for image, area in zip(images, areas, strict=True)
+        ]
         turned = [g.transpose(row, (0, 2, 1)) for row in rows]
-        levels = [g.transpose(g.gather(grids, i, axis=3), (0, 2, 1, 3, 4)) for i in range(len(areas))]
+        levels = [
+            g.transpose(g.gather(grids, i, axis=3), (0, 2, 1, 3, 4)) for i in range(len(areas))
+        ]
         flat = [g.reshape(level, (n, a.queries, points, 2)) for level in levels]
     else:
         value = g.reshape(g.transpose(value, (0, 2, 3, 1)), (n, a.channels, sum(areas)))
         turned = g.parts(value, areas, axis=2)
         grid = g.reshape(g.transpose(grids, (0, 2, 1, 3, 4)), (n, a.queries, total, 2))
         flat = g.parts(grid, a.points, axis=2)
-    images = [g.reshape(image, (n, a.channels, *lengths)) for image, lengths in zip(turned, a.levels, strict=True)]
+    images = [
+        g.reshape(image, (n, a.channels, *lengths))
+        for image, lengths in zip(turned, a.levels, strict=True)
+    ]
     samples = [g.grid_sample(image, grid) for image, grid in zip(images, flat, strict=True)]
     if stacks:
         samples = [g.op("Unsqueeze", sample, g.constant([3])) for sample in samples]
@@ -165,7 +190,12 @@ def registration() -> onnx.ModelProto:
     def up(X: Tensor) -> Tensor:
         scales = g.constant([1, 1, 2, 2, 2], "float32")
         return g.op(
-            "Resize", X, g.input("", "float32"), scales, mode="nearest", coordinate_transformation_mode="asymmetric"
+            "Resize",
+            X,
+            g.input("", "float32"),
+            scales,
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
         )
 
     full = block(g.concatenate(g.inputs, axis=1), 2, 8)
@@ -175,7 +205,9 @@ def registration() -> onnx.ModelProto:
     full = block(g.concatenate([up(half), full], axis=1), 16 + 8, 8)
     flow = g.conv(full, 8, 3, 3) * 0.02
     axes = [(2 * np.arange(n, dtype=np.float32) + 1) / n - 1 for n in volume]
-    identity = g.constant(np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1)[None], "float32")
+    identity = g.constant(
+        np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1)[None], "float32"
+    )
 
     def moved(X: Tensor) -> Tensor:
         return g.grid_sample(X, identity + g.transpose(flow, (0, 2, 3, 4, 1)))

@@ -28,10 +28,14 @@ ROUNDS, NODES, SIDE = 7, 10_000, 16
 def made() -> onnx.ModelProto:
     """MatMul and Gather in turn, each with an initializer of its own, and a GridSample."""
     pairs = range(NODES // 2)
-    nodes = "".join(f"m{i} = MatMul (g{i}, w{i}) g{i + 1} = Gather <axis = 3> (m{i}, i{i})\n" for i in pairs)
+    nodes = "".join(
+        f"m{i} = MatMul (g{i}, w{i}) g{i + 1} = Gather <axis = 3> (m{i}, i{i})\n" for i in pairs
+    )
     nodes += f"Y = GridSample (g{NODES // 2}, grid)"
     values = f"(float[1,3,{SIDE},{SIDE}] g0, float[1,4,4,2] grid) => (float[] Y)"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> made {values} {{ {nodes} }}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> made {values} {{ {nodes} }}'
+    )
     for name, value in (("w", np.eye(SIDE, dtype=np.float32)), ("i", np.arange(SIDE))):
         model.graph.initializer.extend(numpy_helper.from_array(value, f"{name}{i}") for i in pairs)
     return model
@@ -46,7 +50,9 @@ def seconds(side: str, model: Path, with_options: bool) -> float:
 
 def peak(side: str, model: Path) -> float:
     """The peak of memory, in MiB, of a process that opens ``model``, after another one."""
-    code = f"from tests.benchmarks import opening as o; print(o.peak_here({side!r}, {str(model)!r}))"
+    code = (
+        f"from tests.benchmarks import opening as o; print(o.peak_here({side!r}, {str(model)!r}))"
+    )
     return float(subprocess.check_output([sys.executable, "-c", code], text=True))
 
 
@@ -75,7 +81,10 @@ def main() -> None:
             if arguments.peak:
                 theirs, ours = (peak(side, model) for side in SIDES)
             else:
-                turns = [[1e3 * seconds(side, model, arguments.options) for side in SIDES] for _ in range(ROUNDS + 1)]
+                turns = [
+                    [1e3 * seconds(side, model, arguments.options) for side in SIDES]
+                    for _ in range(ROUNDS + 1)
+                ]
                 theirs, ours = map(statistics.median, zip(*turns[1:], strict=True))
             print(f"{model.stem:30}{theirs:14.1f}{ours:16.1f}  {ours / theirs:.2f}", flush=True)
 

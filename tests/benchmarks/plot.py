@@ -10,14 +10,29 @@ from .run import Result, means
 
 #: Backend -> marker and colour; those of this package are filled.
 _STYLES = {
-    **{"compiled op": ("o", "tab:green"), "Python op": ("o", "tab:red"), "function jit": (".", "tab:red")},
-    **{"function numpy": (".", "tab:blue"), "PyTorch": ("x", "tab:orange"), "OpenVINO": ("+", "tab:purple")},
+    **{
+        "compiled op": ("o", "tab:green"),
+        "Python op": ("o", "tab:red"),
+        "function jit": (".", "tab:red"),
+    },
+    **{
+        "function numpy": (".", "tab:blue"),
+        "PyTorch": ("x", "tab:orange"),
+        "OpenVINO": ("+", "tab:purple"),
+    },
 }
 
 
 def draw_cases(path: str, results: Sequence[Result]) -> None:
     timed = [result for result in results if NATIVE in result.timings]
-    _draw(path, [(r.case.name, {name: found.median for name in _STYLES if (found := r.ratio(name))}) for r in timed], 7)
+    _draw(
+        path,
+        [
+            (r.case.name, {name: found.median for name in _STYLES if (found := r.ratio(name))})
+            for r in timed
+        ],
+        7,
+    )
 
 
 def draw_means(path: str, results: Sequence[Result]) -> None:
@@ -38,11 +53,17 @@ def _draw(path: str, lines: Sequence[tuple[str, Mapping[str, float]]], font: int
     figure: Any = Figure(figsize=(11, 1.7 + 0.027 * font * len(lines)), layout="constrained")
     axes = figure.subplots()
     for backend in BACKENDS:
-        points = [(ratios[backend.name], y) for y, (_, ratios) in enumerate(lines) if backend.name in ratios]
+        points = [
+            (ratios[backend.name], y)
+            for y, (_, ratios) in enumerate(lines)
+            if backend.name in ratios
+        ]
         if backend.name in _STYLES and points:
             marker, colour = _STYLES[backend.name]
             x, y = zip(*points, strict=True)
-            axes.scatter(x, y, marker=marker, color=colour, label=backend.name, s=4 * font, alpha=0.85)
+            axes.scatter(
+                x, y, marker=marker, color=colour, label=backend.name, s=4 * font, alpha=0.85
+            )
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

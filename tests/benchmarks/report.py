@@ -19,28 +19,47 @@ from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, options_for
 from .run import Result, means
 from .suite import grid_sample_case, one_node
 
-_PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
+_PACKAGES = (
+    "ort-gridsample",
+    "numpy",
+    "numba",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-extensions",
+    "torch",
+    "openvino",
+)
 
 NONE = "–"
 #: What ``--only`` and ``--list`` call it.
 TINY_CALL = "a run on tiny tensors"
 #: Which backends stand side by side. Sessions are compared with the first; of the functions the first is with others.
 _CAPTIONS = {
-    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.": BACKENDS[:3],
-    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.": BACKENDS[3:],
+    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.": BACKENDS[
+        :3
+    ],
+    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.": BACKENDS[
+        3:
+    ],
 }
 
 
 def environment_text(threads: int) -> str:
     where = f"Python {platform.python_version()} on {_processor()}, {os.cpu_count()} processors; {threads} threads"
-    versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if any(metadata.distributions(name=name))]
+    versions = [
+        f"{name} {metadata.version(name)}"
+        for name in _PACKAGES
+        if any(metadata.distributions(name=name))
+    ]
     return textwrap.fill(f"{where}; {', '.join(versions)}", 98)
 
 
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(
+                line.partition(":")[2].strip() for line in file if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -92,11 +111,21 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
 
 def summary_text(results: Sequence[Result]) -> str:
     """Geometric means by group, and the least ratios with their cases."""
-    columns = {c.name: found for c in BACKENDS if c.name != NATIVE and (found := means(results, c.name))}
+    columns = {
+        c.name: found for c in BACKENDS if c.name != NATIVE and (found := means(results, c.name))
+    }
     rows: list[Sequence[object]] = [("", *columns)]
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
         if any(group in column for column in columns.values()):
-            rows.append((group, *(f"{digits(c[group].mean)}×" if group in c else NONE for c in columns.values())))
+            rows.append(
+                (
+                    group,
+                    *(
+                        f"{digits(c[group].mean)}×" if group in c else NONE
+                        for c in columns.values()
+                    ),
+                )
+            )
     title = "Geometric mean of how many times as fast as onnxruntime"
     parts = [f"{title}\n{table(rows, indent='  ')}"] * bool(columns)
     natively = product((COMPILED, PYTHON, "function numpy"), [NATIVE])
@@ -114,13 +143,19 @@ def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     """A table of how long a run of one node takes, in microseconds, and how much more than an Identity."""
     case = grid_sample_case((1, 1, 2, 2), (2, 2), "linear")
     feeds, X = case.feeds(), ("float32", (1, 1, 2, 2))
-    session = onnxruntime.InferenceSession(one_node("Identity", {"X": X}, X, {}), options_for(threads))
+    session = onnxruntime.InferenceSession(
+        one_node("Identity", {"X": X}, X, {}), options_for(threads)
+    )
     turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
-    turns |= {c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed}
+    turns |= {
+        c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed
+    }
     turns["native Identity"].call()
     timings = measure(turns, rounds, seconds)
     rows, floor = [["", "µs", "above Identity"]], timings["native Identity"]
     for name, timing in timings.items():
-        above = statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)) * 1e6
+        above = (
+            statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)) * 1e6
+        )
         rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else digits(above)])
     return f"A run on tiny tensors (2×2 pixels), µs\n{table(rows, indent='  ')}"

@@ -22,7 +22,9 @@ class Result:
     case: Case
     timings: dict[str, Timing] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why it has no timing
-    wrong: dict[str, str] = field(default_factory=dict)  # what is wrong with an answer of this package
+    wrong: dict[str, str] = field(
+        default_factory=dict
+    )  # what is wrong with an answer of this package
 
     def ratio(self, backend: str, baseline: str = NATIVE) -> Timing | None:
         """How many times faster than ``baseline``; None where one of the two has no time."""
@@ -31,7 +33,9 @@ class Result:
         return self.timings[backend].times_faster_than(self.timings[baseline])
 
 
-def run_case(case: Case, backends: Sequence[Backend], threads: int, rounds: int, seconds: float) -> Result:
+def run_case(
+    case: Case, backends: Sequence[Backend], threads: int, rounds: int, seconds: float
+) -> Result:
     """Time ``backends`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``; this package's may raise."""
     result, feeds = Result(case), case.feeds()
     turns: dict[str, Turn] = {}
@@ -65,8 +69,14 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"{a.dtype} {a.shape} instead of {b.dtype} {b.shape}"
         with np.errstate(invalid="ignore"):  # float64 only where float32 would not do
-            difference = np.abs(np.subtract(a, b, dtype=np.float64 if a.dtype == np.float64 else np.float32))
-        allowed = case.tolerance if b.dtype.kind in "iu" else case.tolerance * float(np.abs(b).max(initial=1e-30))
+            difference = np.abs(
+                np.subtract(a, b, dtype=np.float64 if a.dtype == np.float64 else np.float32)
+            )
+        allowed = (
+            case.tolerance
+            if b.dtype.kind in "iu"
+            else case.tolerance * float(np.abs(b).max(initial=1e-30))
+        )
         if case.attributes.get("mode") == "nearest":
             part = np.count_nonzero(difference > allowed) / max(1, difference.size)
             if part > TIES:
@@ -89,7 +99,11 @@ def means(results: Sequence[Result], backend: str, baseline: str = NATIVE) -> di
     found = {}
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
         members = [result for result in results if group in (result.case.group, "all")]
-        ratios = [(ratio.median, i) for i, r in enumerate(members) if (ratio := r.ratio(backend, baseline))]
+        ratios = [
+            (ratio.median, i)
+            for i, r in enumerate(members)
+            if (ratio := r.ratio(backend, baseline))
+        ]
         if ratios:
             least, at = min(ratios)
             mean = statistics.geometric_mean(ratio for ratio, _ in ratios)

@@ -54,24 +54,47 @@ class Case:
 
 
 def grid_sample_case(
-    X: Shape, output: Shape, mode: str, padding_mode: str = "zeros", grid: str = "rotated", type: str = "float32"
+    X: Shape,
+    output: Shape,
+    mode: str,
+    padding_mode: str = "zeros",
+    grid: str = "rotated",
+    type: str = "float32",
 ) -> Case:
     """One GridSample node: X (N, C, D1, …), the output's spatial axes, how it samples, and where."""
     grid_type = "float32" if type == "uint8" else type
-    attributes: dict[str, str | int] = {"mode": mode, "padding_mode": padding_mode, "align_corners": 0}
+    attributes: dict[str, str | int] = {
+        "mode": mode,
+        "padding_mode": padding_mode,
+        "align_corners": 0,
+    }
     Y, grid_shape = (*X[:2], *output), (X[0], *output, len(output))
 
     def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
-        values = generator.integers(0, 256, X, np.uint8) if type == "uint8" else generator.uniform(-1, 1, X)
-        return {"X": values.astype(type), "grid": GRIDS[grid](generator, X[0], output).astype(grid_type)}
+        values = (
+            generator.integers(0, 256, X, np.uint8)
+            if type == "uint8"
+            else generator.uniform(-1, 1, X)
+        )
+        return {
+            "X": values.astype(type),
+            "grid": GRIDS[grid](generator, X[0], output).astype(grid_type),
+        }
 
     def model() -> bytes:
-        return one_node("GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes)
+        return one_node(
+            "GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes
+        )
 
     sizes = f"{times(X)} → {times(output)}"
     group = f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}")
-    names = (f"{sizes} {type}", f"{mode} {padding_mode} {grid}", group, f"{sizes} {padding_mode} {grid}")
+    names = (
+        f"{sizes} {type}",
+        f"{mode} {padding_mode} {grid}",
+        group,
+        f"{sizes} {padding_mode} {grid}",
+    )
     return Case(*names, feeds, model, "GridSample", attributes, TOLERANCES[type])
 
 
@@ -84,21 +107,44 @@ def affine_grid_case(n: int, output: Shape) -> Case:
     def feeds() -> Arrays:
         return {"theta": rotation(n, r), "size": np.array([n, 1, *output])}
 
-    return Case(f"{short} float32", "AffineGrid", "AffineGrid", short, feeds, model, "AffineGrid", attributes, 1e-5)
+    return Case(
+        f"{short} float32",
+        "AffineGrid",
+        "AffineGrid",
+        short,
+        feeds,
+        model,
+        "AffineGrid",
+        attributes,
+        1e-5,
+    )
 
 
-def network_case(label: str, build: Callable[[], onnx.ModelProto], stored: Path | None = None) -> Case:
+def network_case(
+    label: str, build: Callable[[], onnx.ModelProto], stored: Path | None = None
+) -> Case:
     """A small whole model, with the default options of each side; fed what is ``stored``, or at random."""
 
     def feeds() -> Arrays:
         if stored is not None:
             with np.load(stored) as arrays:
-                return {name.removeprefix("in."): arrays[name] for name in arrays.files if name.startswith("in.")}
+                return {
+                    name.removeprefix("in."): arrays[name]
+                    for name in arrays.files
+                    if name.startswith("in.")
+                }
         generator = np.random.default_rng(SEED)
-        shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in build().graph.input}
-        return {name: generator.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+        shapes = {
+            i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in build().graph.input
+        }
+        return {
+            name: generator.uniform(-1, 1, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
 
-    return Case("whole model", label, "whole models", label, feeds, lambda: build().SerializeToString())
+    return Case(
+        "whole model", label, "whole models", label, feeds, lambda: build().SerializeToString()
+    )
 
 
 def attention_case(label: str, shapes: networks.Attention, type: str = "float32") -> Case:
@@ -106,20 +152,34 @@ def attention_case(label: str, shapes: networks.Attention, type: str = "float32"
 
     def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
-        value, offsets, scores = (generator.standard_normal(shape, np.float32) for shape in shapes.shapes.values())
+        value, offsets, scores = (
+            generator.standard_normal(shape, np.float32) for shape in shapes.shapes.values()
+        )
         lengths = np.repeat(np.array(shapes.levels), shapes.points, axis=0)
-        places = [(np.indices(level).reshape(2, -1).T[:, ::-1] + 0.5) / level[::-1] for level in shapes.levels]
-        centres = np.concatenate(places) if shapes.queries == value.shape[1] else generator.random((shapes.queries, 2))
+        places = [
+            (np.indices(level).reshape(2, -1).T[:, ::-1] + 0.5) / level[::-1]
+            for level in shapes.levels
+        ]
+        centres = (
+            np.concatenate(places)
+            if shapes.queries == value.shape[1]
+            else generator.random((shapes.queries, 2))
+        )
         locations = centres[:, None, None] + 2 * offsets / lengths[:, ::-1]
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-        return {name: a.astype(type) for name, a in zip(shapes.shapes, (value, locations, weights), strict=True)}
+        return {
+            name: a.astype(type)
+            for name, a in zip(shapes.shapes, (value, locations, weights), strict=True)
+        }
 
     def model() -> bytes:
         return networks.multi_scale_attention(shapes, type).SerializeToString()
 
     # onnxruntime rounds grids to halves too, which are pixels on a long axis.
     tolerance = TOLERANCES[type] * (5 if type == "float16" else 1)
-    name = f"{label}, {shapes.heads} heads × {shapes.channels}" + ("" if type == "float32" else f", {type}")
+    name = f"{label}, {shapes.heads} heads × {shapes.channels}" + (
+        "" if type == "float32" else f", {type}"
+    )
     return Case("attention", name, "attention", name, feeds, model, tolerance=tolerance)
 
 
@@ -136,18 +196,28 @@ def rotation(n: int, r: int) -> Array:
     return theta
 
 
-def one_node(operator: str, inputs: Mapping[str, Typed], output: Typed, attributes: Mapping[str, str | int]) -> bytes:
-    values = [f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()]
+def one_node(
+    operator: str, inputs: Mapping[str, Typed], output: Typed, attributes: Mapping[str, str | int]
+) -> bytes:
+    values = [
+        f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()
+    ]
     Y = f"{spec.TYPES[output[0]].onnx}{list(output[1])} Y"
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in attributes.items())
     written = f"<{settings}>" if attributes else ""  # the parser takes no empty pair
     text = f"{operator} ({', '.join(values)}) => ({Y}) {{ Y = {operator} {written} ({', '.join(inputs)}) }}"
-    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {OPSET}]> {text}').SerializeToString()
+    return onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": {OPSET}]> {text}'
+    ).SerializeToString()
 
 
 #: X and the output's spatial axes.
 SHAPES = (
-    *(((1, 3, 512, 512), (512, 512)), ((1, 3, 1080, 1920), (1080, 1920)), ((1, 64, 128, 128), (128, 128))),
+    *(
+        ((1, 3, 512, 512), (512, 512)),
+        ((1, 3, 1080, 1920), (1080, 1920)),
+        ((1, 64, 128, 128), (128, 128)),
+    ),
     *(((8, 32, 64, 64), (64, 64)), ((1, 256, 64, 64), (64, 64))),
     ((8, 32, 100, 100), (300, 4)),  # deformable attention: 300 queries, 4 points
     *(((1, 32, 16, 64, 64), (16, 64, 64)), ((1, 1, 128, 128, 128), (128, 128, 128))),
@@ -159,7 +229,9 @@ AFFINE_GRIDS = ((8, (1080, 1920)), (1, (128, 128, 128)))
 #: Name -> from a generator, N and the output's spatial axes to a grid of float32.
 GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
     "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
-    "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
+    "random": lambda generator, n, output: generator.uniform(
+        -REACH, REACH, (n, *output, len(output))
+    ).astype("f4"),
 }
 
 NETWORKS = {

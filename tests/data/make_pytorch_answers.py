@@ -28,7 +28,9 @@ def inputs() -> dict[str, np.ndarray]:
 def answers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """PyTorch's answers by "operator rank mode padding alignment"."""
     tensors, found = {name: torch.from_numpy(array) for name, array in arrays.items()}, {}
-    for r, (mode, name), padding, aligned in itertools.product(LENGTHS, MODES.items(), PADDING, (0, 1)):
+    for r, (mode, name), padding, aligned in itertools.product(
+        LENGTHS, MODES.items(), PADDING, (0, 1)
+    ):
         if mode == "cubic" and r == 3:
             continue  # PyTorch has no cubic for volumes
         Y = F.grid_sample(tensors[f"X{r}"], tensors[f"grid{r}"], name, padding, bool(aligned))

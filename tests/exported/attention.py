@@ -18,7 +18,9 @@ from writing import Form, called, write
 LEVELS, POINTS, HEADS, CHANNELS = ((4, 6), (2, 3), (1, 2)), (4, 2, 3), 3, 4
 
 
-def stacked(value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tuple[int, ...], ...] = LEVELS) -> Tensor:
+def stacked(
+    value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tuple[int, ...], ...] = LEVELS
+) -> Tensor:
     """As transformers and mmcv: values (B, S, H, D), locations (B, Q, H, L, P, r), weights (B, Q, H, L, P)."""
     b, _, h, d = value.shape
     _, q, _, n, p, r = locations.shape
@@ -30,7 +32,13 @@ def stacked(value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tup
         grid = grid.reshape(b * h, q, p, *[1] * (r - 2), r) if r > 2 else grid
         samples.append(F.grid_sample(image, grid, align_corners=False).reshape(b * h, d, q, p))
     by = weights.transpose(1, 2).reshape(b * h, 1, q, n * p)
-    return (torch.stack(samples, -2).flatten(-2) * by).sum(-1).view(b, h * d, q).transpose(1, 2).contiguous()
+    return (
+        (torch.stack(samples, -2).flatten(-2) * by)
+        .sum(-1)
+        .view(b, h * d, q)
+        .transpose(1, 2)
+        .contiguous()
+    )
 
 
 def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
@@ -39,8 +47,12 @@ def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     q = locations.shape[1]
     values = value.permute(0, 2, 3, 1).flatten(0, 1).split([a * c for a, c in LEVELS], dim=-1)
     grids = (2 * locations - 1).permute(0, 2, 1, 3, 4).flatten(0, 1).split(POINTS, dim=-2)
-    images = (image.reshape(b * h, d, *lengths) for image, lengths in zip(values, LEVELS, strict=True))
-    samples = [F.grid_sample(*each, align_corners=False) for each in zip(images, grids, strict=True)]
+    images = (
+        image.reshape(b * h, d, *lengths) for image, lengths in zip(values, LEVELS, strict=True)
+    )
+    samples = [
+        F.grid_sample(*each, align_corners=False) for each in zip(images, grids, strict=True)
+    ]
     by = weights.permute(0, 2, 1, 3).reshape(b * h, 1, q, sum(POINTS))
     return (torch.concat(samples, -1) * by).sum(-1).view(b, h * d, q).transpose(1, 2).contiguous()
 
@@ -52,15 +64,24 @@ def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     images = value.transpose(1, 2).contiguous().view(b, HEADS, CHANNELS, s)
     grids = 2 * locations - 1
     image = images.view(b * HEADS, CHANNELS, *LEVELS[0])
-    sample = F.grid_sample(image, grids[:, :, :, 0].transpose(1, 2).flatten(0, 1), align_corners=False)
+    sample = F.grid_sample(
+        image, grids[:, :, :, 0].transpose(1, 2).flatten(0, 1), align_corners=False
+    )
     by = weights.transpose(1, 2).reshape(b * HEADS, 1, q, weights.shape[3])
     return (sample * by).sum(-1).view(b, HEADS * CHANNELS, q).transpose(1, 2)
 
 
 volumes = partial(stacked, levels=((2, 3, 4), (1, 2, 3)))
-FORMS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+FORMS: dict[
+    str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+] = {
     "stacked": (stacked, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, 3, 2, 2), (2, 5, HEADS, 3, 2)),
-    "concatenated": (concatenated, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, sum(POINTS), 2), (2, 5, HEADS, sum(POINTS))),
+    "concatenated": (
+        concatenated,
+        (2, 32, HEADS, CHANNELS),
+        (2, 5, HEADS, sum(POINTS), 2),
+        (2, 5, HEADS, sum(POINTS)),
+    ),
     "single": (single, (2, 24, HEADS * CHANNELS), (2, 5, HEADS, 1, 2, 2), (2, 5, HEADS, 2)),
     "volumes": (volumes, (2, 30, HEADS, CHANNELS), (2, 5, HEADS, 2, 2, 3), (2, 5, HEADS, 2, 2)),
 }

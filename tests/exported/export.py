@@ -28,7 +28,9 @@ from writing import Call, Form, exported
 
 
 def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequential:
-    return nn.Sequential((nn.Conv2d if rank == 2 else nn.Conv3d)(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
+    return nn.Sequential(
+        (nn.Conv2d if rank == 2 else nn.Conv3d)(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1)
+    )
 
 
 def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
@@ -53,21 +55,40 @@ def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
 
 def kornia_warp_affine() -> Form:
     """`kornia.geometry.warp_affine`, which calls affine_grid: AffineGrid on a computed matrix."""
-    theta = torch.tensor([[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]])
-    warp = Call(partial(transform.warp_affine, dsize=(13, 17), padding_mode="border", align_corners=False))
+    theta = torch.tensor(
+        [[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]]
+    )
+    warp = Call(
+        partial(transform.warp_affine, dsize=(13, 17), padding_mode="border", align_corners=False)
+    )
     return Form(warp, {"X": torch.rand(2, 3, 12, 15), "M": theta}, dynamo=False)
 
 
 def kornia_elastic_transform2d() -> Form:
-    how = {"kernel_size": (7, 7), "sigma": (2.0, 2.0), "alpha": (0.5, 0.7), "mode": "bicubic", "padding_mode": "border"}
+    how = {
+        "kernel_size": (7, 7),
+        "sigma": (2.0, 2.0),
+        "alpha": (0.5, 0.7),
+        "mode": "bicubic",
+        "padding_mode": "border",
+    }
     inputs = {"X": torch.rand(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1}
     return Form(Call(partial(transform.elastic_transform2d, **how)), inputs, opset=18)
 
 
 def kornia_warp_perspective(dtype: torch.dtype = torch.float32) -> Form:
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
-    warp = Call(partial(transform.warp_perspective, dsize=(14, 18), mode="bicubic", padding_mode="reflection"))
-    return Form(warp, {"X": torch.rand(1, 3, 16, 15).to(dtype), "M": matrix.to(dtype)}, opset=16, dynamo=False)
+    warp = Call(
+        partial(
+            transform.warp_perspective, dsize=(14, 18), mode="bicubic", padding_mode="reflection"
+        )
+    )
+    return Form(
+        warp,
+        {"X": torch.rand(1, 3, 16, 15).to(dtype), "M": matrix.to(dtype)},
+        opset=16,
+        dynamo=False,
+    )
 
 
 def kornia_remap() -> Form:
@@ -78,7 +99,9 @@ def kornia_remap() -> Form:
     remap = Call(partial(transform.remap, mode="nearest", align_corners=True))
     H, W, h, w = torch.export.dims("H", "W", "h", "w")
     dynamic = {"dynamic_shapes": ({2: H, 3: W}, {1: h, 2: w}, {1: h, 2: w})}
-    return Form(remap, inputs((9, 12), (7, 8)), opset=22, dynamic=dynamic, other=inputs((14, 11), (5, 13)))
+    return Form(
+        remap, inputs((9, 12), (7, 8)), opset=22, dynamic=dynamic, other=inputs((14, 11), (5, 13))
+    )
 
 
 def kornia_homography_warp3d() -> Form:
@@ -93,21 +116,30 @@ class SpatialTransformer(nn.Module):
     def __init__(self, rank: int = 2, mode: str = "bilinear", padding_mode: str = "zeros") -> None:
         super().__init__()
         self.rank, self.mode, self.padding_mode = rank, mode, padding_mode
-        self.features = nn.Sequential(conv(1, 4, stride=2, rank=rank), conv(4, 4, stride=2, rank=rank))
+        self.features = nn.Sequential(
+            conv(1, 4, stride=2, rank=rank), conv(4, 4, stride=2, rank=rank)
+        )
         self.theta = nn.Linear(4, rank * (rank + 1))
         self.classify = nn.Linear(4, 5)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         axes = tuple(range(2, 2 + self.rank))
         eye = torch.eye(self.rank, self.rank + 1)
-        theta = eye + 0.5 * self.theta(self.features(x).mean(axes)).reshape(-1, self.rank, self.rank + 1)
+        theta = eye + 0.5 * self.theta(self.features(x).mean(axes)).reshape(
+            -1, self.rank, self.rank + 1
+        )
         grid = F.affine_grid(theta, x.shape, align_corners=False)
-        y = F.grid_sample(x, grid, mode=self.mode, padding_mode=self.padding_mode, align_corners=False)
+        y = F.grid_sample(
+            x, grid, mode=self.mode, padding_mode=self.padding_mode, align_corners=False
+        )
         return y, self.classify(self.features(y).mean(axes))
 
 
 def stn() -> Form:
-    module, dynamic = perturbed(SpatialTransformer(), 0.3), {"dynamic_axes": {"X": {0: "N", 2: "H", 3: "W"}}}
+    module, dynamic = (
+        perturbed(SpatialTransformer(), 0.3),
+        {"dynamic_axes": {"X": {0: "N", 2: "H", 3: "W"}}},
+    )
     inputs, other = {"X": torch.rand(1, 1, 12, 12)}, {"X": torch.rand(3, 1, 14, 11)}
     return Form(module, inputs, ("Y", "logits"), dynamo=False, dynamic=dynamic, other=other)
 
@@ -128,7 +160,9 @@ class InverseCompositional(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.predict = nn.Sequential(conv(1, 4, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+        self.predict = nn.Sequential(
+            conv(1, 4, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4)
+        )
 
     def forward(self, x: Tensor, steps: int) -> Tensor:
         theta = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
@@ -140,7 +174,9 @@ class InverseCompositional(nn.Module):
             last = torch.tensor([[0.0, 0.0, 1.0]])
             theta = torch.matmul(theta, torch.stack((top, bottom, last), 1))
             grid = F.affine_grid(theta, [1, 1, 12, 14], align_corners=True)
-            y = F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=True)
+            y = F.grid_sample(
+                x, grid, mode="bilinear", padding_mode="reflection", align_corners=True
+            )
         return y
 
 
@@ -158,7 +194,9 @@ class Gated(nn.Module):
             return F.grid_sample(x, grid, align_corners=True)
 
         def crisp(x: Tensor, grid: Tensor) -> Tensor:
-            return F.grid_sample(x, grid, mode="nearest", padding_mode="border", align_corners=False)
+            return F.grid_sample(
+                x, grid, mode="nearest", padding_mode="border", align_corners=False
+            )
 
         return torch.cond(x.mean() > 0, smooth, crisp, (x, grid))
 
@@ -166,7 +204,11 @@ class Gated(nn.Module):
 # At opset 20 and up torch 2.13 leaves "bilinear" in subgraphs, which onnxruntime refuses; 18 still means opset 16's op.
 def cond_if() -> Form:
     """`torch.cond`: a GridSample in each branch of an If."""
-    return Form(Gated(), {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3}, opset=18)
+    return Form(
+        Gated(),
+        {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3},
+        opset=18,
+    )
 
 
 class VoxelMorph(nn.Module):
@@ -186,14 +228,20 @@ class VoxelMorph(nn.Module):
         unit = [2 * where[:, i] / (length - 1) - 1 for i, length in enumerate(lengths)]
         return F.grid_sample(x, torch.stack(unit[::-1], -1), align_corners=True, **options)
 
-    def forward(self, moving: Tensor, fixed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, moving: Tensor, fixed: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         pair = torch.cat((moving, fixed), 1)
         low = self.inner(self.down(pair))
         high = self.up(torch.cat((F.interpolate(low, size=list(pair.shape[2:])), pair), 1))
         flow = self.velocity(high) / 2**self.steps
         for _ in range(self.steps):
             flow = flow + self.warp(flow, flow)
-        return self.warp(moving, flow), self.warp(labels, flow, mode="nearest", padding_mode="border"), flow
+        return (
+            self.warp(moving, flow),
+            self.warp(labels, flow, mode="nearest", padding_mode="border"),
+            flow,
+        )
 
 
 # Five GridSample nodes on volumes; at opset 18 under opset 16's text, which knows images only: dynamo writes that.
@@ -230,7 +278,9 @@ def pwcnet() -> Form:
 
     axes = {"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}}
     outputs, dynamic = ("flow_out", "warped"), {"dynamic_axes": axes}
-    return Form(perturbed(PWCWarp()), inputs(16, 20), outputs, 16, False, dynamic, other=inputs(22, 14))
+    return Form(
+        perturbed(PWCWarp()), inputs(16, 20), outputs, 16, False, dynamic, other=inputs(22, 14)
+    )
 
 
 class RAFT(nn.Module):
@@ -245,7 +295,9 @@ class RAFT(nn.Module):
 
     def pyramid(self, f1: Tensor, f2: Tensor) -> list[Tensor]:
         n, c, h, w = f1.shape
-        volume = torch.einsum("ncp,nchw->nphw", f1.flatten(2), f2).reshape(n * h * w, 1, h, w) / c**0.5
+        volume = (
+            torch.einsum("ncp,nchw->nphw", f1.flatten(2), f2).reshape(n * h * w, 1, h, w) / c**0.5
+        )
         return [volume, *(F.avg_pool2d(volume, 2**level) for level in range(1, self.levels))]
 
     def lookup(self, volumes: list[Tensor], where: Tensor) -> Tensor:
@@ -289,7 +341,9 @@ class ScannedRAFT(RAFT):
 
 def raft(kind: type[RAFT] = RAFT, output: str = "flow", opset: int = 22) -> Form:
     module = perturbed(kind(), 0.1)
-    return Form(module, {name: torch.rand(1, 3, 32, 24) for name in ("first", "second")}, (output,), opset)
+    return Form(
+        module, {name: torch.rand(1, 3, 32, 24) for name in ("first", "second")}, (output,), opset
+    )
 
 
 class FirstOrderMotion(nn.Module):
@@ -301,7 +355,9 @@ class FirstOrderMotion(nn.Module):
         self.encode, self.decode = conv(3, 6, stride=2), nn.Conv2d(6, 3, 3, padding=1)
         self.dense = nn.Conv2d((points + 1) * 3, points + 2, 3, padding=1)
 
-    def forward(self, source: Tensor, kp_source: Tensor, kp_driving: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, source: Tensor, kp_source: Tensor, kp_driving: Tensor
+    ) -> tuple[Tensor, Tensor]:
         n, c, h, w = source.shape
         k = self.points + 1
         ys, xs = torch.meshgrid(torch.linspace(-1, 1, h), torch.linspace(-1, 1, w), indexing="ij")
@@ -315,9 +371,13 @@ class FirstOrderMotion(nn.Module):
         motion = (sparse.permute(0, 1, 4, 2, 3) * mask[:, :, None]).sum(1)
         features = self.encode(source)
         half = [features.shape[2], features.shape[3]]
-        motion = F.interpolate(motion, size=half, mode="bilinear", align_corners=False).permute(0, 2, 3, 1)
+        motion = F.interpolate(motion, size=half, mode="bilinear", align_corners=False).permute(
+            0, 2, 3, 1
+        )
         occlusion = F.interpolate(occlusion, size=half, mode="bilinear", align_corners=False)
-        warped = F.grid_sample(features, motion, padding_mode="border", align_corners=False) * occlusion
+        warped = (
+            F.grid_sample(features, motion, padding_mode="border", align_corners=False) * occlusion
+        )
         return self.decode(F.interpolate(warped, scale_factor=2.0)).sigmoid(), motion
 
 
@@ -325,7 +385,13 @@ def first_order_motion() -> Form:
     """Face animation: images and feature maps by sparse and dense motion."""
     points = {name: torch.rand(1, 3, 2) * 1.6 - 0.8 for name in ("kp_source", "kp_driving")}
     module = perturbed(FirstOrderMotion(), 0.1)
-    return Form(module, {"source": torch.rand(1, 3, 16, 18), **points}, ("prediction", "motion"), 16, dynamo=False)
+    return Form(
+        module,
+        {"source": torch.rand(1, 3, 16, 18), **points},
+        ("prediction", "motion"),
+        16,
+        dynamo=False,
+    )
 
 
 class LIIF(nn.Module):
@@ -347,14 +413,22 @@ class LIIF(nn.Module):
             for dx in (-1, 1):
                 at = (where + torch.tensor([dy, dx]) / size + 1e-6).clamp(-1 + 1e-6, 1 - 1e-6)
                 grid = at.flip(-1)[:, None]
-                near = F.grid_sample(features, grid, mode="nearest", align_corners=False)[:, :, 0].mT
-                center = F.grid_sample(centers, grid, mode="nearest", align_corners=False)[:, :, 0].mT
+                near = F.grid_sample(features, grid, mode="nearest", align_corners=False)[
+                    :, :, 0
+                ].mT
+                center = F.grid_sample(centers, grid, mode="nearest", align_corners=False)[
+                    :, :, 0
+                ].mT
                 offset = (where - center) * size
                 answers.append(self.mlp(torch.cat((near, offset), -1)))
                 areas.append(offset.prod(-1, keepdim=True).abs() + 1e-9)
         total = areas[0] + areas[1] + areas[2] + areas[3]
-        blended = sum(answer * area for answer, area in zip(answers, areas[::-1], strict=True)) / total
-        low = F.grid_sample(x, where.flip(-1)[:, None], padding_mode="border", align_corners=False)[:, :, 0].mT
+        blended = (
+            sum(answer * area for answer, area in zip(answers, areas[::-1], strict=True)) / total
+        )
+        low = F.grid_sample(x, where.flip(-1)[:, None], padding_mode="border", align_corners=False)[
+            :, :, 0
+        ].mT
         return blended + low
 
 
@@ -371,12 +445,16 @@ class TriPlane(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.planes, self.occupancy = (nn.Parameter(torch.randn(shape)) for shape in ((3, 4, 8, 8), (1, 1, 5, 5, 5)))
+        self.planes, self.occupancy = (
+            nn.Parameter(torch.randn(shape)) for shape in ((3, 4, 8, 8), (1, 1, 5, 5, 5))
+        )
         self.decode = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 4))
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
         pairs = torch.stack((points[:, [0, 1]], points[:, [0, 2]], points[:, [2, 1]]))
-        sampled = F.grid_sample(self.planes, pairs[:, None], padding_mode="zeros", align_corners=False)
+        sampled = F.grid_sample(
+            self.planes, pairs[:, None], padding_mode="zeros", align_corners=False
+        )
         at = points[None, None, None]
         density = F.grid_sample(self.occupancy, at, padding_mode="border", align_corners=True)
         out = self.decode(sampled[:, :, 0].mean(0).T)
@@ -384,7 +462,12 @@ class TriPlane(nn.Module):
 
 
 def triplane() -> Form:
-    return Form(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"), opset=22)
+    return Form(
+        perturbed(TriPlane()),
+        {"points": torch.rand(40, 3) * 2.4 - 1.2},
+        ("rgb", "density"),
+        opset=22,
+    )
 
 
 @onnxscript.script(onnxscript.values.Opset("example.warp", 1), default_opset=op16)
@@ -422,7 +505,9 @@ class SfMLearner(nn.Module):
         moved = points @ pose[:, None, :, :3].transpose(2, 3) + pose[:, None, None, :, 3]
         xy = moved[..., :2] / moved[..., 2:].clamp(min=0.1) * focal + center
         size = torch.tensor([w - 1.0, h - 1.0])
-        return InverseWarp.apply(source, xy, size), InverseWarp.apply(depth[..., 0][:, None], xy, size)
+        return InverseWarp.apply(source, xy, size), InverseWarp.apply(
+            depth[..., 0][:, None], xy, size
+        )
 
 
 def sfmlearner_function() -> Form:
@@ -433,13 +518,35 @@ def sfmlearner_function() -> Form:
 
 
 BOXES, MASKS = ("logits", "pred_boxes"), ("class_queries_logits", "masks_queries_logits")
-RESNET: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1] * 4, "layer_type": "basic"}
+RESNET: dict[str, Any] = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 8, 8, 16],
+    "depths": [1] * 4,
+    "layer_type": "basic",
+}
 RESNET["out_features"] = ["stage2", "stage3", "stage4"]
-SWIN: dict[str, Any] = {"image_size": 64, "embed_dim": 4, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2}
+SWIN: dict[str, Any] = {
+    "image_size": 64,
+    "embed_dim": 4,
+    "depths": [1] * 4,
+    "num_heads": [1] * 4,
+    "window_size": 2,
+}
 #: Of every one, with what only some of them read.
 DETR: dict[str, Any] = {
-    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_n_points": 2, "decoder_n_points": 2},
+    **{
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+    },
+    **{
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_n_points": 2,
+        "decoder_n_points": 2,
+    },
     **{"num_queries": 5, "num_feature_levels": 3, "num_labels": 3},
 }
 
@@ -456,8 +563,12 @@ class Pick(nn.Module):
         return tuple(getattr(answer, name) for name in self.outputs)
 
 
-def transformer(model: nn.Module, outputs: Sequence[str], words: Tensor | None = None, **how: Any) -> Form:
-    inputs = {"pixel_values": torch.randn(1, 3, 64, 64)} | ({} if words is None else {"input_ids": words})
+def transformer(
+    model: nn.Module, outputs: Sequence[str], words: Tensor | None = None, **how: Any
+) -> Form:
+    inputs = {"pixel_values": torch.randn(1, 3, 64, 64)} | (
+        {} if words is None else {"input_ids": words}
+    )
     # Strong enough that scores differ: the queries a detector picks must not hang on a rounding error.
     return Form(Pick(perturbed(model, 0.2), outputs), inputs, outputs, **how)
 
@@ -472,7 +583,9 @@ def mask2former() -> Form:
     """Mask2Former (Cheng et al., 2022) on a Swin backbone."""
     swin = tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"])
     sizes = dict.fromkeys(("feature_size", "mask_feature_size", "hidden_dim"), 32)
-    sizes |= dict.fromkeys(("encoder_feedforward_dim", "dim_feedforward"), 16) | {"num_attention_heads": 2}
+    sizes |= dict.fromkeys(("encoder_feedforward_dim", "dim_feedforward"), 16) | {
+        "num_attention_heads": 2
+    }
     counts = {"encoder_layers": 1, "decoder_layers": 2, "num_queries": 5, "num_labels": 3}
     config = tr.Mask2FormerConfig(backbone_config=swin, **sizes, **counts)
     return transformer(tr.Mask2FormerForUniversalSegmentation(config), MASKS, opset=22)
@@ -489,17 +602,30 @@ def grounding_dino() -> Form:
     )
     words = torch.tensor([[5, 17, 23, 40, 9]])
     # The masks of phrases hang on the text alone; isin or cummax in them stops either exporter: they become constants.
-    masks = grounding.generate_masks_with_special_tokens_and_transfer_map(words, torch.tensor([5, 40, 9]))
+    masks = grounding.generate_masks_with_special_tokens_and_transfer_map(
+        words, torch.tensor([5, 40, 9])
+    )
     grounding.generate_masks_with_special_tokens_and_transfer_map = lambda *_, **__: masks
-    return transformer(tr.GroundingDinoForObjectDetection(config), BOXES, words, dynamo=False, fold=True)
+    return transformer(
+        tr.GroundingDinoForObjectDetection(config), BOXES, words, dynamo=False, fold=True
+    )
 
 
 def rt_detr_v2() -> Form:
     """RT-DETRv2 (Lv et al., 2024)."""
-    resnet, fewer = tr.RTDetrResNetConfig(**RESNET), {"d_model": 16, "hidden_expansion": 0.5, "num_denoising": 0}
-    channels = {"encoder_hidden_dim": 16, "encoder_in_channels": [8, 8, 16], "decoder_in_channels": [16, 16, 16]}
+    resnet, fewer = (
+        tr.RTDetrResNetConfig(**RESNET),
+        {"d_model": 16, "hidden_expansion": 0.5, "num_denoising": 0},
+    )
+    channels = {
+        "encoder_hidden_dim": 16,
+        "encoder_in_channels": [8, 8, 16],
+        "decoder_in_channels": [16, 16, 16],
+    }
     config = tr.RTDetrV2Config(backbone_config=resnet, **DETR | channels | fewer)
-    return transformer(tr.RTDetrV2ForObjectDetection(config), BOXES, opset=16, dynamo=False, fold=True)
+    return transformer(
+        tr.RTDetrV2ForObjectDetection(config), BOXES, opset=16, dynamo=False, fold=True
+    )
 
 
 def detector(model: nn.Module, outputs: Sequence[str], *size: int, **how: Any) -> Form:
@@ -528,8 +654,26 @@ def mask2former_swin_t() -> Form:
 
 
 STORED = (
-    *(kornia_warp_affine, kornia_elastic_transform2d, kornia_warp_perspective, kornia_remap, kornia_homography_warp3d),
-    *(stn, stn_3d, stn_bicubic, ic_stn_loop, cond_if, voxelmorph, pwcnet, raft, first_order_motion, liif, triplane),
+    *(
+        kornia_warp_affine,
+        kornia_elastic_transform2d,
+        kornia_warp_perspective,
+        kornia_remap,
+        kornia_homography_warp3d,
+    ),
+    *(
+        stn,
+        stn_3d,
+        stn_bicubic,
+        ic_stn_loop,
+        cond_if,
+        voxelmorph,
+        pwcnet,
+        raft,
+        first_order_motion,
+        liif,
+        triplane,
+    ),
     *(sfmlearner_function, deformable_detr, mask2former, grounding_dino, rt_detr_v2),
 )
 MODELS: dict[str, Callable[[], Form]] = {build.__name__: build for build in STORED}
@@ -539,7 +683,9 @@ MODELS |= {
     "raft_scan": partial(raft, ScannedRAFT, "flows", 18),
 }
 #: Those of real size, which are made where they are asked for.
-LARGE = {build.__name__: build for build in (deformable_detr_r50, rt_detr_v2_r50, mask2former_swin_t)}
+LARGE = {
+    build.__name__: build for build in (deformable_detr_r50, rt_detr_v2_r50, mask2former_swin_t)
+}
 
 
 def export(name: str, folder: Path) -> None:
@@ -553,7 +699,9 @@ def export(name: str, folder: Path) -> None:
         answer = form.module(*fed.values())
     answers = (answer,) if isinstance(answer, Tensor) else answer
     arrays = {f"in.{key}": value.numpy() for key, value in fed.items()}
-    arrays |= {f"out.{key}": value.numpy() for key, value in zip(form.outputs, answers, strict=True)}
+    arrays |= {
+        f"out.{key}": value.numpy() for key, value in zip(form.outputs, answers, strict=True)
+    }
     np.savez_compressed(folder / f"{name}.npz", **arrays)
 
 
@@ -562,7 +710,9 @@ if __name__ == "__main__":
     names = f"of {', '.join(MODELS)} (default: all of these), {', '.join(LARGE)}"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     beside = Path(__file__).parent
-    parser.add_argument("--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)")
+    parser.add_argument(
+        "--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)"
+    )
     arguments = parser.parse_args()
     if unknown := {*arguments.names} - {*MODELS, *LARGE}:
         parser.error(f"no such model: {', '.join(unknown)}")

@@ -56,7 +56,9 @@ def clamped(X: Tensor, grid: Tensor, padding: str, align: bool) -> Tensor:
     for dy, dx in product((0, 1), (0, 1)):
         column, row = left + dx, top + dy
         index = row.clamp(0, h - 1) * w + column.clamp(0, w - 1)
-        values = flat.gather(2, index.flatten(1).unsqueeze(1).expand(n, c, -1)).view(n, c, *grid.shape[1:3])
+        values = flat.gather(2, index.flatten(1).unsqueeze(1).expand(n, c, -1)).view(
+            n, c, *grid.shape[1:3]
+        )
         if padding == "zeros":
             values = values * ((column >= 0) & (column < w) & (row >= 0) & (row < h)).unsqueeze(1)
         weight = (right_part if dx else 1 - right_part) * (lower_part if dy else 1 - lower_part)
@@ -71,7 +73,9 @@ def deformable_attention(value: Tensor, locations: Tensor) -> Tensor:
     """
     n, heads, channels, _ = value.shape
     levels = []
-    for level, (flat, sizes) in enumerate(zip(value.split([24, 6], dim=3), ((4, 6), (2, 3)), strict=True)):
+    for level, (flat, sizes) in enumerate(
+        zip(value.split([24, 6], dim=3), ((4, 6), (2, 3)), strict=True)
+    ):
         grid = (2 * locations - 1)[:, :, :, level].transpose(1, 2).flatten(0, 1)
         levels.append(clamped(flat.reshape(n * heads, channels, *sizes), grid, "zeros", False))
     return torch.stack(levels, -2).flatten(-2).sum(-1)
@@ -106,18 +110,28 @@ def forms() -> Iterator[tuple[str, Form]]:
     sizes = {"static": ((), ()), "dynamic": ((0, 1, 2, 3), (0, 1, 2))}
     exporters = {"dynamo": True, "torchscript": False}
     paddings, aligns = ("zeros", "border", "reflection"), (0, 1)
-    for mode, padding, align, size in product(("bilinear", "nearest", "bicubic"), paddings, aligns, sizes):
+    for mode, padding, align, size in product(
+        ("bilinear", "nearest", "bicubic"), paddings, aligns, sizes
+    ):
         if mode == "bicubic" and (size == "static") == (padding == "border"):
             continue  # dynamic ones take minutes; a static one of border lacks a value, as torch 2.13.0 writes it
-        function = partial(F.grid_sample, mode=mode, padding_mode=padding, align_corners=bool(align))
+        function = partial(
+            F.grid_sample, mode=mode, padding_mode=padding, align_corners=bool(align)
+        )
         made = called(function, (X, grid), sizes[size], decompose=True)
         yield f"decomposed/{mode}-{padding}-{align}-{size}-dynamo", made
     for align, size, (exporter, dynamo) in product(aligns, sizes, exporters.items()):
         rest, how = f"{align}-{size}-{exporter}", {"align": bool(align)}
-        yield f"padded/bilinear-zeros-{rest}", called(partial(padded, **how), (X, grid), sizes[size], dynamo=dynamo)
+        yield (
+            f"padded/bilinear-zeros-{rest}",
+            called(partial(padded, **how), (X, grid), sizes[size], dynamo=dynamo),
+        )
         for padding in paddings[:2]:
             function = partial(clamped, padding=padding, **how)
-            yield f"clamped/bilinear-{padding}-{rest}", called(function, (X, grid), sizes[size], dynamo=dynamo)
+            yield (
+                f"clamped/bilinear-{padding}-{rest}",
+                called(function, (X, grid), sizes[size], dynamo=dynamo),
+            )
     inputs = torch.rand(2, 4, 3, 30), torch.rand(2, 5, 4, 2, 3, 2)
     for size, (exporter, dynamo) in product(sizes, exporters.items()):
         batch = ((0,), (0,)) if size == "dynamic" else ((), ())
@@ -127,9 +141,15 @@ def forms() -> Iterator[tuple[str, Form]]:
     for rank, align, size in product((2, 3), aligns, sizes):
         theta, image = torch.rand(2, rank, rank + 1), torch.rand(2, 3, *(4, 5, 6)[:rank])
         batch = ((0,), ()) if size == "dynamic" else ((), ())
-        name, inputs = f"affine_grid/{rank}-{align}-{size}", (theta, image[:1] if size == "dynamic" else image)
+        name, inputs = (
+            f"affine_grid/{rank}-{align}-{size}",
+            (theta, image[:1] if size == "dynamic" else image),
+        )
         yield f"{name}-dynamo", called(partial(batched, align=bool(align)), inputs, batch)
-        yield f"{name}-torchscript", called(partial(affine, align=bool(align)), inputs, batch, dynamo=False)
+        yield (
+            f"{name}-torchscript",
+            called(partial(affine, align=bool(align)), inputs, batch, dynamo=False),
+        )
 
 
 if __name__ == "__main__":

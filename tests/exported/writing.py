@@ -58,7 +58,9 @@ def called(
         shapes = tuple(dict.fromkeys(each, torch.export.Dim.DYNAMIC) for each in axes)
         module = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
     else:
-        how["dynamic"] = {"dynamic_axes": {n: {i: f"{n}{i}" for i in e} for n, e in zip(named, axes, strict=True)}}
+        how["dynamic"] = {
+            "dynamic_axes": {n: {i: f"{n}{i}" for i in e} for n, e in zip(named, axes, strict=True)}
+        }
     if decompose:
         decompositions = core_aten_decompositions()
         decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
@@ -71,7 +73,9 @@ def anonymous(message: Any) -> Any:
 
     Types go as well: they are half of a small file, and onnxruntime infers them again.
     """
-    for name in {"doc_string", "metadata_props", "value_info"}.intersection(message.DESCRIPTOR.fields_by_name):
+    for name in {"doc_string", "metadata_props", "value_info"}.intersection(
+        message.DESCRIPTOR.fields_by_name
+    ):
         message.ClearField(name)
     for descriptor, value in message.ListFields():
         if descriptor.message_type is not None:
@@ -82,7 +86,11 @@ def anonymous(message: Any) -> Any:
 
 def exported(form: Form) -> onnx.ModelProto:
     """The model that PyTorch writes."""
-    options = {"input_names": [*form.inputs], "output_names": [*form.outputs], "opset_version": form.opset}
+    options = {
+        "input_names": [*form.inputs],
+        "output_names": [*form.outputs],
+        "opset_version": form.opset,
+    }
     options |= {"dynamo": form.dynamo, "verbose": False, **form.dynamic}
     torch.onnx.export(form.module, tuple(form.inputs.values()), buffer := io.BytesIO(), **options)
     model = onnx.load_from_string(buffer.getvalue())
@@ -95,7 +103,9 @@ def write(script: str, forms: Iterable[tuple[str, Form]]) -> None:
     """Write all models into the archive beside the ``script``, or the one that the command line names."""
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description="Make models, as this script's docstring says.")
-    parser.add_argument("--into", type=Path, default=Path(script).with_suffix(".zip"), metavar="FILE")
+    parser.add_argument(
+        "--into", type=Path, default=Path(script).with_suffix(".zip"), metavar="FILE"
+    )
     with zipfile.ZipFile(parser.parse_args().into, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, form in forms:
             entry = zipfile.ZipInfo(f"{name}.onnx", (1980, 1, 1, 0, 0, 0))

@@ -23,7 +23,10 @@ from .inputs import FLOATS, MODES, PADDING, Case, array
 FILLED, CHECKED = 1 << 28, 1 << 12
 ANSWER, REFUSAL, EITHER, UNTRIED = "answer", "refusal", "either", "untried"
 #: What an exception may name as the argument.
-ARGUMENTS = {"GridSample": ("X", "grid", "Y", "mode", "padding_mode"), "AffineGrid": ("theta", "size", "grid")}
+ARGUMENTS = {
+    "GridSample": ("X", "grid", "Y", "mode", "padding_mode"),
+    "AffineGrid": ("theta", "size", "grid"),
+}
 IN_MODELS = ("align_corners", "attribute", "inputs", "interpolation_mode", "outputs", "opset")
 
 
@@ -44,12 +47,18 @@ def must(case: Case) -> str:
             return REFUSAL
         if case.align_corners not in (0, 1) or case.first.type.startswith("complex"):
             return REFUSAL
-    if not (_grid_sample_is_valid if case.operator == "GridSample" else _affine_grid_is_valid)(case):
+    if not (_grid_sample_is_valid if case.operator == "GridSample" else _affine_grid_is_valid)(
+        case
+    ):
         return REFUSAL
     if _bytes(case) > FILLED:
         return EITHER  # a machine may be large enough
     if case.route != "function":
-        newer = "bfloat16" in (case.first.type, case.second.type) and case.opset < 22 and case.operator == "GridSample"
+        newer = (
+            "bfloat16" in (case.first.type, case.second.type)
+            and case.opset < 22
+            and case.operator == "GridSample"
+        )
         if newer or case.declared == "another":
             return EITHER
     return ANSWER
@@ -80,9 +89,15 @@ def _affine_grid_is_valid(case: Case) -> bool:
 
 def _bytes(case: Case) -> int:
     """A bound for the bytes of the largest array that ``case`` is about."""
-    Y = (*case.first.shape[:2], *case.second.shape[1:-1]) if case.operator == "GridSample" else (*case.size, 3)
+    Y = (
+        (*case.first.shape[:2], *case.second.shape[1:-1])
+        if case.operator == "GridSample"
+        else (*case.size, 3)
+    )
     # An array without elements claims bytes too: numpy multiplies its other axes.
-    return 16 * max(math.prod(max(d, 1) for d in shape) for shape in (case.first.shape, case.second.shape, Y))
+    return 16 * max(
+        math.prod(max(d, 1) for d in shape) for shape in (case.first.shape, case.second.shape, Y)
+    )
 
 
 def outcome(case: Case) -> Outcome:
@@ -98,7 +113,11 @@ def outcome(case: Case) -> Outcome:
             second = array(case.second, rng, coordinates=True)
         else:
             second = np.array(case.size, np.int64).astype(case.second.type)
-    except (ValueError, MemoryError, OverflowError) as error:  # numpy's own limits: there is no such array
+    except (
+        ValueError,
+        MemoryError,
+        OverflowError,
+    ) as error:  # numpy's own limits: there is no such array
         return Outcome(REFUSAL, f"no such feed: {error}")
     expected = must(case)
     try:
@@ -109,9 +128,13 @@ def outcome(case: Case) -> Outcome:
         text = f"{type(error).__name__}: {error}"
         if expected == ANSWER:
             return Outcome(REFUSAL, text, "refused what the specification allows")
-        return Outcome(REFUSAL, text, "" if _says_where_and_what(case, error) else "does not say where or what")
+        return Outcome(
+            REFUSAL, text, "" if _says_where_and_what(case, error) else "does not say where or what"
+        )
     if expected == REFUSAL:
-        return Outcome(ANSWER, f"{Y.dtype} {Y.shape}", "answered what the specification does not allow")
+        return Outcome(
+            ANSWER, f"{Y.dtype} {Y.shape}", "answered what the specification does not allow"
+        )
     try:
         _check(case, first, second, Y)
     except AssertionError as error:
@@ -123,27 +146,42 @@ def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     if case.route == "function" and case.operator == "AffineGrid":
         return ogs.affine_grid(first, second, bool(case.align_corners))
     if case.route == "function":
-        return ogs.grid_sample(first, second, case.mode, case.padding_mode, bool(case.align_corners))  # type: ignore[arg-type]
+        return ogs.grid_sample(
+            first, second, case.mode, case.padding_mode, bool(case.align_corners)
+        )  # type: ignore[arg-type]
     model, options = _model(case), onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     if case.route == "session":
         session = ogs.InferenceSession(model, options, ["CPUExecutionProvider"], nodes="all")
     else:
-        target = "compiled" if ogs.get_ops() == "compiled" and case.first.type != "str" else "ort_gridsample"
+        target = (
+            "compiled"
+            if ogs.get_ops() == "compiled" and case.first.type != "str"
+            else "ort_gridsample"
+        )
         patched = ogs.patch_model(model, target=target).SerializeToString()
         # Where there is no room for the op's copy of a feed, a plain session ends the process, as any Python op's does:
         # only this package's asks before.
         opener = onnxruntime if _bytes(case) <= FILLED else ogs
         session = opener.InferenceSession(patched, ogs.register(options), ["CPUExecutionProvider"])
     second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else second
-    return run(session, first.dtype, *([first] if case.slip == "no second input" else [first, second]))[0]
+    return run(
+        session, first.dtype, *([first] if case.slip == "no second input" else [first, second])
+    )[0]
 
 
 def _is_planar(case: Case) -> bool:
     """Whether the grid comes in planes, and a session takes in the nodes that move them."""
-    is_fused = case.route == "session" and case.operator == "GridSample" and not case.slip and case.seed % 2
-    return bool(is_fused) and case.second.type in ("float32", "float64") and len(case.second.shape) > 2
+    is_fused = (
+        case.route == "session"
+        and case.operator == "GridSample"
+        and not case.slip
+        and case.seed % 2
+    )
+    return (
+        bool(is_fused) and case.second.type in ("float32", "float64") and len(case.second.shape) > 2
+    )
 
 
 def _model(case: Case) -> onnx.ModelProto:
@@ -154,7 +192,10 @@ def _model(case: Case) -> onnx.ModelProto:
     for name, tensor in (("first", case.first), ("second", second)):
         fed = "float32" if tensor.type == "bfloat16" else tensor.type
         declared = {
-            **{"exact": list(tensor.shape), "names": [f"{name}_{i}" for i in range(len(tensor.shape))]},
+            **{
+                "exact": list(tensor.shape),
+                "names": [f"{name}_{i}" for i in range(len(tensor.shape))],
+            },
             **{"unknown": None, "another": [d + 1 for d in tensor.shape]},
         }[case.declared]
         if tensor is not case.first and tensor is not case.second and declared is not None:
@@ -170,12 +211,26 @@ def _model(case: Case) -> onnx.ModelProto:
             constants.append(numpy_helper.from_array(np.full(shape, number, second.type), op_type))
             nodes.append(helper.make_node(op_type, [names[-1], op_type], [f"second {op_type}"]))
             names[-1] = f"second {op_type}"
-        nodes.append(helper.make_node("Transpose", names[-1:], ["grid"], perm=[0, *range(2, len(second.shape)), 1]))
+        nodes.append(
+            helper.make_node(
+                "Transpose", names[-1:], ["grid"], perm=[0, *range(2, len(second.shape)), 1]
+            )
+        )
         names[-1] = "grid"
     half = case.first.type == "bfloat16"
-    names = names[:1] if case.slip == "no second input" else names + ["first"] * (case.slip == "third input")
-    attributes = {"align_corners": case.align_corners, "mode": case.mode, "padding_mode": case.padding_mode}
-    node = helper.make_node(case.operator, names, _outputs(case), case.name, **attributes)  # without those of None
+    names = (
+        names[:1]
+        if case.slip == "no second input"
+        else names + ["first"] * (case.slip == "third input")
+    )
+    attributes = {
+        "align_corners": case.align_corners,
+        "mode": case.mode,
+        "padding_mode": case.padding_mode,
+    }
+    node = helper.make_node(
+        case.operator, names, _outputs(case), case.name, **attributes
+    )  # without those of None
     if case.slip == "attribute":
         node.attribute.append(helper.make_attribute("antialias", 1))
     elif case.slip == "kind of attribute":
@@ -184,13 +239,21 @@ def _model(case: Case) -> onnx.ModelProto:
     nodes.append(node)
     if half:
         nodes.append(helper.make_node("Cast", ["half"], ["Y"], to=TensorProto.FLOAT))
-    Y = helper.make_tensor_value_info("Y", tensor_type("float32" if half else case.first.type), None)
-    graph = helper.make_graph(nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=9)
+    Y = helper.make_tensor_value_info(
+        "Y", tensor_type("float32" if half else case.first.type), None
+    )
+    graph = helper.make_graph(
+        nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y], constants
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=9
+    )
 
 
 def _outputs(case: Case) -> list[str]:
-    return ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (case.slip == "second output")
+    return ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (
+        case.slip == "second output"
+    )
 
 
 def _says_where_and_what(case: Case, error: Exception) -> bool:
@@ -198,23 +261,34 @@ def _says_where_and_what(case: Case, error: Exception) -> bool:
     node = f"{case.operator} node {label!r}"
     if isinstance(error, GridSampleError):
         if case.route == "function":
-            return error.where in ("grid_sample", "affine_grid") and error.argument in ARGUMENTS[case.operator]
+            return (
+                error.where in ("grid_sample", "affine_grid")
+                and error.argument in ARGUMENTS[case.operator]
+            )
         named = error.where == node and "\n" not in str(error)
         return named and error.argument in ARGUMENTS[case.operator] + IN_MODELS
     if isinstance(error, MemoryError):
         return _bytes(case) > FILLED
     if case.route == "function":
         return False
-    if case.route == "patched" and any(words in str(error) for words in (f"rejected the input of {node}", f"{node}: ")):
+    if case.route == "patched" and any(
+        words in str(error) for words in (f"rejected the input of {node}", f"{node}: ")
+    ):
         return True
     # onnxruntime itself compares a feed with its declaration.
     elsewhere = case.declared == "another" or _bytes(case) > FILLED
-    return elsewhere and bool(re.search("invalid dimensions|[Ii]nvalid rank|first|second|allocate", str(error)))
+    return elsewhere and bool(
+        re.search("invalid dimensions|[Ii]nvalid rank|first|second|allocate", str(error))
+    )
 
 
 def _check(case: Case, first: np.ndarray, second: np.ndarray, Y: np.ndarray) -> None:
     affine = case.operator == "AffineGrid"
-    shape = (case.size[0], *case.size[2:], len(case.size) - 2) if affine else (*first.shape[:2], *second.shape[1:-1])
+    shape = (
+        (case.size[0], *case.size[2:], len(case.size) - 2)
+        if affine
+        else (*first.shape[:2], *second.shape[1:-1])
+    )
     assert Y.shape == shape, f"shape {Y.shape} instead of {shape}"
     assert type_name(Y.dtype) == type_name(first.dtype), f"type {Y.dtype}"
     if Y.size == 0 or _bytes(case) > FILLED:
@@ -233,7 +307,11 @@ def _check(case: Case, first: np.ndarray, second: np.ndarray, Y: np.ndarray) -> 
         # An infinity times a weight of 0 is no number, or nothing at all where the tap is left out.
         read = np.isfinite(expected.values)
         Y = np.where(read, Y, Y.dtype.type(0))
-        expected = replace(expected, values=np.where(read, expected.values, 0), scale=np.where(read, expected.scale, 0))
+        expected = replace(
+            expected,
+            values=np.where(read, expected.values, 0),
+            scale=np.where(read, expected.scale, 0),
+        )
     # With any padding the distance to a pixel is rounded as the coordinate is, like a reflection.
     assert_matches(Y, expected, second.dtype, mode, "reflection")
 
@@ -243,10 +321,18 @@ def _check_affine(case: Case, theta: np.ndarray, grid: np.ndarray) -> None:
         return
     expected = oracle.affine_grid(theta, case.size, bool(case.align_corners))
     compute = np.float64 if theta.dtype == np.float64 else np.float32
-    scale = abs(theta.astype(np.float64)).sum(-1).reshape(len(theta), *(1,) * (len(case.size) - 2), -1)
+    scale = (
+        abs(theta.astype(np.float64)).sum(-1).reshape(len(theta), *(1,) * (len(case.size) - 2), -1)
+    )
     error = 4 * float(np.finfo(compute).eps) * scale
     if finfo(theta.dtype).bits < 32:
         error = error + float(finfo(theta.dtype).eps) / 2 * abs(expected)
-        expected = np.where(abs(expected) > float(finfo(theta.dtype).max), grid.astype(np.float64), expected)
-    off = ~(abs(grid.astype(np.float64) - expected) <= error) & ~(abs(expected) > float(np.finfo(compute).max))
-    assert not off.any() or np.isinf(grid.astype(np.float64)[off]).all(), f"{grid[off]} instead of {expected[off]}"
+        expected = np.where(
+            abs(expected) > float(finfo(theta.dtype).max), grid.astype(np.float64), expected
+        )
+    off = ~(abs(grid.astype(np.float64) - expected) <= error) & ~(
+        abs(expected) > float(np.finfo(compute).max)
+    )
+    assert not off.any() or np.isinf(grid.astype(np.float64)[off]).all(), (
+        f"{grid[off]} instead of {expected[off]}"
+    )

@@ -33,9 +33,15 @@ class Worker(workers.Worker):
 
     def __init__(self, core: str, ops: str, check_kernels: bool) -> None:
         self.name = f"{core}-{ops}"
-        chosen = {"ORT_GRIDSAMPLE_CORE": core, "ORT_GRIDSAMPLE_OPS": ops, **(CHECKED_KERNELS if check_kernels else {})}
+        chosen = {
+            "ORT_GRIDSAMPLE_CORE": core,
+            "ORT_GRIDSAMPLE_OPS": ops,
+            **(CHECKED_KERNELS if check_kernels else {}),
+        }
         code = WITHOUT_TORCH + BEGINNING + "from fuzz.worker import main; main()"
-        super().__init__(("env", *map("=".join, chosen.items()), sys.executable, "-c", code), PATIENCE)
+        super().__init__(
+            ("env", *map("=".join, chosen.items()), sys.executable, "-c", code), PATIENCE
+        )
 
     def run(self, case: Case) -> Outcome:
         """The outcome of ``case``; an abort is one too."""

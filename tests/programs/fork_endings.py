@@ -63,7 +63,9 @@ def plain_before() -> onnxruntime.InferenceSession:
 
 def patched() -> onnxruntime.InferenceSession:
     ogs.keep_sessions_through_forks()
-    return onnxruntime.InferenceSession(ogs.patch_model(MODEL).SerializeToString(), ogs.register(two_threads()), CPU)
+    return onnxruntime.InferenceSession(
+        ogs.patch_model(MODEL).SerializeToString(), ogs.register(two_threads()), CPU
+    )
 
 
 SESSIONS = {each.__name__: each for each in (own, parallel, plain, plain_before, patched)}

@@ -25,7 +25,11 @@ def peak_gib() -> float:
 
 
 def resident_gib() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
+    return (
+        int(Path("/proc/self/statm").read_text().split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / (1 << 30)
+    )
 
 
 def main() -> None:
@@ -37,7 +41,9 @@ def main() -> None:
         20,
     )
     for i in range(COUNT):
-        tensor = model.graph.initializer.add(name=f"w{i}", data_type=onnx.TensorProto.FLOAT, dims=[ROWS, LENGTH])
+        tensor = model.graph.initializer.add(
+            name=f"w{i}", data_type=onnx.TensorProto.FLOAT, dims=[ROWS, LENGTH]
+        )
         tensor.raw_data = np.full(ROWS * LENGTH, i + 1, np.float32).tobytes()
     feeds = {
         "X": np.ones((1, 1, 2, 2, 2), np.float32),

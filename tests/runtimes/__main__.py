@@ -42,27 +42,49 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the matrix; 1 where a lowered model is not right."""
     parser = argparse.ArgumentParser(prog="python -m tests.runtimes", description=__doc__)
-    parser.add_argument("runtimes", nargs="*", metavar="RUNTIME", help=f"of {', '.join(RUNTIMES)}; all by default")
+    parser.add_argument(
+        "runtimes", nargs="*", metavar="RUNTIME", help=f"of {', '.join(RUNTIMES)}; all by default"
+    )
     parser.add_argument("--fast", action="store_true", help="only those that install in seconds")
-    parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
-    parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
-    parser.add_argument("--form", choices=FORMS, help="only the standard operators, or what a target makes of them")
-    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="keeps the environments")
-    parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
+    parser.add_argument(
+        "--list", action="store_true", help="print what would be tried, and run nothing"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="only the cells whose name this matches"
+    )
+    parser.add_argument(
+        "--form", choices=FORMS, help="only the standard operators, or what a target makes of them"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=CACHE, metavar="DIR", help="keeps the environments"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="how long a runtime may take for one model"
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.runtimes) - set(RUNTIMES)
     if unknown:
-        parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
+        parser.error(
+            f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}"
+        )
     rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
     rows = [row for row in rows if row.fast or not options.fast]
     if options.list:
         print(report.runtimes(rows))
         return 0
-    chosen = [t for t in trials() if re.search(options.only, t.name) and options.form in (None, t.form)]
+    chosen = [
+        t for t in trials() if re.search(options.only, t.name) and options.form in (None, t.form)
+    ]
     results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
-    versions = f"ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}"
-    print(f"{datetime.date.today()}; {versions}\n\n{report.summary(results)}\n\n{report.reasons(results)}")
-    lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]
+    versions = (
+        f"ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}"
+    )
+    print(
+        f"{datetime.date.today()}; {versions}\n\n{report.summary(results)}\n\n{report.reasons(results)}"
+    )
+    lowered = [
+        v for result in results for trial, v in result.cells.items() if trial.form == "primitives"
+    ]
     return int(any(verdict.kind != "right" for verdict in lowered))
 
 

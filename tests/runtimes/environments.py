@@ -13,7 +13,9 @@ from .table import Runtime
 
 ADAPTERS = Path(__file__).parent / "adapters"
 #: Where environments are kept between runs: in the user's cache folder.
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
+CACHE = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
+)
 
 
 class NotInstalledError(Exception):
@@ -42,7 +44,16 @@ def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
 
 def _install(runtime: Runtime, folder: Path) -> None:
     if runtime.npm:
-        npm = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix", str(folder)]
+        npm = [
+            "npm",
+            "install",
+            "--silent",
+            "--no-fund",
+            "--no-audit",
+            "--ignore-scripts",
+            "--prefix",
+            str(folder),
+        ]
         _run(runtime, [*npm, *runtime.npm], folder)
     if not runtime.packages:
         return
@@ -69,7 +80,10 @@ def _python(runtime: Runtime) -> str:
         return sys.executable
     pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
     for version in runtime.python:
-        for python in (shutil.which(f"python{version}"), *glob.glob(f"{pyenv}/versions/{version}.*/bin/python")):
+        for python in (
+            shutil.which(f"python{version}"),
+            *glob.glob(f"{pyenv}/versions/{version}.*/bin/python"),
+        ):
             if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
                 return python
     raise NotInstalledError(f"{runtime.name} needs Python {' or '.join(runtime.python)}")

@@ -25,13 +25,19 @@ class Result:
 def runtimes(rows: Iterable[Runtime]) -> str:
     table = [["RUNTIME", "what it is", "packages", "primitives", "note"]]
     for each in rows:
-        packages = ", ".join([*each.packages, *each.alone, *(f"npm {package}" for package in each.npm)])
-        table.append([each.name, each.title, packages, f"--for {each.form}" if each.form else "", each.note])
+        packages = ", ".join(
+            [*each.packages, *each.alone, *(f"npm {package}" for package in each.npm)]
+        )
+        table.append(
+            [each.name, each.title, packages, f"--for {each.form}" if each.form else "", each.note]
+        )
     return markdown(table)
 
 
 def _cells(result: Result, form: str, group: str, dynamic: bool = False) -> list[Verdict]:
-    return [v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic)]
+    return [
+        v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic)
+    ]
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:
@@ -61,12 +67,23 @@ def summary(results: Sequence[Result]) -> str:
     for dynamic in (False, True):
         rows = [[f"{'dynamic' if dynamic else 'static'} shapes", *GROUPS]]
         for result in results:
-            row = ("/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group)) for group in GROUPS)
-            rows.append([result.runtime.title, *(["not installed"] * len(GROUPS) if result.missing else row)])
+            row = (
+                "/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group))
+                for group in GROUPS
+            )
+            rows.append(
+                [
+                    result.runtime.title,
+                    *(["not installed"] * len(GROUPS) if result.missing else row),
+                ]
+            )
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]
     for result in results:
-        counts = (_count([cell.kind for cell in _cells(result, form, "exported")]) for form in forms("exported"))
+        counts = (
+            _count([cell.kind for cell in _cells(result, form, "exported")])
+            for form in forms("exported")
+        )
         rows.append([result.runtime.title, *counts])
     return "\n\n".join([*parts, markdown(rows)])
 
@@ -83,14 +100,25 @@ def reasons(results: Sequence[Result]) -> str:
     for result in results:
         if result.missing:
             rows.append([result.runtime.title, "", "", result.missing])
-        alike: dict[tuple[str, str, str], list[Trial]] = {}  # those together that say the same but for numbers
+        alike: dict[
+            tuple[str, str, str], list[Trial]
+        ] = {}  # those together that say the same but for numbers
         for trial, verdict in result.cells.items():
             if verdict.kind != "right" or verdict.message:
-                alike.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
+                alike.setdefault(
+                    (trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []
+                ).append(trial)
         for (form, kind, _), at in sorted(alike.items(), key=lambda said: FORMS.index(said[0][0])):
             worst_of = max((result.cells[trial] for trial in at), key=lambda verdict: verdict.error)
             by = f"wrong by {worst_of.error:.2g}: " if kind == "wrong" else ""
-            rows.append([result.runtime.title, form, _places(at), f"{by}{worst_of.message}".removesuffix(": ")])
+            rows.append(
+                [
+                    result.runtime.title,
+                    form,
+                    _places(at),
+                    f"{by}{worst_of.message}".removesuffix(": "),
+                ]
+            )
     return markdown(rows)
 
 

@@ -9,15 +9,21 @@ from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 class Runtime:
     name: str  # on the command line
     title: str  # in tables, with the version
-    packages: tuple[str, ...] = ()  # what pip installs; where that is nothing, the adapter runs in node
-    alone: tuple[str, ...] = ()  # without what it asks for (pnnx asks for all of PyTorch, and needs none of it)
+    packages: tuple[
+        str, ...
+    ] = ()  # what pip installs; where that is nothing, the adapter runs in node
+    alone: tuple[
+        str, ...
+    ] = ()  # without what it asks for (pnnx asks for all of PyTorch, and needs none of it)
     adapter: str = ""  # its file in adapters/, where it is not called like the runtime
     python: tuple[str, ...] = ()  # the versions of Python that its packages are for; none says any
     npm: tuple[str, ...] = ()  # what npm installs
     fast: bool = False  # whether it installs, and runs all that is tried, in seconds
     batches: bool = True  # whether tensors may have more than one image in a batch
     tolerance: float = 1e-4  # the greatest error that is still right, as a share of the output's greatest magnitude
-    form: RuntimeName | None = None  # what patch_model calls it, where it lowers nodes in a form of their own for it
+    form: RuntimeName | None = (
+        None  # what patch_model calls it, where it lowers nodes in a form of their own for it
+    )
     note: str = ""  # what a reader of its results must know
 
     @property
@@ -30,13 +36,29 @@ RUNTIMES = {
     for runtime in (
         Runtime("onnxruntime", "onnxruntime 1.32.0, CPU", ("onnxruntime==1.32.0",)),
         Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",)),
-        Runtime("opencv5", "OpenCV 5.0", ("opencv-python-headless==5.0.0.93", "numpy"), adapter="opencv"),
-        Runtime("opencv4", "OpenCV 4.14", ("opencv-python-headless==4.14.0.94", "numpy"), adapter="opencv", fast=True),
+        Runtime(
+            "opencv5", "OpenCV 5.0", ("opencv-python-headless==5.0.0.93", "numpy"), adapter="opencv"
+        ),
+        Runtime(
+            "opencv4",
+            "OpenCV 4.14",
+            ("opencv-python-headless==4.14.0.94", "numpy"),
+            adapter="opencv",
+            fast=True,
+        ),
         Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
         Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy"), form="mnn", fast=True),
-        Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy"), note="slow where there is no clang"),
         Runtime(
-            "iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"), form="iree"
+            "tinygrad",
+            "tinygrad 0.14",
+            ("tinygrad==0.14.0", "numpy"),
+            note="slow where there is no clang",
+        ),
+        Runtime(
+            "iree",
+            "IREE 3.13",
+            ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"),
+            form="iree",
         ),
         Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy"), form="tvm"),
         Runtime("onnxruntime-web", "onnxruntime-web 1.30, WASM", npm=("onnxruntime-web@1.30.0",)),
@@ -48,7 +70,12 @@ RUNTIMES = {
             form="onnxruntime-webgpu",
             note="on SwiftShader, a Vulkan in software",
         ),
-        Runtime("onnx2torch", "onnx2torch 1.5.15", ("torch==2.13.0", "onnx2torch==1.5.15", "numpy"), form="onnx2torch"),
+        Runtime(
+            "onnx2torch",
+            "onnx2torch 1.5.15",
+            ("torch==2.13.0", "onnx2torch==1.5.15", "numpy"),
+            form="onnx2torch",
+        ),
         Runtime(
             "ncnn",
             "ncnn 20261020",
@@ -57,7 +84,13 @@ RUNTIMES = {
             batches=False,
             note="has no batches: N is 1",
         ),
-        Runtime("onnx2tf", "onnx2tf 2.6.9 and LiteRT", ("onnx2tf==2.6.9",), python=("3.12", "3.13"), form="onnx2tf"),
+        Runtime(
+            "onnx2tf",
+            "onnx2tf 2.6.9 and LiteRT",
+            ("onnx2tf==2.6.9",),
+            python=("3.12", "3.13"),
+            form="onnx2tf",
+        ),
         Runtime(
             "rknn",
             "RKNN 2.5.0, simulator",

@@ -25,7 +25,10 @@ FLATTENED = ("3-D nearest", "3-D linear")
 PADDING_MODES = ("zeros", "border", "reflection")
 EXPORTED = Path(__file__).parents[1] / "exported"
 #: By rank, shapes of X and of the output, the spatial axes alone. Ties of nearest are exact on axes of 4 pixels.
-SHAPES = {2: (((4, 5), (6, 4)), ((7, 4), (3, 5))), 3: (((3, 4, 5), (2, 4, 3)), ((4, 2, 6), (3, 3, 2)))}
+SHAPES = {
+    2: (((4, 5), (6, 4)), ((7, 4), (3, 5))),
+    3: (((3, 4, 5), (2, 4, 3)), ((4, 2, 6), (3, 3, 2))),
+}
 #: The oldest opset of the ONNX domain that samples images of this rank.
 OPSETS = {2: 16, 3: 20}
 _OPSET_16 = {"linear": "bilinear", "cubic": "bicubic"}
@@ -52,7 +55,9 @@ class Trial:
     @property
     def name(self) -> str:
         shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
-        return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
+        return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(
+            " ", "-"
+        )
 
     def task(self, batch: int = 2, for_runtime: RuntimeName | None = None) -> Task:
         """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``."""
@@ -61,11 +66,15 @@ class Trial:
         else:
             rank, mode = self.group.split("-D ")
             padding_mode, alignment = self.detail.split()
-            task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
+            task = _one_node(
+                int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch
+            )
         if self.form == "standard":
             return task
         runtime = for_runtime if self.form == "primitives" else None
-        return replace(task, model=ogs.patch_model(task.model, target=self.form, for_runtime=runtime))
+        return replace(
+            task, model=ogs.patch_model(task.model, target=self.form, for_runtime=runtime)
+        )
 
 
 def forms(group: str) -> tuple[Form, ...]:
@@ -87,30 +96,48 @@ def _exported(name: str) -> Task:
     model = onnx.load(EXPORTED / f"{name}.onnx")
     with np.load(EXPORTED / f"{name}.npz") as data:
         sides = (("in", model.graph.input), ("out", model.graph.output))
-        feeds, expected = ({each.name: data[f"{end}.{each.name}"] for each in values} for end, values in sides)
+        feeds, expected = (
+            {each.name: data[f"{end}.{each.name}"] for each in values} for end, values in sides
+        )
     return Task(model, (feeds,), (expected,))
 
 
 @functools.cache
-def _one_node(rank: int, mode: Any, padding_mode: Any, align_corners: bool, dynamic: bool, n: int) -> Task:
+def _one_node(
+    rank: int, mode: Any, padding_mode: Any, align_corners: bool, dynamic: bool, n: int
+) -> Task:
     opset, rng = OPSETS[rank], np.random.default_rng(rank)
     feeds: list[dict[str, Any]] = []
     for lengths, outputs in SHAPES[rank][: 1 + dynamic]:
         X = rng.standard_normal((n, 3, *lengths), np.float32)
         grid = rng.uniform(-1.2, 1.2, (n, *outputs, rank)).astype(np.float32)
-        grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.array(SPECIAL, np.float32), grid.shape))
+        grid = np.where(
+            rng.random(grid.shape) < 0.5,
+            grid,
+            rng.choice(np.array(SPECIAL, np.float32), grid.shape),
+        )
         feeds.append({"X": X, "grid": grid})
     before = ogs.get_core()
     ogs.set_core("numpy")
     try:
-        expected = [{"Y": ogs.grid_sample(f["X"], f["grid"], mode, padding_mode, align_corners)} for f in feeds]
+        expected = [
+            {"Y": ogs.grid_sample(f["X"], f["grid"], mode, padding_mode, align_corners)}
+            for f in feeds
+        ]
     finally:
         ogs.set_core(before)
     mode = _OPSET_16.get(mode, mode) if opset < 20 else mode
     said = f'mode = "{mode}", padding_mode = "{padding_mode}", align_corners = {align_corners:d}'
     D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
-    symbols: dict[str, Any] = {"X": ["N", "C", *D], "grid": ["N", *D_out, rank], "Y": ["N", "C", *D_out]}
-    shapes = {name: symbols[name] if dynamic else value.shape for name, value in (feeds[0] | expected[0]).items()}
+    symbols: dict[str, Any] = {
+        "X": ["N", "C", *D],
+        "grid": ["N", *D_out, rank],
+        "Y": ["N", "C", *D_out],
+    }
+    shapes = {
+        name: symbols[name] if dynamic else value.shape
+        for name, value in (feeds[0] | expected[0]).items()
+    }
     values = [f"float[{', '.join(map(str, shape))}] {name}" for name, shape in shapes.items()]
     text = f"sampling ({values[0]}, {values[1]}) => ({values[2]}) {{ Y = GridSample <{said}> (X, grid) }}"
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {text}')

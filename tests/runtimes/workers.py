@@ -60,12 +60,16 @@ class Worker:
             names = [output.name for output in task.model.graph.output]
             feeds = [{name: _encoded(value) for name, value in feed.items()} for feed in task.feeds]
             before = self.printed.seek(0, os.SEEK_END)
-            answer = self.exchange(json.dumps({"model": str(path), "feeds": feeds, "outputs": names}))
+            answer = self.exchange(
+                json.dumps({"model": str(path), "feeds": feeds, "outputs": names})
+            )
         if isinstance(answer, str):
             return Answer(error=answer)
         if "error" in answer:
             return Answer(error=f"{answer['error']}\n{self._printed(before)}")
-        outputs = tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"])
+        outputs = tuple(
+            dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"]
+        )
         return Answer(outputs, remark=str(answer.get("remark", "")))
 
     def start(self) -> str:
@@ -75,7 +79,9 @@ class Worker:
         self.socket, other = socket.socketpair()
         with other:  # a socket, unlike a pipe, can be waited for so long and no longer
             ends: dict[str, Any] = {"stdin": other, "stdout": other, "stderr": self.printed}
-            self.process = subprocess.Popen(self.command, **ends, cwd=self.folder.name, start_new_session=True)
+            self.process = subprocess.Popen(
+                self.command, **ends, cwd=self.folder.name, start_new_session=True
+            )
         self.lines = self.socket.makefile("rw", encoding="utf-8")
         began = self.exchange("")
         return began if isinstance(began, str) else ""
@@ -120,7 +126,11 @@ class Worker:
 
 
 def _encoded(value: np.ndarray) -> dict[str, Any]:
-    return {"type": value.dtype.name, "shape": value.shape, "data": base64.b64encode(value.tobytes()).decode()}
+    return {
+        "type": value.dtype.name,
+        "shape": value.shape,
+        "data": base64.b64encode(value.tobytes()).decode(),
+    }
 
 
 def _decoded(array: dict[str, Any]) -> np.ndarray:

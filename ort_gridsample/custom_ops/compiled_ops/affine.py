@@ -62,7 +62,9 @@ from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
 normalize = register_jitable(reference_coordinates.normalize)
 
-TOO_LARGE = validation.ErrorTemplate("grid", "for size {size}", "fewer bytes than an address can reach")
+TOO_LARGE = validation.ErrorTemplate(
+    "grid", "for size {size}", "fewer bytes than an address can reach"
+)
 
 #: The error messages of a run.
 _SENTENCES = (
@@ -101,7 +103,9 @@ SENTENCES = [*_run_sentences(2), *_run_sentences(3), *LAST_SENTENCES]
 FUSED_SENTENCES = [
     *SAMPLE_SENTENCES,
     *SENTENCES,
-    encode(validation.ErrorTemplate("grid_type", "{value}", validation.format_choices(spec.FLOATS))),
+    encode(
+        validation.ErrorTemplate("grid_type", "{value}", validation.format_choices(spec.FLOATS))
+    ),
 ]
 #: The offset of the AffineGrid's sentences in an array of TEXT, in bytes.
 AFFINE_OFFSET = len(SAMPLE_SENTENCES) * TEXT.itemsize

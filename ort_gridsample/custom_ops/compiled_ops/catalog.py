@@ -35,8 +35,8 @@ _REQUIRED = 0
 _VARIADIC = 2
 
 #: The values of a record's fields: a number, a compiled function as
-#: :data:`ort_gridsample.kernels.compilation.KernelSpec` (None: 0), an :class:`.image.Relocation`, or the
-#: fields of a record inside the record.
+#: :data:`ort_gridsample.kernels.compilation.KernelSpec` (None: 0), an
+#: :class:`.image.Relocation`, or the fields of a record inside the record.
 Fields = Mapping[str, Any]
 
 #: The functions of an OrtCustomOp that describe the op. Their arguments are a record

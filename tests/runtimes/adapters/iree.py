@@ -22,11 +22,17 @@ def load(path, inputs, outputs):
     config = iree.runtime.Config("local-sync")
     module = iree.runtime.VmModule.mmap(config.vm_instance, f"{path}.vmfb")
     context = iree.runtime.SystemContext(vm_modules=[module], config=config)
-    (name,) = (name for name in module.function_names if not name.endswith("$async") and "__init" not in name)
+    (name,) = (
+        name
+        for name in module.function_names
+        if not name.endswith("$async") and "__init" not in name
+    )
     function = context.modules[module.name][name]
 
     def run(feed):
         answer = function(*feed.values())
-        return [value.to_host() for value in (answer if isinstance(answer, (tuple, list)) else [answer])]
+        return [
+            value.to_host() for value in (answer if isinstance(answer, (tuple, list)) else [answer])
+        ]
 
     return run

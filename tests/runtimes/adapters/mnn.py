@@ -17,7 +17,9 @@ def variable(value):
 
 def load(path, inputs, outputs):
     converted = f"{path}.mnn"
-    _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", path, "--MNNModel", converted, "--bizCode", "x"])
+    _tools.mnnconvert(
+        ["mnnconvert", "-f", "ONNX", "--modelFile", path, "--MNNModel", converted, "--bizCode", "x"]
+    )
     if not os.path.exists(converted):
         raise RuntimeError("mnnconvert wrote nothing")
     module = MNN.nn.load_module_from_file(converted, list(inputs), outputs)

@@ -12,7 +12,9 @@ TYPES = {"float32": "f32", "float64": "f64", "int64": "i64", "int32": "i32"}
 
 
 def shapes(feed):
-    return ",".join(str(list(value.shape)).replace(" ", "") + TYPES[value.dtype.name] for value in feed.values())
+    return ",".join(
+        str(list(value.shape)).replace(" ", "") + TYPES[value.dtype.name] for value in feed.values()
+    )
 
 
 def load(path, inputs, outputs):
@@ -20,9 +22,13 @@ def load(path, inputs, outputs):
     done = subprocess.run(command, cwd=os.path.dirname(path), capture_output=True, text=True)
     base = os.path.splitext(path)[0]
     if done.returncode or not os.path.exists(f"{base}.ncnn.param"):
-        raise RuntimeError(f"pnnx: exit status {done.returncode} {(done.stdout + done.stderr)[-1000:]}")
+        raise RuntimeError(
+            f"pnnx: exit status {done.returncode} {(done.stdout + done.stderr)[-1000:]}"
+        )
     said = [line.split() for line in (done.stdout + done.stderr).splitlines()]
-    ignored = ", ".join(sorted({words[1] for words in said if len(words) > 1 and words[0] == "ignore"}))
+    ignored = ", ".join(
+        sorted({words[1] for words in said if len(words) > 1 and words[0] == "ignore"})
+    )
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     net.opt.use_bf16_storage = False

@@ -3,7 +3,9 @@
 import os
 import sys
 
-os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]  # it calls onnxsim
+os.environ["PATH"] = (
+    os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+)  # it calls onnxsim
 
 import onnx2tf
 from ai_edge_litert.interpreter import Interpreter
@@ -11,9 +13,14 @@ from ai_edge_litert.interpreter import Interpreter
 
 def load(path, inputs, outputs):
     folder = f"{path}.converted"
-    names = {"keep_shape_absolutely_input_names": list(inputs), "copy_onnx_input_output_names_to_tflite": True}
+    names = {
+        "keep_shape_absolutely_input_names": list(inputs),
+        "copy_onnx_input_output_names_to_tflite": True,
+    }
     onnx2tf.convert(input_onnx_file_path=path, output_folder_path=folder, non_verbose=True, **names)
-    interpreter = Interpreter(os.path.join(folder, os.path.basename(path).replace(".onnx", "_float32.tflite")))
+    interpreter = Interpreter(
+        os.path.join(folder, os.path.basename(path).replace(".onnx", "_float32.tflite"))
+    )
     places = {place["name"]: place["index"] for place in interpreter.get_input_details()}
     found = {place["name"]: place["index"] for place in interpreter.get_output_details()}
 

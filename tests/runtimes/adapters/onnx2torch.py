@@ -5,7 +5,10 @@ import types
 
 try:
     import torchvision  # noqa: F401
-except (ImportError, RuntimeError):  # built for another PyTorch; only NonMaxSuppression and RoiAlign need it
+except (
+    ImportError,
+    RuntimeError,
+):  # built for another PyTorch; only NonMaxSuppression and RoiAlign need it
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]
     sys.modules["torchvision"] = types.ModuleType("torchvision")
@@ -22,6 +25,8 @@ def load(path, inputs, outputs):
     def run(feed):
         with torch.no_grad():
             answer = module(*map(torch.from_numpy, feed.values()))
-        return [value.numpy() for value in (answer if isinstance(answer, (tuple, list)) else [answer])]
+        return [
+            value.numpy() for value in (answer if isinstance(answer, (tuple, list)) else [answer])
+        ]
 
     return run

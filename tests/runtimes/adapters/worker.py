@@ -14,12 +14,18 @@ import numpy as np
 
 
 def decode(array):
-    return np.frombuffer(base64.b64decode(array["data"]), array["type"]).reshape(array["shape"]).copy()
+    return (
+        np.frombuffer(base64.b64decode(array["data"]), array["type"]).reshape(array["shape"]).copy()
+    )
 
 
 def encode(value):
     value = np.asarray(value)
-    return {"type": value.dtype.name, "shape": value.shape, "data": base64.b64encode(value.tobytes()).decode()}
+    return {
+        "type": value.dtype.name,
+        "shape": value.shape,
+        "data": base64.b64encode(value.tobytes()).decode(),
+    }
 
 
 def main():
