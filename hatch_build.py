@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-#: The target of a library -> the wheel's platform tag, with the glibc version that the library needs.
+#: The target of a library -> the wheel's platform tag, with the glibc that the library needs.
 PLATFORMS = {
     "x86_64-linux": "manylinux_{}_x86_64",
     "aarch64-linux": "manylinux_{}_aarch64",
