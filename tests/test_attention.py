@@ -26,7 +26,7 @@ from models import function_of, parsed
 from ort_gridsample.detection.find import find
 from ort_gridsample.detection.helpers import guard_name
 from ort_gridsample.functions.attention import attend
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference.types import value_of
 from ort_gridsample.session.accelerators import Accelerators
 from ort_gridsample.session.placement import Placement
@@ -533,7 +533,7 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     assert_attended(model, written_feeds(queries), int(read is not None), ops)
     found = [
         match.attention
-        for match in find(model, scopes(model), None, False)
+        for match in find(model, scopes_of(model), None, False)
         if match.attention is not None
     ]
     has = {

@@ -17,7 +17,7 @@ import faults
 import ort_gridsample as ogs
 from models import parsed
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
@@ -422,7 +422,7 @@ def test_a_session_infers_once(given: list[onnx.ModelProto]) -> None:
 
 def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
     def kinds() -> list[str]:
-        return [node.op_type for node in BackwardSlice(model, scopes(model)).model.graph.node]
+        return [node.op_type for node in BackwardSlice(model, scopes_of(model)).model.graph.node]
 
     model = many_functions(50, chain=False, sampled=False)
     model.graph.node.insert(0, helper.make_node("Relu", ["X"], ["R"]))
@@ -463,7 +463,7 @@ def test_functions_that_double_are_not_followed_without_end(
     model = parsed(text)
     assert backward_slice.MAX_NODES <= 1 << 16
     monkeypatch.setattr(backward_slice, "MAX_NODES", 1000)
-    assert len(BackwardSlice(model, scopes(model)).model.graph.node) < 1000
+    assert len(BackwardSlice(model, scopes_of(model)).model.graph.node) < 1000
     main, inner = ogs.inspect_model(model)
     assert main.types["X"] == ("float32",)
     assert inner.types["grid"] in ((), ("float32",))
@@ -484,7 +484,7 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
     model = in_function(call="GridSample")
-    found = scopes(model)
+    found = scopes_of(model)
     assert Inference(model, found).alternatives(found[1], "A") == []
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [
@@ -495,7 +495,7 @@ def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -
         "Several", [], ["Z"], domain="unknown", bodies=bodies[:2], last=bodies[2]
     )
     model.graph.node.append(held)
-    found = scopes(model)
+    found = scopes_of(model)
     assert [scope.path for scope in found[1:4]] == [
         "Several #1 bodies",
         "Several #1 bodies",

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from models import parsed
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.use_def import UseDef
 from ort_gridsample.inference.lengths import Length, Lengths
 from ort_gridsample.inference.types import Inference
@@ -74,7 +74,7 @@ UNKNOWN = {
 
 def lengths_of(nodes: str) -> Sequence[Length] | None:
     model = parsed(f"g (float[N, 4, W] X, float[4, 1] b, float[] U, int64[K] k) => (Y) {{{nodes}}}")
-    (scope,) = found = scopes(model)
+    (scope,) = found = scopes_of(model)
     inference = Inference(model, found, values={id(scope): [*scope.makers, "X", "b", "U", "k"]})
     return Lengths(UseDef(scope), inference, {}).shape("Y")
 

@@ -15,7 +15,7 @@ from cases import ATTRIBUTES
 from compare import about
 from models import grid_sample_model, parsed
 from ort_gridsample.custom_ops.compiled_ops import registry
-from ort_gridsample.graph.scope import opset_of, scopes
+from ort_gridsample.graph.scope import opset_of, scopes_of
 from ort_gridsample.patching import TargetName
 from paths import open_native, open_patched_file, open_session
 from test_exported import MODELS as EXPORTED
@@ -92,7 +92,7 @@ def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
     there = ogs.patch_model(model, target=target, opset=older)
     onnx.checker.check_model(there)
     for each, opset in ((there, older), (ogs.patch_model(there, target=target, opset=22), 22)):
-        assert {opset_of(each), *(scope.opsets[""] for scope in scopes(each))} == {opset}
+        assert {opset_of(each), *(scope.opsets[""] for scope in scopes_of(each))} == {opset}
         assert_answers_agree(each, model, feeds)
 
 

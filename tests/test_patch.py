@@ -18,7 +18,7 @@ import ort_gridsample as ogs
 from compare import refusal
 from models import parsed
 from ort_gridsample.dialects.table import DOMAIN
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from paths import OPENERS, needs_python_ops, open_native, open_session, quiet_options, running_on
 from processes import python
 
@@ -77,7 +77,7 @@ MODELS = {
 
 
 def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    return (node for scope in scopes(model) for node in scope)
+    return (node for scope in scopes_of(model) for node in scope)
 
 
 def is_standard(node: onnx.NodeProto) -> bool:

@@ -168,7 +168,7 @@ class UseDef:
         while pending:
             index = self.makers.get(pending[-1])
             if index is None:
-                is_known = self.scope.held(pending[-1]) is not None
+                is_known = self.scope.find_constant(pending[-1]) is not None
                 kind: Kind = "constant" if is_known else "data"
             elif not self.is_op(index, ARITHMETIC):
                 kind = "data"

@@ -21,7 +21,7 @@ from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
 from ..graph.element_types import elem_type
-from ..graph.scope import TENSORS, Key, Scope, domain_of, function_key, scopes
+from ..graph.scope import TENSOR_ATTRIBUTES, FunctionKey, Scope, domain_of, function_key, scopes_of
 from .node_versions import nodes_in_opset
 from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
@@ -73,7 +73,7 @@ class Instance:
         """
         if not self.prefix:
             return name
-        home = self.scope.home(name)
+        home = self.scope.defining_scope(name)
         if home is None:
             return name and f"undefined {name}"
         instance = self
@@ -124,7 +124,7 @@ class BackwardSlice:
 
     Args:
         model: the model.
-        found: its scopes.
+        scopes: its scopes.
         values: values that the slice includes in addition to the inputs of the sampling nodes.
 
     Attributes:
@@ -138,28 +138,28 @@ class BackwardSlice:
     def __init__(
         self,
         model: onnx.ModelProto,
-        found: Sequence[Scope],
+        scopes: Sequence[Scope],
         values: Values | None = None,
     ) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.requested: dict[str, None] = {}
         self.ranks: dict[str, int] = {}
-        main = found[0]
-        self._functions: dict[Key, Scope] = {}
-        for scope in found:
+        main = scopes[0]
+        self._functions: dict[FunctionKey, Scope] = {}
+        for scope in scopes:
             if scope.function is not None and scope.container is scope.function:
                 self._functions[function_key(scope.function)] = scope
         self._values = values or {}
-        self._relevant_scopes = _relevant_scopes(found, self._functions, self._values)
+        self._relevant_scopes = _relevant_scopes(scopes, self._functions, self._values)
         self._needed: set[str] = set()
         self._nodes_left = MAX_NODES
         self._instance_count = 0
-        self._separator = _unique_separator(main) if len(found) > 1 else " "
+        self._separator = _unique_separator(main) if len(scopes) > 1 else " "
         self._opsets = main.opsets
         if 0 < self._opsets.get("", 0) < RANKS_OF_RESHAPES:
             self._opsets = {**self._opsets, "": RANKS_OF_RESHAPES}
         imports: dict[str, int] = {}
-        for scope in reversed(found):
+        for scope in reversed(scopes):
             imports |= scope.opsets
         imports |= {STAND_IN: 1, **self._opsets}
         self.model = onnx.ModelProto(
@@ -182,7 +182,7 @@ class BackwardSlice:
 
     def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Declare the types of values in the slice, by their names in it."""
-        for scope in scopes(self.model):
+        for scope in scopes_of(self.model):
             if isinstance(scope.container, onnx.GraphProto):
                 for value in scope.container.output:
                     if value.name in types:
@@ -231,7 +231,7 @@ class BackwardSlice:
         """
         scope = instance.scope
         self._request([instance.name_in_slice(name) for name in self._values.get(id(scope), ())])
-        tensor_holders = set(scope.holders(TENSORS))
+        tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
         for index in range(len(scope.nodes) - 1, -1, -1):
             proto = scope.nodes[index]
@@ -453,8 +453,8 @@ def _unique_separator(main: Scope) -> str:
 
 
 def _relevant_scopes(
-    found: Sequence[Scope],
-    functions: Mapping[Key, Scope],
+    scopes: Sequence[Scope],
+    functions: Mapping[FunctionKey, Scope],
     values: Collection[int],
 ) -> set[int]:
     """Return the ids of the scopes that lead to a sampling node, or to a scope in ``values``.
@@ -462,9 +462,9 @@ def _relevant_scopes(
     They contain it themselves, in a graph of a node, or in a function that they call.
     """
     op_types = operator_types()
-    pending = [scope for scope in found if id(scope) in values]
+    pending = [scope for scope in scopes if id(scope) in values]
     users: dict[int, list[Scope]] = {}
-    for scope in found:
+    for scope in scopes:
         if scope.parent is not None:
             users.setdefault(id(scope), []).append(scope.parent)
         for node, op_type in zip(scope.nodes, scope.op_types, strict=True):

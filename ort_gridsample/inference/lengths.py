@@ -112,7 +112,7 @@ class Lengths:
 
         None: their number is unknown.
         """
-        constant = self.use_def.scope.constant(name) if name else None
+        constant = self.use_def.scope.constant_value(name) if name else None
         if constant is not None:
             if constant.ndim > 1 or constant.dtype.kind != "i":
                 return None
@@ -258,7 +258,7 @@ def _squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 def _gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     """Return the shape behind a Gather of one index."""
-    index = lengths.use_def.scope.constant(node.input[1])
+    index = lengths.use_def.scope.constant_value(node.input[1])
     is_scalar = index is not None and index.ndim == 0
     return _without_axes(lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None)
 

@@ -17,7 +17,7 @@ from onnx import helper, shape_inference
 
 from .. import spec
 from ..graph.element_types import type_of
-from ..graph.scope import Scope, scopes
+from ..graph.scope import Scope, scopes_of
 from ..reference.arrays import Array
 from .backward_slice import BackwardSlice, Values
 from .stand_ins import STAND_IN
@@ -96,7 +96,7 @@ class Inference:
 
     Args:
         model: the model.
-        found: its scopes.
+        scopes: its scopes.
         probe: infers the types behind operators that onnx does not know. None: they are unknown.
         values: values that may be read in addition to the inputs of the sampling nodes.
         uses_declared_ranks: whether the rank that the model declares is used if there is no other
@@ -106,13 +106,13 @@ class Inference:
     def __init__(
         self,
         model: onnx.ModelProto,
-        found: Sequence[Scope],
+        scopes: Sequence[Scope],
         probe: Probe | None = None,
         values: Values | None = None,
         uses_declared_ranks: bool = True,
     ) -> None:
         self._model = model
-        self._found = found
+        self._scopes = scopes
         self._probe = probe
         self._values = values
         self._uses_declared_ranks = uses_declared_ranks
@@ -169,7 +169,7 @@ class Inference:
 
     @cached_property
     def _slice(self) -> BackwardSlice:
-        return BackwardSlice(self._model, self._found, self._values)
+        return BackwardSlice(self._model, self._scopes, self._values)
 
     @cached_property
     def _inferred(self) -> tuple[onnx.ModelProto, Types]:
@@ -218,14 +218,14 @@ class Inference:
         return types
 
 
-def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Values) -> None:
+def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: Values) -> None:
     """Clear declared shapes and lengths of ``values`` unless inference confirms them.
 
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
     """
     declared = [
         (scope, value)
-        for scope in found
+        for scope in scopes
         for value in scope.container.value_info
         if value.name in values.get(id(scope), ()) and value.type.tensor_type.HasField("shape")
     ]
@@ -234,7 +234,7 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Value
     names: dict[int, list[str]] = {}
     for scope, value in declared:
         names.setdefault(id(scope), []).append(value.name)
-    inference = Inference(model, found, values=names, uses_declared_ranks=False)
+    inference = Inference(model, scopes, values=names, uses_declared_ranks=False)
     for scope, value in declared:
         if not inference.confirms(scope, value):
             shapes = {known.shape for known in inference.alternatives(scope, value.name)}
@@ -347,7 +347,7 @@ def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nest
 
 
 def _declared_values(model: onnx.ModelProto, is_nested: bool) -> Iterator[onnx.ValueInfoProto]:
-    graphs = [scope.container for scope in scopes(model)] if is_nested else [model.graph]
+    graphs = [scope.container for scope in scopes_of(model)] if is_nested else [model.graph]
     for graph in graphs:
         if isinstance(graph, onnx.GraphProto):
             yield from graph.value_info
@@ -366,7 +366,7 @@ def _has_rank(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
 def _nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
     """Return the nodes without graphs that have an output of unknown type."""
     nodes = []
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         if scope.function is not None:
             continue
         for index, node in enumerate(scope):

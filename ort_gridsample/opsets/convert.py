@@ -20,7 +20,7 @@ from ..graph.scope import (
     domain_of,
     function_key,
     opset_of,
-    scopes,
+    scopes_of,
     subgraphs,
 )
 from ..graph.use_def import drop_initializers
@@ -55,19 +55,19 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    found = scopes(model)
-    inference = all_values(model, found)
-    is_rewritten = version < before or changes_meaning(version, before, found)
+    scopes = scopes_of(model)
+    inference = all_values(model, scopes)
+    is_rewritten = version < before or changes_meaning(version, before, scopes)
     if is_rewritten:
         inference.prepare()  # before nodes are moved to other domains, where they have no types
     _move_foreign_nodes(model)
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
-    read_before = [set(scope.readers) for scope in found]
+    read_before = [set(scope.readers) for scope in scopes]
     if version < before and before > OLDEST:
-        write_older(model, max(version, OLDEST), inference, found)
+        write_older(model, max(version, OLDEST), inference, scopes)
     elif is_rewritten and version > before:
-        keep_meaning(inference, found, Names(model, found))
+        keep_meaning(inference, scopes, Names(model, scopes))
     _convert(model, version)
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
@@ -112,7 +112,7 @@ def _finish_older_model(
         expected = f"one that has the types of all nodes, and onnx says: {text}"
         raise GridSampleError("model", "opset", str(version), expected) from None
     _drop_attributes(model, before, version)
-    for scope, names in zip(scopes(model), read_before, strict=True):
+    for scope, names in zip(scopes_of(model), read_before, strict=True):
         _drop_constants(scope, names - scope.readers.keys())  # such as axes, now attributes
     # Tools for older opsets read only older files.
     least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
@@ -132,7 +132,7 @@ def _drop_constants(scope: Scope, names: Set[str]) -> None:
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Return the nodes of all scopes of ``model``."""
-    return chain.from_iterable(scopes(model))
+    return chain.from_iterable(scopes_of(model))
 
 
 def _return_to_onnx_domain(model: onnx.ModelProto, domain: str) -> None:
@@ -243,7 +243,7 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
 
 def _set_aside(model: onnx.ModelProto, version: int) -> None:
     """Set standard sampling nodes aside if ``version`` has another version of their operator."""
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         for node in scope:
             if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
                 continue

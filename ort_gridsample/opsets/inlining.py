@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from ..graph.scope import Key, Scope, domain_of, function_key, scopes
+from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
 from ..inference.backward_slice import SMALL_BYTES
 
 #: The domain and the name of a function, by which the inliner identifies it. Overloads share it.
@@ -63,7 +63,7 @@ def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
     """
     selected = set(names)
     calls = []
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         if scope.function is not None:
             calls += [(scope.function, node) for node in scope]
     while True:
@@ -100,7 +100,7 @@ def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) ->
     defaults = _defaults(model, names)
     if not defaults:
         return called_inside
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         is_inside = scope.function is not None and function_key(scope.function)[:2] in names
         for node in scope:
             key = function_key(node)
@@ -116,7 +116,7 @@ def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) ->
 def _defaults(
     model: onnx.ModelProto,
     names: Collection[Name],
-) -> dict[Key, Sequence[onnx.AttributeProto]]:
+) -> dict[FunctionKey, Sequence[onnx.AttributeProto]]:
     """Return function -> its attributes with defaults, for functions ``names`` that have any."""
     defaults = {}
     for function in model.functions:
@@ -175,7 +175,7 @@ def import_used(
     model: onnx.ModelProto,
     versions: Mapping[str, int],
     dropped: Collection[str] = (),
-    found: Sequence[Scope] = (),
+    scopes: Sequence[Scope] = (),
 ) -> None:
     """Import in ``model`` and its functions the domains that their nodes need.
 
@@ -183,11 +183,11 @@ def import_used(
         model: the model, which is changed.
         versions: the domains that can be missing -> their versions.
         dropped: domains whose imports are removed unless a node needs them.
-        found: the scopes of ``model`` if they are known.
+        scopes: the scopes of ``model`` if they are known.
     """
-    found = found or scopes(model)  # kept until the end: the id of a deleted object is reused
+    scopes = scopes or scopes_of(model)  # kept until the end: the id of a deleted object is reused
     used = defaultdict[int, set[str]](set)
-    for scope in found:
+    for scope in scopes:
         used[id(model)] |= scope.domains
         used[id(scope.function)] |= scope.domains
     for proto in (model, *model.functions):

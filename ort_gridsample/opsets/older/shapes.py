@@ -100,7 +100,7 @@ def _target_lengths(step: Step) -> Sequence[int | str | None]:
         return [int(length) for length in shape.ravel()]
     node = step.node
     scope = step.context.scope
-    home = scope.home(node.input[1])
+    home = scope.defining_scope(node.input[1])
     if home is not None and home.definitions[node.input[1]] is None:
         raise step.obstacle("allowzero", 1)
     inferred = step.context.inference.known(scope, node.output[0]).shape

@@ -39,7 +39,7 @@ class Context:
             return None
         if name in self._new_constants:
             return self._new_constants[name]
-        return self.scope.constant(name)
+        return self.scope.constant_value(name)
 
     def record_constant(self, node: onnx.NodeProto) -> None:
         """Remember the value of a new ``node`` if it is a Constant."""
