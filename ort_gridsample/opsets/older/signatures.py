@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from ...graph.scope import subgraphs
+from ...graph.scope import constant_tensor, subgraphs
 from .obstacles import ObstacleError, value_text
-from .step import Rewritten, Step, constant_tensor
+from .step import Rewritten, Step
 
 #: Operators that make sequences.
 _SEQUENCE_OPS = (
@@ -23,11 +23,10 @@ _FIRST_OPSET_OF_KIND = {"sequence_type": 13, "optional_type": 16}
 
 def constant(step: Step) -> Rewritten:
     """Write the value of a Constant as a tensor."""
-    (attribute,) = step.node.attribute
-    tensor = constant_tensor(attribute)
-    if tensor is None or attribute.name == "value" or attribute.ref_attr_name:
+    tensor = constant_tensor(step.node)
+    if tensor is None or step.attribute("value") is not None:
         return None
-    step.remove(attribute.name)
+    del step.node.attribute[:]
     step.set(value=tensor)
     return [step.node]
 

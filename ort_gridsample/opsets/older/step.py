@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from ...graph.scope import Names, Nodes, Scope
+from ...graph.scope import Names, Nodes, Scope, constant_tensor
 from ...inference.types import Inference, Value
 from .obstacles import ObstacleError
 
@@ -43,10 +43,7 @@ class Context:
 
     def record_constant(self, node: onnx.NodeProto) -> None:
         """Remember the value of a new ``node`` if it is a Constant."""
-        if node.op_type != "Constant" or len(node.attribute) != 1:
-            return
-        (attribute,) = node.attribute
-        tensor = None if attribute.ref_attr_name else constant_tensor(attribute)
+        tensor = constant_tensor(node)
         if tensor is not None and tensor.data_location != TensorProto.EXTERNAL:
             self._new_constants[node.output[0]] = numpy_helper.to_array(tensor)
 
@@ -143,26 +140,3 @@ class Step:
 Rewritten = Sequence[onnx.NodeProto] | None
 #: Rewrite a node, or raise ObstacleError.
 Rule = Callable[[Step], Rewritten]
-
-_CONSTANT_DTYPES: dict[str, Any] = {
-    "value_int": np.int64,
-    "value_ints": np.int64,
-    "value_float": np.float32,
-    "value_floats": np.float32,
-}
-
-
-def constant_tensor(attribute: onnx.AttributeProto) -> TensorProto | None:
-    """Return the value of a Constant with this attribute; None if it is sparse."""
-    if attribute.name == "value":
-        return attribute.t
-    value = helper.get_attribute_value(attribute)
-    if attribute.name in _CONSTANT_DTYPES:
-        return numpy_helper.from_array(np.array(value, _CONSTANT_DTYPES[attribute.name]))
-    if attribute.name not in ("value_string", "value_strings"):
-        return None
-    if isinstance(value, bytes):
-        return TensorProto(data_type=TensorProto.STRING, dims=[], string_data=[value])
-    strings = list(value)
-    dims = [len(strings)]
-    return TensorProto(data_type=TensorProto.STRING, dims=dims, string_data=strings)
