@@ -336,14 +336,18 @@ class _Draft:
         kept = [tensor for tensor in initializers if tensor.name not in unread_names]
         del initializers[:]
         initializers.extend(kept)
-        self.weights = self.weights.without(unread_names)
+        self._set_weights(self.weights.without(unread_names))
 
     def _unread_weights(self) -> Collection[str]:
         read = set[str]().union(*(names for scope in self.scopes for names in scope.inputs))
         return self.weights.spans.keys() - read
 
     def _restore_weights(self, names: Collection[str]) -> None:
-        self.weights = self.weights.restore(self.proto, names)
+        self._set_weights(self.weights.restore(self.proto, names))
+
+    def _set_weights(self, weights: Weights) -> None:
+        self.weights = weights
+        self.scopes[0].weights = weights
 
     def _has_only_sampling_nodes(self) -> bool:
         """Whether all nodes but Constants are sampling nodes. Computed for other providers only."""

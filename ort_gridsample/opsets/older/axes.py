@@ -119,7 +119,8 @@ def resize_axes(step: Step) -> Rewritten:
     """Write scales or sizes for all axes: the older Resize has no attribute ``axes``."""
     node = step.node
     axes = step.attribute("axes")
-    if step.input(2):
+    has_sizes = _has_elements(step, 3)
+    if not has_sizes:
         step.remove("keep_aspect_ratio_policy")  # it applies to sizes only
     if axes is None:
         return None
@@ -135,15 +136,21 @@ def resize_axes(step: Step) -> Rewritten:
     nodes = step.new_nodes()
     scales = step.constant(2)
     positions = nodes.row(*axes)
-    if scales is not None:
+    if has_sizes:
+        sizes = nodes.add("Shape", node.input[0])
+        node.input[3] = nodes.add("ScatterElements", sizes, positions, node.input[3])
+    elif scales is not None:
         all_scales = np.ones(rank, np.float32)
         all_scales[axes] = scales.ravel()
         node.input[2] = nodes.constant(all_scales)
-    elif step.input(2):
+    else:
         ones = nodes.constant(np.ones(rank, np.float32))
         node.input[2] = nodes.add("ScatterElements", ones, positions, node.input[2])
-    else:
-        sizes = nodes.add("Shape", node.input[0])
-        node.input[3] = nodes.add("ScatterElements", sizes, positions, node.input[3])
     nodes.append(node)
     return nodes
+
+
+def _has_elements(step: Step, position: int) -> bool:
+    """Whether an input is given, and not a constant without elements, which counts as left out."""
+    value = step.constant(position)
+    return bool(step.input(position)) and (value is None or value.size > 0)

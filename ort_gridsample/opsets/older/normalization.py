@@ -17,9 +17,12 @@ from .obstacles import ObstacleError
 from .step import Rewritten, Step
 
 #: The first opset in which ReduceMean has its axes as an input.
-_AXES_AS_INPUT = 18
-#: The version of GroupNormalization whose factors are per channel. They were per group before.
-_FACTORS_PER_CHANNEL = 21
+_FIRST_OPSET_WITH_AXES_INPUT = 18
+#: The first version of GroupNormalization whose factors are per channel. They were per group
+#: before.
+_FIRST_OPSET_WITH_FACTORS_PER_CHANNEL = 21
+#: The first version of GroupNormalization that has the attribute ``stash_type``.
+_FIRST_OPSET_WITH_GROUP_STASH_TYPE = 21
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,7 @@ class _Types:
         if input_type is None or input_type not in FLOATS:
             found = str(input_type or "not known")
             raise ObstacleError(f"the type of {step.input(0)}", found, "a known type of floats")
-        stash_type = step.attribute("stash_type", 1)
-        computed = next(name for name in FLOATS if elem_type(name) == stash_type)
-        return cls(input_type, computed)
+        return cls(input_type, _computed_type(step, input_type))
 
     def cast_input(self, nodes: Nodes, value: str) -> str:
         """Write a Cast to the type to compute in if necessary; return the name of the result."""
@@ -55,6 +56,23 @@ class _Types:
         if self.input == self.computed:
             return value
         return nodes.add("Cast", value, to=elem_type(self.input))
+
+
+def _computed_type(step: Step, input_type: str) -> str:
+    """Return the type that a normalization computes in.
+
+    Raises:
+        ObstacleError: ``stash_type`` is not a type of floats.
+    """
+    is_group = step.node.op_type == "GroupNormalization"
+    if is_group and step.since < _FIRST_OPSET_WITH_GROUP_STASH_TYPE:
+        # It computes in the type of the input. float32 has the range for the squares of halves.
+        return "float64" if input_type == "float64" else "float32"
+    stash_type = step.attribute("stash_type", 1)
+    for name in FLOATS:
+        if elem_type(name) == stash_type:
+            return name
+    raise ObstacleError("stash_type", str(stash_type), "the number of a type of floats")
 
 
 def layer_normalization(step: Step) -> Rewritten:
@@ -103,7 +121,7 @@ def group_normalization(step: Step) -> Rewritten:
     value = types.cast_input(nodes, grouped)
     normalized, _, _ = _normalize(step, nodes, value, [2], types.computed)
     result = types.cast_result(nodes, normalized)
-    if step.since >= _FACTORS_PER_CHANNEL:
+    if step.since >= _FIRST_OPSET_WITH_FACTORS_PER_CHANNEL:
         channels = nodes.add("Slice", shape, nodes.row(0), nodes.row(2))
         by_channel = nodes.add("Concat", channels, nodes.row(-1), axis=0)
         result = nodes.add("Reshape", result, by_channel)
@@ -144,7 +162,7 @@ def _normalize(
     """
 
     def mean_of(name: str) -> str:
-        if step.since > _AXES_AS_INPUT:
+        if step.since > _FIRST_OPSET_WITH_AXES_INPUT:
             return nodes.add("ReduceMean", name, nodes.row(*axes))
         return nodes.add("ReduceMean", name, axes=axes)
 
