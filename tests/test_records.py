@@ -250,4 +250,7 @@ def test_size_that_a_function_passes_on_as_an_attribute_is_refused() -> None:
             C = {domain}.affine_grid_generator <align_corners = 0, size: ints = @s> (A) }}""")
     (record,) = ogs.inspect_model(model)
     assert record.error is not None
-    assert (record.error.argument, record.error.found) == ("size", "the attribute 's' of its function")
+    assert (record.error.argument, record.error.found) == (
+        "size",
+        "the attribute 's' of its function",
+    )

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from models import parsed
 from ort_gridsample.graph import files, weights
+from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.reference.threads import submit
 from ort_gridsample.session import builder
@@ -249,3 +250,21 @@ def test_small_models_are_parsed_whole(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(small)
     assert split_source(tmp_path / "small") is None
     assert split_source(tmp_path / "there is none") is None
+
+
+def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
+    large: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = quiet_options()
+    zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
+    options.add_initializer("w7", zeros)
+    known = dict[str, bool]()
+    patch_in_place = builder.patch_in_place
+
+    def patch(*args: object, scopes: list[Scope], **kwargs: object) -> object:
+        known.update((name, scopes[0].find_constant(name) is not None) for name in ("w7", "w8"))
+        return patch_in_place(*args, scopes=scopes, **kwargs)
+
+    monkeypatch.setattr(builder, "patch_in_place", patch)
+    ogs.InferenceSession(large.SerializeToString(), options)
+    assert known == {"w7": False, "w8": True}
