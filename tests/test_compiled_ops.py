@@ -22,7 +22,7 @@ from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.memory import available
-from ort_gridsample.rewriting.targets.compiled_op import unsupported
+from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from paths import (
     LIBRARY,
     needs_python_ops,
@@ -212,7 +212,7 @@ def on(
 
 def test_an_op_has_so_many_taps() -> None:
     models = (grid_sample_model("float32", "float32", r, [Attributes("cubic")]) for r in (8, 9))
-    said = [unsupported(record) for model in models for record in records_of(model)]
+    said = [unsupported_reason(record) for model in models for record in records_of(model)]
     assert said == ["", "cubic in 9 spatial axes has more than 65536 taps"]
 
 

@@ -461,8 +461,8 @@ def test_functions_that_double_are_not_followed_without_end(
         )
         text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
     model = parsed(text)
-    assert backward_slice.MAX_NODES <= 1 << 16
-    monkeypatch.setattr(backward_slice, "MAX_NODES", 1000)
+    assert backward_slice.MAX_INLINED_NODES <= 1 << 16
+    monkeypatch.setattr(backward_slice, "MAX_INLINED_NODES", 1000)
     assert len(BackwardSlice(model, scopes_of(model)).model.graph.node) < 1000
     main, inner = ogs.inspect_model(model)
     assert main.types["X"] == ("float32",)
@@ -479,7 +479,7 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
             C = If (c) <then_branch = t () => (T) {{ {inner} }}, else_branch = e () => (E) {{ E = Relu (A) }}> }}"""
     main, inner = ogs.inspect_model(parsed(text))
     assert main.types["X"] == ("float32",)
-    assert inner.types["X"] == (("float32",) if levels < backward_slice.MAX_DEPTH else ())
+    assert inner.types["X"] == (("float32",) if levels < backward_slice.MAX_GRAPH_DEPTH else ())
 
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:

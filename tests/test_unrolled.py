@@ -499,7 +499,7 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     others = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
     text = f"g (float[2] A, float[2] B0) => (float[2] D) {{ C = Add (A, A) {others} D = Add (C, B20000) }}"
     use_def = UseDef(*scopes_of(parsed(text)))
-    assert use_def.kind("B20000") == "data"
+    assert use_def.dependency("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
     use_def.scope.inputs = inputs = MagicMock(
         **{"__getitem__.side_effect": use_def.scope.inputs.__getitem__}

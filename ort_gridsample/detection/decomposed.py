@@ -222,7 +222,7 @@ def _affine_grid_candidates(use_def: UseDef) -> Iterator[_Candidate]:
         for base, theta in constant_pairs or pairs:
             if not may_be_base(base) or not use_def.is_op(index, (op_type,)):
                 continue
-            if use_def.kind(theta) != "data":
+            if use_def.dependency(theta) != "data":
                 continue
             outputs = list(islice(use_def.post_dominators([index]), MAX_CANDIDATES))
             if outputs:
@@ -244,7 +244,7 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
     if name in use_def.makers:
         if tensor is not None and math.prod(tensor.dims) == 1:
             return False
-        if use_def.kind(name) == "data":
+        if use_def.dependency(name) == "data":
             return False
         name = use_def.trace_layout(name)[-1]
         if name in use_def.makers:

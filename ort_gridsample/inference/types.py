@@ -19,7 +19,7 @@ from .. import spec
 from ..graph.element_types import type_of
 from ..graph.scope import Scope, scopes_of
 from ..reference.arrays import Array
-from .backward_slice import BackwardSlice, Values
+from .backward_slice import BackwardSlice, NamesByScope
 from .stand_ins import STAND_IN
 
 logger = logging.getLogger("ort_gridsample")
@@ -45,22 +45,24 @@ class Probe(Protocol):
         types: Mapping[str, str],
         axes: int,
     ) -> str:
-        """Return onnxruntime's reason for not running a model of this one node.
+        """Return why onnxruntime does not run a model of this one node.
 
-        Empty: it runs the model.
+        Returns:
+            The reason; an empty string if onnxruntime runs the model.
         """
 
     def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
-        """Return the types of the outputs of ``model``. Empty: onnxruntime refuses the model."""
+        """Return the types of the outputs of ``model``; none if onnxruntime refuses the model."""
 
     def outputs(
         self,
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[list[Array]] | None:
-        """Return all outputs of ``model`` for each of the ``feeds``.
+        """Run ``model`` with each of the ``feeds``.
 
-        None: onnxruntime refuses the model.
+        Returns:
+            All outputs of each run; None if onnxruntime refuses the model.
         """
 
     def answers(
@@ -68,9 +70,10 @@ class Probe(Protocol):
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[Array] | None:
-        """Return the only output of ``model`` for each of the ``feeds``.
+        """Run ``model``, which has one output, with each of the ``feeds``.
 
-        None: onnxruntime refuses the model.
+        Returns:
+            The output of each run; None if onnxruntime refuses the model.
         """
 
 
@@ -79,8 +82,9 @@ class Value:
     """The type and the shape of a value, as far as they are known.
 
     Attributes:
-        type: the name of the type in :data:`ort_gridsample.spec.TYPES`. None: unknown.
-        shape: the lengths, each a number, a name or None. None: the rank is unknown.
+        type: the name of the type in :data:`ort_gridsample.spec.TYPES`; None if it is unknown.
+        shape: the lengths, each a number, a name, or None if it is unknown. The shape is None if
+            the rank is unknown.
     """
 
     type: str | None = None
@@ -97,7 +101,8 @@ class Inference:
     Args:
         model: the model.
         scopes: its scopes.
-        probe: infers the types behind operators that onnx does not know. None: they are unknown.
+        probe: infers the types behind operators that onnx does not know; they are unknown if it is
+            None.
         values: values that may be read in addition to the inputs of the sampling nodes.
         uses_declared_ranks: whether the rank that the model declares is used if there is no other
             one.
@@ -108,7 +113,7 @@ class Inference:
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
         probe: Probe | None = None,
-        values: Values | None = None,
+        values: NamesByScope | None = None,
         uses_declared_ranks: bool = True,
     ) -> None:
         self._model = model
@@ -218,7 +223,7 @@ class Inference:
         return types
 
 
-def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: Values) -> None:
+def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: NamesByScope) -> None:
     """Clear declared shapes and lengths of ``values`` unless inference confirms them.
 
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
@@ -332,9 +337,9 @@ def _is_long_row(type_proto: onnx.TypeProto) -> bool:
 
 
 def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nested: bool) -> Types:
-    """Return the types in ``model`` of the ``requested`` values. None: of all values.
+    """Return the types in ``model`` of the ``requested`` values, or of all if that is None.
 
-    Reading a type takes time.
+    Other types are not read, because that takes time.
     """
     types: Types = {}
     for value in _declared_values(model, is_nested):

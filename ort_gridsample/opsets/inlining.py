@@ -12,10 +12,10 @@ from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
 from ..inference.backward_slice import SMALL_BYTES
 
 #: The domain and the name of a function, by which the inliner identifies it. Overloads share it.
-Name = tuple[str, str]
+FunctionName = tuple[str, str]
 
 
-def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
+def inline(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
     """Inline the functions with these domains and names.
 
     Raises:
@@ -42,7 +42,7 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     import_used(model, versions)
 
 
-def _inline_selected(model: onnx.ModelProto, names: Collection[Name]) -> None:
+def _inline_selected(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
     """Inline functions of ``model`` as onnx's inliner does, without a copy of the weights."""
     inlined = inliner.inline_selected_functions(without_weights(model), sorted(names))
     for field, new in (
@@ -55,7 +55,7 @@ def _inline_selected(model: onnx.ModelProto, names: Collection[Name]) -> None:
         field.extend(new)
 
 
-def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+def _with_callers(model: onnx.ModelProto, names: Collection[FunctionName]) -> set[FunctionName]:
     """Return ``names``, and the functions that pass an attribute with a default to one of them.
 
     If a call leaves out the attribute, the default applies. The body of a caller cannot express
@@ -89,14 +89,16 @@ def _passes_attribute(
     return not with_default.isdisjoint(passed)
 
 
-def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+def _write_defaults_to_calls(
+    model: onnx.ModelProto, names: Collection[FunctionName]
+) -> set[FunctionName]:
     """Write the defaults of functions ``names`` to their calls, because the inliner loses them.
 
     Returns:
         The functions that other functions of ``names`` call. They must be inlined later, because
         their callers may pass an attribute that their own calls leave out.
     """
-    called_inside: set[Name] = set()
+    called_inside: set[FunctionName] = set()
     defaults = _defaults(model, names)
     if not defaults:
         return called_inside
@@ -115,7 +117,7 @@ def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) ->
 
 def _defaults(
     model: onnx.ModelProto,
-    names: Collection[Name],
+    names: Collection[FunctionName],
 ) -> dict[FunctionKey, Sequence[onnx.AttributeProto]]:
     """Return function -> its attributes with defaults, for functions ``names`` that have any."""
     defaults = {}

@@ -10,14 +10,15 @@ from onnx import helper
 from ..graph.scope import Names, Nodes, Scope, domain_of
 from ..inference.types import Inference
 
-#: Operators that flatten the axes from ``axis`` on in opsets before :data:`_FLATTENS_BEFORE`.
+#: Operators that flatten the axes from ``axis`` on, in older opsets.
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
-_FLATTENS_BEFORE = 13
+#: The first opset in which these operators do not flatten.
+_FIRST_OPSET_WITHOUT_FLATTENING = 13
 
 
 def changes_meaning(version: int, before: int, scopes: Sequence[Scope]) -> bool:
     """Whether the converter would change nodes on the way from opset ``before`` to ``version``."""
-    if not before < _FLATTENS_BEFORE <= version:
+    if not before < _FIRST_OPSET_WITHOUT_FLATTENING <= version:
         return False
     return any(_is_flattening(node) for scope in scopes for node in scope.nodes)
 

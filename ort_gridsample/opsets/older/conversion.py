@@ -13,9 +13,9 @@ from ...graph.scope import Names, Scope, domain_of
 from ...inference.types import Inference
 from ..schema_functions import body_of, has_body
 from .obstacles import ObstacleError, combined_error
-from .rules import RULES
+from .rules import CONVERSION_RULES
 from .same_node import keep_node, schema_of
-from .step import Context, Step
+from .step import Context, VersionStep
 from .value_types import forbidden_types, label_of
 
 #: The oldest opset that can be written.
@@ -149,8 +149,8 @@ def _one_version_down(
         ObstacleError: there are no such nodes.
     """
     since = schema.since_version
-    step = Step(context, deepcopy(node), since)
-    rule = RULES.get((node.op_type, since))
+    step = VersionStep(context, deepcopy(node), since)
+    rule = CONVERSION_RULES.get((node.op_type, since))
     try:
         older_nodes = None if rule is None else rule(step)
         if older_nodes is None:

@@ -14,7 +14,7 @@ from ...graph.element_types import elem_type
 from ...graph.scope import Nodes
 from .dtypes import FLOATS
 from .obstacles import ObstacleError
-from .step import Rewritten, Step
+from .step import Rewritten, VersionStep
 
 #: The first opset in which ReduceMean has its axes as an input.
 _FIRST_OPSET_WITH_AXES_INPUT = 18
@@ -33,7 +33,7 @@ class _Types:
     computed: str
 
     @classmethod
-    def of(cls, step: Step) -> _Types:
+    def of(cls, step: VersionStep) -> _Types:
         """Return the types of the node of ``step``.
 
         Raises:
@@ -58,7 +58,7 @@ class _Types:
         return nodes.add("Cast", value, to=elem_type(self.input))
 
 
-def _computed_type(step: Step, input_type: str) -> str:
+def _computed_type(step: VersionStep, input_type: str) -> str:
     """Return the type that a normalization computes in.
 
     Raises:
@@ -75,7 +75,7 @@ def _computed_type(step: Step, input_type: str) -> str:
     raise ObstacleError("stash_type", str(stash_type), "the number of a type of floats")
 
 
-def layer_normalization(step: Step) -> Rewritten:
+def layer_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a LayerNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -95,7 +95,7 @@ def layer_normalization(step: Step) -> Rewritten:
     return nodes
 
 
-def rms_normalization(step: Step) -> Rewritten:
+def rms_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute an RMSNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -110,7 +110,7 @@ def rms_normalization(step: Step) -> Rewritten:
     return nodes
 
 
-def group_normalization(step: Step) -> Rewritten:
+def group_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a GroupNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -132,7 +132,7 @@ def group_normalization(step: Step) -> Rewritten:
     return nodes
 
 
-def _last_axes(step: Step) -> list[int]:
+def _last_axes(step: VersionStep) -> list[int]:
     """Return the axes from the attribute ``axis`` to the last one, as negative numbers.
 
     Raises:
@@ -149,7 +149,7 @@ def _last_axes(step: Step) -> list[int]:
 
 
 def _normalize(
-    step: Step,
+    step: VersionStep,
     nodes: Nodes,
     value: str,
     axes: list[int],
@@ -175,7 +175,7 @@ def _normalize(
     return nodes.add("Mul", deviation, scale), mean, scale
 
 
-def _epsilon(step: Step, nodes: Nodes, type_name: str) -> str:
+def _epsilon(step: VersionStep, nodes: Nodes, type_name: str) -> str:
     """Write the epsilon of a normalization that computes in ``type_name``.
 
     Raises:

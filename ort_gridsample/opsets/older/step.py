@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
@@ -49,7 +48,7 @@ class Context:
 
 
 @dataclass
-class Step:
+class VersionStep:
     """A node that is taken to the opset before ``since``.
 
     Attributes:
@@ -139,4 +138,4 @@ class Step:
 #: changed, is kept where the older version of the operator computes the same.
 Rewritten = Sequence[onnx.NodeProto] | None
 #: Rewrite a node, or raise ObstacleError.
-Rule = Callable[[Step], Rewritten]
+ConversionRule = Callable[[VersionStep], Rewritten]
