@@ -1,4 +1,4 @@
-"""Use-def chains of one list of nodes, and its subgraphs that compute one value from a few others.
+"""The use-def chains of a scope, and its subgraphs that compute one value from a few others.
 
 Subgraphs are found by following values, never by names. Which operator a subgraph computes is
 tested in :mod:`ort_gridsample.detection.decomposed`.
@@ -33,7 +33,7 @@ LAYOUT = frozenset(
         "Unsqueeze",
     )
 )
-#: Operators of which a chain is linear in one input.
+#: Operators that are linear in one input while the others are fixed, as is a chain of them.
 LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
 #: Operators for coordinates, indices, weights and shapes: deterministic, without side effects.
 ARITHMETIC = LINEAR | {
@@ -85,7 +85,7 @@ _AFTER_ROUNDINGS = ARITHMETIC - {*ROUNDINGS, *_SHAPES}
 MAX_NODES = 4096
 #: The maximum number of values that are tried as an output, or as one input, of a subgraph.
 MAX_CANDIDATES = 20
-#: What a value depends on: the model alone, the shapes of inputs as well, or the values of inputs.
+#: What a value depends on: on the model only, also on the shapes of inputs, or on their values.
 Dependency = Literal["constant", "shape", "data"]
 #: From the strongest dependency to the weakest.
 _DEPENDENCIES: tuple[Dependency, ...] = ("data", "shape", "constant")

@@ -87,25 +87,40 @@ class Lengths:
         return self._shapes[name]
 
     def _compute_shape(self, name: str) -> tuple[Length, ...] | None:
+        """Compute what :meth:`shape` returns.
+
+        Inferred lengths take precedence over those computed from the nodes. An axis that has
+        neither becomes a new unknown factor.
+        """
         inferred = self._inference.known(self.use_def.scope, name).shape
-        computed: Row | None
         if inferred is not None and all(isinstance(length, int) for length in inferred):
             computed = None
-        elif name in self._samples:
-            X, grid = map(self.shape, self._samples[name])
-            computed = None if X is None or grid is None else [*X[:2], *grid[1:-1]]
         else:
-            computed = self._apply_rule(name, _SHAPE_RULES)
+            computed = self._shape_from_node(name)
         if inferred is None:
             if computed is None:
                 return None
             inferred = (None,) * len(computed)
         if computed is None or len(computed) != len(inferred):
             computed = [None] * len(inferred)
-        return tuple(
-            Length(length) if isinstance(length, int) else symbol or Length(unknown=((name, axis),))
-            for axis, (length, symbol) in enumerate(zip(inferred, computed, strict=True))
-        )
+        shape = []
+        for axis, (number, length) in enumerate(zip(inferred, computed, strict=True)):
+            if isinstance(number, int):
+                shape.append(Length(number))
+            else:
+                shape.append(length or Length(unknown=((name, axis),)))
+        return tuple(shape)
+
+    def _shape_from_node(self, name: str) -> Row | None:
+        """Return the shape of a value by the node that makes it, or None if its rank is unknown."""
+        if name not in self._samples:
+            return self._apply_rule(name, _SHAPE_RULES)
+        X_name, grid_name = self._samples[name]
+        X = self.shape(X_name)
+        grid = self.shape(grid_name)
+        if X is None or grid is None:
+            return None
+        return [*X[:2], *grid[1:-1]]
 
     def elements(self, name: str) -> Row | None:
         """Return the elements of an integer tensor of at most one axis.
@@ -168,7 +183,8 @@ class Lengths:
             self._depth -= 1
 
 
-#: Returns the shape, or the elements, of the output of a node that has the given name.
+#: Return the shape, or the elements, of one output of a node. The arguments are the lengths of the
+#: scope, the node and the name of the output.
 _LengthRule = Callable[[Lengths, onnx.NodeProto, str], "Row | None"]
 
 
@@ -261,7 +277,7 @@ def _shape_of_squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row 
 
 
 def _shape_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    """Return the shape behind a Gather of one index."""
+    """Return the shape of the output of a Gather with a single index."""
     index = lengths.use_def.scope.constant_value(node.input[1])
     is_scalar = index is not None and index.ndim == 0
     return _without_axes(lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None)

@@ -1,4 +1,4 @@
-"""Inline functions in place by onnx's inliner, which loses defaults of attributes and imports."""
+"""Inline functions in place, with the defaults and imports that onnx's inliner loses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def inline(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
     """Inline the functions with these domains and names.
 
     Raises:
-        Exception: onnx's inliner cannot do it.
+        Exception: onnx's inliner cannot inline them.
     """
     versions = versions_of(model)
     original_imports = {}
     for function in model.functions:
         imports = onnx.FunctionProto(opset_import=function.opset_import)
         original_imports[function_key(function)] = imports
-    # The inliner requires the same versions everywhere. onnxruntime reads functions so, too.
+    # The inliner requires the same versions everywhere. onnxruntime also reads functions in the
+    # versions of the model.
     for function in model.functions:
         for entry in function.opset_import:
             entry.version = versions[domain_of(entry.domain)]

@@ -17,7 +17,7 @@ _FIRST_OPSETS_OF_VALUES: dict[tuple[str, str], dict[bytes, int]] = {
     ("ScatterElements", "reduction"): {b"min": 18, b"max": 18},
     ("ScatterND", "reduction"): {b"min": 18, b"max": 18},
 }
-#: Operators and the version that changed the meaning of a node which both signatures allow.
+#: Operators and the versions that changed their meaning, but not their signature.
 _CHANGED_MEANING = {("Attention", 24), ("Attention", 25)}
 
 

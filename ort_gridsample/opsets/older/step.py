@@ -1,4 +1,4 @@
-"""One step of a node to an older version of its operator: what the rules read and change."""
+"""The conversion of a node to the previous version of its operator, as rules see it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ class VersionStep:
 
     def remove(self, *names: str) -> None:
         """Remove attributes."""
-        for attribute in [a for a in self.node.attribute if a.name in names]:
-            self.node.attribute.remove(attribute)
+        for attribute in list(self.node.attribute):
+            if attribute.name in names:
+                self.node.attribute.remove(attribute)
 
     def set(self, **values: Any) -> None:
         """Set the values of attributes."""
@@ -110,15 +111,15 @@ class VersionStep:
         return self.context.inference.known(self.context.scope, self.input(position))
 
     def type(self, position: int) -> str | None:
-        """Return the type of an input."""
+        """Return the type of an input, or None if it is not known."""
         return self.known(position).type
 
     def shape(self, position: int) -> tuple[int | str | None, ...] | None:
-        """Return the shape of an input."""
+        """Return the shape of an input, or None if it is not known."""
         return self.known(position).shape
 
     def rank(self, position: int) -> int | None:
-        """Return the rank of an input."""
+        """Return the rank of an input, or None if it is not known."""
         value = self.constant(position)
         if value is not None:
             return value.ndim
@@ -134,8 +135,8 @@ class VersionStep:
         return ObstacleError(argument, str(found), f"a value that opset {self.since - 1} has")
 
 
-#: The result of a rule: the nodes of the older opset, or None if the node, which the rule may have
-#: changed, is kept where the older version of the operator computes the same.
+#: The result of a rule: the nodes of the older opset. None if the rule only changed the node, or
+#: did nothing: then the node is kept if the older version of its operator computes the same.
 Rewritten = Sequence[onnx.NodeProto] | None
-#: Rewrite a node, or raise ObstacleError.
+#: A function that rewrites a node, or raises ObstacleError.
 ConversionRule = Callable[[VersionStep], Rewritten]
