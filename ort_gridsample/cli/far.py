@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from ..graph.element_types import elem_type
-from ..graph.scope import Definition, Names, Nodes, Scope, scopes
+from ..graph.scope import Definition, Names, Nodes, Scope, scopes_of
 
 #: The largest absolute normalized coordinate that is not far. Coordinates inside of an image are in
 #: [-1, 1]. onnxruntime's kernels are wrong if a pixel coordinate is no 32-bit integer. For smaller
@@ -45,7 +45,7 @@ def zero_far_coordinates(model: onnx.ModelProto, grids: Mapping[str, str]) -> li
     """
     names = Names(model)
     rewritten_by_scope = list[list[RewrittenGrid]]()
-    for scope in reversed(scopes(model)):  # inner first: a rewritten node list holds copies
+    for scope in reversed(scopes_of(model)):  # inner first: a rewritten node list holds copies
         rewritten = list[RewrittenGrid]()
         for name, definition in scope.definitions.items():
             is_main_input = definition is None and not scope.path

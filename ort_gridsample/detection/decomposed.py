@@ -73,19 +73,19 @@ class Search:
     """The search for decomposed operators.
 
     Args:
-        found: the scopes to search.
+        scopes: the scopes to search.
         probe: runs candidates. None: nothing is found.
 
     Attributes:
         values: for each scope by its id, the values whose types and shapes :meth:`operators` reads.
     """
 
-    def __init__(self, found: Sequence[Scope], probe: Probe | None) -> None:
+    def __init__(self, scopes: Sequence[Scope], probe: Probe | None) -> None:
         self.values: dict[int, list[str]] = {}
         self._probe = probe
         self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
-        for scope in found if probe is not None else ():
+        for scope in scopes if probe is not None else ():
             op_types = set(scope.op_types)
             may_sample = not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS)
             may_multiply = "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
@@ -222,7 +222,7 @@ def _affine_grid_candidates(use_def: UseDef) -> Iterator[_Candidate]:
         for base, theta in constant_pairs or pairs:
             if not may_be_base(base) or not use_def.is_op(index, (op_type,)):
                 continue
-            if use_def.kind(theta) != "data":
+            if use_def.dependency(theta) != "data":
                 continue
             outputs = list(islice(use_def.post_dominators([index]), MAX_CANDIDATES))
             if outputs:
@@ -230,7 +230,7 @@ def _affine_grid_candidates(use_def: UseDef) -> Iterator[_Candidate]:
 
 
 def _is_initializer(use_def: UseDef, name: str) -> bool:
-    return name not in use_def.makers and use_def.scope.held(name) is not None
+    return name not in use_def.makers and use_def.scope.find_constant(name) is not None
 
 
 def _may_be_base(use_def: UseDef, name: str) -> bool:
@@ -240,22 +240,22 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
 
     A constant base is a matrix or more, and its last or next to last column consists of ones.
     """
-    tensor = use_def.scope.held(name)
+    tensor = use_def.scope.find_constant(name)
     if name in use_def.makers:
         if tensor is not None and math.prod(tensor.dims) == 1:
             return False
-        if use_def.kind(name) == "data":
+        if use_def.dependency(name) == "data":
             return False
         name = use_def.trace_layout(name)[-1]
         if name in use_def.makers:
             return True
-        tensor = use_def.scope.held(name)
+        tensor = use_def.scope.find_constant(name)
     if tensor is None or tensor.data_type not in _FLOATS:
         return False
     lengths = [length for length in tensor.dims if length != 1]
     if len(lengths) < 2 or not {3, 4}.intersection(lengths[-2:]):
         return False
-    value = np.array(use_def.scope.constant(name)).reshape(lengths)
+    value = np.array(use_def.scope.constant_value(name)).reshape(lengths)
     has_ones = {axis: bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2)}
     return any(lengths[axis] in (3, 4) and has_ones[axis] for axis in has_ones)
 
@@ -321,7 +321,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
         number = elem_type(str(value.type))
         graph.input.append(helper.make_tensor_value_info(renamed(name), number, shape))
     for name in subgraph.constants:
-        constant = use_def.scope.tensor(name)
+        constant = use_def.scope.load_constant(name)
         assert constant is not None  # by its kind
         graph.initializer.append(constant)
         graph.initializer[-1].name = renamed(name)

@@ -18,7 +18,7 @@ from ..dialects.registry import attention_node, dialect_of, is_added, operator_t
 from ..dialects.spelling import AttributeValue, Dialect, constant_size
 from ..dialects.table import ATTENTION, DECOMPOSED, DECOMPOSED_DIALECTS, DOMAIN, SET_ASIDE, standard
 from ..errors import GridSampleError, node_label
-from ..graph.scope import Names, Nodes, Scope, called, domain_of, function_key, scopes
+from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.types import Inference, Probe, Value
 from ..reference.arrays import Array
@@ -39,12 +39,12 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
     ``probe`` tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
     None: neither is done.
     """
-    return [match.record for match in find(model, scopes(model), probe, asked=True)]
+    return [match.record for match in find(model, scopes_of(model), probe, asked=True)]
 
 
 def find(
     model: onnx.ModelProto,
-    found: Sequence[Scope],
+    scopes: Sequence[Scope],
     probe: Probe | None,
     asked: bool,
     decomposed: bool = True,
@@ -55,7 +55,7 @@ def find(
 
     Args:
         model: the model.
-        found: its scopes.
+        scopes: its scopes.
         probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
         asked: whether ``probe`` also tests whether onnxruntime runs the nodes.
         decomposed: whether to search for decomposed operators.
@@ -64,14 +64,14 @@ def find(
 
     Returns:
         The matches: decomposed deformable attentions first, then all other nodes in the order of
-            ``found``.
+            ``scopes``.
     """
     functions = {function_key(function) for function in model.functions}
-    search = Search(found if decomposed else (), probe)
+    search = Search(scopes if decomposed else (), probe)
     op_types = operator_types()
     searched_scopes: list[tuple[UseDef, list[int]]] = []
     values: dict[int, list[str]] = {}
-    for scope in found:
+    for scope in scopes:
         positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
         scope_values = search.values.get(id(scope), [])
         if not positions and not scope_values:
@@ -86,7 +86,7 @@ def find(
         if scope_values:
             values[id(scope)] = scope_values
 
-    inference = Inference(model, found, probe, values)
+    inference = Inference(model, scopes, probe, values)
     names = Names(model)
     attentions: list[Match] = []
     others: list[Match] = []
@@ -126,7 +126,7 @@ def _node_match(
     domain = "" if is_set_aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version)
     sources, output, helpers = around(scope, node)
-    name = node.name or (f"({output})" if domain == DOMAIN else called(node))
+    name = node.name or (f"({output})" if domain == DOMAIN else display_name(node))
     values, constants = _inputs_of(node, dialect, scope, sources)
     attributes: dict[str, AttributeValue] = {}
     error = None
@@ -136,7 +136,7 @@ def _node_match(
         attributes = dialect.read(
             node_label(node.op_type, label),
             node,
-            lambda position: scope.constant(node.input[position]),
+            lambda position: scope.constant_value(node.input[position]),
             note,
         )
     except GridSampleError as attribute_error:
@@ -182,7 +182,7 @@ def _inputs_of(
         constant = constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and constant is None else ""
         if value:
-            constant = scope.constant(value)
+            constant = scope.constant_value(value)
         values[argument] = value
         if constant is not None:
             constants[argument] = constant
@@ -330,7 +330,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
         ],
         values=dict(zip(argument_names, (value, "", locations, weights), strict=True)),
         constants=constants,
-        fused=tuple(called(scope.nodes[position]) for position in sorted(attention.path)),
+        fused=tuple(display_name(scope.nodes[position]) for position in sorted(attention.path)),
     )
     return Match(
         record,

@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from ..graph.element_types import type_of
-from ..graph.scope import called
+from ..graph.scope import display_name
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
 from ..spec import newest
@@ -71,7 +71,7 @@ def _find_affine_grid(
     if component.axis != -1 or sample.record.values["X"] in values:
         return None
     nodes = tuple(sorted(tracer.nodes))
-    names = (affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes))
+    names = (affine_grid.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
     # The nodes read no Constants.
     return FusedGrid(nodes, names, tracer.cast_type, affine_grid)
 
@@ -121,7 +121,7 @@ def _fused_programs(
     for maker in makers:
         if maker is not None and use_def.is_op(maker, ("Constant",)):
             constants.add(maker)
-    names = tuple(called(use_def.nodes[index]) for index in nodes)
+    names = tuple(display_name(use_def.nodes[index]) for index in nodes)
     return FusedGrid((*nodes, *sorted(constants)), names, grid_type, programs=tuple(programs))
 
 
@@ -260,7 +260,7 @@ class _Tracer:
         """
         if len(node.input) > position:
             name = node.input[position]
-            value = self.use_def.scope.constant(name) if name else None
+            value = self.use_def.scope.constant_value(name) if name else None
             if value is None or value.dtype.kind != "i":
                 return None
             return [int(element) for element in value.ravel()]
@@ -272,7 +272,7 @@ class _Tracer:
 
         None: there is none.
         """
-        tensor = self.use_def.scope.tensor(name)
+        tensor = self.use_def.scope.load_constant(name)
         if tensor is None:
             shape = self.shape(name)
             is_scalar = shape is not None and set(shape) <= {1}
@@ -290,7 +290,7 @@ class _Tracer:
 
         onnxruntime folds nodes that read an initializer, even such a one.
         """
-        home = self.use_def.scope.home(name)
+        home = self.use_def.scope.defining_scope(name)
         return home is not None and isinstance(home.definitions[name], onnx.TensorProto)
 
 
@@ -413,7 +413,7 @@ def _split(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Compo
 
 
 def _gather(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
-    indices = tracer.use_def.scope.constant(node.input[1])
+    indices = tracer.use_def.scope.constant_value(node.input[1])
     shape = tracer.shape(node.input[0])
     if indices is None or shape is None or indices.size <= component.index:
         return None

@@ -14,7 +14,7 @@ from onnx import helper
 
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
 from ..errors import GridSampleError, node_label
-from ..graph.scope import OUTSIDE, Names, Scope, called
+from ..graph.scope import OUTSIDE, Names, Scope, display_name
 
 #: The key in the ``metadata_props`` of a helper node. Its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
@@ -150,13 +150,13 @@ def _squeeze_of_guard(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
         squeeze = scope.nodes[index]
         axes = [list(attribute.ints) for attribute in squeeze.attribute]
         for name in squeeze.input[1:]:
-            constant = scope.constant(name)
+            constant = scope.constant_value(name)
             if constant is not None:
                 axes.append(list(constant))
         if squeeze.op_type == "Squeeze" and axes == [[1]]:
             return index
     raise GridSampleError(
-        node_label(node.op_type, called(node)),
+        node_label(node.op_type, display_name(node)),
         "the guard behind it",
         "without its Squeeze",
         "the nodes that a patch writes",

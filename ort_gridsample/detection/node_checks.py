@@ -82,10 +82,10 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
         _check_attention(record, node)
         return
     _check_opset(record, node)
-    _check_input_count(record, node)
-    _check_outputs(record, node)
     if record.error is not None:
         raise record.error
+    _check_input_count(record, node)
+    _check_outputs(record, node)
     _check_types(record)
     for first, second in record.cases:
         if record.operator == "AffineGrid":

@@ -10,7 +10,7 @@ import onnx
 from .. import spec
 from ..errors import GridSampleError
 from ..functions import validation
-from ..graph.scope import Key, domain_of, function_key
+from ..graph.scope import FunctionKey, domain_of, function_key
 from .spelling import Dialect
 from .table import (
     AI_ONNX,
@@ -123,7 +123,7 @@ def add_dialect(dialect: Dialect) -> None:
 def dialect_of(
     node: onnx.NodeProto,
     opsets: Mapping[str, int],
-    functions: Collection[Key] = (),
+    functions: Collection[FunctionKey] = (),
 ) -> Dialect | None:
     """Return the dialect of ``node``; None if the node is not one of the operators.
 

@@ -159,6 +159,9 @@ class Dialect:
             if attribute.name not in known_names:
                 expected = validation.format_choices(listed_names)
                 raise GridSampleError(where, "attribute", repr(attribute.name), expected)
+            if attribute.name in self.input_attributes.values() and attribute.ref_attr_name:
+                found = f"the attribute {attribute.ref_attr_name!r} of its function"
+                raise GridSampleError(where, attribute.name, found, "a list of numbers")
         attributes = {}
         for name, spelling in self.attributes.items():
             attributes[name] = _read_attribute(where, node, spelling, constant, note)
@@ -237,16 +240,21 @@ def _constant_input(
     if position is None or position >= len(node.input) or not node.input[position]:
         return None
     value = constant(position)
-    if value is None or value.size != 1:
+    if value is None or value.size != 1 or value.dtype.kind not in "biuf":
         found = f"the input {node.input[position]!r}"
         raise GridSampleError(where, spelling.name, found, "a constant")
     return int(value.reshape(()))
 
 
 def constant_size(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:
-    """Return the operator's input ``name`` if ``node`` holds it as an attribute; None otherwise."""
+    """Return the operator's input ``name`` if ``node`` has it as an attribute.
+
+    Returns:
+        The values of the attribute. None if the node has no such attribute, or if the attribute
+        refers to one of the node's function.
+    """
     attribute_name = dialect.input_attributes.get(name)
     for attribute in node.attribute:
-        if attribute.name == attribute_name:
+        if attribute.name == attribute_name and not attribute.ref_attr_name:
             return np.array(attribute.ints, np.int64)
     return None

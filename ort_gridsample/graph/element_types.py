@@ -13,5 +13,5 @@ def elem_type(type_name: str) -> int:
 
 
 def type_of(number: int) -> str | None:
-    """Return the name of the type with ONNX's ``number``; None if the table has none."""
+    """Return the name of the type with ONNX's ``number``, or None if the table lacks it."""
     return next((name for name in TYPES if elem_type(name) == number), None)

@@ -8,25 +8,22 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import GridSampleError
-from .scope import TENSORS, Scope, scopes
+from .message_fields import Buffer, fields_of, mapped_file
+from .scope import TENSOR_ATTRIBUTES, Scope, scopes_of
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
 
-#: The numbers of fields of a serialized ModelProto.
-_OPSET_IMPORT = 8
-_FUNCTIONS = 25
-#: Wire type -> the length of a field of fixed length.
-_FIXED_LENGTHS = {1: 8, 5: 4}
+#: The numbers of fields of a ModelProto.
+_OPSET_IMPORT_FIELD = 8
+_FUNCTIONS_FIELD = 25
 
 
 def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
@@ -85,60 +82,31 @@ def imported_domains(model: bytes | str | PathLike[str]) -> frozenset[str] | Non
     Raises:
         OSError: the file cannot be read.
     """
-    domains: set[str] = set()
-    with BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as file:
-        try:
-            for field, length in _fields(file):
-                if field == _OPSET_IMPORT:
-                    domains.add(onnx.OperatorSetIdProto.FromString(file.read(length)).domain)
-                elif field == _FUNCTIONS:
-                    function = onnx.FunctionProto.FromString(file.read(length))
-                    domains.update(entry.domain for entry in function.opset_import)
-                else:
-                    file.seek(length, os.SEEK_CUR)
-        except (DecodeError, UnicodeDecodeError, EOFError, ValueError, OverflowError):
-            return None
-    return frozenset(domains)
+    try:
+        if isinstance(model, bytes):
+            return frozenset(_imports_in(model))
+        with mapped_file(model) as buffer:
+            return frozenset(_imports_in(buffer))
+    except (DecodeError, ValueError):
+        return None
 
 
-def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yield the number and the length of each field of a serialized message that has a length.
-
-    The caller reads or skips the content of the field.
+def _imports_in(buffer: Buffer) -> Iterator[str]:
+    """Yield the domains that the serialized model in ``buffer`` and its functions import.
 
     Raises:
-        EOFError: the file ends within a field.
-        ValueError: the file is not a serialized message.
+        ValueError: the buffer is not a model.
+        DecodeError: a part of it is not a message of its type.
     """
-    while (first := file.read(1)) != b"":
-        key = _varint(file, first)
-        wire_type = key & 7
-        if wire_type == 0:
-            _varint(file, file.read(1))
-        elif wire_type == 2:
-            yield key >> 3, _varint(file, file.read(1))
-        elif wire_type in _FIXED_LENGTHS:
-            file.seek(_FIXED_LENGTHS[wire_type], os.SEEK_CUR)
-        else:
-            raise ValueError(f"wire type {wire_type}")
-
-
-def _varint(file: BinaryIO, first: bytes) -> int:
-    """Return the integer that begins with the byte ``first``, with seven bits in each byte.
-
-    Raises:
-        EOFError: the file ends within the integer.
-        ValueError: the integer is too long.
-    """
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = first if shift == 0 else file.read(1)
-        if byte == b"":
-            raise EOFError
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
-    raise ValueError("an integer of more than 10 bytes")
+    for field in fields_of(buffer, 0, len(buffer)):
+        content = slice(field.content_start, field.end)
+        if not field.has_length:
+            continue
+        if field.number == _OPSET_IMPORT_FIELD:
+            yield onnx.OperatorSetIdProto.FromString(buffer[content]).domain
+        elif field.number == _FUNCTIONS_FIELD:
+            function = onnx.FunctionProto.FromString(buffer[content])
+            yield from (entry.domain for entry in function.opset_import)
 
 
 @contextmanager
@@ -264,14 +232,14 @@ def _have_same_content(file: Path, other: Path) -> bool:
 def follow_links(
     model: onnx.ModelProto,
     path: str | PathLike[str],
-    found: Sequence[Scope] = (),
+    scopes: Sequence[Scope] = (),
 ) -> str | None:
     """Resolve links in the locations of a model's external data.
 
     Args:
         model: the model at ``path``; its locations are changed.
         path: the path of the model.
-        found: the scopes of ``model`` if they are known.
+        scopes: the scopes of ``model`` if they are known.
 
     Returns:
         The folder that the new locations are relative to; None if there is no external data.
@@ -279,7 +247,7 @@ def follow_links(
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
-    entries = list(locations(model, found))
+    entries = list(locations(model, scopes))
     if not entries:
         return None
     files = _external_files(entries, path)
@@ -327,19 +295,19 @@ def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
 
 def locations(
     model: onnx.ModelProto,
-    found: Sequence[Scope] = (),
+    scopes: Sequence[Scope] = (),
 ) -> Iterator[onnx.StringStringEntryProto]:
     """Yield the locations of external data, relative to the model's folder.
 
     Args:
         model: the model.
-        found: the scopes of ``model`` if they are known.
+        scopes: the scopes of ``model`` if they are known.
     """
     tensors: list[onnx.TensorProto] = []
-    for scope in found or scopes(model):
+    for scope in scopes or scopes_of(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
-        for index in scope.holders(TENSORS):
+        for index in scope.attribute_holders(TENSOR_ATTRIBUTES):
             for attribute in scope.nodes[index].attribute:
                 tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
     for tensor in tensors:

@@ -1,4 +1,8 @@
-"""Walking a model: every graph in it, however deep, and every model-local function, once."""
+"""Scopes: all graphs of a model, at any depth, and all model-local functions.
+
+:class:`Scope` reads the nodes and names of one graph or function. :class:`Names` and
+:class:`Nodes` write new ones.
+"""
 
 from __future__ import annotations
 
@@ -7,76 +11,111 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, count
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from .weights import NO_WEIGHTS, Weights
 
-#: The empty name and this one are the same domain.
+#: Another name of the ONNX domain, which is the empty string.
 _ONNX_DOMAIN = "ai.onnx"
-#: The opset of the ONNX domain for models that import other domains only, where onnxruntime takes its newest.
+#: The opset of the ONNX domain for models that import other domains only. onnxruntime uses its
+#: newest opset for them.
 UNSTATED_OPSET = 20
-#: From this IR version on, an initializer that is also an input is a default that may be overridden.
-_OVERRIDABLE = 4
+#: The first IR version in which an initializer that is also an input is a default, which callers
+#: may override.
+_FIRST_IR_VERSION_WITH_DEFAULTS = 4
 #: The reader of a graph's output.
 OUTSIDE = -1
-#: Types of attributes that hold graphs, and tensors.
-_GRAPHS = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
-TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
-#: What gives a name its value: a node, an initializer, or (None) what calls or feeds the graph.
-Definition = onnx.NodeProto | onnx.TensorProto | None
-#: What a function is called by: domain, name and overload.
-Key = tuple[str, str, str]
+
+AttributeType = onnx.defs.OpSchema.AttrType
+#: The types of attributes that hold graphs.
+_GRAPH_ATTRIBUTES = (AttributeType.GRAPH, AttributeType.GRAPHS)
+#: The types of attributes that hold tensors.
+TENSOR_ATTRIBUTES = (AttributeType.TENSOR, AttributeType.TENSORS)
+#: The dtypes of the attributes of a Constant that are numbers.
+_CONSTANT_DTYPES: dict[str, Any] = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+
+#: The node or the initializer that defines a value; None if the caller of the graph does.
+Definition = onnx.NodeProto | TensorProto | None
+#: The domain, the name and the overload of a function, which its calls have.
+FunctionKey = tuple[str, str, str]
 
 
 def domain_of(name: str) -> str:
-    """The domain ``name``, the ONNX domain always as the empty string."""
+    """Return the domain ``name``; always the empty string for the ONNX domain."""
     return "" if name == _ONNX_DOMAIN else name
 
 
-def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> Key:
-    """The key of a function, or of the one that a node calls."""
+def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
+    """Return the key of a function, or of the function that a node calls."""
     name = node.name if isinstance(node, onnx.FunctionProto) else node.op_type
     return domain_of(node.domain), name, node.overload
 
 
-def called(node: onnx.NodeProto) -> str:
-    """The name of ``node``, or in brackets those of its outputs."""
+def display_name(node: onnx.NodeProto) -> str:
+    """Return the name of ``node``, or the names of its outputs in brackets if it has none."""
     return node.name or f"({', '.join(node.output)})"
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
-    return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)
+    """Return the version of the ONNX domain that ``model`` imports; 0 if it imports none."""
+    versions = (entry.version for entry in model.opset_import if domain_of(entry.domain) == "")
+    return next(versions, 0)
 
 
 @dataclass
 class Scope:
-    """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function."""
+    """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
 
-    path: str  #: where it is, in words ("" for the main graph)
-    container: onnx.GraphProto | onnx.FunctionProto  #: the proto that holds the nodes
-    opsets: dict[str, int]  #: domain -> version that its nodes are written in
-    ir_version: int  #: the model's
-    parent: Scope | None = None  #: the scope around it, whose names are visible here
-    function: onnx.FunctionProto | None = None  #: the model-local function that it is in
-    #: The position of a node -> the scopes of the graphs that it holds, in the order of its attributes.
+    The cached properties are read once, because Python takes longer to read a node than
+    onnxruntime takes to load it. :meth:`replace` updates them. They do not follow other changes.
+
+    Attributes:
+        path: the position of the scope in the model, as errors write it; empty for the main graph.
+        container: the graph or function that has the nodes.
+        opsets: domain -> the version that the nodes are written in.
+        ir_version: the IR version of the model.
+        parent: the scope around this one, whose names are visible in it.
+        function: the model-local function that the scope is in.
+        bodies: the index of a node -> the scopes of its graphs, in the order of its attributes.
+        weights: the initializers of the graph whose values the model lacks.
+    """
+
+    path: str
+    container: onnx.GraphProto | onnx.FunctionProto
+    opsets: dict[str, int]
+    ir_version: int
+    parent: Scope | None = None
+    function: onnx.FunctionProto | None = None
     bodies: dict[int, list[Scope]] = field(default_factory=dict)
-    weights: Weights = NO_WEIGHTS  #: those of its initializers that lie elsewhere
+    weights: Weights = NO_WEIGHTS
+
+    #: The cached properties that :meth:`replace` deletes.
+    _DERIVED: ClassVar = (
+        "op_types",
+        "domains",
+        "inputs",
+        "outputs",
+        "makers",
+        "readers",
+        "definitions",
+    )
 
     def __iter__(self) -> Iterator[onnx.NodeProto]:
         return iter(self.container.node)
 
     @cached_property
     def nodes(self) -> list[onnx.NodeProto]:
-        """The nodes as they were when they were first asked for, as :attr:`inputs`, :attr:`outputs` and the like are.
-
-        Read once: Python takes longer to read a node than onnxruntime to load it.
-        """
+        """The nodes."""
         return list(self.container.node)
 
     @cached_property
@@ -86,175 +125,220 @@ class Scope:
 
     @cached_property
     def domains(self) -> set[str]:
-        """The domains that the nodes are in."""
+        """The domains of all nodes."""
         return {domain_of(name) for name in {node.domain for node in self.nodes}}
 
     @cached_property
     def inputs(self) -> list[tuple[str, ...]]:
-        """The names that each node reads."""
-        # A slice is many times as fast as to iterate, and Python's collector of garbage soon leaves tuples alone.
+        """The names of the inputs of each node."""
+        # A slice is many times as fast as iteration. Python's garbage collector soon stops
+        # visiting tuples of strings.
         return [tuple(node.input[:]) for node in self.nodes]
 
     @cached_property
     def outputs(self) -> list[tuple[str, ...]]:
-        """The names that each node makes."""
+        """The names of the outputs of each node."""
         return [tuple(node.output[:]) for node in self.nodes]
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
-        """Value -> the position of the node that makes it."""
+        """Value -> the index of the node that makes it."""
         return {name: index for index, names in enumerate(self.outputs) for name in names if name}
 
     @cached_property
     def readers(self) -> Mapping[str, set[int]]:
-        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
-        found: dict[str, set[int]] = {}
-        read = [*enumerate(self.inputs), (OUTSIDE, self.outcome)]
-        for at, bodies in self.bodies.items():
-            todo = [*bodies]
-            for body in todo:  # grows while it is walked
-                read += ((at, names) for names in (*body.inputs, body.outcome))
-                todo += chain.from_iterable(body.bodies.values())
-        for at, names in read:
+        """Value -> the indices of the nodes that read it.
+
+        A node also reads what its graphs read. The reader of the scope's outputs is
+        :data:`OUTSIDE`.
+        """
+        reads = [*enumerate(self.inputs), (OUTSIDE, self.output_names)]
+        for index, bodies in self.bodies.items():
+            pending = [*bodies]
+            for body in pending:  # grows while it is iterated
+                reads += ((index, names) for names in (*body.inputs, body.output_names))
+                pending += chain.from_iterable(body.bodies.values())
+        readers: dict[str, set[int]] = {}
+        for index, names in reads:
             for name in names:
-                found.setdefault(name, set()).add(at)
-        return found
+                readers.setdefault(name, set()).add(index)
+        return readers
 
     @property
-    def outcome(self) -> list[str]:
-        """The names of the values that it hands out."""
+    def output_names(self) -> list[str]:
+        """The names of the outputs of the graph or function."""
         return [value if isinstance(value, str) else value.name for value in self.container.output]
 
     @cached_property
     def definitions(self) -> Mapping[str, Definition]:
-        """The names that are given a value here, and what gives it to them."""
-        found: dict[str, Definition] = {}
+        """Name -> its definition in this scope."""
+        definitions: dict[str, Definition] = {}
         if isinstance(self.container, onnx.FunctionProto):
-            found.update(dict.fromkeys(self.container.input))
+            definitions.update(dict.fromkeys(self.container.input))
         else:
-            inputs: dict[str, Definition] = dict.fromkeys(
-                value.name for value in self.container.input
-            )
+            sparse_tensors = self.container.sparse_initializer
+            definitions.update(dict.fromkeys(sparse.values.name for sparse in sparse_tensors))
+            inputs = dict.fromkeys(value.name for value in self.container.input)
             initializers = {tensor.name: tensor for tensor in self.container.initializer}
-            found.update(
-                dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer)
-            )
-            found |= (
-                initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
-            )
+            if self.ir_version >= _FIRST_IR_VERSION_WITH_DEFAULTS:
+                definitions |= initializers | inputs
+            else:
+                definitions |= inputs | initializers
         nodes = self.nodes
-        found.update((name, nodes[index]) for name, index in self.makers.items())
-        return found
+        definitions.update((name, nodes[index]) for name, index in self.makers.items())
+        return definitions
 
-    def holders(self, kinds: tuple[onnx.defs.OpSchema.AttrType, ...]) -> list[int]:
-        """The positions of the nodes that may have attributes of these types."""
-        op_types = {each for each in set(self.op_types) if may_hold(each, "", kinds)}
+    def attribute_holders(self, attribute_types: tuple[AttributeType, ...]) -> list[int]:
+        """Return the indices of the nodes that may have attributes of these types."""
+        holding_types = {
+            op_type
+            for op_type in set(self.op_types)
+            if may_have_attributes(op_type, "", attribute_types)
+        }
         if self.domains <= {""}:
-            return [at for at, each in enumerate(self.op_types) if each in op_types]
+            return [index for index, name in enumerate(self.op_types) if name in holding_types]
         return [
-            at
-            for at, node in enumerate(self.nodes)
-            if node.op_type in op_types or domain_of(node.domain)
+            index
+            for index, node in enumerate(self.nodes)
+            if node.op_type in holding_types or domain_of(node.domain)
         ]
 
     def declared_shape(self, name: str) -> tuple[int | str | None, ...] | None:
-        """The shape that the graph itself states for the value ``name``; None where it states none."""
+        """Return the shape that the graph declares for the value ``name``, if any.
+
+        A function declares none, because its calls may differ.
+        """
         if isinstance(self.container, onnx.FunctionProto):
-            return None  # calls may differ in it
+            return None
         for value in chain(self.container.output, self.container.value_info):
             if value.name == name and value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
                 return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
         return None
 
-    def replace(self, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
-        """Put other nodes, or none, in the places of those at these positions, and forget what was read of them all."""
-        nodes, there = self.nodes, self.container.node
-        for index in sorted(replaced, reverse=True):
-            del there[index]
-            for node in reversed(replaced[index]):
-                there.insert(index, node)
-            nodes[index : index + 1] = there[index : index + len(replaced[index])]
-        grown = [(index, len(new) - 1) for index, new in replaced.items()]
-        self.bodies = {
-            at + sum(by for index, by in grown if index < at): held
-            for at, held in self.bodies.items()
-        }
-        for read in (
-            "op_types",
-            "domains",
-            "inputs",
-            "outputs",
-            "makers",
-            "readers",
-            "definitions",
-        ):
-            self.__dict__.pop(read, None)
+    def replace(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
+        """Replace nodes in place.
 
-    def home(self, name: str) -> Scope | None:
-        """The scope that gives ``name``, as it is seen here, its value: this one or the nearest around it."""
-        at: Scope | None = self
-        while at is not None and name not in at.definitions:
-            at = at.parent
-        return at
+        Args:
+            replacements: the index of a node -> the nodes that replace it, which may be none.
+        """
+        nodes = self.nodes
+        proto_nodes = self.container.node
+        for index in sorted(replacements, reverse=True):
+            new_nodes = replacements[index]
+            del proto_nodes[index]
+            for node in reversed(new_nodes):
+                proto_nodes.insert(index, node)
+            nodes[index : index + 1] = proto_nodes[index : index + len(new_nodes)]
+        moved_bodies = {}
+        for body_index, bodies in self.bodies.items():
+            growths = [len(new) - 1 for index, new in replacements.items() if index < body_index]
+            moved_bodies[body_index + sum(growths)] = bodies
+        self.bodies = moved_bodies
+        for name in self._DERIVED:
+            self.__dict__.pop(name, None)
 
-    def held(self, name: str) -> onnx.TensorProto | None:
-        """As :meth:`tensor`, maybe without values, which then are among the weights."""
-        home = self.home(name)
-        definition = home.definitions[name] if home is not None else None
-        tensor = (
-            _constant_tensor(definition) if isinstance(definition, onnx.NodeProto) else definition
-        )
-        if tensor is None or home is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
+    def defining_scope(self, name: str) -> Scope | None:
+        """Return the scope that defines ``name`` as this scope sees it.
+
+        It is this scope or the nearest one around it; None if no scope defines the name.
+        """
+        scope: Scope | None = self
+        while scope is not None and name not in scope.definitions:
+            scope = scope.parent
+        return scope
+
+    def find_constant(self, name: str) -> TensorProto | None:
+        """Return the tensor of the constant ``name``, as this scope sees it.
+
+        The tensor may lack its values, which are among the weights then.
+
+        Returns:
+            The initializer or the value of the Constant node. None if ``name`` is not a constant,
+            or if its values are external data.
+        """
+        scope = self.defining_scope(name)
+        if scope is None:
+            return None
+        definition = scope.definitions[name]
+        if isinstance(definition, onnx.NodeProto):
+            definition = constant_tensor(definition)
+        tensor: TensorProto | None = definition
+        if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
             return tensor
-        return tensor if tensor.name in home.weights else None
+        return tensor if tensor.name in scope.weights else None
 
-    def tensor(self, name: str) -> onnx.TensorProto | None:
-        """The value of ``name``, as it is seen here, where the model itself holds it."""
-        tensor, home = self.held(name), self.home(name)
-        if tensor is None or home is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
+    def load_constant(self, name: str) -> TensorProto | None:
+        """Return the tensor of the constant ``name`` with its values; None as `find_constant`."""
+        tensor = self.find_constant(name)
+        if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
             return tensor
-        return home.weights.whole(tensor)
+        scope = self.defining_scope(name)
+        assert scope is not None  # it defines the constant
+        return scope.weights.with_values(tensor)
 
-    def constant(self, name: str) -> npt.NDArray[Any] | None:
-        """As :meth:`tensor`, as an array."""
-        tensor = self.tensor(name)
+    def constant_value(self, name: str) -> npt.NDArray[Any] | None:
+        """Return the values of the constant ``name``; None as :meth:`find_constant`."""
+        tensor = self.load_constant(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 
 
-def scopes(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]:
-    """Every scope of ``model``, parents before their children; the main graph, whose ``weights`` these are, first."""
-    main = Scope(
-        "",
-        model.graph,
-        _opsets(model.opset_import, UNSTATED_OPSET),
-        model.ir_version,
-        weights=weights,
-    )
+def scopes_of(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]:
+    """Return every scope of ``model``: the main graph first, and parents before their children.
+
+    Args:
+        model: the model.
+        weights: the initializers whose values the model lacks.
+    """
+    scopes: list[Scope] = []
+    for root in _root_scopes(model, weights):
+        nested = [root]
+        for scope in nested:  # grows while it is iterated, because recursion has a limited depth
+            _add_bodies(scope)
+            nested += chain.from_iterable(scope.bodies.values())
+        scopes += nested
+    return scopes
+
+
+def _root_scopes(model: onnx.ModelProto, weights: Weights) -> list[Scope]:
+    """Return the scopes of the main graph and of the functions."""
+    opsets = _opsets(model.opset_import, UNSTATED_OPSET)
+    main = Scope("", model.graph, opsets, model.ir_version, weights=weights)
+    main_opset = opsets.get("", UNSTATED_OPSET)
     roots = [main]
-    for f in model.functions:
-        opsets = _opsets(f.opset_import, main.opsets.get("", UNSTATED_OPSET))
-        roots.append(
-            Scope(f"function {f.domain}::{f.name}", f, opsets, model.ir_version, function=f)
-        )
-    found = list[Scope]()
-    for inside in ([root] for root in roots):
-        for scope in inside:  # grows while it is walked: no recursion, whatever the depth
-            for index in scope.holders(_GRAPHS):
-                node = scope.nodes[index]
-                for attribute, graph in subgraphs(node):
-                    here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
-                    path = f"{scope.path}/{here}" if scope.path else here
-                    body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
-                    scope.bodies.setdefault(index, []).append(body)
-            inside += chain.from_iterable(scope.bodies.values())
-        found += inside
-    return found
+    for function in model.functions:
+        path = f"function {function.domain}::{function.name}"
+        opsets = _opsets(function.opset_import, main_opset)
+        roots.append(Scope(path, function, opsets, model.ir_version, function=function))
+    return roots
+
+
+def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:
+    """Return domain -> version.
+
+    The ONNX domain has the version ``unstated`` if there are imports of other domains only.
+    """
+    opsets = {"": unstated} if imports else {}
+    return opsets | {domain_of(entry.domain): entry.version for entry in imports}
+
+
+def _add_bodies(scope: Scope) -> None:
+    """Add the scopes of the graphs that the nodes of ``scope`` hold to it."""
+    for index in scope.attribute_holders(_GRAPH_ATTRIBUTES):
+        node = scope.nodes[index]
+        for attribute, graph in subgraphs(node):
+            path = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
+            if scope.path:
+                path = f"{scope.path}/{path}"
+            body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
+            scope.bodies.setdefault(index, []).append(body)
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.GraphProto]]:
-    """The graphs that ``node`` holds as attributes (bodies of If, Loop and Scan)."""
-    for attribute in node.attribute if may_hold(node.op_type, node.domain, _GRAPHS) else ():
+    """Yield the graphs of ``node`` (the bodies of an If, Loop or Scan) and their attributes."""
+    if not may_have_attributes(node.op_type, node.domain, _GRAPH_ATTRIBUTES):
+        return
+    for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute, attribute.g
         for graph in attribute.graphs:
@@ -262,125 +346,180 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
 
 
 @cache
-def may_hold(op_type: str, domain: str, kinds: tuple[onnx.defs.OpSchema.AttrType, ...]) -> bool:
-    """Whether nodes of an operator may have attributes of these types: ONNX's own have what their schema says."""
-    if domain_of(domain) or not isinstance(op_type, str) or not onnx.defs.has(op_type):
-        return True  # what is not UTF-8 comes as bytes
-    return any(each.type in kinds for each in onnx.defs.get_schema(op_type).attributes.values())
+def may_have_attributes(
+    op_type: str,
+    domain: str,
+    attribute_types: tuple[AttributeType, ...],
+) -> bool:
+    """Whether nodes of an operator may have attributes of these types, by its schema.
+
+    Operators without a schema may have any attributes.
+    """
+    is_text = isinstance(op_type, str)  # protobuf returns bytes if it is not UTF-8
+    if domain_of(domain) or not is_text or not onnx.defs.has(op_type):
+        return True
+    attributes = onnx.defs.get_schema(op_type).attributes.values()
+    return any(attribute.type in attribute_types for attribute in attributes)
 
 
-def constants(found: Sequence[Scope]) -> set[str]:
-    """The names of the initializers that the graphs ``found`` hold themselves, and of what Constants make there."""
-    graphs = (scope for scope in found if isinstance(scope.container, onnx.GraphProto))
-    return {name for scope in graphs for name in scope.definitions if scope.held(name) is not None}
+def constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
+    """Return the value of a Constant node.
+
+    Returns:
+        The tensor. None if ``node`` is not a Constant, or if its value is sparse or comes from the
+        call of its function.
+    """
+    if node.op_type != "Constant" or domain_of(node.domain) or len(node.attribute) != 1:
+        return None
+    (attribute,) = node.attribute
+    if attribute.ref_attr_name:
+        return None
+    if attribute.name == "value":
+        return attribute.t
+    value = helper.get_attribute_value(attribute)
+    if attribute.name in _CONSTANT_DTYPES:
+        return numpy_helper.from_array(np.array(value, _CONSTANT_DTYPES[attribute.name]))
+    if attribute.name == "value_string":
+        return TensorProto(data_type=TensorProto.STRING, dims=[], string_data=[value])
+    if attribute.name == "value_strings":
+        return TensorProto(data_type=TensorProto.STRING, dims=[len(value)], string_data=value)
+    return None
+
+
+def constant_names(scopes: Sequence[Scope]) -> set[str]:
+    """Return the names of the constants of all graphs of ``scopes``, but not of functions."""
+    graphs = [scope for scope in scopes if isinstance(scope.container, onnx.GraphProto)]
+    return {
+        name
+        for scope in graphs
+        for name in scope.definitions
+        if scope.find_constant(name) is not None
+    }
 
 
 @contextmanager
-def unread(found: Sequence[Scope], names: Collection[str]) -> Iterator[None]:
-    """Let the ``names`` among :func:`constants` be unknown meanwhile, as external data is: a session has others.
+def hide_values(scopes: Sequence[Scope], names: Collection[str]) -> Iterator[None]:
+    """Make the values of constants unknown within a ``with`` statement, like external data.
 
-    Constants become initializers, as in onnxruntime.
+    A session uses other values for them. Constant nodes become initializers, as in onnxruntime.
+
+    Args:
+        scopes: the scopes of a model, which are changed.
+        names: names among :func:`constant_names`.
     """
-
-    def locate(location: onnx.TensorProto.DataLocation) -> None:
-        for scope in reversed(found) if names else ():  # inner graphs first, as nodes are dropped
-            graph = scope.container
-            if isinstance(graph, onnx.GraphProto):
-                dropped: dict[int, tuple[()]] = {}
-                for index, node in enumerate(scope.nodes):
-                    if (tensor := _constant_tensor(node)) is not None and node.output[0] in names:
-                        graph.initializer.add().CopyFrom(tensor)
-                        graph.initializer[-1].name = node.output[0]
-                        dropped[index] = ()
-                scope.replace(dropped)
-                for tensor in graph.initializer:
-                    if tensor.name in names and not tensor.external_data:
-                        tensor.data_location = location
-
-    locate(onnx.TensorProto.EXTERNAL)
+    if not names:
+        yield
+        return
+    # Inner graphs first: a list of nodes that was rewritten holds copies.
+    for scope in reversed(scopes):
+        _constants_to_initializers(scope, names)
+    _set_data_location(scopes, names, TensorProto.EXTERNAL)
     try:
         yield
     finally:
-        locate(onnx.TensorProto.DEFAULT)
+        _set_data_location(scopes, names, TensorProto.DEFAULT)
+
+
+def _constants_to_initializers(scope: Scope, names: Collection[str]) -> None:
+    """Replace the Constant nodes of a graph that make one of ``names`` by initializers."""
+    graph = scope.container
+    if not isinstance(graph, onnx.GraphProto):
+        return
+    dropped: dict[int, tuple[()]] = {}
+    for index, node in enumerate(scope.nodes):
+        tensor = constant_tensor(node)
+        if tensor is not None and node.output[0] in names:
+            initializer = graph.initializer.add()
+            initializer.CopyFrom(tensor)
+            initializer.name = node.output[0]
+            dropped[index] = ()
+    scope.replace(dropped)
+
+
+def _set_data_location(
+    scopes: Sequence[Scope],
+    names: Collection[str],
+    location: TensorProto.DataLocation,
+) -> None:
+    """Set the data location of the initializers ``names`` that are not external data."""
+    for scope in scopes:
+        if isinstance(scope.container, onnx.GraphProto):
+            for tensor in scope.container.initializer:
+                if tensor.name in names and not tensor.external_data:
+                    tensor.data_location = location
 
 
 class Names:
-    """The names of the values and nodes of ``model``, whose scopes are ``found``, and new ones, none of them."""
+    """The names of the values and nodes of a model, for the choice of new ones.
 
-    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope] = ()) -> None:
-        self._model, self._found = model, found
+    Args:
+        model: the model.
+        scopes: its scopes if they are known.
+    """
+
+    def __init__(self, model: onnx.ModelProto, scopes: Sequence[Scope] = ()) -> None:
+        self._model = model
+        self._scopes = scopes
 
     @cached_property
     def _taken(self) -> set[str]:
         taken = set[str]()
-        for scope in self._found or scopes(self._model):
-            taken.update(
-                [node.name for node in scope.nodes], *scope.inputs, scope.definitions, scope.outcome
-            )
+        for scope in self._scopes or scopes_of(self._model):
+            taken.update(node.name for node in scope.nodes)
+            taken.update(*scope.inputs, scope.definitions, scope.output_names)
             taken.update(value.name for value in scope.container.value_info)
         return taken
 
     def new(self, name: str) -> str:
-        """``name``, or ``name`` and a number where it is taken; taken from now on."""
-        numbered = (f"{name}_{number}" for number in count(2))
-        candidate = next(each for each in chain([name], numbered) if each not in self._taken)
-        self._taken.add(candidate)
-        return candidate
+        """Return ``name``, or ``name`` and a number if it is taken, and take it."""
+        numbered_names = (f"{name}_{number}" for number in count(2))
+        candidates = chain([name], numbered_names)
+        free_name = next(candidate for candidate in candidates if candidate not in self._taken)
+        self._taken.add(free_name)
+        return free_name
 
-    def take_all(self, wanted: Collection[str]) -> bool:
-        """Take all of the names ``wanted``, unless one of them is taken; whether that was done."""
-        if not self._taken.isdisjoint(wanted):
+    def take_all(self, names: Collection[str]) -> bool:
+        """Take all ``names`` and return True, or return False if one of them is taken."""
+        if not self._taken.isdisjoint(names):
             return False
-        self._taken.update(wanted)
+        self._taken.update(names)
         return True
 
 
 class Nodes(list[onnx.NodeProto]):
-    """Nodes that are written one by one; the ``names`` of the values that they make begin with ``prefix``."""
+    """A list of new nodes, which has a method for each way to append one.
+
+    Args:
+        names: the names of the model.
+        prefix: the beginning of the names of the nodes and of their outputs.
+    """
 
     def __init__(self, names: Names, prefix: str) -> None:
-        self._names, self._prefix = names, prefix
+        self._names = names
+        self._prefix = prefix
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Write a node; the name of its output."""
-        name = self._names.new(f"{self._prefix}_{op_type.lower()}")  # nodes of one name are refused
+        """Append a node with one output; return the name of the output.
+
+        Args:
+            op_type: the operator of the node.
+            inputs: the names of its inputs.
+            output: the name of its output; a new name if it is empty.
+            attributes: its attributes.
+        """
+        # The node needs a name of its own: onnxruntime refuses two nodes of one name.
+        name = self._names.new(f"{self._prefix}_{op_type.lower()}")
         self.append(helper.make_node(op_type, inputs, [output or name], name, **attributes))
         return output or name
 
     def rename_last(self, name: str) -> None:
-        """Give the node that was written last this ``name``, or ``name`` and a number where it is taken."""
+        """Change the name of the last node to ``name``, with a number if that is taken."""
         self[-1].name = self._names.new(name)
 
     def constant(self, value: npt.ArrayLike) -> str:
-        """Write a Constant; the name of its value."""
+        """Append a Constant node; return the name of its output."""
         return self.add("Constant", value=numpy_helper.from_array(np.asarray(value)))
 
     def row(self, *numbers: int) -> str:
-        """Write a Constant that is a row of integers; the name of its value."""
+        """Append a Constant node of a 1-D tensor of int64; return the name of its output."""
         return self.constant(np.array(numbers, np.int64))
-
-
-def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:
-    """Domain -> version, with the version ``unstated`` of the ONNX domain where only others are imported."""
-    opsets = {"": unstated} if imports else {}
-    return opsets | {domain_of(entry.domain): entry.version for entry in imports}
-
-
-def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """What a Constant node says; None where it is another node, or what its function's caller says."""
-    if node.op_type != "Constant" or domain_of(node.domain) or len(node.attribute) != 1:
-        return None
-    (attribute,) = node.attribute
-    if attribute.name == "value" and not attribute.ref_attr_name:
-        return attribute.t
-    dtypes = {
-        "value_int": np.int64,
-        "value_ints": np.int64,
-        "value_float": np.float32,
-        "value_floats": np.float32,
-    }
-    if attribute.ref_attr_name or attribute.name not in dtypes:
-        return None
-    return numpy_helper.from_array(
-        np.array(helper.get_attribute_value(attribute), dtypes[attribute.name])
-    )

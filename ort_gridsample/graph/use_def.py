@@ -1,4 +1,4 @@
-"""Use-def chains of one list of nodes, and its subgraphs that compute one value from a few others.
+"""The use-def chains of a scope, and its subgraphs that compute one value from a few others.
 
 Subgraphs are found by following values, never by names. Which operator a subgraph computes is
 tested in :mod:`ort_gridsample.detection.decomposed`.
@@ -33,7 +33,7 @@ LAYOUT = frozenset(
         "Unsqueeze",
     )
 )
-#: Operators of which a chain is linear in one input.
+#: Operators that are linear in one input while the others are fixed, as is a chain of them.
 LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
 #: Operators for coordinates, indices, weights and shapes: deterministic, without side effects.
 ARITHMETIC = LINEAR | {
@@ -85,10 +85,10 @@ _AFTER_ROUNDINGS = ARITHMETIC - {*ROUNDINGS, *_SHAPES}
 MAX_NODES = 4096
 #: The maximum number of values that are tried as an output, or as one input, of a subgraph.
 MAX_CANDIDATES = 20
-#: What a value depends on: the model alone, the shapes of inputs as well, or the values of inputs.
-Kind = Literal["constant", "shape", "data"]
+#: What a value depends on: on the model only, also on the shapes of inputs, or on their values.
+Dependency = Literal["constant", "shape", "data"]
 #: From the strongest dependency to the weakest.
-_KINDS: tuple[Kind, ...] = ("data", "shape", "constant")
+_DEPENDENCIES: tuple[Dependency, ...] = ("data", "shape", "constant")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class UseDef:
         self.scope = scope
         self.nodes = scope.nodes
         self.makers = scope.makers
-        self._kinds: dict[str, Kind] = {}
+        self._dependencies: dict[str, Dependency] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
         """Whether the node at a position is one of ONNX's operators ``op_types``.
@@ -161,42 +161,44 @@ class UseDef:
                 pending += dict.fromkeys(value for value in values if value and value not in seen)
                 seen.update(values)
 
-    def kind(self, name: str) -> Kind:
+    def dependency(self, name: str) -> Dependency:
         """Return what the value ``name`` depends on."""
         # A stack, because a chain of nodes can be longer than Python's limit of recursion.
-        pending = [] if name in self._kinds else [name]
+        pending = [] if name in self._dependencies else [name]
         while pending:
             index = self.makers.get(pending[-1])
             if index is None:
-                is_known = self.scope.held(pending[-1]) is not None
-                kind: Kind = "constant" if is_known else "data"
+                is_known = self.scope.find_constant(pending[-1]) is not None
+                dependency: Dependency = "constant" if is_known else "data"
             elif not self.is_op(index, ARITHMETIC):
-                kind = "data"
+                dependency = "data"
             elif self.scope.op_types[index] in _SHAPES:
-                kind = "shape"
+                dependency = "shape"
             else:
-                kinds, unknown = self._input_kinds(index)
-                if unknown and "data" not in kinds:
+                dependencies, unknown = self._input_dependencies(index)
+                if unknown and "data" not in dependencies:
                     pending.append(unknown[0])
                     continue
-                kind = next((kind for kind in _KINDS if kind in kinds), "constant")
-            self._kinds[pending.pop()] = kind
-        return self._kinds[name]
+                strongest_first = (value for value in _DEPENDENCIES if value in dependencies)
+                dependency = next(strongest_first, "constant")
+            self._dependencies[pending.pop()] = dependency
+        return self._dependencies[name]
 
-    def _input_kinds(self, index: int) -> tuple[set[Kind], list[str]]:
-        """Return the known kinds of a node's inputs, and the inputs whose kinds are not known."""
-        kinds = set[Kind]()
+    def _input_dependencies(self, index: int) -> tuple[set[Dependency], list[str]]:
+        """Return the known dependencies of a node's inputs, and the inputs without a known one."""
+        dependencies = set[Dependency]()
         unknown = []
         for name in self.scope.inputs[index]:
             if not name:
                 continue
             if self.makers.get(name, OUTSIDE) >= index:
-                kinds.add("data")  # the model is not valid: the value is made after it is read
-            elif name in self._kinds:
-                kinds.add(self._kinds[name])
+                # The model is not valid: the value is made after it is read.
+                dependencies.add("data")
+            elif name in self._dependencies:
+                dependencies.add(self._dependencies[name])
             else:
                 unknown.append(name)
-        return kinds, unknown
+        return dependencies, unknown
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
         """Return the positions of the roundings that the indices of a Gather come from.
@@ -208,7 +210,7 @@ class UseDef:
         for count, name in enumerate(sources):
             maker = self.makers.get(name)
             if maker is None:
-                if self.kind(name) == "data":
+                if self.dependency(name) == "data":
                     return frozenset()
             elif count > MAX_NODES or not self.is_op(maker, ARITHMETIC):
                 return frozenset()
@@ -224,7 +226,7 @@ class UseDef:
             if maker is None or not self.is_op(maker, _REARRANGING):
                 break
             inputs = self.scope.inputs[maker]
-            data = [value for value in inputs if value and self.kind(value) == "data"]
+            data = [value for value in inputs if value and self.dependency(value) == "data"]
             if self.scope.op_types[maker] == "Concat" and len(data) > 1:
                 break
             values.append(data[0] if data else inputs[0])
@@ -290,7 +292,7 @@ class UseDef:
             inputs = self.scope.inputs[maker]
             if maker in gathers:
                 inputs = inputs[1:]
-            frontier.update(name for name in inputs if name and self.kind(name) == "data")
+            frontier.update(name for name in inputs if name and self.dependency(name) == "data")
             unvisited.discard(maker)
 
     def subgraph(self, output: str, inputs: Sequence[str]) -> Subgraph | None:
@@ -308,7 +310,7 @@ class UseDef:
             seen.add(name)
             maker = self.makers.get(name)
             if maker is None:
-                if self.kind(name) != "constant":
+                if self.dependency(name) != "constant":
                     return None
                 constants[name] = None
                 continue
@@ -317,7 +319,7 @@ class UseDef:
             nodes.add(maker)
             read = self.scope.inputs[maker]
             reads_shape = self.is_op(maker, _SHAPES) and read[0] not in seen
-            if reads_shape and self.kind(read[0]) == "data":
+            if reads_shape and self.dependency(read[0]) == "data":
                 derived = self._derived(inputs) if derived is None else derived
                 if read[0] not in derived:
                     shapes[read[0]] = None
@@ -348,7 +350,7 @@ class UseDef:
         """Whether a node outside ``inside`` reads data of ``subgraph`` other than its output."""
         for index in subgraph.nodes:
             for name in self.scope.outputs[index]:
-                if not name or name == subgraph.output or self.kind(name) != "data":
+                if not name or name == subgraph.output or self.dependency(name) != "data":
                     continue
                 if not self.scope.readers.get(name, set()) <= inside:
                     return True

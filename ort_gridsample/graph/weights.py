@@ -1,18 +1,17 @@
-"""Large initializers of a model, kept where they were read: never parsed, copied with the model or serialised.
+"""The large initializers of a model, which stay where they were read.
 
-In the model that is parsed they are tensors of external data without a location. onnxruntime gets them as they lie in
-memory, as a file would hold them; before 1.31 as arrays.
+They are not parsed, not copied with the model and not serialized. In the model that is parsed, they
+are tensors of external data without a location. onnxruntime gets their values as files in memory,
+or as arrays before 1.31.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from io import BytesIO
 from itertools import accumulate
 from os import PathLike
 from typing import NamedTuple, TypeAlias
@@ -26,156 +25,198 @@ from onnx import TensorProto
 from ..reference.threads import for_each, get_num_threads
 from ..spec import TYPES
 from .element_types import elem_type
+from .message_fields import Buffer, fields_of, mapped_file
 
-#: Models of fewer bytes are parsed whole, and so are tensors of fewer bytes.
-SMALL_MODEL, SMALL_TENSOR = 1 << 24, 1 << 16
-
-#: ONNX's numbers of the types whose values lie in a file as in an array of NumPy's -> that array's type.
-_DTYPES = {
-    elem_type(t): np.dtype(t)
-    for t in TYPES
-    if t not in ("bfloat16", "str", "complex64", "complex128")
-}
-#: Values begin at multiples of so many bytes.
-_ALIGNED = 64
-#: The name of the file that a tensor's external data would lie in.
+#: Serialized models of fewer bytes are parsed as a whole.
+MIN_MODEL_BYTES = 1 << 24
+#: Tensors of at most this many bytes are parsed.
+MAX_PARSED_TENSOR_BYTES = 1 << 16
+#: The name of the file of external data, which is in memory only.
 LOCATION = "weights of ort_gridsample"
-#: protobuf serializes no message of more bytes.
-MAX_SERIALIZED = (1 << 31) - 1
-#: The numbers of the fields of a ModelProto, a GraphProto and a TensorProto.
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+#: protobuf serializes no larger message.
+MAX_SERIALIZED_BYTES = (1 << 31) - 1
+
+#: The types whose values are the same bytes in a file as in an array.
+_ARRAY_TYPES = TYPES.keys() - {"bfloat16", "str", "complex64", "complex128"}
+#: ONNX's number of such a type -> its dtype.
+_DTYPES = {elem_type(name): np.dtype(name) for name in TYPES if name in _ARRAY_TYPES}
+#: Values in memory begin at multiples of this many bytes.
+_ALIGNMENT = 64
+#: The numbers of the fields of a ModelProto, of a GraphProto and of a TensorProto.
+_GRAPH_FIELD = 7
+_INITIALIZER_FIELD = 5
+_RAW_DATA_FIELD = 9
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 
-class Loaded(NamedTuple):
-    """Values that were read: all of them as they lie in memory, (bytes,), and each as an array there."""
+class Span(NamedTuple):
+    """The position of the values of a tensor in a model, and their length, in bytes."""
 
-    memory: npt.NDArray[np.uint8]
+    offset: int
+    length: int
+
+
+class LoadedWeights(NamedTuple):
+    """Values of weights in memory.
+
+    Attributes:
+        files: the location of external data -> its content.
+        arrays: the name of a weight -> its values, a view of a file.
+    """
+
+    files: dict[str, ByteArray]
     arrays: dict[str, npt.NDArray[np.generic]]
-    #: Location of external data -> the bytes there.
-    files: dict[str, npt.NDArray[np.uint8]]
-
-
-#: Name -> a tensor with its values, or its values as bytes.
-Values: TypeAlias = Mapping[str, TensorProto | npt.NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The large initializers of the main graph of a model."""
+    """The large initializers of the main graph of a model.
 
-    #: The bytes of the model, its path, or the values themselves.
-    source: bytes | str | PathLike[str] | Values = b""
-    #: Name -> offset of the values in the source, and their number of bytes.
-    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    Attributes:
+        source: the bytes of the model or its path; or name -> the weight's tensor or its bytes.
+        spans: name -> where the values are in the source. The offset is 0 if the source has each
+            weight separately.
+    """
+
+    source: bytes | str | PathLike[str] | Mapping[str, TensorProto | ByteArray] = b""
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.places
+        return name in self.spans
 
-    def loaded(self, tensors: Collection[TensorProto]) -> Loaded:
-        """The values of those of ``tensors`` that are among the weights, which say then where these lie in memory.
+    def load(self, tensors: Collection[TensorProto]) -> LoadedWeights:
+        """Read the values of the weights among ``tensors``, and set their external data.
 
         Raises:
             OSError: the file cannot be read.
         """
-        wanted = [tensor for tensor in tensors if tensor.name in self.places]
+        weights = [tensor for tensor in tensors if tensor.name in self.spans]
         if isinstance(self.source, Mapping):
-            return _loaded_apart(wanted, self.source)
-        sizes = [self.places[tensor.name][1] for tensor in wanted]
-        *starts, end = accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)
-        memory = np.empty(
-            end + _ALIGNED, np.uint8
-        )  # in one piece, which takes the system less time than many
-        memory = memory[-memory.ctypes.data % _ALIGNED :][:end]
-        loaded = Loaded(memory, {}, {LOCATION: memory})
-        pieces = list[tuple[str, npt.NDArray[np.uint8]]]()
-        for tensor, size, start in zip(wanted, sizes, starts, strict=True):
-            pieces.append((tensor.name, loaded.memory[start : start + size]))
-            loaded.arrays[tensor.name] = (
-                pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
-            )
-            for key, value in (
-                ("location", LOCATION),
-                ("offset", str(start)),
-                ("length", str(size)),
-            ):
-                tensor.external_data.add(key=key, value=value)
-        for_each(self._read, pieces, get_num_threads())
+            return _refer_to_values(weights, self.source)
+        lengths = [self.spans[tensor.name].length for tensor in weights]
+        aligned_lengths = (-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths)
+        *offsets, total = accumulate(aligned_lengths, initial=0)
+        memory = _aligned_memory(total)
+        loaded = LoadedWeights({LOCATION: memory}, {})
+        parts = list[tuple[str, ByteArray]]()
+        for tensor, offset, length in zip(weights, offsets, lengths, strict=True):
+            part = memory[offset : offset + length]
+            parts.append((tensor.name, part))
+            loaded.arrays[tensor.name] = _as_array(tensor, part)
+            _set_external_data(tensor, LOCATION, offset, length)
+        for_each(self._read_into, parts, get_num_threads())
         return loaded
 
-    def _read(self, each: tuple[str, npt.NDArray[np.uint8]]) -> None:
-        """Read the values of a name into a piece of memory, which no thread keeps that comes too late."""
-        (name, piece), source = each, self.source
+    def _read_into(self, part: tuple[str, ByteArray]) -> None:
+        """Read the values of a weight.
+
+        Args:
+            part: the name of the weight, and the memory to read to.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        name, memory = part
+        span = self.spans[name]
+        source = self.source
         assert not isinstance(source, Mapping)
-        offset, size = self.places[name]
-        with (
-            BytesIO(source)
-            if isinstance(source, bytes)
-            else open(source, "rb", buffering=0) as file
-        ):
-            if file.seek(offset) != offset or file.readinto(piece.data) != size:
+        if isinstance(source, bytes):
+            memory[:] = np.frombuffer(source, np.uint8, span.length, span.offset)
+            return
+        with open(source, "rb", buffering=0) as file:
+            file.seek(span.offset)
+            if file.readinto(memory.data) != span.length:
                 raise OSError(f"{source!r} ends before the values of {name}")
 
-    def whole(self, tensor: TensorProto) -> TensorProto:
-        """A copy of ``tensor`` with its values, where these are among the weights."""
+    def with_values(self, tensor: TensorProto) -> TensorProto:
+        """Return a copy of ``tensor``, with its values if it is one of the weights.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
         copy = deepcopy(tensor)
-        for array in self.loaded([copy]).arrays.values():
+        for array in self.load([copy]).arrays.values():
             copy.ClearField("data_location")
             copy.ClearField("external_data")
             copy.raw_data = array.tobytes()
         return copy
 
-    def put_back(self, model: onnx.ModelProto, names: Collection[str]) -> Weights:
-        """Let the initializers ``names`` of ``model`` have their values, and return the other weights."""
+    def restore(self, model: onnx.ModelProto, names: Collection[str]) -> Weights:
+        """Put the values of the weights ``names`` back into ``model``; return the other weights.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
         for tensor in model.graph.initializer:
-            if tensor.name in self.places and tensor.name in names:
-                tensor.CopyFrom(self.whole(tensor))
+            if tensor.name in self.spans and tensor.name in names:
+                tensor.CopyFrom(self.with_values(tensor))
         return self.without(names)
 
     def without(self, names: Collection[str]) -> Weights:
-        """Return the weights without those of these ``names``."""
-        return Weights(
-            self.source, {name: place for name, place in self.places.items() if name not in names}
-        )
-
-
-def _loaded_apart(tensors: Collection[TensorProto], values: Values) -> Loaded:
-    """Let each of ``tensors`` have a location of external data of its own, where its values are the only ones.
-
-    protobuf copies the bytes of a tensor when they are read. These copies are used as they are: a block for all values
-    would be a second copy.
-    """
-    loaded = Loaded(np.empty(0, np.uint8), {}, {})
-    for index, tensor in enumerate(tensors):
-        source = values[tensor.name]
-        data = (
-            np.frombuffer(source.raw_data, np.uint8) if isinstance(source, TensorProto) else source
-        )
-        location = f"{LOCATION} {index}"
-        loaded.files[location] = data
-        loaded.arrays[tensor.name] = data.view(_DTYPES[tensor.data_type]).reshape(
-            tuple(tensor.dims)
-        )
-        for key, value in (("location", location), ("offset", "0"), ("length", str(data.size))):
-            tensor.external_data.add(key=key, value=value)
-    return loaded
+        """Return the weights except ``names``."""
+        spans = {name: span for name, span in self.spans.items() if name not in names}
+        return Weights(self.source, spans)
 
 
 NO_WEIGHTS = Weights()
 
 
+def _aligned_memory(length: int) -> ByteArray:
+    """Return memory that begins at a multiple of the alignment."""
+    # The system provides one large block faster than many small ones.
+    block = np.empty(length + _ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % _ALIGNMENT
+    return block[start : start + length]
+
+
+def _as_array(tensor: TensorProto, data: ByteArray) -> npt.NDArray[np.generic]:
+    """Return a view of ``data`` with the type and the shape of ``tensor``."""
+    return data.view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+
+
+def _set_external_data(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Add to ``tensor`` where its external data is."""
+    tensor.external_data.add(key="location", value=location)
+    tensor.external_data.add(key="offset", value=str(offset))
+    tensor.external_data.add(key="length", value=str(length))
+
+
+def _refer_to_values(
+    weights: Collection[TensorProto],
+    values: Mapping[str, TensorProto | ByteArray],
+) -> LoadedWeights:
+    """Set the external data of ``weights`` to files, each of which has the values of one weight.
+
+    The bytes of a tensor are a copy by protobuf, which becomes the file. One file for all weights
+    would be a second copy.
+    """
+    loaded = LoadedWeights({}, {})
+    for index, tensor in enumerate(weights):
+        data = values[tensor.name]
+        if isinstance(data, TensorProto):
+            data = np.frombuffer(data.raw_data, np.uint8)
+        location = f"{LOCATION} {index}"
+        loaded.files[location] = data
+        loaded.arrays[tensor.name] = _as_array(tensor, data)
+        _set_external_data(tensor, location, 0, data.size)
+    return loaded
+
+
 def exceeds_protobuf(model: onnx.ModelProto) -> bool:
-    """Whether ``model`` has more values than protobuf can serialize, by the shapes of its tensors."""
-    return _values_bytes(model.graph) > MAX_SERIALIZED
+    """Whether ``model`` has more values than protobuf can serialize, by the shapes of its tensors.
 
-
-def _values_bytes(graph: onnx.GraphProto) -> int:
-    """Return about how many bytes the values in ``graph`` take: to read the values would copy them."""
-    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    Reading the values would copy them.
+    """
+    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
     constants = (attribute.t for attribute in attributes if attribute.HasField("t"))
-    return sum(map(_nbytes, graph.initializer)) + sum(map(_nbytes, constants))
+    n_initializer_bytes = sum(_values_bytes(tensor) for tensor in model.graph.initializer)
+    n_constant_bytes = sum(_values_bytes(tensor) for tensor in constants)
+    return n_initializer_bytes + n_constant_bytes > MAX_SERIALIZED_BYTES
 
 
-def _nbytes(tensor: TensorProto) -> int:
+def _values_bytes(tensor: TensorProto) -> int:
+    """Return about how many bytes the values in ``tensor`` have, by its shape."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return 0
     dtype = _DTYPES.get(tensor.data_type)
@@ -183,27 +224,31 @@ def _nbytes(tensor: TensorProto) -> int:
 
 
 def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
-    """Return a copy of ``model`` without its large initializers, and these, which stay in ``model``."""
+    """Return a copy of ``model`` without its large initializers, and these.
+
+    The values of the weights stay in ``model``.
+    """
     copy = onnx.ModelProto()
-    _copy_fields(model, copy, "graph")
-    _copy_fields(model.graph, copy.graph, "initializer")
-    held = {value.name for value in (*model.graph.input, *model.graph.output)}
-    values = dict[str, TensorProto]()
+    _copy_fields(model, copy, excluded="graph")
+    _copy_fields(model.graph, copy.graph, excluded="initializer")
+    graph_values = _inputs_and_outputs(model.graph)
+    tensors = dict[str, TensorProto]()
     for tensor in model.graph.initializer:
-        new = copy.graph.initializer.add()
-        if tensor.name in held or not _is_apart(tensor):
-            new.CopyFrom(tensor)
+        new_tensor = copy.graph.initializer.add()
+        if tensor.name in graph_values or not _is_large_array(tensor):
+            new_tensor.CopyFrom(tensor)
             continue
-        _copy_fields(tensor, new, "raw_data")
-        new.data_location = TensorProto.EXTERNAL
-        values[tensor.name] = tensor
-    return copy, Weights(values, {name: (0, _nbytes(tensor)) for name, tensor in values.items()})
+        _copy_fields(tensor, new_tensor, excluded="raw_data")
+        new_tensor.data_location = TensorProto.EXTERNAL
+        tensors[tensor.name] = tensor
+    spans = {name: Span(0, _values_bytes(tensor)) for name, tensor in tensors.items()}
+    return copy, Weights(tensors, spans)
 
 
-def _copy_fields(source: Message, target: Message, without: str) -> None:
-    """Copy all fields of a message that are set, but the one named ``without``."""
+def _copy_fields(source: Message, target: Message, excluded: str) -> None:
+    """Copy the fields of a message that are set, except the field named ``excluded``."""
     for descriptor, value in source.ListFields():
-        if descriptor.name == without:
+        if descriptor.name == excluded:
             continue
         if isinstance(value, Message):
             getattr(target, descriptor.name).CopyFrom(value)
@@ -213,110 +258,135 @@ def _copy_fields(source: Message, target: Message, without: str) -> None:
             getattr(target, descriptor.name).extend(value)
 
 
-def _is_apart(tensor: TensorProto) -> bool:
-    """Whether onnxruntime can get the values of ``tensor`` from memory."""
-    if _nbytes(tensor) <= SMALL_TENSOR or tensor.data_type not in _DTYPES:
+def _is_large_array(tensor: TensorProto) -> bool:
+    """Whether ``tensor`` is large and has its values as bytes that onnxruntime can use."""
+    if _values_bytes(tensor) <= MAX_PARSED_TENSOR_BYTES or tensor.data_type not in _DTYPES:
         return False
-    return tensor.HasField("raw_data") and not (tensor.data_location or tensor.HasField("segment"))
+    return tensor.HasField("raw_data") and not _has_other_data(tensor)
 
 
-def split(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:
-    """The model in these bytes or at that path without its weights, and these; None: it is to be parsed whole."""
+def _has_other_data(tensor: TensorProto) -> bool:
+    """Whether the values of ``tensor`` are external data, or a part of a larger tensor."""
+    has_external_data = bool(tensor.external_data) or tensor.data_location != TensorProto.DEFAULT
+    return has_external_data or tensor.HasField("segment")
+
+
+def _inputs_and_outputs(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the inputs and outputs of ``graph``, which cannot be weights.
+
+    onnxruntime takes no values from options for initializers that are inputs or outputs.
+    """
+    return {value.name for value in (*graph.input, *graph.output)}
+
+
+def split_source(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:
+    """Read a model without its large initializers.
+
+    Args:
+        source: the bytes of a model, or a path.
+
+    Returns:
+        The model and its large initializers. None if it must be parsed as a whole: it is small, has
+        no such initializers, or cannot be read, which parsing explains by an error.
+    """
     try:
         if isinstance(source, bytes):
-            return _split(source, source) if len(source) >= SMALL_MODEL else None
+            return _split_buffer(source, source) if len(source) >= MIN_MODEL_BYTES else None
         if not isinstance(source, (str, PathLike)):
-            return None  # a number would be the file of another
-        with open(source, "rb") as file:
-            if os.fstat(file.fileno()).st_size < SMALL_MODEL:
-                return None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _split(data, source)
-    except (
-        OSError,
-        LookupError,
-        ValueError,
-        DecodeError,
-    ):  # whoever parses it whole says what is wrong with it
+            return None  # an integer would be a file descriptor of the caller
+        if os.stat(source).st_size < MIN_MODEL_BYTES:
+            return None
+        with mapped_file(source) as buffer:
+            return _split_buffer(buffer, source)
+    except (OSError, ValueError, DecodeError):
         return None
 
 
-def _split(
-    data: bytes | mmap.mmap, source: bytes | str | PathLike[str]
+def _split_buffer(
+    buffer: Buffer,
+    source: bytes | str | PathLike[str],
 ) -> tuple[onnx.ModelProto, Weights] | None:
-    ((_, graph_key, at, end),) = (
-        field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH
-    )
-    model, places = (
-        onnx.ModelProto.FromString(data[:graph_key] + data[end:]),
-        dict[str, tuple[int, int]](),
-    )
-    graph = model.graph  # read piece by piece, as protobuf merges messages
-    for number, key, start, stop in _fields(data, at, end):
-        apart = (
-            _tensor(data, start, stop)
-            if number == _INITIALIZER and stop - start > SMALL_TENSOR
-            else None
-        )
-        if apart is not None:
-            tensor, places[tensor.name] = apart
-            graph.MergeFromString(data[at:key])
-            graph.initializer.append(tensor)
-            at = stop
-    if not places:
+    """Read a model from ``buffer``, as :func:`split_source`.
+
+    Raises:
+        ValueError: the buffer is not a model.
+        DecodeError: a part of it is not a message of its type.
+    """
+    graph_fields = [
+        model_field
+        for model_field in fields_of(buffer, 0, len(buffer))
+        if model_field.number == _GRAPH_FIELD and model_field.has_length
+    ]
+    if len(graph_fields) != 1:
         return None
-    graph.MergeFromString(data[at:end])
-    if len({tensor.name for tensor in graph.initializer}) < len(graph.initializer):
+    (graph_field,) = graph_fields
+    model = onnx.ModelProto.FromString(buffer[: graph_field.start] + buffer[graph_field.end :])
+    spans = _parse_graph(buffer, graph_field.content_start, graph_field.end, model.graph)
+    if not spans:
         return None
-    # No session takes values for what may be fed, or is an output.
-    held = {value.name for value in (*graph.input, *graph.output)}
-    return model, Weights(source, places).put_back(model, held)
+    n_names = len({tensor.name for tensor in model.graph.initializer})
+    if n_names < len(model.graph.initializer):
+        return None
+    weights = Weights(source, spans)
+    return model, weights.restore(model, _inputs_and_outputs(model.graph))
 
 
-def _tensor(
-    data: bytes | mmap.mmap, start: int, stop: int
-) -> tuple[TensorProto, tuple[int, int]] | None:
-    """The tensor in these bytes without its values, and where these are; None where they are not as expected."""
-    raw = [field[1:] for field in _fields(data, start, stop) if field[0] == _RAW_DATA]
-    if len(raw) != 1:
+def _parse_graph(buffer: Buffer, start: int, end: int, graph: onnx.GraphProto) -> dict[str, Span]:
+    """Parse the graph between two positions of ``buffer`` to ``graph``, without large initializers.
+
+    Returns:
+        The name of a large initializer -> where its values are.
+
+    Raises:
+        ValueError: the bytes are not a graph.
+        DecodeError: a part of them is not a message of its type.
+    """
+    spans: dict[str, Span] = {}
+    parsed_end = start
+    for graph_field in fields_of(buffer, start, end):
+        is_initializer = graph_field.number == _INITIALIZER_FIELD and graph_field.has_length
+        length = graph_field.end - graph_field.content_start
+        if not is_initializer or length <= MAX_PARSED_TENSOR_BYTES:
+            continue
+        weight = _parse_weight(buffer, graph_field.content_start, graph_field.end)
+        if weight is None:
+            continue
+        tensor, span = weight
+        spans[tensor.name] = span
+        # protobuf merges the parts of a message.
+        graph.MergeFromString(buffer[parsed_end : graph_field.start])
+        graph.initializer.append(tensor)
+        parsed_end = graph_field.end
+    if spans:
+        graph.MergeFromString(buffer[parsed_end:end])
+    return spans
+
+
+def _parse_weight(buffer: Buffer, start: int, end: int) -> tuple[TensorProto, Span] | None:
+    """Parse the tensor between two positions of ``buffer``, without its values.
+
+    Returns:
+        The tensor, and where its values are. None if its values are not the bytes of an array of
+        its shape.
+
+    Raises:
+        ValueError: the bytes are not a tensor.
+        DecodeError: a part of them is not a message of its type.
+    """
+    data_fields = [
+        tensor_field
+        for tensor_field in fields_of(buffer, start, end)
+        if tensor_field.number == _RAW_DATA_FIELD and tensor_field.has_length
+    ]
+    if len(data_fields) != 1:
         return None
-    ((key, at, end),) = raw
-    tensor = TensorProto.FromString(data[start:key] + data[end:stop])
+    (data_field,) = data_fields
+    span = Span(data_field.content_start, data_field.end - data_field.content_start)
+    tensor = TensorProto.FromString(buffer[start : data_field.start] + buffer[data_field.end : end])
     dtype = _DTYPES.get(tensor.data_type)
-    fits = (
-        dtype is not None
-        and min(tensor.dims, default=1) > 0
-        and math.prod(tensor.dims) * dtype.itemsize == end - at
-    )
-    if not fits or tensor.external_data or tensor.data_location or tensor.HasField("segment"):
+    if dtype is None or min(tensor.dims, default=1) <= 0 or _has_other_data(tensor):
+        return None
+    if math.prod(tensor.dims) * dtype.itemsize != span.length:
         return None
     tensor.data_location = TensorProto.EXTERNAL
-    return tensor, (at, end - at)
-
-
-def _fields(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field its number, and where key, value and the next begin; LookupError, ValueError: it is no message."""
-    while at < end:
-        key, start = _varint(data, at)
-        kind = key & 7
-        if kind == 2:
-            size, start = _varint(data, start)
-            stop = start + size
-        elif kind == 0:
-            stop = _varint(data, start)[1]
-        else:
-            stop = start + {1: 8, 5: 4}[kind]
-        if stop > end:
-            raise ValueError(stop)
-        yield key >> 3, at, start, stop
-        at = stop
-
-
-def _varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """The number that begins at a place, and where it ends."""
-    value = 0
-    for last, shift in enumerate(range(0, 64, 7), at):
-        value |= (data[last] & 127) << shift
-        if data[last] < 128:
-            return value, last + 1
-    raise ValueError(at)
+    return tensor, span

@@ -21,25 +21,25 @@ from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
 from ..graph.element_types import elem_type
-from ..graph.scope import TENSORS, Key, Scope, domain_of, function_key, scopes
+from ..graph.scope import TENSOR_ATTRIBUTES, FunctionKey, Scope, domain_of, function_key, scopes_of
 from .node_versions import nodes_in_opset
 from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
 #: Tensors up to this size may be shapes, whose values inference needs. Larger ones are weights.
 SMALL_BYTES = 1 << 12
 #: The maximum number of nodes of inlined functions.
-MAX_NODES = 1 << 16
+MAX_INLINED_NODES = 1 << 16
 #: The maximum depth of graphs in graphs. protobuf does not parse much deeper ones.
-MAX_DEPTH = 30
-#: The oldest opset of a slice. In older ones, onnx infers no rank behind a Reshape to a computed
-#: shape.
-RANKS_OF_RESHAPES = 14
+MAX_GRAPH_DEPTH = 30
+#: The oldest opset of a slice. In older opsets, onnx does not infer the rank of the output of a
+#: Reshape to a computed shape.
+MIN_SLICE_OPSET = 14
 
 _FLOATS = tuple(map(elem_type, spec.FLOATS))
 _EXTERNAL = onnx.TensorProto.EXTERNAL
 
 #: Names of values, by the id of their scope.
-Values = Mapping[int, Collection[str]]
+NamesByScope = Mapping[int, Collection[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +67,18 @@ class Instance:
     depth: int = 0
 
     def name_in_slice(self, name: str) -> str:
-        """Return the name in the slice of the value ``name`` of this scope.
+        """Return the name that the value ``name`` of this scope has in the slice.
 
-        Empty if ``name`` is empty.
+        The empty name of an input that is left out stays empty.
         """
         if not self.prefix:
             return name
-        home = self.scope.home(name)
-        if home is None:
+        defining_scope = self.scope.defining_scope(name)
+        if defining_scope is None:
             return name and f"undefined {name}"
         instance = self
-        while instance.scope is not home:
-            assert instance.parent is not None  # ``home`` is a scope around this one
+        while instance.scope is not defining_scope:
+            assert instance.parent is not None  # ``defining_scope`` is a scope around this one
             instance = instance.parent
         return instance.aliases.get(name, instance.prefix + name)
 
@@ -124,7 +124,7 @@ class BackwardSlice:
 
     Args:
         model: the model.
-        found: its scopes.
+        scopes: its scopes.
         values: values that the slice includes in addition to the inputs of the sampling nodes.
 
     Attributes:
@@ -138,28 +138,28 @@ class BackwardSlice:
     def __init__(
         self,
         model: onnx.ModelProto,
-        found: Sequence[Scope],
-        values: Values | None = None,
+        scopes: Sequence[Scope],
+        values: NamesByScope | None = None,
     ) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.requested: dict[str, None] = {}
         self.ranks: dict[str, int] = {}
-        main = found[0]
-        self._functions: dict[Key, Scope] = {}
-        for scope in found:
+        main = scopes[0]
+        self._functions: dict[FunctionKey, Scope] = {}
+        for scope in scopes:
             if scope.function is not None and scope.container is scope.function:
                 self._functions[function_key(scope.function)] = scope
         self._values = values or {}
-        self._relevant_scopes = _relevant_scopes(found, self._functions, self._values)
+        self._relevant_scopes = _relevant_scopes(scopes, self._functions, self._values)
         self._needed: set[str] = set()
-        self._nodes_left = MAX_NODES
+        self._nodes_left = MAX_INLINED_NODES
         self._instance_count = 0
-        self._separator = _unique_separator(main) if len(found) > 1 else " "
+        self._separator = _unique_separator(main) if len(scopes) > 1 else " "
         self._opsets = main.opsets
-        if 0 < self._opsets.get("", 0) < RANKS_OF_RESHAPES:
-            self._opsets = {**self._opsets, "": RANKS_OF_RESHAPES}
+        if 0 < self._opsets.get("", 0) < MIN_SLICE_OPSET:
+            self._opsets = {**self._opsets, "": MIN_SLICE_OPSET}
         imports: dict[str, int] = {}
-        for scope in reversed(found):
+        for scope in reversed(scopes):
             imports |= scope.opsets
         imports |= {STAND_IN: 1, **self._opsets}
         self.model = onnx.ModelProto(
@@ -182,7 +182,7 @@ class BackwardSlice:
 
     def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Declare the types of values in the slice, by their names in it."""
-        for scope in scopes(self.model):
+        for scope in scopes_of(self.model):
             if isinstance(scope.container, onnx.GraphProto):
                 for value in scope.container.output:
                     if value.name in types:
@@ -216,9 +216,9 @@ class BackwardSlice:
             elif node.dialect is not None:
                 last_first.append(self._stand_in_call(node, node.dialect))
             elif node.callee is not None and self._may_inline(node, node.callee):
-                called, identities = self._inlined_call(node, node.callee)
+                function_instance, identities = self._inlined_call(node, node.callee)
                 last_first += identities
-                frames.append(self._needed_nodes(called))
+                frames.append(self._needed_nodes(function_instance))
             else:
                 last_first += self._copied(node)
         return last_first[::-1]
@@ -231,7 +231,7 @@ class BackwardSlice:
         """
         scope = instance.scope
         self._request([instance.name_in_slice(name) for name in self._values.get(id(scope), ())])
-        tensor_holders = set(scope.holders(TENSORS))
+        tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
         for index in range(len(scope.nodes) - 1, -1, -1):
             proto = scope.nodes[index]
@@ -266,10 +266,10 @@ class BackwardSlice:
         return helper.make_node(function, X_and_grid, node.outputs[:1], domain=STAND_IN)
 
     def _may_inline(self, node: _Node, callee: Scope) -> bool:
-        """Whether a call may be inlined. Its nodes count from now on, even if not.
+        """Count the nodes of a called function, and return whether the call may be inlined.
 
-        No call is inlined in a circle of functions that call each other, or after :data:`MAX_NODES`
-        nodes.
+        It may not be inlined in a cycle of functions that call each other, or after
+        :data:`MAX_INLINED_NODES` nodes.
         """
         self._nodes_left -= len(callee.container.node)
         return self._nodes_left >= 0 and node.instance.calls < len(self._functions)
@@ -322,7 +322,7 @@ class BackwardSlice:
 
         They have the names of the slice, slices of the graphs, and no weights.
         """
-        if node.bodies and node.instance.depth == MAX_DEPTH:
+        if node.bodies and node.instance.depth == MAX_GRAPH_DEPTH:
             return []
         proto = node.proto
         written = onnx.NodeProto(
@@ -453,8 +453,8 @@ def _unique_separator(main: Scope) -> str:
 
 
 def _relevant_scopes(
-    found: Sequence[Scope],
-    functions: Mapping[Key, Scope],
+    scopes: Sequence[Scope],
+    functions: Mapping[FunctionKey, Scope],
     values: Collection[int],
 ) -> set[int]:
     """Return the ids of the scopes that lead to a sampling node, or to a scope in ``values``.
@@ -462,9 +462,9 @@ def _relevant_scopes(
     They contain it themselves, in a graph of a node, or in a function that they call.
     """
     op_types = operator_types()
-    pending = [scope for scope in found if id(scope) in values]
+    pending = [scope for scope in scopes if id(scope) in values]
     users: dict[int, list[Scope]] = {}
-    for scope in found:
+    for scope in scopes:
         if scope.parent is not None:
             users.setdefault(id(scope), []).append(scope.parent)
         for node, op_type in zip(scope.nodes, scope.op_types, strict=True):

@@ -18,7 +18,7 @@ from ..graph.use_def import UseDef
 from .types import Inference
 
 #: The maximum number of nodes that are followed back to find a length.
-MAX_DEPTH = 64
+MAX_TRACED_NODES = 64
 
 
 class Length(NamedTuple):
@@ -36,7 +36,7 @@ class Length(NamedTuple):
         return Length(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def divided_by(self, other: Length) -> Length | None:
-        """Return the quotient. None: ``other`` is not a divisor."""
+        """Return the quotient, or None if ``other`` is not a divisor."""
         remaining = list(self.unknown)
         for factor in other.unknown:
             if factor not in remaining:
@@ -48,13 +48,13 @@ class Length(NamedTuple):
 
     @property
     def known(self) -> int | None:
-        """The length as a number. None: it has unknown factors."""
+        """The length as a number, or None if it has unknown factors."""
         return None if self.unknown else self.number
 
 
 ONE = Length()
-#: The lengths of the axes of a value, or the elements of a 1-D tensor of integers. None: an unknown
-#: one.
+#: The lengths of the axes of a value, or the elements of a 1-D tensor of integers. Unknown ones are
+#: None.
 Row = Sequence[Length | None]
 
 
@@ -80,39 +80,55 @@ class Lengths:
         self._depth = 0
 
     def shape(self, name: str) -> tuple[Length, ...] | None:
-        """Return the lengths of the axes of a value. None: the rank is unknown."""
+        """Return the lengths of the axes of a value, or None if its rank is unknown."""
         if name not in self._shapes:
             self._shapes[name] = None  # ends the recursion in an invalid model with a cycle
             self._shapes[name] = self._compute_shape(name)
         return self._shapes[name]
 
     def _compute_shape(self, name: str) -> tuple[Length, ...] | None:
+        """Compute what :meth:`shape` returns.
+
+        Inferred lengths take precedence over those computed from the nodes. An axis that has
+        neither becomes a new unknown factor.
+        """
         inferred = self._inference.known(self.use_def.scope, name).shape
-        computed: Row | None
         if inferred is not None and all(isinstance(length, int) for length in inferred):
             computed = None
-        elif name in self._samples:
-            X, grid = map(self.shape, self._samples[name])
-            computed = None if X is None or grid is None else [*X[:2], *grid[1:-1]]
         else:
-            computed = self._apply_rule(name, _SHAPE_RULES)
+            computed = self._shape_from_node(name)
         if inferred is None:
             if computed is None:
                 return None
             inferred = (None,) * len(computed)
         if computed is None or len(computed) != len(inferred):
             computed = [None] * len(inferred)
-        return tuple(
-            Length(length) if isinstance(length, int) else symbol or Length(unknown=((name, axis),))
-            for axis, (length, symbol) in enumerate(zip(inferred, computed, strict=True))
-        )
+        shape = []
+        for axis, (number, length) in enumerate(zip(inferred, computed, strict=True)):
+            if isinstance(number, int):
+                shape.append(Length(number))
+            else:
+                shape.append(length or Length(unknown=((name, axis),)))
+        return tuple(shape)
+
+    def _shape_from_node(self, name: str) -> Row | None:
+        """Return the shape of a value by the node that makes it, or None if its rank is unknown."""
+        if name not in self._samples:
+            return self._apply_rule(name, _SHAPE_RULES)
+        X_name, grid_name = self._samples[name]
+        X = self.shape(X_name)
+        grid = self.shape(grid_name)
+        if X is None or grid is None:
+            return None
+        return [*X[:2], *grid[1:-1]]
 
     def elements(self, name: str) -> Row | None:
         """Return the elements of an integer tensor of at most one axis.
 
-        None: their number is unknown.
+        Returns:
+            The elements; None if their number is unknown, or if the tensor is another one.
         """
-        constant = self.use_def.scope.constant(name) if name else None
+        constant = self.use_def.scope.constant_value(name) if name else None
         if constant is not None:
             if constant.ndim > 1 or constant.dtype.kind != "i":
                 return None
@@ -131,13 +147,16 @@ class Lengths:
         position: int,
         attribute: str = "",
     ) -> list[int] | None:
-        """Return the integers in an input of ``node``. None: at least one of them is unknown.
+        """Return the integers in an input of ``node``.
 
         Args:
             node: the node.
             position: the position of the input.
             attribute: the attribute that holds the integers in older opsets, where the node has no
                 such input.
+
+        Returns:
+            The integers; None if at least one of them is unknown.
         """
         if len(node.input) <= position:
             for candidate in node.attribute:
@@ -151,10 +170,10 @@ class Lengths:
         known = [integer for integer in integers if integer is not None]
         return known if len(known) == len(integers) else None
 
-    def _apply_rule(self, name: str, rules: Mapping[str, _Rule]) -> Row | None:
-        """Return what the rule of the operator that computes a value tells. None: nothing."""
+    def _apply_rule(self, name: str, rules: Mapping[str, _LengthRule]) -> Row | None:
+        """Apply the rule of the operator that computes a value; return None if there is none."""
         index = self.use_def.makers.get(name)
-        if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_DEPTH:
+        if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_TRACED_NODES:
             return None
         node = self.use_def.nodes[index]
         self._depth += 1
@@ -164,8 +183,9 @@ class Lengths:
             self._depth -= 1
 
 
-#: Returns the shape, or the elements, of the output of a node that has the given name.
-_Rule = Callable[[Lengths, onnx.NodeProto, str], "Row | None"]
+#: Return the shape, or the elements, of one output of a node. The arguments are the lengths of the
+#: scope, the node and the name of the output.
+_LengthRule = Callable[[Lengths, onnx.NodeProto, str], "Row | None"]
 
 
 def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
@@ -196,7 +216,7 @@ def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None
     return lengths.shape(node.input[0])
 
 
-def _broadcast(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _broadcast_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     first, second = (lengths.shape(operand) for operand in node.input)
     if first is None or second is None:
         return None
@@ -205,12 +225,12 @@ def _broadcast(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return shape[::-1]
 
 
-def _transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = lengths.shape(node.input[0])
     return None if shape is None else [shape[axis] for axis in permutation(node, len(shape))]
 
 
-def _reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     input_shape = lengths.shape(node.input[0])
     target = lengths.elements(node.input[1])
     if target is None:
@@ -239,7 +259,7 @@ def _remaining_length(input_shape: Sequence[Length] | None, others: Row) -> Leng
     return remaining
 
 
-def _unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = lengths.shape(node.input[0])
     axes = lengths.known_integers(node, 1, "axes")
     if shape is None or axes is None:
@@ -252,13 +272,13 @@ def _unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return [ONE if axis in new_axes else next(old_lengths) for axis in range(rank)]
 
 
-def _squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return _without_axes(lengths, node, lengths.known_integers(node, 1, "axes"))
 
 
-def _gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    """Return the shape behind a Gather of one index."""
-    index = lengths.use_def.scope.constant(node.input[1])
+def _shape_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    """Return the shape of the output of a Gather with a single index."""
+    index = lengths.use_def.scope.constant_value(node.input[1])
     is_scalar = index is not None and index.ndim == 0
     return _without_axes(lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None)
 
@@ -271,7 +291,7 @@ def _without_axes(lengths: Lengths, node: onnx.NodeProto, axes: Sequence[int] | 
     return [length for axis, length in enumerate(shape) if axis not in dropped]
 
 
-def _slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return _unchanged_axes(lengths, node, lengths.known_integers(node, 3))
 
 
@@ -288,7 +308,7 @@ def _unchanged_axes(
     return [None if axis in changed else length for axis, length in enumerate(shape)]
 
 
-def _concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
     if shape is None:
         return None
@@ -301,7 +321,7 @@ def _concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return shape
 
 
-def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
     sizes = lengths.known_integers(node, 1, "split") or []
     if shape is not None and len(sizes) == len(node.output):
@@ -310,22 +330,22 @@ def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return shape
 
 
-_SHAPE_RULES: Mapping[str, _Rule] = {
-    "Add": _broadcast,
+_SHAPE_RULES: Mapping[str, _LengthRule] = {
+    "Add": _broadcast_shape,
     "Cast": _same_shape,
-    "Concat": _concat,
-    "Div": _broadcast,
-    "Gather": _gather,
+    "Concat": _shape_of_concat,
+    "Div": _broadcast_shape,
+    "Gather": _shape_of_gather,
     "Identity": _same_shape,
-    "Mul": _broadcast,
-    "Reshape": _reshape,
-    "Slice": _slice,
+    "Mul": _broadcast_shape,
+    "Reshape": _shape_of_reshape,
+    "Slice": _shape_of_slice,
     "Softmax": _same_shape,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Sub": _broadcast,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Split": _shape_of_split,
+    "Squeeze": _shape_of_squeeze,
+    "Sub": _broadcast_shape,
+    "Transpose": _shape_of_transpose,
+    "Unsqueeze": _shape_of_unsqueeze,
 }
 
 
@@ -378,7 +398,7 @@ def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row |
     return [None if a is None or b is None else a * b for a, b in zip(first, second, strict=True)]
 
 
-_ELEMENT_RULES: Mapping[str, _Rule] = {
+_ELEMENT_RULES: Mapping[str, _LengthRule] = {
     "Cast": _same_elements,
     "Concat": _elements_of_concat,
     "Gather": _elements_of_gather,

@@ -15,9 +15,10 @@ _INPUT_SINCE_13 = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Un
 
 
 def nodes_in_opset(node: onnx.NodeProto, opset: int, target: int) -> list[onnx.NodeProto] | None:
-    """Return nodes of opset ``target`` that are equivalent to a node of ``opset``, last first.
+    """Return nodes of opset ``target`` that are equivalent to a node of ``opset``.
 
-    None: there are none as far as this function knows.
+    Returns:
+        The nodes, last first. None if no equivalent nodes are known.
     """
     if node.domain or _since_version(node.op_type, opset) == _since_version(node.op_type, target):
         return [node]

@@ -17,9 +17,9 @@ from onnx import helper, shape_inference
 
 from .. import spec
 from ..graph.element_types import type_of
-from ..graph.scope import Scope, scopes
+from ..graph.scope import Scope, scopes_of
 from ..reference.arrays import Array
-from .backward_slice import BackwardSlice, Values
+from .backward_slice import BackwardSlice, NamesByScope
 from .stand_ins import STAND_IN
 
 logger = logging.getLogger("ort_gridsample")
@@ -45,22 +45,24 @@ class Probe(Protocol):
         types: Mapping[str, str],
         axes: int,
     ) -> str:
-        """Return onnxruntime's reason for not running a model of this one node.
+        """Return why onnxruntime does not run a model of this one node.
 
-        Empty: it runs the model.
+        Returns:
+            The reason; an empty string if onnxruntime runs the model.
         """
 
     def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
-        """Return the types of the outputs of ``model``. Empty: onnxruntime refuses the model."""
+        """Return the types of the outputs of ``model``; none if onnxruntime refuses the model."""
 
     def outputs(
         self,
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[list[Array]] | None:
-        """Return all outputs of ``model`` for each of the ``feeds``.
+        """Run ``model`` with each of the ``feeds``.
 
-        None: onnxruntime refuses the model.
+        Returns:
+            All outputs of each run; None if onnxruntime refuses the model.
         """
 
     def answers(
@@ -68,9 +70,10 @@ class Probe(Protocol):
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[Array] | None:
-        """Return the only output of ``model`` for each of the ``feeds``.
+        """Run ``model``, which has one output, with each of the ``feeds``.
 
-        None: onnxruntime refuses the model.
+        Returns:
+            The output of each run; None if onnxruntime refuses the model.
         """
 
 
@@ -79,8 +82,9 @@ class Value:
     """The type and the shape of a value, as far as they are known.
 
     Attributes:
-        type: the name of the type in :data:`ort_gridsample.spec.TYPES`. None: unknown.
-        shape: the lengths, each a number, a name or None. None: the rank is unknown.
+        type: the name of the type in :data:`ort_gridsample.spec.TYPES`; None if it is unknown.
+        shape: the lengths, each a number, a name, or None if it is unknown. The shape is None if
+            the rank is unknown.
     """
 
     type: str | None = None
@@ -96,8 +100,9 @@ class Inference:
 
     Args:
         model: the model.
-        found: its scopes.
-        probe: infers the types behind operators that onnx does not know. None: they are unknown.
+        scopes: its scopes.
+        probe: infers the types behind operators that onnx does not know; they are unknown if it is
+            None.
         values: values that may be read in addition to the inputs of the sampling nodes.
         uses_declared_ranks: whether the rank that the model declares is used if there is no other
             one.
@@ -106,13 +111,13 @@ class Inference:
     def __init__(
         self,
         model: onnx.ModelProto,
-        found: Sequence[Scope],
+        scopes: Sequence[Scope],
         probe: Probe | None = None,
-        values: Values | None = None,
+        values: NamesByScope | None = None,
         uses_declared_ranks: bool = True,
     ) -> None:
         self._model = model
-        self._found = found
+        self._scopes = scopes
         self._probe = probe
         self._values = values
         self._uses_declared_ranks = uses_declared_ranks
@@ -169,7 +174,7 @@ class Inference:
 
     @cached_property
     def _slice(self) -> BackwardSlice:
-        return BackwardSlice(self._model, self._found, self._values)
+        return BackwardSlice(self._model, self._scopes, self._values)
 
     @cached_property
     def _inferred(self) -> tuple[onnx.ModelProto, Types]:
@@ -218,14 +223,14 @@ class Inference:
         return types
 
 
-def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Values) -> None:
+def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: NamesByScope) -> None:
     """Clear declared shapes and lengths of ``values`` unless inference confirms them.
 
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
     """
     declared = [
         (scope, value)
-        for scope in found
+        for scope in scopes
         for value in scope.container.value_info
         if value.name in values.get(id(scope), ()) and value.type.tensor_type.HasField("shape")
     ]
@@ -234,7 +239,7 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Value
     names: dict[int, list[str]] = {}
     for scope, value in declared:
         names.setdefault(id(scope), []).append(value.name)
-    inference = Inference(model, found, values=names, uses_declared_ranks=False)
+    inference = Inference(model, scopes, values=names, uses_declared_ranks=False)
     for scope, value in declared:
         if not inference.confirms(scope, value):
             shapes = {known.shape for known in inference.alternatives(scope, value.name)}
@@ -332,9 +337,9 @@ def _is_long_row(type_proto: onnx.TypeProto) -> bool:
 
 
 def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nested: bool) -> Types:
-    """Return the types in ``model`` of the ``requested`` values. None: of all values.
+    """Return the types in ``model`` of the ``requested`` values, or of all if that is None.
 
-    Reading a type takes time.
+    Other types are not read, because that takes time.
     """
     types: Types = {}
     for value in _declared_values(model, is_nested):
@@ -347,7 +352,7 @@ def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nest
 
 
 def _declared_values(model: onnx.ModelProto, is_nested: bool) -> Iterator[onnx.ValueInfoProto]:
-    graphs = [scope.container for scope in scopes(model)] if is_nested else [model.graph]
+    graphs = [scope.container for scope in scopes_of(model)] if is_nested else [model.graph]
     for graph in graphs:
         if isinstance(graph, onnx.GraphProto):
             yield from graph.value_info
@@ -366,7 +371,7 @@ def _has_rank(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
 def _nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
     """Return the nodes without graphs that have an output of unknown type."""
     nodes = []
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         if scope.function is not None:
             continue
         for index, node in enumerate(scope):

@@ -1,4 +1,4 @@
-"""Convert a model to another opset in place, by onnx's version converter and beyond its limits."""
+"""Convert a model to another opset in place, also where onnx's version converter cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..graph.scope import (
     domain_of,
     function_key,
     opset_of,
-    scopes,
+    scopes_of,
     subgraphs,
 )
 from ..graph.use_def import drop_initializers
@@ -55,19 +55,19 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    found = scopes(model)
-    inference = all_values(model, found)
-    is_rewritten = version < before or changes_meaning(version, before, found)
+    scopes = scopes_of(model)
+    inference = all_values(model, scopes)
+    is_rewritten = version < before or changes_meaning(version, before, scopes)
     if is_rewritten:
         inference.prepare()  # before nodes are moved to other domains, where they have no types
     _move_foreign_nodes(model)
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
-    read_before = [set(scope.readers) for scope in found]
+    read_before = [set(scope.readers) for scope in scopes]
     if version < before and before > OLDEST:
-        write_older(model, max(version, OLDEST), inference, found)
+        write_older(model, max(version, OLDEST), inference, scopes)
     elif is_rewritten and version > before:
-        keep_meaning(inference, found, Names(model, found))
+        keep_meaning(inference, scopes, Names(model, scopes))
     _convert(model, version)
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
@@ -76,7 +76,7 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
 
 
 def _move_foreign_nodes(model: onnx.ModelProto) -> None:
-    """Move nodes in ONNX's domain that are not ONNX's operators, or only by name, to another."""
+    """Move nodes out of ONNX's domain that are not ONNX's operators, or have only their names."""
     for node in _nodes(model):
         if domain_of(node.domain):
             continue
@@ -112,7 +112,7 @@ def _finish_older_model(
         expected = f"one that has the types of all nodes, and onnx says: {text}"
         raise GridSampleError("model", "opset", str(version), expected) from None
     _drop_attributes(model, before, version)
-    for scope, names in zip(scopes(model), read_before, strict=True):
+    for scope, names in zip(scopes_of(model), read_before, strict=True):
         _drop_constants(scope, names - scope.readers.keys())  # such as axes, now attributes
     # Tools for older opsets read only older files.
     least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
@@ -131,8 +131,8 @@ def _drop_constants(scope: Scope, names: Set[str]) -> None:
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Return the nodes of all scopes of ``model``."""
-    return chain.from_iterable(scopes(model))
+    """Yield the nodes of all scopes of ``model``."""
+    yield from chain.from_iterable(scopes_of(model))
 
 
 def _return_to_onnx_domain(model: onnx.ModelProto, domain: str) -> None:
@@ -164,7 +164,7 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
     nodes = model.graph.node
     index = bisect_left(range(len(nodes)), True, key=fails_up_to)
     if index not in messages:
-        return "model", "it does not say why"
+        return "model", "it states no reason"
     return label_of(nodes[index]), messages[index]
 
 
@@ -175,32 +175,38 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     before. These are moved to another domain for one step.
     """
     opsets = range(opset_of(model), version, -1)
-    stops = [o for o in opsets if any(_means_the_same(node, o) for node in _nodes(model))]
+    stops = [
+        opset for opset in opsets if any(_means_the_same(node, opset) for node in _nodes(model))
+    ]
     for opset in stops:
-        _step(model, opset)
+        _convert_known_nodes(model, opset)
         # The types behind such nodes can be inferred only while these are in ONNX's domain.
         typed = shape_inference.infer_shapes(without_weights(model))
         for node in _nodes(typed):
             if _means_the_same(node, opset):
                 node.domain = _SAME
         import_used(typed, {_SAME: 1})
-        _step(model, opset - 1, typed)
-    _step(model, version)
+        _convert_known_nodes(model, opset - 1, typed)
+    _convert_known_nodes(model, version)
 
 
-def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None = None) -> None:
-    """Convert ``model`` by onnx's converter.
+def _convert_known_nodes(
+    model: onnx.ModelProto,
+    version: int,
+    source: onnx.ModelProto | None = None,
+) -> None:
+    """Convert ``model``, all of whose nodes onnx's converter knows.
 
     Args:
         model: the model, which is changed.
         version: the opset.
-        source: the model that the converter reads; None: ``model`` without weights.
+        source: the model that the converter reads, by default ``model`` without weights.
     """
     if opset_of(model) == version:
         return
     source = source or without_weights(model)
     converted = version_converter.convert_version(source, version)
-    _take_nodes(model.graph, converted.graph)
+    _replace_nodes(model.graph, converted.graph)
     _return_to_onnx_domain(model, _SAME)
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
@@ -243,7 +249,7 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
 
 def _set_aside(model: onnx.ModelProto, version: int) -> None:
     """Set standard sampling nodes aside if ``version`` has another version of their operator."""
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         for node in scope:
             if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
                 continue
@@ -271,19 +277,21 @@ def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
         if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
             continue
         known = onnx.defs.get_schema(node.op_type, version, "").attributes
-        for attribute in [a for a in node.attribute if a.name not in known]:
+        for attribute in list(node.attribute):
+            if attribute.name in known:
+                continue
             old_schema = onnx.defs.get_schema(node.op_type, before, "")
             if not _is_default(attribute, old_schema):
                 found = repr(helper.get_attribute_value(attribute))
-                expected = f"what opset {version} can say"
+                expected = f"a value that opset {version} has"
                 raise GridSampleError(label_of(node), attribute.name, found, expected)
             node.attribute.remove(attribute)
 
 
-def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Replace the nodes of ``graph`` by those of ``converted``, and add their initializers.
+def _replace_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
+    """Replace the nodes of ``graph`` by those of ``converted``, and add new initializers.
 
-    Metadata, and everything else of graphs at any depth, stays as it is.
+    Everything else of ``graph`` and of the graphs in it is kept, and the metadata of nodes.
     """
     originals = {tuple(node.output): node for node in graph.node}
     for node in converted.node:
@@ -293,7 +301,7 @@ def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
         node.metadata_props.extend(original.metadata_props)
         bodies = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
         for attribute, body in subgraphs(node):
-            _take_nodes(bodies[attribute.name], body)
+            _replace_nodes(bodies[attribute.name], body)
             body.CopyFrom(bodies[attribute.name])
     present = {tensor.name for tensor in graph.initializer}
     new = [tensor for tensor in converted.initializer if tensor.name not in present]

@@ -1,4 +1,4 @@
-"""Inline functions in place by onnx's inliner, which loses defaults of attributes and imports."""
+"""Inline functions in place, with the defaults and imports that onnx's inliner loses."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from ..graph.scope import Key, Scope, domain_of, function_key, scopes
+from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
 from ..inference.backward_slice import SMALL_BYTES
 
 #: The domain and the name of a function, by which the inliner identifies it. Overloads share it.
-Name = tuple[str, str]
+FunctionName = tuple[str, str]
 
 
-def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
+def inline(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
     """Inline the functions with these domains and names.
 
     Raises:
-        Exception: onnx's inliner cannot do it.
+        Exception: onnx's inliner cannot inline them.
     """
     versions = versions_of(model)
     original_imports = {}
     for function in model.functions:
         imports = onnx.FunctionProto(opset_import=function.opset_import)
         original_imports[function_key(function)] = imports
-    # The inliner requires the same versions everywhere. onnxruntime reads functions so, too.
+    # The inliner requires the same versions everywhere. onnxruntime also reads functions in the
+    # versions of the model.
     for function in model.functions:
         for entry in function.opset_import:
             entry.version = versions[domain_of(entry.domain)]
@@ -42,7 +43,7 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     import_used(model, versions)
 
 
-def _inline_selected(model: onnx.ModelProto, names: Collection[Name]) -> None:
+def _inline_selected(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
     """Inline functions of ``model`` as onnx's inliner does, without a copy of the weights."""
     inlined = inliner.inline_selected_functions(without_weights(model), sorted(names))
     for field, new in (
@@ -55,7 +56,7 @@ def _inline_selected(model: onnx.ModelProto, names: Collection[Name]) -> None:
         field.extend(new)
 
 
-def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+def _with_callers(model: onnx.ModelProto, names: Collection[FunctionName]) -> set[FunctionName]:
     """Return ``names``, and the functions that pass an attribute with a default to one of them.
 
     If a call leaves out the attribute, the default applies. The body of a caller cannot express
@@ -63,7 +64,7 @@ def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
     """
     selected = set(names)
     calls = []
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         if scope.function is not None:
             calls += [(scope.function, node) for node in scope]
     while True:
@@ -89,18 +90,20 @@ def _passes_attribute(
     return not with_default.isdisjoint(passed)
 
 
-def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+def _write_defaults_to_calls(
+    model: onnx.ModelProto, names: Collection[FunctionName]
+) -> set[FunctionName]:
     """Write the defaults of functions ``names`` to their calls, because the inliner loses them.
 
     Returns:
         The functions that other functions of ``names`` call. They must be inlined later, because
         their callers may pass an attribute that their own calls leave out.
     """
-    called_inside: set[Name] = set()
+    called_inside: set[FunctionName] = set()
     defaults = _defaults(model, names)
     if not defaults:
         return called_inside
-    for scope in scopes(model):
+    for scope in scopes_of(model):
         is_inside = scope.function is not None and function_key(scope.function)[:2] in names
         for node in scope:
             key = function_key(node)
@@ -115,8 +118,8 @@ def _write_defaults_to_calls(model: onnx.ModelProto, names: Collection[Name]) ->
 
 def _defaults(
     model: onnx.ModelProto,
-    names: Collection[Name],
-) -> dict[Key, Sequence[onnx.AttributeProto]]:
+    names: Collection[FunctionName],
+) -> dict[FunctionKey, Sequence[onnx.AttributeProto]]:
     """Return function -> its attributes with defaults, for functions ``names`` that have any."""
     defaults = {}
     for function in model.functions:
@@ -175,7 +178,7 @@ def import_used(
     model: onnx.ModelProto,
     versions: Mapping[str, int],
     dropped: Collection[str] = (),
-    found: Sequence[Scope] = (),
+    scopes: Sequence[Scope] = (),
 ) -> None:
     """Import in ``model`` and its functions the domains that their nodes need.
 
@@ -183,11 +186,11 @@ def import_used(
         model: the model, which is changed.
         versions: the domains that can be missing -> their versions.
         dropped: domains whose imports are removed unless a node needs them.
-        found: the scopes of ``model`` if they are known.
+        scopes: the scopes of ``model`` if they are known.
     """
-    found = found or scopes(model)  # kept until the end: the id of a deleted object is reused
+    scopes = scopes or scopes_of(model)  # kept until the end: the id of a deleted object is reused
     used = defaultdict[int, set[str]](set)
-    for scope in found:
+    for scope in scopes:
         used[id(model)] |= scope.domains
         used[id(scope.function)] |= scope.domains
     for proto in (model, *model.functions):

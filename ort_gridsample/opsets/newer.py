@@ -10,22 +10,23 @@ from onnx import helper
 from ..graph.scope import Names, Nodes, Scope, domain_of
 from ..inference.types import Inference
 
-#: Operators that flatten the axes from ``axis`` on in opsets before :data:`_FLATTENS_BEFORE`.
+#: Operators that flatten the axes from ``axis`` on, in older opsets.
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
-_FLATTENS_BEFORE = 13
+#: The first opset in which these operators do not flatten.
+_FIRST_OPSET_WITHOUT_FLATTENING = 13
 
 
-def changes_meaning(version: int, before: int, found: Sequence[Scope]) -> bool:
+def changes_meaning(version: int, before: int, scopes: Sequence[Scope]) -> bool:
     """Whether the converter would change nodes on the way from opset ``before`` to ``version``."""
-    if not before < _FLATTENS_BEFORE <= version:
+    if not before < _FIRST_OPSET_WITHOUT_FLATTENING <= version:
         return False
-    return any(_is_flattening(node) for scope in found for node in scope.nodes)
+    return any(_is_flattening(node) for scope in scopes for node in scope.nodes)
 
 
-def keep_meaning(inference: Inference, found: Sequence[Scope], names: Names) -> None:
-    """Rewrite the nodes in ``found`` that the converter would change."""
+def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) -> None:
+    """Rewrite the nodes in ``scopes`` that the converter would change."""
     # Inner graphs first: a list of nodes that was rewritten holds copies.
-    for scope in reversed(found):
+    for scope in reversed(scopes):
         replaced = {}
         for index, node in enumerate(scope.nodes):
             if _is_flattening(node):

@@ -84,7 +84,7 @@ def level_count(match: Match) -> int:
     Raises:
         GridSampleError: the model does not state it.
     """
-    table = match.scope.constant(match.node.input[1])
+    table = match.scope.constant_value(match.node.input[1])
     if table is not None:
         return len(table)
     counts = {(case[1].shape or (None,))[0] for case in match.record.cases}

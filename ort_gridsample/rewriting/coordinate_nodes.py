@@ -14,7 +14,7 @@ import onnx
 from ..detection.helpers import is_helper, lowered_from, reads_grid
 from ..dialects.registry import dialect_of
 from ..errors import GridSampleError
-from ..graph.scope import Key, Scope, domain_of, function_key, scopes
+from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
 
@@ -60,7 +60,7 @@ _Origins: TypeAlias = set[str | None]
 def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
     """Return the names of coordinate nodes, as :func:`ort_gridsample.coordinate_nodes`."""
     names: dict[str, None] = {}
-    for scope, coordinates in coordinates_read(scopes(model)):
+    for scope, coordinates in coordinates_read(scopes_of(model)):
         for index in coordinates:
             node = scope.nodes[index]
             if not node.name:
@@ -70,20 +70,20 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
     return list(names)
 
 
-def coordinates_read(found: Sequence[Scope]) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
+def coordinates_read(scopes: Sequence[Scope]) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
     """Yield the scopes outside functions, and their coordinate nodes.
 
     Returns:
         Pairs of a scope and a dictionary: the position of a coordinate node -> the coordinates that
         the node reads.
     """
-    sampling = _sampling_functions(found)
-    for scope in found:
+    sampling = _sampling_functions(scopes)
+    for scope in scopes:
         if scope.function is None:
             yield scope, _coordinate_nodes(scope, sampling)
 
 
-def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> dict[int, Sequence[str]]:
+def _coordinate_nodes(scope: Scope, sampling: Container[FunctionKey]) -> dict[int, Sequence[str]]:
     """Return the coordinate nodes of ``scope``, as :func:`coordinates_read`.
 
     They are the sampling nodes, the nodes that these were lowered to, and the arithmetic of which
@@ -112,7 +112,7 @@ def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> dict[int, Seque
 def _coordinates(
     node: onnx.NodeProto,
     scope: Scope,
-    sampling: Container[Key],
+    sampling: Container[FunctionKey],
 ) -> Sequence[str] | None:
     """Return the coordinates that ``node`` reads; None if it does not sample."""
     if lowered_from(node) is not None:
@@ -146,12 +146,12 @@ def _lowered_values(scope: Scope) -> set[str]:
     return set(makers)
 
 
-def _sampling_functions(found: Sequence[Scope]) -> set[Key]:
+def _sampling_functions(scopes: Sequence[Scope]) -> set[FunctionKey]:
     """Return the keys of the functions that sample, or call functions that do."""
-    sampling: set[Key] = set()
+    sampling: set[FunctionKey] = set()
     while True:
         size = len(sampling)
-        for scope in found:
+        for scope in scopes:
             if scope.function is None:
                 continue
             if any(_coordinates(node, scope, sampling) is not None for node in scope):

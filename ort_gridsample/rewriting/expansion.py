@@ -44,7 +44,7 @@ _AXES_AS_INPUT = 13
 
 def points_of(match: Match) -> list[int]:
     """Return the number of points on each level of this package's node; empty if it is unknown."""
-    table = match.scope.constant(match.record.values["levels"])
+    table = match.scope.constant_value(match.record.values["levels"])
     if table is not None:
         has_points = table.ndim == 2 and table.shape[1] > 1
         return [int(number) for number in table[:, 0]] if has_points else []
@@ -114,7 +114,7 @@ class _AttentionExpansion:
         self._contract = match.contract
         self._opset = match.scope.opsets.get("", 0)
         self._points = [] if self._contract is not None else points_of(match)
-        self._table = match.scope.constant(list(match.record.values.values())[1])
+        self._table = match.scope.constant_value(list(match.record.values.values())[1])
         if self._contract is None and not self._points:
             raise self._unknown_points()
         self._n_levels = len(self._points) or level_count(match)
@@ -234,7 +234,7 @@ class _AttentionExpansion:
     ) -> tuple[str, str]:
         """Write the first pixel of a level, and the first pixel after it."""
         add = self._nodes.add
-        known_starts = self._match.scope.constant(starts) if starts else None
+        known_starts = self._match.scope.constant_value(starts) if starts else None
         if not starts:
             begin = self._end or self._row(0)
         elif known_starts is None:
@@ -319,7 +319,7 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
     Raises:
         GridSampleError: a shape is wrong.
     """
-    table = match.scope.constant(match.record.values["levels"])
+    table = match.scope.constant_value(match.record.values["levels"])
     if table is None:
         return
     for value, _, locations, weights in match.record.cases:

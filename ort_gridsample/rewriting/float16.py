@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ..detection.helpers import lowered_from
-from ..graph.scope import Names, Scope, domain_of, scopes
+from ..graph.scope import Names, Scope, domain_of, scopes_of
 from ..inference.types import Inference, Probe
 from .coordinate_nodes import coordinates_read
 
@@ -28,15 +28,15 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
         model: the model, which is changed.
         probe: returns types that onnx does not infer.
     """
-    found = scopes(model)
-    rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(found)]
-    inference = Inference(model, found, probe, {id(scope): values for scope, values in rounded})
+    scopes = scopes_of(model)
+    rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(scopes)]
+    inference = Inference(model, scopes, probe, {id(scope): values for scope, values in rounded})
     # All types are read before a scope is rewritten.
     float32 = []
     for scope, values in rounded:
         in_float32 = [name for name in values if inference.known(scope, name).type == "float32"]
         float32.append((scope, in_float32))
-    names = Names(model, found)
+    names = Names(model, scopes)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
     for scope, values in reversed(float32):
         if values:
@@ -99,7 +99,7 @@ def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None
 
 def _write_constant_as_float64(scope: Scope, name: str, wide: str) -> None:
     """Let the Constant that makes ``name`` make a float64 value ``wide`` instead."""
-    constant = np.asarray(scope.constant(name), np.float64)
+    constant = np.asarray(scope.constant_value(name), np.float64)
     node = scope.nodes[scope.makers[name]]
     node.output[0] = wide
     del node.attribute[:]

@@ -16,7 +16,7 @@ from ..detection.find import find
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..graph.scope import Names, Scope, function_key, opset_of, scopes
+from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
 from ..opsets.convert import convert_opset, unconvertible
 from ..opsets.inlining import import_used, inline
@@ -61,7 +61,7 @@ class Patch:
 
     Attributes:
         model: the model, which the passes change.
-        found: the scopes of ``model``; updated in place when the model changes.
+        scopes: the scopes of ``model``; updated in place when the model changes.
         target: the target of the selected nodes.
         standard: the target of standard nodes whose opset changes.
         nodes: the nodes to replace.
@@ -70,7 +70,7 @@ class Patch:
     """
 
     model: onnx.ModelProto
-    found: list[Scope]
+    scopes: list[Scope]
     target: Target
     standard: Target
     nodes: Selection
@@ -87,7 +87,7 @@ class Patch:
 
     def update_scopes(self) -> None:
         """Read the scopes of the model again."""
-        self.found[:] = scopes(self.model, self.found[0].weights)
+        self.scopes[:] = scopes_of(self.model, self.scopes[0].weights)
 
     def _plan(self) -> Plan:
         """Return what to do with the nodes of the model.
@@ -97,7 +97,7 @@ class Patch:
         """
         matches = find(
             self.model,
-            self.found,
+            self.scopes,
             self.probe,
             asked=self.nodes != "all",
             decomposed=self.target.reads_decomposed,
@@ -164,9 +164,9 @@ def _expand_composites(patch: Patch, plan: Plan) -> bool:
     """Replace composite nodes by the nodes that they are equivalent to."""
     if not plan.composites:
         return False
-    names = Names(patch.model, patch.found)
+    names = Names(patch.model, patch.scopes)
     replacements = {match: expanded(match, names) for match in plan.composites}
-    insert_replacements(patch.found, replacements)
+    insert_replacements(patch.scopes, replacements)
     import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})
     return True
 
@@ -187,7 +187,7 @@ def _convert_opset(patch: Patch, plan: Plan) -> bool:
     """Convert the model to the opset that the patch or its replacements need."""
     if patch.opset is None:
         return _raise_opset(patch.model, plan)
-    if all(scope.opsets.get("", patch.opset) == patch.opset for scope in scopes(patch.model)):
+    if all(scope.opsets.get("", patch.opset) == patch.opset for scope in scopes_of(patch.model)):
         return False
     _convert_to(patch.model, patch.opset)
     return True

@@ -13,7 +13,7 @@ from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, SET_ASIDE, TENSORRT_ATTE
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
-from ..graph.scope import Names, Scope, function_key, opset_of, scopes
+from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe, forget_guesses
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
@@ -153,7 +153,7 @@ def patch_in_place(
     nodes: Selection = "all",
     probe: Probe | None = None,
     opset: int | None = None,
-    found: list[Scope] | None = None,
+    scopes: list[Scope] | None = None,
 ) -> Patched:
     """Rewrite the selected nodes of ``model`` as ``target``.
 
@@ -165,7 +165,7 @@ def patch_in_place(
             types that onnx does not infer.
         opset: the opset to convert the model to; None: its own, or the oldest newer one that the
             target needs.
-        found: the scopes of ``model`` if they are known; updated in place.
+        scopes: the scopes of ``model`` if they are known; updated in place.
 
     Returns:
         The records of the replaced nodes, and of the other nodes.
@@ -173,10 +173,10 @@ def patch_in_place(
     Raises:
         GridSampleError: a node is wrong or cannot be written.
     """
-    found = scopes(model) if found is None else found
+    scopes = scopes_of(model) if scopes is None else scopes
     standard = Spelled(AI_ONNX, strict=opset is not None)
-    patch = Patch(model, found, target, standard, nodes, probe, opset)
-    plain_model = unfused(model, found)
+    patch = Patch(model, scopes, target, standard, nodes, probe, opset)
+    plain_model = unfused(model, scopes)
     if plain_model is not model:
         model.CopyFrom(plain_model)
         patch.update_scopes()
@@ -196,13 +196,13 @@ def _rewrite(patch: Patch, plan: Plan) -> None:
         return
     if patch.opset is not None:
         _check_opset(targets, patch.opset)
-    names = Names(patch.model, patch.found)
+    names = Names(patch.model, patch.scopes)
     made_before = {name for m in plan.targets for node in m.before for name in node.output}
     if made_before:
         names.take_all(made_before)
     replacements = {match: target.replace(match, names) for match, target in targets.items()}
-    forget_guesses(patch.model, patch.found, values_around(patch.found, replacements))
-    insert_replacements(patch.found, replacements)
+    forget_guesses(patch.model, patch.scopes, values_around(patch.scopes, replacements))
+    insert_replacements(patch.scopes, replacements)
     _add_functions(patch.model, replacements.values())
     _import_domains(patch, plan)
 
@@ -234,22 +234,22 @@ def _import_domains(patch: Patch, plan: Plan) -> None:
     """Import the domains of the new nodes, and drop imports that only replaced nodes needed."""
     versions = {dialect.domain: dialect.version for dialect in dialects() if dialect.domain}
     versions |= {DOMAIN: VERSION, FUNCTIONS_DOMAIN: 1}
-    opsets = patch.found[0].opsets
+    opsets = patch.scopes[0].opsets
     if "" in opsets:
         versions[""] = opsets[""]
     replaced_domains = {match.record.domain for match in plan.targets}
-    import_used(patch.model, versions, {SET_ASIDE, *replaced_domains}, patch.found)
+    import_used(patch.model, versions, {SET_ASIDE, *replaced_domains}, patch.scopes)
 
 
-def bind_threads(found: Iterable[Scope], num_threads: int) -> bool:
-    """Set the number of threads of the Python ops in ``found``; return whether that changed an op.
+def bind_threads(scopes: Iterable[Scope], num_threads: int) -> bool:
+    """Set the number of threads of the Python ops in ``scopes``; return whether that changed an op.
 
     Args:
-        found: scopes of a model.
+        scopes: scopes of a model.
         num_threads: the number of threads; 0: the process' default.
     """
     is_changed = False
-    for scope in found:
+    for scope in scopes:
         if DOMAIN not in scope.domains:
             continue
         for node in scope.nodes:

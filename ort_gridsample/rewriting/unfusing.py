@@ -20,7 +20,7 @@ from ..dialects.table import (
 )
 from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
-from ..graph.scope import Names, Nodes, Scope, scopes
+from ..graph.scope import Names, Nodes, Scope, scopes_of
 from ..opsets.inlining import import_used
 from .targets.compiled_op import label
 
@@ -30,12 +30,12 @@ _FUSED_NODES = {(COMPILED_DOMAIN, FUSED), (EXTENSIONS_DOMAIN, OLD_PREFIX + FUSED
 _AXES_AS_INPUT = 13
 
 
-def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelProto:
+def unfused(model: onnx.ModelProto, scopes: Sequence[Scope] = ()) -> onnx.ModelProto:
     """Return a model without fused nodes.
 
     Args:
         model: the model, which is not changed.
-        found: the scopes of ``model`` if they are known.
+        scopes: the scopes of ``model`` if they are known.
 
     Returns:
         ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops, and the nodes
@@ -45,12 +45,12 @@ def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelPr
         GridSampleError: a fused node is not what a session writes.
     """
     op_types = {op_type for _, op_type in _FUSED_NODES}
-    if all(op_types.isdisjoint(scope.op_types) for scope in found or scopes(model)):
+    if all(op_types.isdisjoint(scope.op_types) for scope in scopes or scopes_of(model)):
         return model
     copy = deepcopy(model)
     names = Names(copy)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
-    for scope in reversed(scopes(copy)):
+    for scope in reversed(scopes_of(copy)):
         replaced = {}
         for index, node in enumerate(scope):
             if is_fused(node):

@@ -23,8 +23,16 @@ from ..dialects.table import COMPOSITE_OP_TYPES, DOMAIN
 from ..errors import GridSampleError
 from ..functions.cores import load_core
 from ..graph.files import Model, follow_links, locations, read_model, translate_errors
-from ..graph.scope import Scope, constants, domain_of, scopes, unread
-from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
+from ..graph.scope import Scope, constant_names, domain_of, hide_values, scopes_of
+from ..graph.weights import (
+    NO_WEIGHTS,
+    LoadedWeights,
+    Span,
+    Weights,
+    exceeds_protobuf,
+    split_proto,
+    split_source,
+)
 from ..rewriting.passes import Selection
 from ..rewriting.patch import bind_threads, patch_in_place
 from . import native
@@ -112,7 +120,7 @@ class PatchedModel:
     domains: frozenset[str] | None
     folder: str | None = None
     weights: Weights = NO_WEIGHTS
-    loaded: Loaded | None = None
+    loaded: LoadedWeights | None = None
     is_in_memory: bool = False
 
     @property
@@ -171,10 +179,10 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
         onnx.load_external_data_for_model(proto, folder)
         folder = None
     draft.restore_unread_weights()
-    has_weights = bool(draft.weights.places)
+    has_weights = bool(draft.weights.spans)
     # onnxruntime uses all external data in memory, or none.
     is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, draft.scopes))
-    loaded = draft.weights.loaded(proto.graph.initializer) if has_weights else None
+    loaded = draft.weights.load(proto.graph.initializer) if has_weights else None
     patched = proto.SerializeToString()
     # A pickle does not keep what was written for other providers: the process that reads it may
     # not have them.
@@ -198,7 +206,7 @@ def _read(source: Source, arguments: SessionArguments) -> tuple[onnx.ModelProto,
     a model that has them.
     """
     is_whole = arguments.providers or arguments.is_model_saved or arguments.options_have_providers
-    parts = None if is_whole else split(source)
+    parts = None if is_whole else split_source(source)
     return (read_model(source), NO_WEIGHTS) if parts is None else parts
 
 
@@ -217,7 +225,7 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     draft.place_and_patch()
     draft.bind_threads()
     draft.drop_unread_weights()
-    loaded = draft.weights.loaded(proto.graph.initializer)
+    loaded = draft.weights.load(proto.graph.initializer)
     patched = serialized(proto)
     return PatchedModel(
         model=patched,
@@ -239,10 +247,10 @@ def _check_takes_large_model(arguments: SessionArguments) -> None:
         raise _too_large("the optimized model cannot be saved")
 
 
-def _snapshot(loaded: Loaded) -> Weights:
+def _snapshot(loaded: LoadedWeights) -> Weights:
     """Return the weights with the values that onnxruntime got: the caller may change the model."""
     values = {name: array.reshape(-1).view(np.uint8) for name, array in loaded.arrays.items()}
-    return Weights(values, {name: (0, array.size) for name, array in values.items()})
+    return Weights(values, {name: Span(0, array.size) for name, array in values.items()})
 
 
 class _Draft:
@@ -269,7 +277,7 @@ class _Draft:
         self._arguments = arguments
         self._added: Collection[str] = ()
         with translate_errors(proto):
-            self.scopes: list[Scope] = scopes(proto, weights)
+            self.scopes: list[Scope] = scopes_of(proto, weights)
 
     def domains(self) -> frozenset[str]:
         """The domains of the nodes that the model does not define itself."""
@@ -279,7 +287,7 @@ class _Draft:
     def find_added_initializers(self) -> None:
         """Find the initializers that the caller's options replace, and restore their values."""
         if self._arguments.options is not None:
-            names = sorted(constants(self.scopes))
+            names = sorted(constant_names(self.scopes))
             self._added = added_initializers(self._arguments.options, names)
             self._restore_weights(self._added)
 
@@ -288,7 +296,7 @@ class _Draft:
         arguments = self._arguments
         alone = self._has_only_sampling_nodes()
         accelerators = Accelerators(arguments.providers, arguments.accelerated, alone)
-        with unread(self.scopes, self._added), closing(accelerators):
+        with hide_values(self.scopes, self._added), closing(accelerators):
             environment = environment_of(arguments.nodes, accelerators, arguments.is_model_saved)
             target = SessionTarget(environment)
             # Attention nodes of other packages become other nodes, which only then have records.
@@ -299,7 +307,7 @@ class _Draft:
                     self.proto,
                     target,
                     probe=native,
-                    found=self.scopes,
+                    scopes=self.scopes,
                 )
         self.placements = target.placements([*replaced, *others])
         self.is_changed = bool(replaced) or has_attention_nodes
@@ -311,14 +319,14 @@ class _Draft:
 
     def restore_all_weights(self) -> None:
         """Put all values back into the model."""
-        self._restore_weights(self.weights.places)
+        self._restore_weights(self.weights.spans)
 
     def restore_unread_weights(self) -> None:
         """Put the values that no node reads back into the model.
 
         onnxruntime drops such initializers, and then misses them among the values that it gets.
         """
-        if self.weights.places:
+        if self.weights.spans:
             self._restore_weights(self._unread_weights())
 
     def drop_unread_weights(self) -> None:
@@ -328,14 +336,18 @@ class _Draft:
         kept = [tensor for tensor in initializers if tensor.name not in unread_names]
         del initializers[:]
         initializers.extend(kept)
-        self.weights = self.weights.without(unread_names)
+        self._set_weights(self.weights.without(unread_names))
 
     def _unread_weights(self) -> Collection[str]:
         read = set[str]().union(*(names for scope in self.scopes for names in scope.inputs))
-        return self.weights.places.keys() - read
+        return self.weights.spans.keys() - read
 
     def _restore_weights(self, names: Collection[str]) -> None:
-        self.weights = self.weights.put_back(self.proto, names)
+        self._set_weights(self.weights.restore(self.proto, names))
+
+    def _set_weights(self, weights: Weights) -> None:
+        self.weights = weights
+        self.scopes[0].weights = weights
 
     def _has_only_sampling_nodes(self) -> bool:
         """Whether all nodes but Constants are sampling nodes. Computed for other providers only."""
@@ -430,7 +442,7 @@ def _options_with_ops(given: SessionOptions | None, domains: Collection[str]) ->
     return register_new(copy_options(given))
 
 
-def _add_weights(options: SessionOptions, loaded: Loaded, is_in_memory: bool) -> None:
+def _add_weights(options: SessionOptions, loaded: LoadedWeights, is_in_memory: bool) -> None:
     """Add the values of initializers to options."""
     if not is_in_memory:
         values = [OrtValue.ortvalue_from_numpy(array) for array in loaded.arrays.values()]

@@ -24,7 +24,7 @@ from ..rewriting.attention_nodes import op_record
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention
-from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported
+from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported_reason
 from ..rewriting.targets.python_op import PythonOp
 from . import native
 from .accelerators import Accelerators
@@ -120,7 +120,7 @@ def decide(match: Match, environment: Environment) -> Decision:
         decision = rule(match, environment)
         if decision is not None:
             return decision
-    reason = environment.no_compiled_ops_reason or unsupported(match.record)
+    reason = environment.no_compiled_ops_reason or unsupported_reason(match.record)
     if reason:
         return decide_without_compiled_op(match, environment, reason)
     placement = Placement(match.record, COMPILED_OP, library=_library_description())

@@ -11,7 +11,7 @@ from ..detection.attention.quantization import quantization_between
 from ..detection.find import find
 from ..detection.match import Match
 from ..graph.files import Model, read_model, translate_errors
-from ..graph.scope import scopes
+from ..graph.scope import scopes_of
 from ..graph.use_def import UseDef
 from ..rewriting.unfusing import unfused
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
@@ -39,7 +39,7 @@ def predict_placements(model: Model, accelerators: Accelerators) -> list[Placeme
     proto = read_model(model)
     with translate_errors(proto):
         restored = unfused(proto)
-        matches = find(restored, scopes(restored), native, asked=True)
+        matches = find(restored, scopes_of(restored), native, asked=True)
         target = SessionTarget(environment_of(None, accelerators, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:

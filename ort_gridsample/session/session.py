@@ -284,10 +284,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         A ModelProto is returned if protobuf cannot serialize so many weights.
         """
         model = self._pickled_arguments.model
-        if not isinstance(model, bytes) or not self._weights.places:
+        if not isinstance(model, bytes) or not self._weights.spans:
             return model
         proto = read_model(model)
-        self._weights.put_back(proto, self._weights.places)
+        self._weights.restore(proto, self._weights.spans)
         return proto if exceeds_protobuf(proto) else proto.SerializeToString()
 
     def set_providers(
@@ -296,7 +296,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[dict[Any, Any]] | None = None,
     ) -> None:
         """Open the session again on these providers, as onnxruntime does."""
-        if not self._weights.places:
+        if not self._weights.spans:
             super().set_providers(providers, provider_options)
             return
         # onnxruntime would use the former options, which may not have the values of weights any

@@ -482,7 +482,7 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     assert_attended(model, written_feeds(queries), int(read is not None), ops)
     found = [
         match.attention
-        for match in find(model, scopes(model), None, False)
+        for match in find(model, scopes_of(model), None, False)
         if match.attention is not None
     ]
     has = {

@@ -220,7 +220,7 @@ def on(
 
 def test_an_op_has_so_many_taps() -> None:
     models = (grid_sample_model("float32", "float32", r, [Attributes("cubic")]) for r in (8, 9))
-    said = [unsupported(record) for model in models for record in records_of(model)]
+    said = [unsupported_reason(record) for model in models for record in records_of(model)]
     assert said == ["", "cubic in 9 spatial axes has more than 65536 taps"]
 
 

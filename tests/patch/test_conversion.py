@@ -36,7 +36,7 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
     model = old(f"""A = Relu (X) Z = mmcv.grid_sampler <{CODES}> (A, G)
         Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = Neg (Z) }},
                     else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>""")
-    for scope in graphs.scopes(model):
+    for scope in graphs.scopes_of(model):
         for node in scope:
             node.name = node.doc_string = f"{node.op_type} {node.output[0]}"
             node.metadata_props.add(key="made by", value=node.output[0])
@@ -63,7 +63,7 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
         "metadata_props",
     ):
         assert getattr(raised.graph, field) == getattr(model.graph, field)
-    for before, after in zip(graphs.scopes(model), graphs.scopes(raised), strict=True):
+    for before, after in zip(graphs.scopes_of(model), graphs.scopes_of(raised), strict=True):
         assert after.container.metadata_props == before.container.metadata_props
         assert [n.metadata_props for n in after] == [n.metadata_props for n in before]
         assert [n.name for n in after] == [n.name for n in before]
@@ -182,7 +182,7 @@ def test_helpers_are_found_again_after_inlining() -> None:
     for target in ("mmcv", "primitives", "ai.onnx"):
         there = ogs.patch_model(patched, target=target)
         onnx.checker.check_model(there)
-        left = [n for scope in graphs.scopes(there) for n in scope]
+        left = [n for scope in graphs.scopes_of(there) for n in scope]
         assert "CastLike" not in {n.op_type for n in left}, target
         assert "Y_status" not in {name for n in left for name in n.input}, target
     assert_answers(ogs.patch_model(patched, target="primitives"), BORDER)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 import ort_gridsample as ogs
 from conftest import with_slow
 from ort_gridsample.detection.find import find
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from support.cases import ATTRIBUTES
@@ -168,7 +168,7 @@ def test_nodes_can_decline_it() -> None:
 
 
 def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    matches = find(model, scopes(model), None, asked=False)
+    matches = find(model, scopes_of(model), None, asked=False)
     return [
         (each.record.name, each.fused_into.record.name)
         for each in matches

@@ -84,10 +84,10 @@ def test_what_gives_a_name_its_value() -> None:
     names = ("outer", "initializer", "sparse", "output", "")
     outer = [helper.make_node("Constant", [], [name], value_int=1) for name in names if name]
     choose = helper.make_node("If", ["c"], ["Y"], then_branch=body, else_branch=body)
-    main, inner, _ = scopes(helper.make_model(helper.make_graph([*outer, choose], "g", [], [])))
-    assert [inner.home(name) for name in names] == [main, inner, inner, inner, None]
-    assert [inner.constant(name) for name in names] == [1, 2, None, None, None]
-    assert [main.constant(name) for name in names[:-1]] == [1, 1, 1, 1]
+    main, inner, _ = scopes_of(helper.make_model(helper.make_graph([*outer, choose], "g", [], [])))
+    assert [inner.defining_scope(name) for name in names] == [main, inner, inner, inner, None]
+    assert [inner.constant_value(name) for name in names] == [1, 2, None, None, None]
+    assert [main.constant_value(name) for name in names[:-1]] == [1, 1, 1, 1]
     held = main.bodies[4]
     main.replace({0: [], 1: [], 2: [*outer[:2], outer[2]]})
     assert (main.bodies, main.nodes) == ({4: held}, list(main.container.node))
@@ -102,7 +102,7 @@ def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
             Y = If (c) <then_branch = t () => (float[1,3,2,2] T) { T = GridSample (X, grid) },
                         else_branch = e () => (float[1,3,2,2] E) { E = GridSample <mode = "cubic"> (X, grid) }> }""")
     patched = ogs.patch_model(model, target="primitives")
-    assert "Floor" not in {node.op_type for scope in scopes(patched) for node in scope}
+    assert "Floor" not in {node.op_type for scope in scopes_of(patched) for node in scope}
     for c in (True, False):
         assert_answers(model, X=X[:1, :, :, :4], c=np.array(c))
 
@@ -203,7 +203,7 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
     def made(**target: str) -> set[str]:
         return {
             name
-            for scope in scopes(ogs.patch_model(model, **target))
+            for scope in scopes_of(ogs.patch_model(model, **target))
             for node in scope
             for name in node.output
         }
@@ -307,4 +307,6 @@ def test_the_opset_of_a_model() -> None:
             f"<ir_version: 9, opset_import: [{imports}]> g (float X) => (float Y) {{ }}"
         )
         assert opset_of(model) == opset
-        assert scopes(model)[0].opsets.get("", 0) == (opset or (UNSTATED_OPSET if imports else 0))
+        assert scopes_of(model)[0].opsets.get("", 0) == (
+            opset or (UNSTATED_OPSET if imports else 0)
+        )

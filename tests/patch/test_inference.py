@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import ort_gridsample as ogs
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
@@ -422,7 +422,7 @@ def test_a_session_infers_once(given: list[onnx.ModelProto]) -> None:
 
 def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
     def kinds() -> list[str]:
-        return [node.op_type for node in BackwardSlice(model, scopes(model)).model.graph.node]
+        return [node.op_type for node in BackwardSlice(model, scopes_of(model)).model.graph.node]
 
     model = many_functions(50, chain=False, sampled=False)
     model.graph.node.insert(0, helper.make_node("Relu", ["X"], ["R"]))
@@ -461,9 +461,9 @@ def test_functions_that_double_are_not_followed_without_end(
         )
         text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
     model = parsed(text)
-    assert backward_slice.MAX_NODES <= 1 << 16
-    monkeypatch.setattr(backward_slice, "MAX_NODES", 1000)
-    assert len(BackwardSlice(model, scopes(model)).model.graph.node) < 1000
+    assert backward_slice.MAX_INLINED_NODES <= 1 << 16
+    monkeypatch.setattr(backward_slice, "MAX_INLINED_NODES", 1000)
+    assert len(BackwardSlice(model, scopes_of(model)).model.graph.node) < 1000
     main, inner = ogs.inspect_model(model)
     assert main.types["X"] == ("float32",)
     assert inner.types["grid"] in ((), ("float32",))
@@ -479,12 +479,12 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
             C = If (c) <then_branch = t () => (T) {{ {inner} }}, else_branch = e () => (E) {{ E = Relu (A) }}> }}"""
     main, inner = ogs.inspect_model(parsed(text))
     assert main.types["X"] == ("float32",)
-    assert inner.types["X"] == (("float32",) if levels < backward_slice.MAX_DEPTH else ())
+    assert inner.types["X"] == (("float32",) if levels < backward_slice.MAX_GRAPH_DEPTH else ())
 
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
     model = in_function(call="GridSample")
-    found = scopes(model)
+    found = scopes_of(model)
     assert Inference(model, found).alternatives(found[1], "A") == []
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [
@@ -495,7 +495,7 @@ def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -
         "Several", [], ["Z"], domain="unknown", bodies=bodies[:2], last=bodies[2]
     )
     model.graph.node.append(held)
-    found = scopes(model)
+    found = scopes_of(model)
     assert [scope.path for scope in found[1:4]] == [
         "Several #1 bodies",
         "Several #1 bodies",

@@ -526,3 +526,45 @@ def test_onnx_node_tests_down_and_up_again_answer_the_same_or_are_refused(fourth
             wrong += [f"{case.name} {path}: {found}"] if found else []
     assert not wrong, "\n".join(wrong)
     assert compared > 250
+
+
+TENSORS |= {"no_scales": np.zeros(0, np.float32)}
+
+
+@pytest.mark.parametrize("new", [11, 13, 17])
+def test_resize_with_empty_scales_and_axes_answers_the_same(new: int) -> None:
+    nodes = 'y = Resize <mode = "nearest", axes = [3, 2]> (x, , no_scales, pair)'
+    model = with_tensors(model_of(nodes, 20))
+    without_scales = with_tensors(model_of(nodes.replace("no_scales", ""), 20))
+    assert_same_answers(without_scales, converted(model, new), x=X)
+
+
+def test_resize_with_empty_scales_and_aspect_ratio_policy_is_refused() -> None:
+    nodes = 'y = Resize <keep_aspect_ratio_policy = "not_larger"> (x, , no_scales, size)'
+    error = refused(with_tensors(model_of(nodes, 20)), 17)
+    assert error.argument == "keep_aspect_ratio_policy"
+
+
+def test_group_normalization_18_of_float64_keeps_its_digits() -> None:
+    if onnx.defs.onnx_opset_version() < 18:
+        pytest.skip("onnx has no GroupNormalization yet")
+    x = "double[2,4,6,8]"
+    nodes = "y = GroupNormalization <num_groups = 2> (x, per_group, per_group)"
+    model = model_of(nodes, 18, x, x)
+    per_group = np.array([0.5, 2.0])
+    model.graph.initializer.append(numpy_helper.from_array(per_group, "per_group"))
+    convert_opset(model, 13)
+    values = X.astype(np.float64) + 1e6
+    grouped = values.reshape(2, 2, -1)
+    deviations = grouped - grouped.mean(-1, keepdims=True)
+    normalized = deviations / np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)
+    factors = per_group[None, :, None]
+    expected = (normalized * factors + factors).reshape(X.shape)
+    [answer] = open_native(model).run(None, {"x": values})
+    np.testing.assert_allclose(answer, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_normalization_of_an_unknown_stash_type_is_refused() -> None:
+    model = with_tensors(model_of("y = LayerNormalization <stash_type = 7> (x, factors8)", 20))
+    error = refused(model, 16)
+    assert (error.argument, error.found) == ("stash_type", "7")

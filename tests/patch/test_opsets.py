@@ -11,7 +11,7 @@ from onnx import helper, inliner, numpy_helper, parser, shape_inference, version
 
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops import registry
-from ort_gridsample.graph.scope import opset_of, scopes
+from ort_gridsample.graph.scope import opset_of, scopes_of
 from ort_gridsample.patching import TargetName
 from support import faults
 from support.cases import ATTRIBUTES
@@ -92,7 +92,7 @@ def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
     there = ogs.patch_model(model, target=target, opset=older)
     onnx.checker.check_model(there)
     for each, opset in ((there, older), (ogs.patch_model(there, target=target, opset=22), 22)):
-        assert {opset_of(each), *(scope.opsets[""] for scope in scopes(each))} == {opset}
+        assert {opset_of(each), *(scope.opsets[""] for scope in scopes_of(each))} == {opset}
         assert_answers_agree(each, model, feeds)
 
 

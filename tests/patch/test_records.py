@@ -240,3 +240,17 @@ def test_a_domain_that_is_not_imported_is_of_its_dialects_version() -> None:
     assert [opset.domain for opset in model.opset_import] == [""]
     (record,) = ogs.inspect_model(model)
     assert (record.dialect.name, record.opset) == ("mmcv", 1)
+
+
+def test_size_that_a_function_passes_on_as_an_attribute_is_refused() -> None:
+    domain = "org.pytorch.aten"
+    model = parsed(f"""g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{
+            Y = local.make <s = [1, 1, 3, 5]> (theta) }}
+        <domain: "local", opset_import: ["": 20, "{domain}": 1]> make <s> (A) => (C) {{
+            C = {domain}.affine_grid_generator <align_corners = 0, size: ints = @s> (A) }}""")
+    (record,) = ogs.inspect_model(model)
+    assert record.error is not None
+    assert (record.error.argument, record.error.found) == (
+        "size",
+        "the attribute 's' of its function",
+    )

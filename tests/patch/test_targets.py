@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from ort_gridsample.dialects import registry
 from ort_gridsample.dialects.registry import target_names
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.interop import pytorch
 from ort_gridsample.patching import TargetName
 from ort_gridsample.rewriting.targets.lowered import _common_shape
@@ -247,14 +247,14 @@ def assert_lowered_answers_as_native(
 ) -> None:
     lowered = ogs.patch_model(model, target="primitives", functions=functions)
     onnx.checker.check_model(lowered)
-    before = {(n.domain, n.op_type) for scope in scopes(model) for n in scope}
-    new = {(n.domain, n.op_type) for scope in scopes(lowered) for n in scope} - before
+    before = {(n.domain, n.op_type) for scope in scopes_of(model) for n in scope}
+    new = {(n.domain, n.op_type) for scope in scopes_of(lowered) for n in scope} - before
     assert {op_type for domain, op_type in new if domain == ""} <= PRIMITIVES
     assert {domain for domain, _ in new} <= (
         {"", "ort_gridsample.primitives"} if functions else {""}
     )
     assert {"GridSample", "AffineGrid"}.isdisjoint(
-        n.op_type for scope in scopes(lowered) for n in scope
+        n.op_type for scope in scopes_of(lowered) for n in scope
     )
     assert_answers_agree(lowered, model, feeds)
 

@@ -18,7 +18,7 @@ from ort_gridsample.detection.decomposed import Search
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import Value
 from ort_gridsample.detection.trials import SIZES, possible_shapes
-from ort_gridsample.graph.scope import Names, opset_of, scopes
+from ort_gridsample.graph.scope import Names, opset_of, scopes_of
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
 from ort_gridsample.session import native
@@ -146,7 +146,7 @@ def test_what_was_lowered_is_found(number: int) -> None:
     assert ogs.patch_model(lowered, target="primitives") == lowered
     again = [
         n
-        for s in scopes(ogs.patch_model(lowered, target="ai.onnx"))
+        for s in scopes_of(ogs.patch_model(lowered, target="ai.onnx"))
         for n in s
         if n.op_type == "GridSample"
     ]
@@ -488,8 +488,8 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     others = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
     text = f"g (float[2] A, float[2] B0) => (float[2] D) {{ C = Add (A, A) {others} D = Add (C, B20000) }}"
-    use_def = UseDef(*scopes(parsed(text)))
-    assert use_def.kind("B20000") == "data"
+    use_def = UseDef(*scopes_of(parsed(text)))
+    assert use_def.dependency("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
     use_def.scope.inputs = inputs = MagicMock(
         **{"__getitem__.side_effect": use_def.scope.inputs.__getitem__}
@@ -511,7 +511,7 @@ def test_what_counts_as_an_operator() -> None:
     for node in (*good, *bad):
         del model.graph.node[:]
         model.graph.node.append(node)
-        assert UseDef(*scopes(model)).is_op(0, ("Constant", "Neg")) == (node in good), node
+        assert UseDef(*scopes_of(model)).is_op(0, ("Constant", "Neg")) == (node in good), node
 
 
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,13 +519,13 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
     nodes = "A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two)"
     model = parsed(f"g (float[N,4,4] X) => (float[N,4,4] Y) {{ {nodes} }}", 18)
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert Search(scopes(model), native).values == {}
+    assert Search(scopes_of(model), native).values == {}
     monkeypatch.setattr(UseDef, "__init__", None)  # to make one fails
     standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
     reshaped = "A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B)"
     other = parsed(f"g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {{ {reshaped} }}", 18)
     for model in (standard, other, affine_grid_model("float32", 2, True)):
-        assert Search(scopes(model), native).values == {}
+        assert Search(scopes_of(model), native).values == {}
 
 
 def test_lengths_that_nobody_says_are_told_apart() -> None:
@@ -542,7 +542,7 @@ def test_lengths_that_nobody_says_are_told_apart() -> None:
 
 
 def test_what_a_replacement_reads_is_not_dead() -> None:
-    (scope,) = scopes(
+    (scope,) = scopes_of(
         parsed("g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }")
     )
     assert [unread_nodes(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [

@@ -52,7 +52,7 @@ def large_model(body: str = BODY, extra_outputs: str = "", unread: bool = False)
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MAX_SERIALIZED", LIMIT)
+    monkeypatch.setattr(weights, "MAX_SERIALIZED_BYTES", LIMIT)
 
 
 def run(session: onnxruntime.InferenceSession) -> list[np.ndarray]:

@@ -378,3 +378,13 @@ def test_attention_that_earlier_releases_saved_is_read() -> None:
     expected = plain.run(None, feeds)[0]
     found = ogs.InferenceSession(old_compiled(model)).run(None, feeds)[0]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_imported_domains_of_a_truncated_file_are_unknown(tmp_path: Path) -> None:
+    data = imports(one=1).SerializeToString()
+    fixed_length_field = b"\xc1\x0c" + bytes(8)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data + fixed_length_field)
+    assert imported_domains(path) == {"", "one"}
+    path.write_bytes(data + fixed_length_field[:-1])
+    assert imported_domains(path) is None

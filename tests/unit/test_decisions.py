@@ -8,7 +8,7 @@ import pytest
 
 from ort_gridsample.detection.find import find
 from ort_gridsample.detection.match import Match
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, native
 from ort_gridsample.session.accelerators import Accelerators, ProviderForm
@@ -23,7 +23,7 @@ STN = """g (float[N,C,H,W] X, float[N,2,3] theta, int64[4] size) => (float[N,C,h
 
 def matches_of(graph: str) -> list[Match]:
     model: onnx.ModelProto = parsed(graph)
-    return find(model, scopes(model), native, asked=False)
+    return find(model, scopes_of(model), native, asked=False)
 
 
 def environment(nodes: Selection | None = None) -> Environment:

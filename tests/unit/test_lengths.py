@@ -74,7 +74,7 @@ UNKNOWN = {
 
 def lengths_of(nodes: str) -> Sequence[Length] | None:
     model = parsed(f"g (float[N, 4, W] X, float[4, 1] b, float[] U, int64[K] k) => (Y) {{{nodes}}}")
-    (scope,) = found = scopes(model)
+    (scope,) = found = scopes_of(model)
     inference = Inference(model, found, values={id(scope): [*scope.makers, "X", "b", "U", "k"]})
     return Lengths(UseDef(scope), inference, {}).shape("Y")
 

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
-from ort_gridsample.graph.weights import Weights, split
+from ort_gridsample.graph.scope import Scope
+from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.reference.threads import submit
 from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
@@ -84,14 +85,14 @@ def test_weights_are_kept_at_most_once_and_providers_can_be_set(
     late = threading.Event()
     request.addfinalizer(late.set)
     submit(late.wait, 8)  # until then no other thread helps to read
-    loaded, kept = Weights.loaded, list[weakref.ref[np.ndarray]]()
+    load, kept = Weights.load, list[weakref.ref[np.ndarray]]()
 
-    def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.Loaded:
-        found = loaded(self, tensors)
-        kept.extend(map(weakref.ref, (found.memory, *found.arrays.values())))
+    def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
+        found = load(self, tensors)
+        kept.extend(map(weakref.ref, (*found.files.values(), *found.arrays.values())))
         return found
 
-    monkeypatch.setattr(Weights, "loaded", watched)
+    monkeypatch.setattr(Weights, "load", watched)
     for given in (saved(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before, placements = session.run(["Y"], FEEDS)[0], session.replaced
@@ -146,9 +147,9 @@ def test_a_saved_model_has_all_weights_and_one_that_was_added_is_met(
 def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_path: Path) -> None:
     path = saved(large, tmp_path)
     for source in (path, Path(path).read_bytes()):
-        model, apart = split(source)
-        assert len(apart.places) == COUNT - 2
-        assert apart.put_back(model, apart.places).places == {}
+        model, apart = split_source(source)
+        assert len(apart.spans) == COUNT - 2
+        assert apart.restore(model, apart.spans).spans == {}
         assert model == large
 
 
@@ -160,16 +161,16 @@ def test_weights_that_lie_elsewhere_or_in_parts_stay(large: onnx.ModelProto) -> 
     elsewhere.external_data.add(key="location", value="theirs")
     external.data_location = TensorProto.EXTERNAL
     segment.segment.begin = 0
-    _, apart = split(model.SerializeToString()) or pytest.fail("it is parsed whole")
-    assert apart.places.keys() == {tensor.name for tensor in others}
+    _, apart = split_source(model.SerializeToString()) or pytest.fail("it is parsed whole")
+    assert apart.spans.keys() == {tensor.name for tensor in others}
 
 
 def test_a_file_that_became_shorter_is_an_error(large: onnx.ModelProto, tmp_path: Path) -> None:
-    model, apart = split(path := saved(large, tmp_path)) or pytest.fail("it is parsed whole")
+    model, apart = split_source(path := saved(large, tmp_path)) or pytest.fail("it is parsed whole")
     with open(path, "rb+") as file:
-        file.truncate(weights.SMALL_MODEL // 2)
+        file.truncate(weights.MIN_MODEL_BYTES // 2)
     with pytest.raises(OSError, match=r"large\.onnx' ends before the values of w\d+$"):
-        apart.loaded(model.graph.initializer)
+        apart.load(model.graph.initializer)
 
 
 #: Fields that no ONNX has: of 4, 8 and some bytes, and a number; a kind of old, and a number without an end.
@@ -179,10 +180,10 @@ FIELDS |= {"a group": b"\xc3\x0c\xc4\x0c", "an endless number": b"\xc0\x0c" + b"
 
 @pytest.mark.parametrize("before", FIELDS.values(), ids=FIELDS)
 def test_fields_of_others_stay(before: bytes, large: onnx.ModelProto) -> None:
-    parts = split(data := before + large.SerializeToString())
+    parts = split_source(data := before + large.SerializeToString())
     assert (parts is None) == (before != FIELDS["fields of others"])
     if parts is not None:
-        parts[1].put_back(parts[0], parts[1].places)
+        parts[1].restore(parts[0], parts[1].spans)
         assert parts[0] == onnx.ModelProto.FromString(data) != large
 
 
@@ -190,8 +191,8 @@ def test_lengths_whose_lowest_bits_are_0(large: onnx.ModelProto) -> None:
     """Each byte of them but the last is 128 then."""
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1 << 19, np.float32), "zeros"))
-    _, apart = split(model.SerializeToString()) or pytest.fail("it is parsed whole")
-    assert apart.places["zeros"][1] == 1 << 21
+    _, apart = split_source(model.SerializeToString()) or pytest.fail("it is parsed whole")
+    assert apart.spans["zeros"][1] == 1 << 21
 
 
 @pytest.mark.parametrize(
@@ -216,13 +217,13 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
     data = model.SerializeToString()
     another = onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString()
     data = data[:-100] if change == "cut" else data + another * (change == "two graphs")
-    parts = split(data)
+    parts = split_source(data)
     if change in ("cut", "twice", "two graphs"):
         assert parts is None
     else:
         assert parts is not None
         assert "w5" not in parts[1]
-        parts[1].put_back(parts[0], parts[1].places)
+        parts[1].restore(parts[0], parts[1].spans)
         assert parts[0] == files.read_model(data)
 
 
@@ -244,8 +245,26 @@ def test_the_file_of_a_number_is_another_s(tmp_path: Path) -> None:
 
 
 def test_small_models_are_parsed_whole(tmp_path: Path) -> None:
-    small = b"1" * (weights.SMALL_MODEL - 1)
-    assert split(small) is None
+    small = b"1" * (weights.MIN_MODEL_BYTES - 1)
+    assert split_source(small) is None
     (tmp_path / "small").write_bytes(small)
-    assert split(tmp_path / "small") is None
-    assert split(tmp_path / "there is none") is None
+    assert split_source(tmp_path / "small") is None
+    assert split_source(tmp_path / "there is none") is None
+
+
+def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
+    large: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = quiet_options()
+    zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
+    options.add_initializer("w7", zeros)
+    known = dict[str, bool]()
+    patch_in_place = builder.patch_in_place
+
+    def patch(*args: object, scopes: list[Scope], **kwargs: object) -> object:
+        known.update((name, scopes[0].find_constant(name) is not None) for name in ("w7", "w8"))
+        return patch_in_place(*args, scopes=scopes, **kwargs)
+
+    monkeypatch.setattr(builder, "patch_in_place", patch)
+    ogs.InferenceSession(large.SerializeToString(), options)
+    assert known == {"w7": False, "w8": True}

@@ -133,7 +133,7 @@ def _gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | N
     shape = lengths.shape(node.input[0])
     if value.piece is not None or not shape or len(shape) != len(value.axes) + 1:
         return None
-    level = lengths.use_def.scope.constant(node.input[1])
+    level = lengths.use_def.scope.constant_value(node.input[1])
     axis = int_attribute(node, "axis", 0) % len(shape)
     count = shape[axis].known
     if level is None or level.ndim > 0 or not count:
@@ -207,7 +207,7 @@ def _double(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | N
 
 def _is_number(lengths: Lengths, name: str, number: int, value: TracedValue) -> bool:
     """Whether ``name`` is a constant equal to ``number`` that can be broadcast to ``value``."""
-    constant = lengths.use_def.scope.constant(name)
+    constant = lengths.use_def.scope.constant_value(name)
     if constant is None or constant.size != 1 or constant.ndim > len(value.axes):
         return False
     return bool(constant.item() == number)

@@ -7,13 +7,13 @@ from onnx import helper
 
 from .obstacles import ObstacleError
 from .same_node import keep_node
-from .step import Rewritten, Step
+from .step import Rewritten, VersionStep
 
 #: Reductions for which the older version can be an Identity if there are no axes.
 _IDENTITY_WITHOUT_AXES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
-def softmax(step: Step) -> Rewritten:
+def softmax(step: VersionStep) -> Rewritten:
     """Make ``axis`` the last axis: before opset 13 the axes from ``axis`` on are flattened."""
     node = step.node
     axis = step.attribute("axis", -1)
@@ -29,7 +29,7 @@ def softmax(step: Step) -> Rewritten:
     return _softmax_by_definition(step, axis)
 
 
-def _transposed_softmax(step: Step, axis: int, rank: int) -> Rewritten:
+def _transposed_softmax(step: VersionStep, axis: int, rank: int) -> Rewritten:
     """Swap ``axis`` and the last axis before and after the operator."""
     node = step.node
     nodes = step.new_nodes()
@@ -41,7 +41,7 @@ def _transposed_softmax(step: Step, axis: int, rank: int) -> Rewritten:
     return nodes
 
 
-def _softmax_by_definition(step: Step, axis: int) -> Rewritten:
+def _softmax_by_definition(step: VersionStep, axis: int) -> Rewritten:
     """Write the basic operators that compute a Softmax or LogSoftmax, for any rank."""
     node = step.node
     nodes = step.new_nodes()
@@ -56,7 +56,7 @@ def _softmax_by_definition(step: Step, axis: int) -> Rewritten:
     return nodes
 
 
-def reduce(step: Step) -> Rewritten:
+def reduce(step: VersionStep) -> Rewritten:
     """Write the axes of a reduction as an attribute."""
     node = step.node
     is_noop_without_axes = bool(step.attribute("noop_with_empty_axes", 0))
@@ -72,7 +72,7 @@ def reduce(step: Step) -> Rewritten:
     return [node]
 
 
-def squeeze(step: Step) -> Rewritten:
+def squeeze(step: VersionStep) -> Rewritten:
     """Write the axes of a Squeeze or Unsqueeze as an attribute."""
     if step.input(1):
         step.set(axes=step.integers(1))
@@ -80,7 +80,7 @@ def squeeze(step: Step) -> Rewritten:
     return None
 
 
-def _positive_axes(step: Step, axes: list[int]) -> tuple[list[int], int]:
+def _positive_axes(step: VersionStep, axes: list[int]) -> tuple[list[int], int]:
     """Return ``axes`` as non-negative numbers, and the rank of the first input.
 
     Raises:
@@ -93,7 +93,7 @@ def _positive_axes(step: Step, axes: list[int]) -> tuple[list[int], int]:
     return [axis % rank for axis in axes], rank
 
 
-def pad_axes(step: Step) -> Rewritten:
+def pad_axes(step: VersionStep) -> Rewritten:
     """Write pads for all axes: the older Pad has no input ``axes``."""
     if not step.input(3):
         return None
@@ -115,11 +115,12 @@ def pad_axes(step: Step) -> Rewritten:
     return nodes
 
 
-def resize_axes(step: Step) -> Rewritten:
+def resize_axes(step: VersionStep) -> Rewritten:
     """Write scales or sizes for all axes: the older Resize has no attribute ``axes``."""
     node = step.node
     axes = step.attribute("axes")
-    if step.input(2):
+    has_sizes = _has_elements(step, 3)
+    if not has_sizes:
         step.remove("keep_aspect_ratio_policy")  # it applies to sizes only
     if axes is None:
         return None
@@ -135,15 +136,21 @@ def resize_axes(step: Step) -> Rewritten:
     nodes = step.new_nodes()
     scales = step.constant(2)
     positions = nodes.row(*axes)
-    if scales is not None:
+    if has_sizes:
+        sizes = nodes.add("Shape", node.input[0])
+        node.input[3] = nodes.add("ScatterElements", sizes, positions, node.input[3])
+    elif scales is not None:
         all_scales = np.ones(rank, np.float32)
         all_scales[axes] = scales.ravel()
         node.input[2] = nodes.constant(all_scales)
-    elif step.input(2):
+    else:
         ones = nodes.constant(np.ones(rank, np.float32))
         node.input[2] = nodes.add("ScatterElements", ones, positions, node.input[2])
-    else:
-        sizes = nodes.add("Shape", node.input[0])
-        node.input[3] = nodes.add("ScatterElements", sizes, positions, node.input[3])
     nodes.append(node)
     return nodes
+
+
+def _has_elements(step: VersionStep, position: int) -> bool:
+    """Whether an input is given, and not a constant without elements, which counts as left out."""
+    value = step.constant(position)
+    return bool(step.input(position)) and (value is None or value.size > 0)

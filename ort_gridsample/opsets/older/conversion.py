@@ -13,9 +13,9 @@ from ...graph.scope import Names, Scope, domain_of
 from ...inference.types import Inference
 from ..schema_functions import body_of, has_body
 from .obstacles import ObstacleError, combined_error
-from .rules import RULES
+from .rules import CONVERSION_RULES
 from .same_node import keep_node, schema_of
-from .step import Context, Step
+from .step import Context, VersionStep
 from .value_types import forbidden_types, label_of
 
 #: The oldest opset that can be written.
@@ -26,7 +26,7 @@ def write_older(
     model: onnx.ModelProto,
     version: int,
     inference: Inference,
-    found: Sequence[Scope],
+    scopes: Sequence[Scope],
 ) -> None:
     """Write the nodes of the ONNX domain in an older opset, in place.
 
@@ -34,27 +34,27 @@ def write_older(
         model: a model without functions.
         version: the opset, at least :data:`OLDEST`.
         inference: the types of all values of ``model``.
-        found: the scopes of ``model``, parents before their children.
+        scopes: the scopes of ``model``, parents before their children.
 
     Raises:
         GridSampleError: nodes cannot be written in this opset; the error lists all of them.
     """
-    conversion = _Conversion(Names(model, found), inference, version)
+    conversion = _Conversion(Names(model, scopes), inference, version)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
-    for scope in reversed(found):
+    for scope in reversed(scopes):
         conversion.convert_scope(scope)
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
             entry.version = min(entry.version, version)
     obstacles = conversion.obstacles
-    obstacles.update(conversion.type_obstacles(model, found))
+    obstacles.update(conversion.type_obstacles(model, scopes))
     if obstacles:
-        raise _error(obstacles, found)
+        raise _error(obstacles, scopes)
 
 
-def _error(obstacles: dict[str, ObstacleError], found: Sequence[Scope]) -> GridSampleError:
+def _error(obstacles: dict[str, ObstacleError], scopes: Sequence[Scope]) -> GridSampleError:
     """Return an error that lists ``obstacles`` in the order of the model."""
-    model_order = [label_of(node) for scope in found for node in scope]
+    model_order = [label_of(node) for scope in scopes for node in scope]
     labels = [label for label in dict.fromkeys([*model_order, *obstacles]) if label in obstacles]
     return combined_error({label: obstacles[label] for label in labels})
 
@@ -99,14 +99,14 @@ class _Conversion:
     def type_obstacles(
         self,
         model: onnx.ModelProto,
-        found: Sequence[Scope],
+        scopes: Sequence[Scope],
     ) -> dict[str, ObstacleError]:
         """Return the obstacles that the types of the new nodes are, by their original nodes."""
         obstacles = {}
         forbidden = forbidden_types(
             model,
             self._inference,
-            found,
+            scopes,
             version=self._version,
             unconverted=self._unconverted,
         )
@@ -149,8 +149,8 @@ def _one_version_down(
         ObstacleError: there are no such nodes.
     """
     since = schema.since_version
-    step = Step(context, deepcopy(node), since)
-    rule = RULES.get((node.op_type, since))
+    step = VersionStep(context, deepcopy(node), since)
+    rule = CONVERSION_RULES.get((node.op_type, since))
     try:
         older_nodes = None if rule is None else rule(step)
         if older_nodes is None:

@@ -7,13 +7,13 @@ from onnx import helper
 from ... import spec
 from ...graph.element_types import elem_type
 from .obstacles import ObstacleError, shape_text
-from .step import Rewritten, Step
+from .step import Rewritten, VersionStep
 
 #: The types of floats that standard operators compute in.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def cast_like(step: Step) -> Rewritten:
+def cast_like(step: VersionStep) -> Rewritten:
     """Write a Cast to the type of the second input."""
     type_name = step.type(1)
     if type_name is None or type_name not in spec.TYPES:
@@ -23,19 +23,19 @@ def cast_like(step: Step) -> Rewritten:
     return [helper.make_node("Cast", node.input[:1], node.output, to=elem_type(type_name))]
 
 
-def saturate(step: Step) -> Rewritten:
+def saturate(step: VersionStep) -> Rewritten:
     """Remove attributes of types with at most 8 bits, which the older opset refuses anyway."""
     step.remove("saturate", "round_mode")
     return None
 
 
-def round_mode(step: Step) -> Rewritten:
+def round_mode(step: VersionStep) -> Rewritten:
     """Remove an attribute of float8e8m0, which the older opset refuses anyway."""
     step.remove("round_mode")
     return None
 
 
-def scalar_scale(step: Step) -> Rewritten:
+def scalar_scale(step: VersionStep) -> Rewritten:
     """Remove ``axis`` of a (De)QuantizeLinear: the older operator has one scale for all axes."""
     if step.rank(1) != 0:
         expected = f"() before opset {step.since}"
@@ -44,7 +44,7 @@ def scalar_scale(step: Step) -> Rewritten:
     return None
 
 
-def output_dtype(step: Step) -> Rewritten:
+def output_dtype(step: VersionStep) -> Rewritten:
     """Remove ``output_dtype`` of a (De)QuantizeLinear if the inputs imply the same type."""
     implied = _implied_output_type(step)
     if implied is None or implied not in spec.TYPES:
@@ -54,14 +54,14 @@ def output_dtype(step: Step) -> Rewritten:
     return None
 
 
-def _implied_output_type(step: Step) -> str | None:
+def _implied_output_type(step: VersionStep) -> str | None:
     """Return the type that the output has by the inputs: that of zero point or of the scale."""
     if step.node.op_type != "QuantizeLinear":
         return step.type(1)
     return step.type(2) if step.input(2) else "uint8"
 
 
-def power(step: Step) -> Rewritten:
+def power(step: VersionStep) -> Rewritten:
     """Cast the exponent to the type of the base."""
     base = step.type(0)
     exponent = step.type(1)
@@ -73,7 +73,7 @@ def power(step: Step) -> Rewritten:
     return nodes
 
 
-def modulo(step: Step) -> Rewritten:
+def modulo(step: VersionStep) -> Rewritten:
     """Check ``fmod``, which the older Mod requires for floats."""
     type_name = step.type(0)
     if not step.attribute("fmod", 0) and (type_name is None or type_name in FLOATS):

@@ -14,12 +14,15 @@ from ...graph.element_types import elem_type
 from ...graph.scope import Nodes
 from .dtypes import FLOATS
 from .obstacles import ObstacleError
-from .step import Rewritten, Step
+from .step import Rewritten, VersionStep
 
 #: The first opset in which ReduceMean has its axes as an input.
-_AXES_AS_INPUT = 18
-#: The version of GroupNormalization whose factors are per channel. They were per group before.
-_FACTORS_PER_CHANNEL = 21
+_FIRST_OPSET_WITH_AXES_INPUT = 18
+#: The first version of GroupNormalization whose factors are per channel. They were per group
+#: before.
+_FIRST_OPSET_WITH_FACTORS_PER_CHANNEL = 21
+#: The first version of GroupNormalization that has the attribute ``stash_type``.
+_FIRST_OPSET_WITH_GROUP_STASH_TYPE = 21
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class _Types:
     computed: str
 
     @classmethod
-    def of(cls, step: Step) -> _Types:
+    def of(cls, step: VersionStep) -> _Types:
         """Return the types of the node of ``step``.
 
         Raises:
@@ -40,9 +43,7 @@ class _Types:
         if input_type is None or input_type not in FLOATS:
             found = str(input_type or "not known")
             raise ObstacleError(f"the type of {step.input(0)}", found, "a known type of floats")
-        stash_type = step.attribute("stash_type", 1)
-        computed = next(name for name in FLOATS if elem_type(name) == stash_type)
-        return cls(input_type, computed)
+        return cls(input_type, _computed_type(step, input_type))
 
     def cast_input(self, nodes: Nodes, value: str) -> str:
         """Write a Cast to the type to compute in if necessary; return the name of the result."""
@@ -57,7 +58,24 @@ class _Types:
         return nodes.add("Cast", value, to=elem_type(self.input))
 
 
-def layer_normalization(step: Step) -> Rewritten:
+def _computed_type(step: VersionStep, input_type: str) -> str:
+    """Return the type that a normalization computes in.
+
+    Raises:
+        ObstacleError: ``stash_type`` is not a type of floats.
+    """
+    is_group = step.node.op_type == "GroupNormalization"
+    if is_group and step.since < _FIRST_OPSET_WITH_GROUP_STASH_TYPE:
+        # It computes in the type of the input. float32 has the range for the squares of halves.
+        return "float64" if input_type == "float64" else "float32"
+    stash_type = step.attribute("stash_type", 1)
+    for name in FLOATS:
+        if elem_type(name) == stash_type:
+            return name
+    raise ObstacleError("stash_type", str(stash_type), "the number of a type of floats")
+
+
+def layer_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a LayerNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -77,7 +95,7 @@ def layer_normalization(step: Step) -> Rewritten:
     return nodes
 
 
-def rms_normalization(step: Step) -> Rewritten:
+def rms_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute an RMSNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -92,7 +110,7 @@ def rms_normalization(step: Step) -> Rewritten:
     return nodes
 
 
-def group_normalization(step: Step) -> Rewritten:
+def group_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a GroupNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -103,7 +121,7 @@ def group_normalization(step: Step) -> Rewritten:
     value = types.cast_input(nodes, grouped)
     normalized, _, _ = _normalize(step, nodes, value, [2], types.computed)
     result = types.cast_result(nodes, normalized)
-    if step.since >= _FACTORS_PER_CHANNEL:
+    if step.since >= _FIRST_OPSET_WITH_FACTORS_PER_CHANNEL:
         channels = nodes.add("Slice", shape, nodes.row(0), nodes.row(2))
         by_channel = nodes.add("Concat", channels, nodes.row(-1), axis=0)
         result = nodes.add("Reshape", result, by_channel)
@@ -114,7 +132,7 @@ def group_normalization(step: Step) -> Rewritten:
     return nodes
 
 
-def _last_axes(step: Step) -> list[int]:
+def _last_axes(step: VersionStep) -> list[int]:
     """Return the axes from the attribute ``axis`` to the last one, as negative numbers.
 
     Raises:
@@ -131,7 +149,7 @@ def _last_axes(step: Step) -> list[int]:
 
 
 def _normalize(
-    step: Step,
+    step: VersionStep,
     nodes: Nodes,
     value: str,
     axes: list[int],
@@ -144,7 +162,7 @@ def _normalize(
     """
 
     def mean_of(name: str) -> str:
-        if step.since > _AXES_AS_INPUT:
+        if step.since > _FIRST_OPSET_WITH_AXES_INPUT:
             return nodes.add("ReduceMean", name, nodes.row(*axes))
         return nodes.add("ReduceMean", name, axes=axes)
 
@@ -157,7 +175,7 @@ def _normalize(
     return nodes.add("Mul", deviation, scale), mean, scale
 
 
-def _epsilon(step: Step, nodes: Nodes, type_name: str) -> str:
+def _epsilon(step: VersionStep, nodes: Nodes, type_name: str) -> str:
     """Write the epsilon of a normalization that computes in ``type_name``.
 
     Raises:

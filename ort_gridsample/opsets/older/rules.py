@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from . import axes, dtypes, normalization, shapes, signatures
-from .step import Rule
+from .step import ConversionRule
 
 _CAST_LIKE_VERSIONS = (15, 19, 21, 23, 24, 25)
 
 #: Operator and version -> the rule that takes a node of this version to the opset before.
-RULES: Final[dict[tuple[str, int], Rule]] = {
+CONVERSION_RULES: Final[dict[tuple[str, int], ConversionRule]] = {
     ("BatchNormalization", 14): signatures.batch_normalization,
     ("Cast", 19): dtypes.saturate,
     ("Cast", 24): dtypes.round_mode,

@@ -8,7 +8,7 @@ import onnx
 from onnx import defs, helper
 
 from .obstacles import ObstacleError, value_text
-from .step import Step
+from .step import VersionStep
 
 #: Operator and attribute -> value -> the first opset with this value, if newer than the attribute.
 _FIRST_OPSETS_OF_VALUES: dict[tuple[str, str], dict[bytes, int]] = {
@@ -17,7 +17,7 @@ _FIRST_OPSETS_OF_VALUES: dict[tuple[str, str], dict[bytes, int]] = {
     ("ScatterElements", "reduction"): {b"min": 18, b"max": 18},
     ("ScatterND", "reduction"): {b"min": 18, b"max": 18},
 }
-#: Operators and the version that changed the meaning of a node which both signatures allow.
+#: Operators and the versions that changed their meaning, but not their signature.
 _CHANGED_MEANING = {("Attention", 24), ("Attention", 25)}
 
 
@@ -29,7 +29,7 @@ def schema_of(op_type: str, version: int) -> defs.OpSchema | None:
         return None
 
 
-def keep_node(step: Step) -> list[onnx.NodeProto]:
+def keep_node(step: VersionStep) -> list[onnx.NodeProto]:
     """Return the node, changed to the signature of the older version of its operator.
 
     Raises:
@@ -49,7 +49,7 @@ def keep_node(step: Step) -> list[onnx.NodeProto]:
     return [node]
 
 
-def _convert_attributes(step: Step, older: defs.OpSchema, newer: defs.OpSchema) -> None:
+def _convert_attributes(step: VersionStep, older: defs.OpSchema, newer: defs.OpSchema) -> None:
     """Remove attributes that ``older`` lacks.
 
     Raises:
@@ -94,7 +94,7 @@ def _has_default_value(attribute: onnx.AttributeProto, schema: defs.OpSchema) ->
     return bool(default.name) and value == helper.get_attribute_value(default)
 
 
-def _check_count(step: Step, kind: str, values: Any, parameters: Any) -> None:
+def _check_count(step: VersionStep, kind: str, values: Any, parameters: Any) -> None:
     """Check the inputs or outputs of a node, and remove trailing empty names.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .obstacles import ObstacleError
-from .step import Rewritten, Step
+from .step import Rewritten, VersionStep
 
 #: The default of Shape's attribute ``end``: beyond any rank.
 _NO_END = 1 << 62
@@ -13,7 +13,7 @@ _NO_END = 1 << 62
 _IMPOSSIBLE_LENGTH = 1 << 40
 
 
-def split_attribute(step: Step) -> Rewritten:
+def split_attribute(step: VersionStep) -> Rewritten:
     """Write the lengths of a Split as an attribute."""
     if step.input(1):
         step.set(split=step.integers(1))
@@ -21,7 +21,7 @@ def split_attribute(step: Step) -> Rewritten:
     return [step.node]
 
 
-def split_count(step: Step) -> Rewritten:
+def split_count(step: VersionStep) -> Rewritten:
     """Write the lengths of a Split that states their number.
 
     All lengths are equal but the last, which may be shorter.
@@ -41,7 +41,7 @@ def split_count(step: Step) -> Rewritten:
     return _split_computed_length(step, axis, count)
 
 
-def _split_known_length(step: Step, length: int, count: int) -> Rewritten:
+def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten:
     node = step.node
     chunk = -(-length // count)
     lengths = [min(chunk, length - chunk * index) for index in range(count)]
@@ -54,7 +54,7 @@ def _split_known_length(step: Step, length: int, count: int) -> Rewritten:
     return nodes
 
 
-def _split_computed_length(step: Step, axis: int, count: int) -> Rewritten:
+def _split_computed_length(step: VersionStep, axis: int, count: int) -> Rewritten:
     """Write a Slice for each output: unlike Split, it has computed positions in every opset."""
     node = step.node
     nodes = step.new_nodes()
@@ -69,7 +69,7 @@ def _split_computed_length(step: Step, axis: int, count: int) -> Rewritten:
     return nodes
 
 
-def reshape(step: Step) -> Rewritten:
+def reshape(step: VersionStep) -> Rewritten:
     """Remove ``allowzero``: without it, a 0 in the shape means the input's length of that axis."""
     node = step.node
     allows_zero = bool(step.attribute("allowzero", 0))
@@ -89,7 +89,7 @@ def reshape(step: Step) -> Rewritten:
     return nodes
 
 
-def _target_lengths(step: Step) -> Sequence[int | str | None]:
+def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     """Return the lengths that a Reshape writes, None where unknown; two if their number is unknown.
 
     Raises:
@@ -100,14 +100,14 @@ def _target_lengths(step: Step) -> Sequence[int | str | None]:
         return [int(length) for length in shape.ravel()]
     node = step.node
     scope = step.context.scope
-    home = scope.home(node.input[1])
-    if home is not None and home.definitions[node.input[1]] is None:
+    defining_scope = scope.defining_scope(node.input[1])
+    if defining_scope is not None and defining_scope.definitions[node.input[1]] is None:
         raise step.obstacle("allowzero", 1)
     inferred = step.context.inference.known(scope, node.output[0]).shape
     return inferred if inferred is not None else [None, None]
 
 
-def _count_possible_zeros(step: Step, lengths: Sequence[int | str | None]) -> int:
+def _count_possible_zeros(step: VersionStep, lengths: Sequence[int | str | None]) -> int:
     """Return how many ``lengths`` may be a 0 that is not the input's length of the same axis.
 
     Raises:
@@ -127,7 +127,7 @@ def _count_possible_zeros(step: Step, lengths: Sequence[int | str | None]) -> in
     return n_possible_zeros
 
 
-def shape(step: Step) -> Rewritten:
+def shape(step: VersionStep) -> Rewritten:
     """Write a Shape of all axes, and a Slice of it."""
     node = step.node
     start = step.attribute("start", 0)

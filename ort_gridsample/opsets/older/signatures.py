@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from ...graph.scope import subgraphs
+from ...graph.scope import constant_tensor, subgraphs
 from .obstacles import ObstacleError, value_text
-from .step import Rewritten, Step, constant_tensor
+from .step import Rewritten, VersionStep
 
 #: Operators that make sequences.
 _SEQUENCE_OPS = (
@@ -21,18 +21,17 @@ _SEQUENCE_OPS = (
 _FIRST_OPSET_OF_KIND = {"sequence_type": 13, "optional_type": 16}
 
 
-def constant(step: Step) -> Rewritten:
+def constant(step: VersionStep) -> Rewritten:
     """Write the value of a Constant as a tensor."""
-    (attribute,) = step.node.attribute
-    tensor = constant_tensor(attribute)
-    if tensor is None or attribute.name == "value" or attribute.ref_attr_name:
+    tensor = constant_tensor(step.node)
+    if tensor is None or step.attribute("value") is not None:
         return None
-    step.remove(attribute.name)
+    del step.node.attribute[:]
     step.set(value=tensor)
     return [step.node]
 
 
-def resize_inputs(step: Step) -> Rewritten:
+def resize_inputs(step: VersionStep) -> Rewritten:
     """Write empty ``roi`` and ``scales`` of a Resize if they are left out."""
     node = step.node
     nodes = step.new_nodes()
@@ -45,7 +44,7 @@ def resize_inputs(step: Step) -> Rewritten:
     return nodes
 
 
-def dropout(step: Step) -> Rewritten:
+def dropout(step: VersionStep) -> Rewritten:
     """Write an Identity for a Dropout outside of training."""
     node = step.node
     training = step.constant(2)
@@ -58,14 +57,14 @@ def dropout(step: Step) -> Rewritten:
     return [helper.make_node("Identity", node.input[:1], node.output[:1])]
 
 
-def batch_normalization(step: Step) -> Rewritten:
+def batch_normalization(step: VersionStep) -> Rewritten:
     """Check that the statistics, which are computed in training only, are not outputs."""
     if any(step.node.output[1:]):
         raise step.obstacle("the number of outputs", len(step.node.output))
     return None
 
 
-def roi_align(step: Step) -> Rewritten:
+def roi_align(step: VersionStep) -> Rewritten:
     """Remove ``coordinate_transformation_mode`` if it is that of the older RoiAlign."""
     mode = step.attribute("coordinate_transformation_mode", b"half_pixel")
     if mode != b"output_half_pixel":
@@ -74,7 +73,7 @@ def roi_align(step: Step) -> Rewritten:
     return None
 
 
-def dft(step: Step) -> Rewritten:
+def dft(step: VersionStep) -> Rewritten:
     """Write the axis of a DFT as an attribute."""
     axis = step.integers(2) if step.input(2) else [-2]
     if step.attribute("inverse", 0) and step.attribute("onesided", 0):
@@ -84,7 +83,7 @@ def dft(step: Step) -> Rewritten:
     return [step.node]
 
 
-def body_types(step: Step) -> Rewritten:
+def body_types(step: VersionStep) -> Rewritten:
     """Check that the graphs of an If or Loop return only values that the older operator allows."""
     for _, graph in subgraphs(step.node):
         makers = {name: node.op_type for node in graph.node for name in node.output}

@@ -1,4 +1,4 @@
-"""One step of a node to an older version of its operator: what the rules read and change."""
+"""The conversion of a node to the previous version of its operator, as rules see it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from ...graph.scope import Names, Nodes, Scope
+from ...graph.scope import Names, Nodes, Scope, constant_tensor
 from ...inference.types import Inference, Value
 from .obstacles import ObstacleError
 
@@ -39,20 +38,17 @@ class Context:
             return None
         if name in self._new_constants:
             return self._new_constants[name]
-        return self.scope.constant(name)
+        return self.scope.constant_value(name)
 
     def record_constant(self, node: onnx.NodeProto) -> None:
         """Remember the value of a new ``node`` if it is a Constant."""
-        if node.op_type != "Constant" or len(node.attribute) != 1:
-            return
-        (attribute,) = node.attribute
-        tensor = None if attribute.ref_attr_name else constant_tensor(attribute)
+        tensor = constant_tensor(node)
         if tensor is not None and tensor.data_location != TensorProto.EXTERNAL:
             self._new_constants[node.output[0]] = numpy_helper.to_array(tensor)
 
 
 @dataclass
-class Step:
+class VersionStep:
     """A node that is taken to the opset before ``since``.
 
     Attributes:
@@ -74,8 +70,9 @@ class Step:
 
     def remove(self, *names: str) -> None:
         """Remove attributes."""
-        for attribute in [a for a in self.node.attribute if a.name in names]:
-            self.node.attribute.remove(attribute)
+        for attribute in list(self.node.attribute):
+            if attribute.name in names:
+                self.node.attribute.remove(attribute)
 
     def set(self, **values: Any) -> None:
         """Set the values of attributes."""
@@ -114,15 +111,15 @@ class Step:
         return self.context.inference.known(self.context.scope, self.input(position))
 
     def type(self, position: int) -> str | None:
-        """Return the type of an input."""
+        """Return the type of an input, or None if it is not known."""
         return self.known(position).type
 
     def shape(self, position: int) -> tuple[int | str | None, ...] | None:
-        """Return the shape of an input."""
+        """Return the shape of an input, or None if it is not known."""
         return self.known(position).shape
 
     def rank(self, position: int) -> int | None:
-        """Return the rank of an input."""
+        """Return the rank of an input, or None if it is not known."""
         value = self.constant(position)
         if value is not None:
             return value.ndim
@@ -138,31 +135,8 @@ class Step:
         return ObstacleError(argument, str(found), f"a value that opset {self.since - 1} has")
 
 
-#: The result of a rule: the nodes of the older opset, or None if the node, which the rule may have
-#: changed, is kept where the older version of the operator computes the same.
+#: The result of a rule: the nodes of the older opset. None if the rule only changed the node, or
+#: did nothing: then the node is kept if the older version of its operator computes the same.
 Rewritten = Sequence[onnx.NodeProto] | None
-#: Rewrite a node, or raise ObstacleError.
-Rule = Callable[[Step], Rewritten]
-
-_CONSTANT_DTYPES: dict[str, Any] = {
-    "value_int": np.int64,
-    "value_ints": np.int64,
-    "value_float": np.float32,
-    "value_floats": np.float32,
-}
-
-
-def constant_tensor(attribute: onnx.AttributeProto) -> TensorProto | None:
-    """Return the value of a Constant with this attribute; None if it is sparse."""
-    if attribute.name == "value":
-        return attribute.t
-    value = helper.get_attribute_value(attribute)
-    if attribute.name in _CONSTANT_DTYPES:
-        return numpy_helper.from_array(np.array(value, _CONSTANT_DTYPES[attribute.name]))
-    if attribute.name not in ("value_string", "value_strings"):
-        return None
-    if isinstance(value, bytes):
-        return TensorProto(data_type=TensorProto.STRING, dims=[], string_data=[value])
-    strings = list(value)
-    dims = [len(strings)]
-    return TensorProto(data_type=TensorProto.STRING, dims=dims, string_data=strings)
+#: A function that rewrites a node, or raises ObstacleError.
+ConversionRule = Callable[[VersionStep], Rewritten]

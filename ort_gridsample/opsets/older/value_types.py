@@ -10,23 +10,23 @@ from onnx import defs, helper, shape_inference
 
 from ... import spec
 from ...errors import node_label
-from ...graph.scope import Scope, called, domain_of, scopes
+from ...graph.scope import Scope, display_name, domain_of, scopes_of
 from ...inference.types import Inference
 from .obstacles import ObstacleError
 from .same_node import schema_of
 
 
-def all_values(model: onnx.ModelProto, found: Sequence[Scope]) -> Inference:
+def all_values(model: onnx.ModelProto, scopes: Sequence[Scope]) -> Inference:
     """Return the inference of the types of all values that nodes of ``model`` make.
 
     Args:
         model: a model.
-        found: the scopes of ``model``.
+        scopes: the scopes of ``model``.
     """
     values = {}
-    for scope in found:
+    for scope in scopes:
         values[id(scope)] = {name for outputs in scope.outputs for name in outputs if name}
-    return Inference(model, found, _IdentityProbe(), values)
+    return Inference(model, scopes, _IdentityProbe(), values)
 
 
 class _IdentityProbe:
@@ -63,7 +63,7 @@ class _IdentityProbe:
 def forbidden_types(
     model: onnx.ModelProto,
     inference: Inference,
-    found: Sequence[Scope],
+    scopes: Sequence[Scope],
     *,
     version: int,
     unconverted: Collection[str],
@@ -73,16 +73,18 @@ def forbidden_types(
     Args:
         model: the converted model.
         inference: the types of the values before the conversion.
-        found: the scopes before the conversion.
+        scopes: the scopes before the conversion.
         version: the opset.
         unconverted: outputs of nodes that are not converted, which are left out.
     """
-    new_scopes = scopes(model)
+    new_scopes = scopes_of(model)
     new_inference = all_values(model, new_scopes)
-    for new_scope, old_scope in zip(new_scopes, found, strict=True):
+    for new_scope, old_scope in zip(new_scopes, scopes, strict=True):
 
         def type_of(name: str, new: Scope = new_scope, old: Scope = old_scope) -> str | None:
-            old_type = inference.known(old, name).type if old.home(name) is not None else None
+            old_type = (
+                inference.known(old, name).type if old.defining_scope(name) is not None else None
+            )
             return old_type or new_inference.known(new, name).type
 
         for node in new_scope:
@@ -98,7 +100,7 @@ def forbidden_types(
 
 def label_of(node: onnx.NodeProto) -> str:
     """Return the name of ``node`` as errors write it."""
-    return node_label(node.op_type, called(node))
+    return node_label(node.op_type, display_name(node))
 
 
 def _forbidden_type(

@@ -27,7 +27,7 @@ class CompiledOp(Spelled):
     def takes(self, match: Match) -> bool:
         # Wrong nodes are taken, because a patch raises the errors of the nodes that it takes.
         is_wrong = match.record.error is not None
-        return super().takes(match) and (is_wrong or not unsupported(match.record))
+        return super().takes(match) and (is_wrong or not unsupported_reason(match.record))
 
     def needs_inlining(self, match: Match) -> bool:
         return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
@@ -149,7 +149,7 @@ def label(node: onnx.NodeProto) -> str:
     return next((a.s.decode() for a in node.attribute if a.name == "node"), "")
 
 
-def unsupported(record: NodeRecord) -> str:
+def unsupported_reason(record: NodeRecord) -> str:
     """Return why no compiled op can replace a node; empty if one can, or if too little is known."""
     for name, types in record.types.items():
         if "str" in types:

@@ -174,7 +174,7 @@ class Primitives(Target):
         name = record.values[argument]
         constant = record.constants.get(argument)
         if constant is None:
-            constant = self._grids.get((id(match.scope.home(name)), name))
+            constant = self._grids.get((id(match.scope.defining_scope(name)), name))
         shape = _common_shape([value.shape for value in record.inputs[argument]])
         return primitives.Value(parameter_of.get(name, name), types[0], shape, constant)
 
