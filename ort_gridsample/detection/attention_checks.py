@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..dialects.table import AttentionNode
+from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
 from ..functions.validation import Dim
@@ -25,14 +25,14 @@ _NO_DRAFT = (
 )
 
 
-def check_inputs(record: NodeRecord, contract: AttentionNode) -> None:
+def check_inputs(record: NodeRecord, signature: AttentionSignature) -> None:
     """Check the types and shapes of a node's inputs, as far as they are known.
 
     Raises:
-        GridSampleError: an input contradicts the contract.
+        GridSampleError: an input contradicts the signature.
     """
     for case in record.cases:
-        _Case(record, contract, case).check()
+        _Case(record, signature, case).check()
 
 
 def are_contiguous(lengths: Array, starts: Array) -> bool:
@@ -46,15 +46,17 @@ class _Case:
 
     Args:
         record: the properties of the node.
-        contract: what the node requires.
+        signature: what the node requires.
         case: the types and shapes of the inputs.
     """
 
-    def __init__(self, record: NodeRecord, contract: AttentionNode, case: Sequence[Value]) -> None:
+    def __init__(
+        self, record: NodeRecord, signature: AttentionSignature, case: Sequence[Value]
+    ) -> None:
         self._where = record.where
-        self._contract = contract
-        self._lengths_name = contract.inputs[1]
-        self._inputs = dict(zip(contract.inputs, case, strict=True))
+        self._signature = signature
+        self._lengths_name = signature.inputs[1]
+        self._inputs = dict(zip(signature.inputs, case, strict=True))
         self._constants = record.constants
 
     def check(self) -> None:
@@ -65,18 +67,18 @@ class _Case:
         if self._inputs[self._lengths_name].shape != ():  # models that do not know it declare ()
             self._check_shape(self._lengths_name, (None, 2), "(L, 2)")
         levels = (self._inputs[self._lengths_name].shape or (None,))[0]
-        if self._contract.has_offsets:
+        if self._signature.has_offsets:
             self._check_offsets(batch, heads, levels)
         else:
             self._check_locations(batch, heads, levels)
         lengths = self._constants.get(self._lengths_name)
         if lengths is not None:
             starts = self._constants.get("level_start_index")
-            self._check_pixels(lengths, None if self._contract.has_offsets else starts, pixels)
+            self._check_pixels(lengths, None if self._signature.has_offsets else starts, pixels)
 
     def _check_types(self) -> None:
         third = self._inputs.get("level_start_index", Value())
-        if self._contract.domains and third.type not in _INTEGERS:
+        if self._signature.domains and third.type not in _INTEGERS:
             found = f"of type {third.type or 'unknown'}"
             raise GridSampleError(self._where, "level_start_index", found, _NO_DRAFT)
         for name, value in self._inputs.items():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from .. import spec
-from ..dialects.registry import attention_node
+from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
@@ -54,13 +54,13 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
     """
     if record.patched:
         return "it is a node of this package"
-    if record.unrolled:
+    if record.decomposed:
         return ""
     if record.error is not None:
         return str(record.error)
     if record.operator == ATTENTION:
         return "onnxruntime has no such operator"
-    node = record.bare()
+    node = record.node_without_values()
     for case in record.cases:
         types = {}
         for name, value in zip(record.values, case, strict=True):
@@ -95,17 +95,17 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
 
 
 def _check_attention(record: NodeRecord, node: onnx.NodeProto) -> None:
-    contract = attention_node(node)
-    if contract is not None:
-        names = contract.inputs
+    signature = attention_signature(node)
+    if signature is not None:
+        names = signature.inputs
         if len(node.input) != len(names) or not all(record.values.values()):
             expected = f"{len(names)}: {', '.join(names[:-1])} and {names[-1]}"
             raise GridSampleError(record.where, "inputs", str(len(node.input)), expected)
         _check_outputs(record, node)
     if record.error is not None:
         raise record.error
-    if contract is not None:
-        check_inputs(record, contract)
+    if signature is not None:
+        check_inputs(record, signature)
 
 
 def _check_opset(record: NodeRecord, node: onnx.NodeProto) -> None:
@@ -155,7 +155,7 @@ def _check_affine_grid(record: NodeRecord, theta: Value, size: Value) -> None:
 
 def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:
     grid_shape = grid.shape
-    if record.dialect.plane_scale:
+    if record.dialect.has_planar_grids:
         _check_planes(record, X, grid)
         if grid_shape is not None:
             grid_shape = (grid_shape[0], *grid_shape[2:], grid_shape[1])

@@ -47,7 +47,7 @@ class Component:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One step of a program.
 
     Attributes:
@@ -73,7 +73,7 @@ class Program:
 
     component: Component
     length: int
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
 
     @property
     def operands(self) -> list[Program]:
@@ -113,7 +113,7 @@ def to_rows(programs: Sequence[Program], sources: Sequence[str]) -> list[list[in
     return rows
 
 
-def _code(step: Step) -> int:
+def _code(step: ProgramStep) -> int:
     code = OPERATIONS.index(step.operation) << 1 | int(step.operand_first)
     return code + WITH_PROGRAM if isinstance(step.operand, Program) else code
 

@@ -12,7 +12,7 @@ from onnx import helper, shape_inference, version_converter
 from .. import spec
 from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
-from ..dialects.table import AI_ONNX, SET_ASIDE, SET_ASIDE_DIALECTS, STANDARD
+from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECTS
 from ..errors import GridSampleError
 from ..graph.scope import (
     Names,
@@ -42,8 +42,9 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     """Convert ``model`` to a version of the ONNX domain, in place.
 
     The model's functions are inlined, because onnx's converter does not convert them. Sampling
-    nodes of which the two opsets have different versions are set aside, because the converter
-    cannot convert them. The caller writes them again.
+    nodes of which the two opsets have different versions are moved to the domain
+    :data:`.table.UNVERSIONED`, because the converter cannot convert them. The caller writes them
+    again.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, or the new opset lacks an
@@ -61,8 +62,8 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     if is_rewritten:
         inference.prepare()  # before nodes are moved to other domains, where they have no types
     _move_foreign_nodes(model)
-    _set_aside(model, version)
-    import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
+    _move_sampling_nodes(model, version)
+    import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     read_before = [set(scope.readers) for scope in found]
     if version < before and before > OLDEST:
         write_older(model, max(version, OLDEST), inference, found)
@@ -241,8 +242,11 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
     return helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
 
 
-def _set_aside(model: onnx.ModelProto, version: int) -> None:
-    """Set standard sampling nodes aside if ``version`` has another version of their operator."""
+def _move_sampling_nodes(model: onnx.ModelProto, version: int) -> None:
+    """Move standard sampling nodes to the domain :data:`.table.UNVERSIONED`.
+
+    Nodes stay if ``version`` has the same version of their operator.
+    """
     for scope in scopes(model):
         for node in scope:
             if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
@@ -257,8 +261,8 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
                 if not isinstance(value, AttributeReference):
                     plain[name] = value
             del node.attribute[:]
-            node.attribute.extend(SET_ASIDE_DIALECTS[node.op_type].write(plain))
-            node.domain = SET_ASIDE
+            node.attribute.extend(UNVERSIONED_DIALECTS[node.op_type].write(plain))
+            node.domain = UNVERSIONED
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:

@@ -1,7 +1,7 @@
 """Nodes for another package's deformable attention: checks of its inputs, and its operands.
 
 The checks run with the model. Shapes that the model states are checked in :mod:`.attention_checks`.
-The contracts of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_CONTRACTS`.
+The signatures of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_SIGNATURES`.
 
 In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
 levels, L the levels, P the points, G the groups of reference points and r the spatial axes.
@@ -19,7 +19,7 @@ from ..detection.attention_checks import are_contiguous
 from ..detection.helpers import OTHER_SHAPE
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..dialects.table import AttentionNode
+from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions.validation import Dim
 from ..graph.element_types import elem_type
@@ -39,7 +39,7 @@ _REARRANGING_OPS = (
 )
 _INTEGER_INPUTS = ("spatial_shapes", "value_spatial_shapes", "level_start_index")
 #: The axes of each floating-point input except attention_weights, whose axes depend on the
-#: contract.
+#: signature.
 _AXES = {
     "value": "B, S, H, D",
     "sampling_locations": "B, Q, H, L, P, 2",
@@ -131,7 +131,7 @@ class OperandNodes:
 
     Args:
         match: the attention node.
-        contract: the contract of the node.
+        signature: the signature of the node.
         nodes: the list to write to.
         is_op: whether an op of this package reads the operands. It checks most shapes itself.
         is_checked: whether checks are written.
@@ -140,20 +140,20 @@ class OperandNodes:
     def __init__(
         self,
         match: Match,
-        contract: AttentionNode,
+        signature: AttentionSignature,
         nodes: Nodes,
         *,
         is_op: bool = False,
         is_checked: bool = True,
     ) -> None:
         self._match = match
-        self._contract = contract
+        self._signature = signature
         self._nodes = nodes
         self._is_op = is_op
         self._is_checked = is_checked
-        self._lengths_input = contract.inputs[1]
+        self._lengths_input = signature.inputs[1]
         # Input -> the name of its value; after a check, the name of the checked value.
-        self._names = dict(zip(contract.inputs, match.node.input, strict=True))
+        self._names = dict(zip(signature.inputs, match.node.input, strict=True))
         self._shapes: dict[str, str] = {}
 
     def operands(self) -> Operands:
@@ -162,7 +162,7 @@ class OperandNodes:
             self._check_ranks()
             self._check_lengths()
         lengths = self._names[self._lengths_input]
-        if self._contract.has_offsets:
+        if self._signature.has_offsets:
             if self._is_checked:
                 self._check_offsets()
             starts = ""
@@ -206,7 +206,7 @@ class OperandNodes:
         last = shape[-1] if shape is not None else None
         if not isinstance(last, int):
             return None
-        return last // max(n_levels, 1) if self._contract.has_offsets else last
+        return last // max(n_levels, 1) if self._signature.has_offsets else last
 
     def _known_shape(self, argument: str) -> tuple[Dim, ...] | None:
         """Return the shape of an input if it is the same in all calls."""
@@ -253,8 +253,8 @@ class OperandNodes:
     def _check_ranks(self) -> None:
         """Write checks of unknown ranks, because the other checks read axes by their index."""
         nodes = self._nodes
-        weights_axes = "B, Q, H, L·P" if self._contract.has_offsets else "B, Q, H, L, P"
-        for argument in self._contract.inputs:
+        weights_axes = "B, Q, H, L·P" if self._signature.has_offsets else "B, Q, H, L, P"
+        for argument in self._signature.inputs:
             if argument in _INTEGER_INPUTS or self._known_shape(argument) is not None:
                 continue
             axes = _AXES.get(argument, weights_axes)
@@ -330,7 +330,7 @@ class OperandNodes:
         constants = self._match.record.constants
         table = constants.get(self._lengths_input)
         starts = constants.get("level_start_index")
-        has_starts = "level_start_index" in self._contract.inputs
+        has_starts = "level_start_index" in self._signature.inputs
         is_exact = True
         if table is not None and (starts is not None or not has_starts):
             shape = self._known_shape("value")
@@ -585,12 +585,12 @@ def _checked_weights(
 
 def op_record(match: Match) -> NodeRecord:
     """Return the record of this package's op for another package's node, without its operands."""
-    contract = match.contract
+    signature = match.signature
     cases = []
     for value, _, third, fourth, *_ in match.record.cases:
         # The locations, or the reference points that they are computed from.
         locations_type = fourth.type
-        if contract is not None and contract.has_offsets:
+        if signature is not None and signature.has_offsets:
             locations_type = "float64" if third.type == "float64" else "float32"
         cases.append((value, Value("int64"), Value(locations_type), Value(value.type)))
     names = ("value", "levels", "sampling_locations", "attention_weights")

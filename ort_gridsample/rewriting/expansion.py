@@ -60,7 +60,7 @@ def expanded(match: Match, names: Names) -> Replacement:
     Raises:
         GridSampleError: the number of levels, or of the points on each, is not known.
     """
-    if match.record.dialect.plane_scale:
+    if match.record.dialect.has_planar_grids:
         return _expanded_sampler(match, names)
     return _AttentionExpansion(match, names).replacement()
 
@@ -77,7 +77,7 @@ def _expanded_sampler(match: Match, names: Names) -> Replacement:
         type_name = "float32"  # a quotient in half precision would move the coordinates
         grid = nodes.add("Cast", grid, to=elem_type(type_name))
     coordinates_last = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
-    scale = typed_constant(nodes, record.dialect.plane_scale, type_name)
+    scale = typed_constant(nodes, record.dialect.edge_coordinate, type_name)
     scaled = nodes.add("Div", coordinates_last, scale)
     domain = "" if opset >= _GRID_SAMPLE else BEFORE_GRID_SAMPLE
     sample = renamed(match.node, "GridSample", domain, [X, scaled], [record.output])
@@ -111,15 +111,15 @@ class _AttentionExpansion:
 
     def __init__(self, match: Match, names: Names) -> None:
         self._match = match
-        self._contract = match.contract
+        self._signature = match.signature
         self._opset = match.scope.opsets.get("", 0)
-        self._points = [] if self._contract is not None else points_of(match)
+        self._points = [] if self._signature is not None else points_of(match)
         self._table = match.scope.constant(list(match.record.values.values())[1])
-        if self._contract is None and not self._points:
+        if self._signature is None and not self._points:
             raise self._unknown_points()
         self._n_levels = len(self._points) or level_count(match)
         self._r = 2
-        if self._contract is None:
+        if self._signature is None:
             self._r = (match.record.spatial_axes or (2,))[0]
         self._nodes = Nodes(names, match.record.output)
         # Equal Constants are written once.
@@ -156,13 +156,13 @@ class _AttentionExpansion:
         total = self._weighted_sum(samples, inputs.weights)
         self._write_output(total, heads, channels, queries)
         fused = [self._match.index, *constants_of(self._match)]
-        return Replacement(self._nodes, fused=fused)
+        return Replacement(self._nodes, superseded=fused)
 
     def _inputs(self) -> _Inputs:
         """Write the checks of the node's inputs, and the operands that the node computes."""
         match = self._match
-        if self._contract is not None:
-            operands = OperandNodes(match, self._contract, self._nodes).operands()
+        if self._signature is not None:
+            operands = OperandNodes(match, self._signature, self._nodes).operands()
             return _Inputs(
                 operands.value,
                 operands.lengths,
@@ -180,7 +180,7 @@ class _AttentionExpansion:
     def _grids(self, locations: str) -> str:
         """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
         add = self._nodes.add
-        if self._contract is not None and self._contract.has_offsets:
+        if self._signature is not None and self._signature.has_offsets:
             is_double = known_type(self._match, "reference_points") == "float64"
             type_name = "float64" if is_double else "float32"
             two = typed_constant(self._nodes, 2, type_name)
@@ -305,7 +305,7 @@ class _AttentionExpansion:
         row = self._row
         output = self._match.record.output
         shape = add("Concat", row(-1), add("Mul", heads, channels), queries, axis=0)
-        if self._contract is None or not self._contract.is_by_head:
+        if self._signature is None or not self._signature.is_by_head:
             add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1], output=output)
             return
         by_query = add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1])

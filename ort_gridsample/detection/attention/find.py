@@ -38,7 +38,7 @@ from .operands import (
     value_layout,
     weights_layout,
 )
-from .trace import VIEW_RULES, TracedValue, Tracer
+from .trace import VIEW_RULES, LevelTracer, TracedValue
 
 #: The first opset in which the targets can write what they need.
 MIN_OPSET = 13
@@ -190,7 +190,7 @@ class _Matcher:
         self._weights = operands[1 - sampled_input]
         self._sampled_shape = lengths.shape(self._sampled) or ()
         self._weights_shape = lengths.shape(self._weights) or ()
-        self._tracer = Tracer(lengths)
+        self._tracer = LevelTracer(lengths)
 
     def match(self) -> Attention | None:
         """Return the deformable attention. None: the sum is none."""

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from .axes import Axes, Factor, are_same, flatten, known_product
 from .match import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
-from .trace import LevelIndex, LevelStart, TracedValue, Tracer
+from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
 
 
 @dataclass
@@ -85,7 +85,7 @@ def weights_layout(
 
 
 def find_shared_operand(
-    tracer: Tracer,
+    tracer: LevelTracer,
     levels: Sequence[TracedValue],
     sizes: Sequence[int | None],
     layout_of: Callable[[TracedValue], Layout | None],

@@ -25,7 +25,7 @@ from ...reference.arrays import Array
 from .runtimes import ANY, Runtime
 
 
-def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:  # pragma: no mutate block
+def _operator(op_type: str) -> Callable[[Tensor, TensorLike], Tensor]:  # pragma: no mutate block
     """Return the method of :class:`Tensor` for a binary operator."""
     return lambda self, other: self.owner.op(op_type, self, other)
 
@@ -51,7 +51,7 @@ class Tensor:
     __mul__ = __rmul__ = _operator("Mul")
     __truediv__ = _operator("Div")
 
-    def __rsub__(self, other: Operand) -> Tensor:
+    def __rsub__(self, other: TensorLike) -> Tensor:
         return self.owner.op("Sub", other, self)
 
     @property
@@ -67,8 +67,8 @@ class Tensor:
         return self if to == self.type else self.owner.op("Cast", self, type=to, to=elem_type(to))
 
 
-Operand: TypeAlias = "Tensor | float | Array"
-Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
+TensorLike: TypeAlias = "Tensor | float | Array"
+DimLike: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
 #: Operator -> a function that computes it.
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
@@ -102,7 +102,7 @@ _COMPARISONS = ("Equal", "Less")
 _INEXACT = ("Add", "Div", "Mul", "Sub")
 
 
-def _mod_by_floor(e: Expressions, x: Tensor, y: Operand, fmod: int) -> Tensor:
+def _mod_by_floor(e: Expressions, x: Tensor, y: TensorLike, fmod: int) -> Tensor:
     whole_periods = e.floor(e.abs(x) / y) * y
     return e.where(e.less(x, 0), x + whole_periods, x - whole_periods)
 
@@ -175,7 +175,7 @@ class Expressions:
     def op(
         self,
         op_type: str,
-        *inputs: Operand,
+        *inputs: TensorLike,
         type: str | None = None,
         **attributes: Any,
     ) -> Tensor:
@@ -197,7 +197,7 @@ class Expressions:
     def _op(
         self,
         op_type: str,
-        *inputs: Operand,
+        *inputs: TensorLike,
         type: str | None = None,
         **attributes: Any,
     ) -> Tensor:
@@ -277,19 +277,19 @@ class Expressions:
             indices = self.constant(indices)
         return self.op("Gather", x, indices, axis=axis)
 
-    def zeros(self, dims: Sequence[Dim], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
+    def zeros(self, dims: Sequence[DimLike], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
         """Return a tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
         value = self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type)
         return self.op("Expand", value, reduce(Tensor.__add__, zeros, self.shape(dims)))
 
-    def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
+    def expand(self, x: Tensor, dims: Sequence[DimLike]) -> Tensor:
         """Return ``x`` repeated to a shape."""
         return self.op("Expand", x, self.shape(dims))
 
     def reshape(
         self,
         x: Tensor,
-        dims: Sequence[Dim],
+        dims: Sequence[DimLike],
         exact: bool = False,
         zeros: Sequence[Tensor] = (),
     ) -> Tensor:
@@ -314,7 +314,7 @@ class Expressions:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 
-    def _with_free_length(self, dims: Sequence[Dim]) -> Sequence[Dim]:
+    def _with_free_length(self, dims: Sequence[DimLike]) -> Sequence[DimLike]:
         """Return ``dims`` with -1 for a length that the others imply, which saves arithmetic."""
         known = [dim for dim in dims if isinstance(dim, int)]
         if len(known) == len(dims) - 1 and prod(known) > 0:
@@ -327,8 +327,8 @@ class Expressions:
 
     def require_equal(
         self,
-        lengths: Sequence[Dim],
-        expected: Sequence[Dim],
+        lengths: Sequence[DimLike],
+        expected: Sequence[DimLike],
         name: str,
     ) -> Tensor | None:
         """Write a node that fails in a run unless ``lengths`` are ``expected``.
@@ -366,12 +366,12 @@ class Expressions:
         (zeros,) = self._write("Gather", inputs, "int64", name=name, axis=0)
         return zeros if count == 1 else self.gather(zeros, [0])
 
-    def shape(self, dims: Sequence[Dim]) -> Tensor:
+    def shape(self, dims: Sequence[DimLike]) -> Tensor:
         """Return a shape as a tensor."""
         parts = [self.constant([dim]) if isinstance(dim, int) else dim for dim in dims]
         return self.concatenate(parts)
 
-    def product(self, dims: Sequence[Dim]) -> Dim:
+    def product(self, dims: Sequence[DimLike]) -> DimLike:
         """Return the product of lengths."""
         known = prod(dim for dim in dims if isinstance(dim, int))
         unknown = [dim for dim in dims if not isinstance(dim, int)]
@@ -385,7 +385,7 @@ class Expressions:
         x: Tensor,
         known: Sequence[int | str | None],
         unranked: str = "",
-    ) -> list[Dim]:
+    ) -> list[DimLike]:
         """Return the lengths of the axes of ``x``.
 
         Args:

@@ -45,7 +45,7 @@ class Primitives(Target):
         self._grids: dict[tuple[int, str], Array] = {}
 
     def takes(self, match: Match) -> bool:
-        return not match.record.unrolled
+        return not match.record.decomposed
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node's function must be inlined.

@@ -27,7 +27,7 @@ from ...reference.arrays import Array
 from ...reference.coordinates import PADDING, Axis, Padding, normalize
 from ...reference.sums import to_integers
 from ...reference.taps import MODES, Mode, pixel_coordinates, taps_at
-from .expressions import Dim, Expressions, Tensor
+from .expressions import DimLike, Expressions, Tensor
 from .runtimes import ANY
 
 #: The oldest opset that the nodes can be written in: it has Round, and a Pad with inputs.
@@ -162,8 +162,8 @@ def _with_checked_batches(
     image: Tensor,
     coordinates: Tensor,
     *,
-    image_dims: Sequence[Dim],
-    grid_dims: Sequence[Dim],
+    image_dims: Sequence[DimLike],
+    grid_dims: Sequence[DimLike],
 ) -> tuple[Tensor, Tensor]:
     """Check in a run that X and grid have the same batches, for a runtime without lengths.
 
@@ -294,7 +294,7 @@ def _required_size(
     else:
         size_shape = size.shape or (None,)
         size_dims = e.dims(size_tensor, size_shape, unranked_argument("size", size))
-        expected: list[Dim] = [e.gather(size_tensor, [0]), r, r + 1, r + 2]
+        expected: list[DimLike] = [e.gather(size_tensor, [0]), r, r + 1, r + 2]
         zeros = [e.require_equal([*theta_dims, *size_dims], expected, "size_must_fit_theta")]
         is_negative = e.less(size_tensor, 0).astype("int64")
         zeros.append(e.require_zeros(is_negative, r + 2, "size_must_not_be_negative"))
@@ -311,8 +311,8 @@ def required_batches(
     X: Value,
     image: Tensor,
     *,
-    n: Dim,
-    last: Dim,
+    n: DimLike,
+    last: DimLike,
     r: int,
 ) -> list[Tensor]:
     """Write nodes that fail in a run where a grid does not fit X.
@@ -358,7 +358,7 @@ def _pixel_coordinates(
         return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
 
 
-def may_be_single(lengths: Sequence[Dim]) -> bool:
+def may_be_single(lengths: Sequence[DimLike]) -> bool:
     """Whether an axis of these ``lengths`` may have one pixel."""
     return not all(isinstance(length, int) and length > 1 for length in lengths)
 
@@ -376,7 +376,7 @@ class _Layout:
     has_zero_row: bool
 
 
-def _layout(e: Expressions, mode: Mode, padding: Padding, dims: Sequence[Dim]) -> _Layout:
+def _layout(e: Expressions, mode: Mode, padding: Padding, dims: Sequence[DimLike]) -> _Layout:
     """Return the faster layout for an X of shape ``dims``."""
     if not padding.zero_outside:
         return _Layout(border=0, has_zero_row=False)
@@ -392,7 +392,7 @@ def _layout(e: Expressions, mode: Mode, padding: Padding, dims: Sequence[Dim]) -
     return _Layout(border=1, has_zero_row=False)
 
 
-def _surrounded(e: Expressions, rows: Tensor, dims: list[Dim]) -> Tensor:
+def _surrounded(e: Expressions, rows: Tensor, dims: list[DimLike]) -> Tensor:
     """Return rows (N, S, C) with zeros before and after each spatial axis.
 
     Args:
@@ -433,8 +433,8 @@ class _Sampler:
         self,
         e: Expressions,
         mode: Mode,
-        dims: Sequence[Dim],
-        out: list[Dim],
+        dims: Sequence[DimLike],
+        out: list[DimLike],
         layout: _Layout,
     ) -> None:
         self.e = e
@@ -466,7 +466,7 @@ class _Sampler:
         is_int32 = is_small or "int64" in e.runtime.without
         self.index_type = "int32" if is_int32 else "int64"
 
-    def joined_rows(self, rows: Tensor, batches: Dim, c: Dim) -> Tensor:
+    def joined_rows(self, rows: Tensor, batches: DimLike, c: DimLike) -> Tensor:
         """Return the rows of all batches along one axis, after the row of zeros if there is one."""
         e = self.e
         rows = e.reshape(rows, [e.product([batches, *self.padded]), c])
@@ -483,7 +483,7 @@ class _Sampler:
         by_axis = e.transpose(e.reshape(grid, [self.positions, self.r]), (1, 0))
         return e.reshape(by_axis, [self.r, 1, self.positions])
 
-    def channels_first(self, total: Tensor, c: Dim) -> Tensor:
+    def channels_first(self, total: Tensor, c: DimLike) -> Tensor:
         """Return the sums (N·P, C), or (C, N·P) for few channels, with C before P."""
         e = self.e
         if not self.has_few_channels:
@@ -513,7 +513,7 @@ class _Sampler:
             outer = by_batch + self._first_rows()
             if not self.follows_lengths:
                 outer = e.reshape(outer, [self.taps, self.positions])
-        tail: list[Dim] = [self.positions]
+        tail: list[DimLike] = [self.positions]
         if self.layout.has_zero_row:
             is_inside = e.equal(position, pixel).astype(index.type)
             factors = self._groups(e.split(is_inside, r, 1, axis=0)[::-1], Tensor.__mul__, tail)
@@ -541,7 +541,7 @@ class _Sampler:
         They are (group size, N·P, 1), or (group size, 1, N·P) for few channels.
         """
         axes = self.e.split(weight, self.r, 1, axis=0)[::-1]
-        tail: list[Dim] = [self.positions, 1]
+        tail: list[DimLike] = [self.positions, 1]
         if self.has_few_channels:
             tail.reverse()
         return self._groups(axes, Tensor.__mul__, tail)
@@ -587,7 +587,7 @@ class _Sampler:
 
         return to_integers(e, origin, total, rows.type, first_tap)
 
-    def _numbers(self, dims: Sequence[Dim]) -> Tensor:
+    def _numbers(self, dims: Sequence[DimLike]) -> Tensor:
         """Return lengths as one tensor of the indices' type.
 
         tract cannot multiply an index by a number of the type of a shape, hence the detour.
@@ -599,7 +599,7 @@ class _Sampler:
         e = self.e
         if self.follows_lengths:
             return self._numbers([e.product(self.padded[axis:]) for axis in first_axes])
-        padded: list[Dim] = []
+        padded: list[DimLike] = []
         for length in self.lengths:
             number = length if isinstance(length, int) else self._numbers([length])
             padded.append(number + 2 * self.layout.border)
@@ -636,7 +636,7 @@ class _Sampler:
         self,
         axes: Sequence[Tensor],
         combine: Callable[..., Tensor],
-        tail: list[Dim],
+        tail: list[DimLike],
     ) -> list[Tensor]:
         """Return all combinations of the axes' taps in groups.
 
@@ -652,7 +652,7 @@ class _Sampler:
         axes: Sequence[Tensor],
         n_outer: int,
         combine: Callable[..., Tensor],
-        tail: list[Dim],
+        tail: list[DimLike],
     ) -> list[Tensor]:
         """Do as :meth:`_groups`, with a group for each combination of the outer axes' taps.
 
@@ -675,7 +675,7 @@ class _Sampler:
         self,
         axes: Sequence[Tensor],
         combine: Callable[..., Tensor],
-        tail: list[Dim],
+        tail: list[DimLike],
     ) -> Tensor:
         """Return all combinations of the axes' taps, (combinations, *tail)."""
         e = self.e

@@ -22,7 +22,7 @@ from ...errors import GridSampleError
 from ...functions import validation
 from ...reference.coordinates import PADDING, Axis, Padding, normalize
 from ...reference.taps import MODES, pixel_coordinates
-from .expressions import Dim, Expressions, Tensor
+from .expressions import DimLike, Expressions, Tensor
 from .primitives import (
     Value,
     check_grid_sample,
@@ -128,8 +128,8 @@ def _unsupported(name: str, argument: str, found: str, expected: str) -> GridSam
 def _sample_image(
     image: Tensor,
     grid: Tensor,
-    dims: Sequence[Dim],
-    out: Sequence[Dim],
+    dims: Sequence[DimLike],
+    out: Sequence[DimLike],
     *,
     mode: str,
     padding_mode: str,
@@ -171,8 +171,8 @@ def _sample_image(
 def _sample_volume(
     image: Tensor,
     grid: Tensor,
-    dims: Sequence[Dim],
-    out: Sequence[Dim],
+    dims: Sequence[DimLike],
+    out: Sequence[DimLike],
     *,
     mode: str,
     padding: Padding,
@@ -227,7 +227,7 @@ def _sample_volume(
     return slices.sample(below) * (1 - weight) + slices.sample(above) * weight
 
 
-def _axes_to_join(lengths: Sequence[Dim]) -> tuple[int, int]:
+def _axes_to_join(lengths: Sequence[DimLike]) -> tuple[int, int]:
     """Return the two axes with the least product if lengths are known, or the outer axes."""
     known = [length for length in lengths if isinstance(length, int)]
     if len(known) < 3:
@@ -250,10 +250,10 @@ class _Slices:
     """
 
     image: Tensor
-    shape: Sequence[Dim]
+    shape: Sequence[DimLike]
     coordinates: Sequence[Tensor]
     second: int
-    second_length: Dim
+    second_length: DimLike
     other: int
     mode: str
 
@@ -261,7 +261,7 @@ class _Slices:
     def of(
         cls,
         image: Tensor,
-        dims: Sequence[Dim],
+        dims: Sequence[DimLike],
         coordinates: Sequence[Tensor],
         *,
         first: int,
@@ -279,7 +279,7 @@ class _Slices:
         image = e.reshape(image, [n, c, *shape])
         return cls(image, shape, coordinates, second, lengths[second], other, mode)
 
-    def number(self, length: Dim) -> Tensor:
+    def number(self, length: DimLike) -> Tensor:
         """Return a length in the type of the coordinates."""
         return self.image.owner.shape([length]).astype(self.coordinates[0].type)
 
