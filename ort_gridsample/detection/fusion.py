@@ -40,7 +40,7 @@ def find_fused_grid(
     inference: Inference,
     affine_grids: Mapping[str, Match],
 ) -> FusedGrid | None:
-    """Return what can be fused into a GridSample. None: nothing.
+    """Return the computation of a GridSample's grid that can be fused into it, or None.
 
     Args:
         use_def: the use-def chains of its scope.
@@ -167,14 +167,14 @@ class _CoordinateTracer:
     Args:
         use_def: the use-def chains of the scope.
         inference: the inferred types of the scope's values.
-        rank: the rank of the grid. 0: it is not needed.
+        rank: the rank of the grid, or 0 if the rules do not need it.
         boundary: values that are not traced further.
 
     Attributes:
         nodes: the positions of the traced nodes.
         unused_concat_inputs: for the output of each Concat of shapes that only a run can check, the
             inputs from which no coordinate was taken.
-        cast_type: the type that a whole grid is cast to. Empty: it is not cast.
+        cast_type: the type that the grid of an AffineGrid is cast to, or "" if it is not cast.
     """
 
     def __init__(
@@ -193,9 +193,11 @@ class _CoordinateTracer:
         self._boundary = boundary
 
     def program(self, component: Component, *, with_coordinates: bool) -> Program | None:
-        """Return how a coordinate is computed. None: the length of its axis is unknown.
+        """Return how a coordinate is computed, or None if the length of its axis is unknown.
 
-        ``with_coordinates``: whether operands may be other coordinates.
+        Args:
+            component: where the grid has the coordinate.
+            with_coordinates: whether operands may be other coordinates.
         """
         steps: list[ProgramStep] = []
         nodes: set[int] = set()
@@ -236,7 +238,7 @@ class _CoordinateTracer:
         return (traced, None) if isinstance(traced, Component) else traced
 
     def rank(self, component: Component) -> int:
-        """Return the rank of the value that contains ``component``. 0: it is unknown."""
+        """Return the rank of the value that contains ``component``, or 0 if it is unknown."""
         if self._rank == 0 or component.axis is not None:
             return self._rank
         return self._rank - 1
@@ -248,8 +250,8 @@ class _CoordinateTracer:
     def length_along(self, component: Component, name: str) -> int | None:
         """Return the length of ``name`` along the axis of ``component``.
 
-        None: the length is unknown, or ``name`` has another rank than the value that contains
-        ``component``.
+        Return None if the length is unknown, or if ``name`` has another rank than the value that
+        contains ``component``.
         """
         shape = self.shape(name)
         if shape is None or len(shape) != self.rank(component):
@@ -260,7 +262,7 @@ class _CoordinateTracer:
     def length(self, component: Component) -> int | None:
         """Return the length of the axis of ``component``.
 
-        None: it is unknown, or the index is outside of it.
+        Return None if it is unknown, or if the index is out of bounds.
         """
         length = self.length_along(component, component.name)
         if length is None or not 0 <= component.index < length:
@@ -270,7 +272,7 @@ class _CoordinateTracer:
     def integers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
         """Return the integers in an input of ``node``, or in the attribute of older opsets.
 
-        None: they are unknown.
+        Return None if they are unknown.
         """
         if len(node.input) > position:
             name = node.input[position]
@@ -282,9 +284,9 @@ class _CoordinateTracer:
         return None if found is None else list(found.ints)
 
     def scalar(self, name: str, component: Component) -> Scalar | None:
-        """Return the one number of the operand ``name`` that applies to ``component``.
+        """Return the single number of the operand ``name`` that applies to ``component``.
 
-        None: there is none.
+        Return None if there is no such number.
         """
         tensor = self.use_def.scope.tensor(name)
         if tensor is None:
@@ -300,9 +302,9 @@ class _CoordinateTracer:
         return float(row[index]) if index < len(row) else None
 
     def _is_withheld_initializer(self, name: str) -> bool:
-        """Whether the session has another value for the initializer ``name``.
+        """Whether the session's options have another value for the initializer ``name``.
 
-        onnxruntime folds nodes that read an initializer, even such a one.
+        onnxruntime folds nodes that read an initializer, even one that the options replace.
         """
         home = self.use_def.scope.home(name)
         return home is not None and isinstance(home.definitions[name], onnx.TensorProto)
@@ -310,14 +312,14 @@ class _CoordinateTracer:
 
 #: The source of a coordinate, and the step that the node applies to it, if any.
 Traced = Component | tuple[Component, ProgramStep]
-#: A rule returns None if the node computes a coordinate otherwise.
+#: A rule gets a node and a component of its output. It returns None if it cannot trace the component.
 CoordinateRule = Callable[[_CoordinateTracer, onnx.NodeProto, Component], Traced | None]
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
     """Return an attribute of ``node``.
 
-    None: it is missing, or the caller of the node's function sets it.
+    Return None if it is missing, or if the caller of the node's function sets it.
     """
     for attribute in node.attribute:
         if attribute.name == name and not attribute.ref_attr_name:
@@ -326,9 +328,9 @@ def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
 
 
 def _axis(node: onnx.NodeProto, rank: int) -> int | None:
-    """Return the attribute ``axis`` as an index from 0 to ``rank``.
+    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1.
 
-    None: the function's caller sets it.
+    Return None if the caller of the node's function sets it.
     """
     for attribute in node.attribute:
         if attribute.name == "axis":

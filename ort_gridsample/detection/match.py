@@ -61,7 +61,7 @@ class Match:
 
     @property
     def is_unversioned(self) -> bool:
-        """Whether the node is a standard one that must be written again in the model's new opset."""
+        """Whether the node is a standard one that must be written in the new opset."""
         return self.node.domain == UNVERSIONED
 
     @property

@@ -28,13 +28,13 @@ def fault_of(
     node: onnx.NodeProto,
     declared: Sequence[validation.Dim] | None = None,
 ) -> GridSampleError | None:
-    """Return the first fault of a node. None: it has none.
+    """Return the first fault of a node, or None.
 
     Args:
         record: the properties of the node. Its error is the fault of the attributes.
         node: the node.
-        declared: the shape that the graph declares for the output. None: the output may have any
-            shape.
+        declared: the shape that the graph declares for the output. If it is None, the output may
+            have any shape.
     """
     try:
         _check(record, node)
@@ -46,11 +46,15 @@ def fault_of(
 
 
 def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
-    """Return why onnxruntime does not run a node by itself, or why that is unknown.
+    """Return why onnxruntime does not run a node by itself, or why this is unknown.
 
-    Empty: it runs the node.
+    Args:
+        record: the properties of the node.
+        opsets: domain -> version, as the graph of the node imports them.
+        probe: tests whether onnxruntime runs the node.
 
-    ``opsets`` are the versions of the domains in which the node is written.
+    Returns:
+        The reason, or "" if onnxruntime runs the node.
     """
     if record.patched:
         return "it is a node of this package"

@@ -43,7 +43,7 @@ _AXES_AS_INPUT = 13
 
 
 def points_of(match: Match) -> list[int]:
-    """Return the number of points on each level of this package's node; empty if it is unknown."""
+    """Return the number of points on each level of this package's node, or [] if unknown."""
     table = match.scope.constant(match.record.values["levels"])
     if table is not None:
         has_points = table.ndim == 2 and table.shape[1] > 1

@@ -34,9 +34,9 @@ class Plan:
 
     Attributes:
         composites: nodes that must be expanded to several nodes before any node is replaced.
-        targets: the node -> the target that replaces it. Empty if there are ``composites``.
+        targets: the node -> the target that replaces it. There are none if there are ``composites``.
         kept: the nodes that stay.
-        unversioned: the nodes of ``kept`` that are written in the model's new opset.
+        unversioned: the standard nodes of ``kept`` that must be written in the model's new opset.
     """
 
     composites: Sequence[Match]

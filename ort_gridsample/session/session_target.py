@@ -108,6 +108,11 @@ class SessionTarget(Target):
         return not self.expands(match)
 
     def expands(self, match: Match) -> bool:
+        """Whether a composite node becomes GridSamples, because the session has no op for it.
+
+        An op of this package stays if it can run. Another package's node becomes such an op, unless
+        its levels do not follow each other, or other providers may run the GridSamples.
+        """
         dialect = match.record.dialect
         has_accelerators = self._environment.accelerators is not None
         if dialect.has_planar_grids:

@@ -39,11 +39,11 @@ class TracedValue:
     Attributes:
         name: the name of the value.
         axes: its axes.
-        level_axis: the factors of its pixels or points. Before a node that takes one level out of
-            all, those of the level itself; behind the rule for that node, those of all levels.
-        piece: which of the levels in this value is the level. None: this value has no other level.
-        scaling_steps: how many steps of 2 x - 1, the scaling from a location to a grid, were traced
-            back.
+        level_axis: the factors of its axis of pixels or points: those of the level alone or, if
+            the value has all levels, those of all levels.
+        piece: the place of the level among all levels in this value, or None if the value has no
+            other level.
+        scaling_steps: the number of traced steps of 2 x - 1, which scales a location to a grid.
     """
 
     name: str
@@ -53,8 +53,8 @@ class TracedValue:
     scaling_steps: int = 0
 
 
-#: The value behind a node at a position -> the value before it. None: the node does something else
-#: to it.
+#: A rule gets the position of a node and its output, and returns its input. It returns None if the
+#: node does more to the data than the rule allows.
 LevelRule = Callable[[Lengths, int, TracedValue], TracedValue | None]
 
 
@@ -74,7 +74,7 @@ class LevelTracer:
         self.nodes: set[int] = set()
 
     def source(self, value: TracedValue, rules: Mapping[str, LevelRule]) -> TracedValue | None:
-        """Return the value that ``value`` is computed from. None: no rule applies."""
+        """Return the value that ``value`` is computed from, or None if no rule applies."""
         index = self._use_def.makers.get(value.name)
         if index is None or not self._use_def.is_op(index, rules):
             return None
@@ -92,9 +92,9 @@ class LevelTracer:
 
 
 def _rearranged_input(use_def: UseDef, index: int) -> str | None:
-    """Return the input of a node that rearranges.
+    """Return the input of a node that rearranges its input.
 
-    None: in an invalid model, the input comes from the node itself.
+    Return None if the input comes from the node itself, as in an invalid model.
     """
     name = use_def.scope.inputs[index][0]
     return name if use_def.makers.get(name, OUTSIDE) < index else None
@@ -119,10 +119,7 @@ def _level_before_reshape(lengths: Lengths, index: int, value: TracedValue) -> T
 
 
 def _has_checked_shape(use_def: UseDef, index: int) -> bool:
-    """Whether the node is a Reshape behind a check of another node's inputs.
-
-    The check must remain.
-    """
+    """Whether the node is a Reshape to a shape that a check returns. The check must stay."""
     inputs = use_def.scope.inputs[index]
     maker = use_def.makers.get(inputs[1]) if len(inputs) > 1 else None
     return maker is not None and is_check(use_def.nodes[maker])

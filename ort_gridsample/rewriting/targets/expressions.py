@@ -310,7 +310,7 @@ class Expressions:
         # Added, because ONNX Runtime replaces the one unknown length of a Concat by -1.
         shape = reduce(Tensor.__add__, zeros, shape)
         # Without allowzero, 0 means the input's length; opset 13 cannot write a length of 0.
-        if is_positive or self.opset < 14 or "allowzero" in self.runtime.without:
+        if is_positive or self.opset < 14 or not self.runtime.has_allowzero:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 
@@ -319,7 +319,7 @@ class Expressions:
         known = [dim for dim in dims if isinstance(dim, int)]
         if len(known) == len(dims) - 1 and prod(known) > 0:
             return [dim if isinstance(dim, int) else -1 for dim in dims]
-        if "lengths" in self.runtime.without:
+        if not self.runtime.computes_shapes:
             computed = [d for d in dims if isinstance(d, Tensor) and d not in self._lengths]
             if len(computed) == 1:
                 return [-1 if dim is computed[0] else dim for dim in dims]
@@ -405,7 +405,7 @@ class Expressions:
         if unranked:
             name = f"{unranked}_must_have_{rank}_axes"
             (shape,) = self._write("Reshape", [shape, self.constant([rank])], "int64", name=name)
-        if "lengths" in self.runtime.without:
+        if not self.runtime.computes_shapes:
             length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]))
         else:
             length = self.gather(shape, [axis])

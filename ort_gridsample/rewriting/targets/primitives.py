@@ -114,7 +114,7 @@ def lower_grid_sample(
     compute = _compute_type(e, X)
     if MODES[mode].weights is not None and image.dtype.kind not in "iu":
         image = image.astype(str(compute))
-    if zeros and "lengths" in e.runtime.without:
+    if zeros and not e.runtime.computes_shapes:
         image, coordinates = _with_checked_batches(
             e, X, image, coordinates, image_dims=[n, c, *lengths], grid_dims=[n, *out, len(lengths)]
         )
@@ -452,7 +452,7 @@ class _Sampler:
         # With few channels, values (…, N·P, C) are weighted as (…, C, N·P).
         self.has_few_channels = isinstance(c, int) and c <= MAX_FEW_CHANNELS
         # Whether the runtime follows shapes that are computed from lengths of a run.
-        self.follows_lengths = "lengths" not in e.runtime.without
+        self.follows_lengths = e.runtime.computes_shapes
         # IREE cannot gather by an index with an axis of 1, for the taps, before an unknown axis.
         self.is_flat = self.taps == 1 and not self.follows_lengths
         # The number of outer axes of which each combination of taps is a group.
@@ -463,7 +463,7 @@ class _Sampler:
         # int32 is faster. It is used where it is known to suffice.
         total = e.product([n, *self.padded])
         is_small = isinstance(total, int) and total < 2**31
-        is_int32 = is_small or "int64" in e.runtime.without
+        is_int32 = is_small or not e.runtime.has_int64_indices
         self.index_type = "int32" if is_int32 else "int64"
 
     def joined_rows(self, rows: Tensor, batches: DimLike, c: DimLike) -> Tensor:
