@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 import ort_gridsample as ogs
 from compare import refusal
 from conftest import OPS
+from models import parsed
 from ort_gridsample.dialects import registry
 from paths import Array, open_native, quiet_options, running_on
 

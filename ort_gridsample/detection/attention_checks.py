@@ -94,7 +94,7 @@ class _InputCheck:
                 raise GridSampleError(self._where, name, f"of type {value.type}", expected)
 
     def _check_shape(self, name: str, expected: Sequence[Dim], axes: str) -> None:
-        """Check the known lengths of an input. ``axes`` are the names of its axes, for the error."""
+        """Check the known lengths of an input. ``axes`` names its axes in the error."""
         shape = self._inputs[name].shape
         if shape is None or validation.may_match(shape, expected):
             return
@@ -107,7 +107,7 @@ class _InputCheck:
         raise GridSampleError(self._where, name, f"of shape {shape}", expected)
 
     def _merged(self, name: str, expected: Sequence[Dim]) -> list[Dim]:
-        """Return the first lengths of an input: ``expected``, and those of its shape if unknown there."""
+        """Return the first lengths of an input: the ``expected`` ones, or those of its shape."""
         shape = self._inputs[name].shape or [None] * len(expected)
         pairs = zip(expected, shape, strict=False)
         return [length if isinstance(length, int) else other for length, other in pairs]

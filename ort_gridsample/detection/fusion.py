@@ -312,7 +312,7 @@ class _CoordinateTracer:
 
 #: The source of a coordinate, and the step that the node applies to it, if any.
 Traced = Component | tuple[Component, ProgramStep]
-#: A rule gets a node and a component of its output. It returns None if it cannot trace the component.
+#: A rule gets a node and a component of its output. It returns None if it cannot trace it.
 CoordinateRule = Callable[[_CoordinateTracer, onnx.NodeProto, Component], Traced | None]
 
 

@@ -34,7 +34,7 @@ class Plan:
 
     Attributes:
         composites: nodes that must be expanded to several nodes before any node is replaced.
-        targets: the node -> the target that replaces it. There are none if there are ``composites``.
+        targets: the node -> the target that replaces it; empty while there are ``composites``.
         kept: the nodes that stay.
         unversioned: the standard nodes of ``kept`` that must be written in the model's new opset.
     """
