@@ -21,16 +21,11 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes
-from .attention_nodes import (
-    OperandNodes,
-    checked_own,
-    constants_like,
-    constants_of,
-    known_type,
-    level_count,
-    typed_constant,
-)
+from .attention_nodes import OperandNodes
+from .attention_properties import constants_of, known_lengths, known_type, level_count
+from .run_checks import checked_package_operands
 from .targets import Replacement, renamed
+from .typed_constants import constants_like, typed_constant
 
 #: The first opset with GridSample.
 _GRID_SAMPLE = 16
@@ -174,7 +169,7 @@ class _AttentionExpansion:
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
             _check_known_shapes(match, self._points)
-            locations, weights = checked_own(match, self._nodes, self._r)
+            locations, weights = checked_package_operands(match, self._nodes, self._r)
         return _Inputs(value, levels, "", locations, weights)
 
     def _grids(self, locations: str) -> str:
@@ -323,9 +318,9 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
     if table is None:
         return
     for value, _, locations, weights in match.record.cases:
-        value_shape = _known_shape(value.shape)
-        locations_shape = _known_shape(locations.shape)
-        weights_shape = _known_shape(weights.shape)
+        value_shape = known_lengths(value.shape)
+        locations_shape = known_lengths(locations.shape)
+        weights_shape = known_lengths(weights.shape)
         if value_shape is None or locations_shape is None or weights_shape is None:
             continue
         validation.check_attention_shapes(
@@ -336,11 +331,3 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
             locations=locations_shape,
             weights=weights_shape,
         )
-
-
-def _known_shape(shape: Sequence[int | str | None] | None) -> list[int] | None:
-    """Return ``shape`` if all lengths are known, or None."""
-    if shape is None:
-        return None
-    lengths = [length for length in shape if isinstance(length, int)]
-    return lengths if len(lengths) == len(shape) else None

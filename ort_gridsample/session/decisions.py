@@ -20,7 +20,7 @@ from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION
 from ..functions.cores import logger
 from ..reference.taps import COMPILED_MODES
-from ..rewriting.attention_nodes import op_record
+from ..rewriting.attention_properties import op_record
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention

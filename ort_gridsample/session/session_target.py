@@ -8,7 +8,7 @@ from ..detection.helpers import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
-from ..rewriting.attention_nodes import has_unusual_starts
+from ..rewriting.attention_properties import has_unusual_starts
 from ..rewriting.expansion import points_of
 from ..rewriting.targets import Target
 from .decisions import (

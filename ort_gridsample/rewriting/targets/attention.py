@@ -11,7 +11,8 @@ from onnx import helper
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes, constants_of, op_record
+from ..attention_nodes import OperandNodes
+from ..attention_properties import constants_of, op_record
 from . import Replacement, Target, renamed
 from .compiled_op import label
 from .detected_attention import DetectedAttention

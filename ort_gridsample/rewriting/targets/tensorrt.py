@@ -9,7 +9,8 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes, constants_of, op_record
+from ..attention_nodes import OperandNodes
+from ..attention_properties import constants_of, op_record
 from . import Replacement, renamed
 from .attention import AttentionTarget
 from .detected_attention import DetectedAttention
