@@ -7,7 +7,7 @@ outputs are not read are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partialmethod, reduce
@@ -22,7 +22,9 @@ from onnx import helper, numpy_helper
 
 from ...graph.element_types import elem_type
 from ...reference.arrays import Array
+from .folding import COMPUTE
 from .runtimes import ANY, Runtime
+from .substitutes import SUBSTITUTES, round_to_float32
 
 
 def _operator(op_type: str) -> Callable[[Tensor, TensorLike], Tensor]:  # pragma: no mutate block
@@ -70,72 +72,10 @@ class Tensor:
 TensorLike: TypeAlias = "Tensor | float | Array"
 DimLike: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
-#: Operator -> a function that computes it.
-_COMPUTE: Mapping[str, Callable[..., Array]] = {
-    "Abs": np.abs,
-    "Add": np.add,
-    "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
-    "Clip": np.clip,
-    "Concat": lambda *parts, axis: np.concatenate(parts, axis),
-    "Div": np.divide,
-    "Equal": np.equal,
-    "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
-    "Floor": np.floor,
-    "Gather": lambda x, indices, axis: np.take(x, indices, axis),
-    "Less": np.less,
-    "Max": np.maximum,
-    "Min": np.minimum,
-    "Mod": lambda x, y, fmod: np.fmod(x, y),
-    "Mul": np.multiply,
-    "Range": np.arange,
-    "ReduceSum": lambda x, axes, keepdims: x.sum(tuple(axes), keepdims=bool(keepdims)),
-    "Reshape": lambda x, shape, **_: x.reshape(shape),
-    "Round": np.rint,
-    "Sin": np.sin,
-    "Sub": np.subtract,
-    "Transpose": lambda x, perm: x.transpose(perm),
-    "Where": np.where,
-}
 #: Operators whose output is boolean.
 _COMPARISONS = ("Equal", "Less")
 #: Operators whose results are rounded. The float32 result of each is its float64 result, rounded.
 _INEXACT = ("Add", "Div", "Mul", "Sub")
-
-
-def _mod_by_floor(e: Expressions, x: Tensor, y: TensorLike, fmod: int) -> Tensor:
-    whole_periods = e.floor(e.abs(x) / y) * y
-    return e.where(e.less(x, 0), x + whole_periods, x - whole_periods)
-
-
-def _round_to_float32(e: Expressions, x: Tensor) -> Tensor:
-    """Round ``x``, of type float64, to the nearest float32 (to even at ties).
-
-    Infinity, NaN, and what rounds to infinity become NaN. No float32 appears, so that a converter
-    to float16 has nothing to convert.
-
-    Source: Veltkamp's splitting, in Dekker, "A floating-point technique for extending the available
-    precision" (1971).
-    """
-    shift = 2.0 ** (np.finfo("float64").nmant - np.finfo("float32").nmant)
-    scale = 2.0**867  # with it the product below overflows where float32 does, from 2**128 on
-    product = x * ((shift + 1) * scale)
-    rest = x * scale - product
-    return (product + rest) * (1 / scale)
-
-
-def _round_by_sum(e: Expressions, x: Tensor) -> Tensor:
-    large = e.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # a sum with it has no fraction
-    signed = e.where(e.less(x, 0), 0 - large, large)
-    return e.where(e.less(e.abs(x), large), x + signed - signed, x)
-
-
-#: Operator -> the same by other operators, for a runtime that lacks it.
-_SUBSTITUTES: Mapping[str, Callable[..., Tensor]] = {
-    "Max": lambda e, x, y: e.where(e.less(x, y), y, x),  # exact, as a sum of differences is not
-    "Min": lambda e, x, y: e.where(e.less(x, y), x, y),
-    "Mod": _mod_by_floor,
-    "Round": _round_by_sum,
-}
 
 
 class Expressions:
@@ -190,7 +130,7 @@ class Expressions:
         result = self._op(op_type, *inputs, type=type, **attributes)
         if self._rounds_to_float32 and op_type in _INEXACT and result.type == "float64":
             self._rounds_to_float32 = False  # in the rounding itself
-            result = _round_to_float32(self, result)
+            result = round_to_float32(self, result)
             self._rounds_to_float32 = True
         return result
 
@@ -216,12 +156,12 @@ class Expressions:
             else:
                 type = tensors[0].type
         values = [tensor.constant for tensor in tensors if tensor.constant is not None]
-        is_constant = len(values) == len(tensors) and op_type in _COMPUTE
+        is_constant = len(values) == len(tensors) and op_type in COMPUTE
         if is_constant and type != "bfloat16":  # NumPy itself has no bfloat16
             with np.errstate(all="ignore"):
-                return self.constant(_COMPUTE[op_type](*values, **attributes), type)
+                return self.constant(COMPUTE[op_type](*values, **attributes), type)
         if op_type in self.runtime.without:
-            return _SUBSTITUTES[op_type](self, *tensors, **attributes)
+            return SUBSTITUTES[op_type](self, *tensors, **attributes)
         return self._write(op_type, tensors, type, **attributes)[0]
 
     # The functions of ``xp`` in :mod:`ort_gridsample.reference.coordinates`, named as in NumPy.
