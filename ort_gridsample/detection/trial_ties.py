@@ -171,7 +171,7 @@ def _views_of(rounded: Array, pixels: Array) -> dict[int, _View]:
     """Return for each axis where pixel coordinates (N, …, r) are in the values that a node rounds.
 
     The values may differ from the coordinates by a constant, such as with an image that has zeros
-    around it. Empty: they are not there.
+    around it. Return an empty dictionary if they are not there.
     """
     *outer, axes = pixels.shape
     positions = math.prod(outer)

@@ -77,7 +77,7 @@ class Dialect:
         marks: attributes that identify the dialect -> their values. A node of the dialect has all
             of these attributes, each with one of its values; the first value is written.
         ignored: attributes that do not affect the result.
-        axes: the numbers of spatial axes that a node can have; None: any number.
+        axes: the numbers of spatial axes that a node can have, or None for any number.
         version: the version of the domain that a model imports.
         written_domain: the domain that is written if ``domains`` is empty.
         input_attributes: the operator's input -> the attribute (ints) that can hold it instead.

@@ -322,7 +322,7 @@ class AttentionSignature:
     Attributes:
         inputs: the names of the inputs, in their order.
         is_by_head: whether the output is (B, Q, H, D); otherwise it is (B, Q, H·D).
-        domains: the domains in which the node is read; empty: any domain.
+        domains: the domains in which the node is read. If empty, it is read in any domain.
     """
 
     inputs: tuple[str, ...]

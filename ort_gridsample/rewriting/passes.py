@@ -66,7 +66,7 @@ class Patch:
         standard: the target of standard nodes whose opset changes.
         nodes: the nodes to replace.
         probe: tests whether onnxruntime runs a node, and returns types that onnx does not infer.
-        opset: the opset of the result; None: any.
+        opset: the opset of the result, or None for any.
     """
 
     model: onnx.ModelProto

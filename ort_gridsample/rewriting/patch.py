@@ -106,7 +106,7 @@ def _opset_to_write(
     opset: int | None,
     runtime: Runtime,
 ) -> int | None:
-    """Return the opset to convert ``model`` to; None: any.
+    """Return the opset to convert ``model`` to, or None if it may have any.
 
     Raises:
         GridSampleError: the target does not write ``opset``.
@@ -246,7 +246,7 @@ def bind_threads(all_scopes: Iterable[Scope], num_threads: int) -> bool:
 
     Args:
         all_scopes: scopes of a model.
-        num_threads: the number of threads; 0: the process' default.
+        num_threads: the number of threads, or 0 for the process' default.
     """
     is_changed = False
     for scope in all_scopes:

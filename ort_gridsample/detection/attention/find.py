@@ -440,7 +440,7 @@ class _Matcher:
     ) -> Operand | None:
         """Return the weights: by head if the graph has them so.
 
-        None: one batch may have the weights of all.
+        Return None if one batch may have the weights of all.
         """
         batch_heads, _, queries, _ = self._weights_shape
         # A single batch or query is broadcast: its axis is not the product's.

@@ -46,7 +46,7 @@ class Target:
     A composite node is one that is equivalent to several nodes, such as deformable attention.
 
     Attributes:
-        name: the name of the dialect that the target writes composite nodes in; empty: none.
+        name: the name of the dialect that the target writes composite nodes in, or "".
         reads_decomposed: whether the target replaces decomposed operators.
         fuses: whether the target fuses nodes.
     """

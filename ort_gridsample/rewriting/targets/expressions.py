@@ -124,7 +124,7 @@ class Expressions:
         Args:
             op_type: the operator.
             inputs: its inputs, at least one tensor. Numbers get the type of the last tensor.
-            type: the type of the output; None: that of the inputs, or bool for a comparison.
+            type: the type of the output. By default that of the inputs, or bool for a comparison.
             attributes: its attributes.
         """
         result = self._op(op_type, *inputs, type=type, **attributes)
@@ -383,7 +383,7 @@ class Expressions:
             inputs: the inputs.
             type: the type of the outputs.
             n_outputs: the number of outputs.
-            name: a part of the node's name; empty: the operator.
+            name: a part of the node's name, by default the operator.
             attributes: the attributes.
         """
         input_names = [self._name(tensor) for tensor in inputs]

@@ -26,7 +26,7 @@ class Argument:
     Attributes:
         name: its name.
         type: its type, in :data:`ort_gridsample.spec.TYPES`.
-        shape: its shape, with integers where lengths are known; None: the rank is not known.
+        shape: its shape, with integers where lengths are known, or None if the rank is unknown.
         constant: its elements, if they are constant.
     """
 

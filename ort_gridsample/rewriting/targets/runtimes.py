@@ -34,7 +34,7 @@ class Runtime:
         max_split_outputs: the maximum number of outputs of a Split.
         coordinates: the type in which coordinates, indices and weights are computed; None: the
             type that the operator computes in.
-        opset: the newest opset that the model is written in by default; None: any.
+        opset: the newest opset that the model is written in by default, or None for any.
         why: what the runtime does with the common form, and the cost of the runtime's form.
     """
 
