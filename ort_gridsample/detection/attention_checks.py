@@ -1,4 +1,4 @@
-"""Checks of other packages' nodes that are a whole deformable attention."""
+"""Checks of other packages' deformable attention nodes, by the shapes that the model states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..dialects.table import AttentionNode
+from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
 from ..functions.validation import Dim
@@ -25,14 +25,14 @@ _NO_DRAFT = (
 )
 
 
-def check_inputs(record: NodeRecord, contract: AttentionNode) -> None:
+def check_inputs(record: NodeRecord, signature: AttentionSignature) -> None:
     """Check the types and shapes of a node's inputs, as far as they are known.
 
     Raises:
-        GridSampleError: an input contradicts the contract.
+        GridSampleError: an input is not what the signature allows.
     """
     for case in record.cases:
-        _Case(record, contract, case).check()
+        _InputCheck(record, signature, case).run()
 
 
 def are_contiguous(lengths: Array, starts: Array) -> bool:
@@ -41,42 +41,49 @@ def are_contiguous(lengths: Array, starts: Array) -> bool:
     return bool(np.array_equal(starts, np.cumsum(areas) - areas))
 
 
-class _Case:
-    """The inputs of a node in one kind of call.
+class _InputCheck:
+    """The check of a node's inputs in one kind of call.
 
     Args:
         record: the properties of the node.
-        contract: what the node requires.
+        signature: the inputs that the node requires.
         case: the types and shapes of the inputs.
     """
 
-    def __init__(self, record: NodeRecord, contract: AttentionNode, case: Sequence[Value]) -> None:
+    def __init__(
+        self, record: NodeRecord, signature: AttentionSignature, case: Sequence[Value]
+    ) -> None:
         self._where = record.where
-        self._contract = contract
-        self._lengths_name = contract.inputs[1]
-        self._inputs = dict(zip(contract.inputs, case, strict=True))
+        self._signature = signature
+        self._lengths_name = signature.inputs[1]
+        self._inputs = dict(zip(signature.inputs, case, strict=True))
         self._constants = record.constants
 
-    def check(self) -> None:
-        """Check the types and shapes. The names of axes are those of :mod:`.attention.match`."""
+    def run(self) -> None:
+        """Check the types and shapes. The names of axes are those of :mod:`.attention.match`.
+
+        Raises:
+            GridSampleError: an input is wrong.
+        """
         self._check_types()
         self._check_shape("value", (None, None, None, None), "(B, S, H, D)")
         batch, pixels, heads, _ = self._inputs["value"].shape or (None, None, None, None)
-        if self._inputs[self._lengths_name].shape != ():  # models that do not know it declare ()
+        lengths = self._constants.get(self._lengths_name)
+        # Some models declare the shape () for lengths of unknown shape.
+        if lengths is not None or self._inputs[self._lengths_name].shape != ():
             self._check_shape(self._lengths_name, (None, 2), "(L, 2)")
         levels = (self._inputs[self._lengths_name].shape or (None,))[0]
-        if self._contract.has_offsets:
+        if self._signature.has_offsets:
             self._check_offsets(batch, heads, levels)
         else:
             self._check_locations(batch, heads, levels)
-        lengths = self._constants.get(self._lengths_name)
         if lengths is not None:
             starts = self._constants.get("level_start_index")
-            self._check_pixels(lengths, None if self._contract.has_offsets else starts, pixels)
+            self._check_pixels(lengths, None if self._signature.has_offsets else starts, pixels)
 
     def _check_types(self) -> None:
         third = self._inputs.get("level_start_index", Value())
-        if self._contract.domains and third.type not in _INTEGERS:
+        if self._signature.domains and third.type not in _INTEGERS:
             found = f"of type {third.type or 'unknown'}"
             raise GridSampleError(self._where, "level_start_index", found, _NO_DRAFT)
         for name, value in self._inputs.items():
@@ -87,7 +94,7 @@ class _Case:
                 raise GridSampleError(self._where, name, f"of type {value.type}", expected)
 
     def _check_shape(self, name: str, expected: Sequence[Dim], axes: str) -> None:
-        """Check the known lengths of an input. ``axes`` are their names in the error."""
+        """Check the known lengths of an input. ``axes`` names its axes in the error."""
         shape = self._inputs[name].shape
         if shape is None or validation.may_match(shape, expected):
             return
@@ -100,7 +107,7 @@ class _Case:
         raise GridSampleError(self._where, name, f"of shape {shape}", expected)
 
     def _merged(self, name: str, expected: Sequence[Dim]) -> list[Dim]:
-        """Return the first lengths of an input, from its shape and from ``expected``."""
+        """Return the first lengths of an input: the ``expected`` ones, or those of its shape."""
         shape = self._inputs[name].shape or [None] * len(expected)
         pairs = zip(expected, shape, strict=False)
         return [length if isinstance(length, int) else other for length, other in pairs]
@@ -140,7 +147,7 @@ class _Case:
             self._refuse("reference_points", expected_groups)
 
     def _check_pixels(self, lengths: Array, starts: Array | None, pixels: Dim) -> None:
-        """Check that the levels are the pixels of ``value``. With ``starts``, they may be fewer."""
+        """Check that the levels have the pixels of ``value``, or fewer if ``starts`` leave gaps."""
         if lengths.min(initial=0) < 0:
             found = "with a negative length"
             raise GridSampleError(self._where, self._lengths_name, found, "nothing negative")

@@ -1,10 +1,11 @@
-"""Finds GridSample and AffineGrid that are decomposed to basic operators.
+"""Find GridSamples and AffineGrids that are decomposed to basic operators.
 
-Exporters, people and this package write them so.
+Exporters, people and this package's lowering write them in this form.
 
-The structure of a subgraph makes it a candidate: it gathers values at indices that come from a
-rounding and sums them, or it multiplies the constant base of a grid. Which operator it computes, if
-any, is found by running it (:mod:`.trials`).
+A subgraph is a candidate because of its structure. A candidate for GridSample gathers values at
+indices that come from a rounding, and sums them. A candidate for AffineGrid multiplies by the
+constant base of a grid. :mod:`.trials` then runs the candidate to find out which operator it
+computes, if any.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class DecomposedOperator:
         operator: the operator.
         subgraph: the subgraph.
         attributes: the operator's attributes.
-        size: for an AffineGrid its input ``size``, with None for a batch that is theta's. For a
-            GridSample whose X has all pixels in one axis, the two lengths.
+        size: for an AffineGrid, its input ``size``, with None instead of a batch that theta has.
+            For a GridSample whose X has all pixels on one axis, the height and the width.
+            Otherwise empty.
     """
 
     operator: str
@@ -56,12 +58,13 @@ class DecomposedOperator:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A subgraph that may compute an operator.
+    """A subgraph that may compute an operator, with several possible borders.
 
     Attributes:
         operator: the operator.
-        outputs: the values that may be its output, the last one first.
-        inputs: for each input, the values that may be it, the nearest one first.
+        outputs: the values that may be its output, in reverse order of computation.
+        inputs: for each input of the operator, the values that may be this input, those that are
+            nearest to the output first.
     """
 
     operator: str
@@ -69,28 +72,28 @@ class _Candidate:
     inputs: Sequence[Sequence[str]]
 
 
-class Search:
+class DecomposedSearch:
     """The search for decomposed operators.
 
     Args:
-        scopes: the scopes to search.
-        probe: runs candidates. None: nothing is found.
+        all_scopes: the scopes to search.
+        probe: runs candidates. Without a probe, the search finds nothing.
 
     Attributes:
-        values: for each scope by its id, the values whose types and shapes :meth:`operators` reads.
+        values: the id of a scope -> the values of which :meth:`operators` needs types and shapes.
     """
 
-    def __init__(self, scopes: Sequence[Scope], probe: Probe | None) -> None:
+    def __init__(self, all_scopes: Sequence[Scope], probe: Probe | None) -> None:
         self.values: dict[int, list[str]] = {}
         self._probe = probe
         self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
-        for scope in scopes if probe is not None else ():
+        for scope in all_scopes if probe is not None else ():
             op_types = set(scope.op_types)
             may_sample = not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS)
             may_multiply = "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
-            if not may_sample and not may_multiply:  # as most scopes
-                continue
+            if not may_sample and not may_multiply:
+                continue  # UseDef takes longer than this check, which excludes most scopes
             use_def = UseDef(scope)
             candidates = list(_sample_candidates(use_def)) if may_sample else []
             candidates += _affine_grid_candidates(use_def)
@@ -108,7 +111,7 @@ class Search:
             operator = self._resolve(candidate, use_def, inference)
             if operator is not None:
                 by_output[operator.subgraph.output] = operator
-        # An operator inside another one is a part of that one.
+        # Drop the operators that are inside another one.
         uses = Counter(node for operator in by_output.values() for node in operator.subgraph.nodes)
         operators = []
         for output, operator in by_output.items():
@@ -122,16 +125,16 @@ class Search:
         use_def: UseDef,
         inference: Inference,
     ) -> DecomposedOperator | None:
-        """Return the operator that a candidate computes. None: it computes another one."""
+        """Return the operator that a candidate computes, or None if it computes something else."""
         known = partial(inference.known, use_def.scope)
         trial = _TRIALS[candidate.operator]
-        fitting = []
+        possible_borders = []
         for names in product(candidate.outputs, *candidate.inputs):
             if trial.fits(*map(known, names)):
-                fitting.append(names)
-        # Inputs with an axis for each length come first.
-        fitting.sort(key=lambda names: is_flat(*map(known, names[1:])))
-        for output, *inputs in fitting:
+                possible_borders.append(names)
+        # Images with an axis for each length come before those with all pixels on one axis.
+        possible_borders.sort(key=lambda names: is_flat(*map(known, names[1:])))
+        for output, *inputs in possible_borders:
             subgraph = use_def.subgraph(output, inputs)
             if subgraph is None:
                 continue
@@ -140,15 +143,13 @@ class Search:
                 continue
             result = self._run(trial, _model_of(use_def, subgraph, values), values)
             if result is not None:
-                attributes, size = result
-                return DecomposedOperator(candidate.operator, subgraph, attributes, size)
+                return DecomposedOperator(
+                    candidate.operator, subgraph, result.attributes, result.size
+                )
         return None
 
     def _run(self, trial: _Trial, model: onnx.ModelProto, values: Sequence[Value]) -> Result | None:
-        """Return the result of a trial.
-
-        Equal models, such as the layers of a network, are run once.
-        """
+        """Return the result of a trial. Equal models, such as the layers of a network, run once."""
         key = model.SerializeToString(deterministic=True), tuple(values)
         if key not in self._results:
             assert self._probe is not None  # there are candidates
@@ -169,7 +170,7 @@ def _without_other_readers(
     operators: list[DecomposedOperator],
     use_def: UseDef,
 ) -> list[DecomposedOperator]:
-    """Return the operators of which no node outside of them reads a value but the output."""
+    """Return the operators whose inner values are read by no node outside of all operators."""
     while True:
         nodes = {node for operator in operators for node in operator.subgraph.nodes}
         private = []
@@ -184,7 +185,7 @@ def _without_other_readers(
 def _sample_candidates(use_def: UseDef) -> Iterator[_Candidate]:
     """Yield candidates for GridSample.
 
-    They gather from one value, at indices that come from the same roundings.
+    Their Gathers read one value, at indices that come from the same roundings.
     """
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
     for index, inputs in enumerate(use_def.scope.inputs):
@@ -216,8 +217,8 @@ def _affine_grid_candidates(use_def: UseDef) -> Iterator[_Candidate]:
             continue
         first, second = scope.inputs[index]
         pairs = [(first, second), (second, first)]
-        # If one input is a constant, only that may be the base. This excludes most products, which
-        # are with weights.
+        # If one input is an initializer, only that one may be the base. This excludes most
+        # products, because they have trained weights.
         constant_pairs = [(base, theta) for base, theta in pairs if _is_initializer(use_def, base)]
         for base, theta in constant_pairs or pairs:
             if not may_be_base(base) or not use_def.is_op(index, (op_type,)):
@@ -236,9 +237,8 @@ def _is_initializer(use_def: UseDef, name: str) -> bool:
 def _may_be_base(use_def: UseDef, name: str) -> bool:
     """Whether ``name`` may be the base of a grid.
 
-    It depends on constants and shapes only, and is not one number.
-
-    A constant base is a matrix or more, and its last or next to last column consists of ones.
+    A base depends only on constants and shapes, and is no single number. A constant base has at
+    least two axes with several elements, and its last row or column consists of ones.
     """
     tensor = use_def.scope.find_constant(name)
     if name in use_def.makers:
@@ -288,11 +288,12 @@ def _fits_affine_grid(grid: Value, theta: Value) -> bool:
 
 
 class _Trial(NamedTuple):
-    """How candidates for an operator are tested.
+    """The test of candidates for an operator.
 
     Attributes:
-        fits: whether values may be the operator's output and inputs.
-        run: tests a model of these inputs.
+        fits: return whether values of these types and shapes may be the operator's output and
+            inputs.
+        run: return the result of a model that has these inputs.
     """
 
     fits: Callable[..., bool]
@@ -308,7 +309,7 @@ _TRIALS: Mapping[str, _Trial] = {
 def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> onnx.ModelProto:
     """Return a model of the subgraph.
 
-    Its names depend on the structure only: equal subgraphs are equal models.
+    The names of its values depend only on the structure, so that equal subgraphs are equal models.
     """
     new_names: dict[str, str] = {"": ""}
 
@@ -322,7 +323,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
         graph.input.append(helper.make_tensor_value_info(renamed(name), number, shape))
     for name in subgraph.constants:
         constant = use_def.scope.load_constant(name)
-        assert constant is not None  # by its kind
+        assert constant is not None  # a subgraph's constants have values
         graph.initializer.append(constant)
         graph.initializer[-1].name = renamed(name)
     for index in subgraph.nodes:

@@ -1,22 +1,31 @@
-"""Finds the sampling nodes of a model.
+"""Find the sampling nodes of a model.
 
-The finders of this package run in order, and the properties of the nodes are read.
+:func:`find` runs the parts of this package in order: it recognizes nodes by their dialects, finds
+decomposed operators (:mod:`.decomposed`), deformable attention around GridSamples
+(:mod:`.attention`) and the computations of grids (:mod:`.fusion`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.registry import attention_node, dialect_of, is_added, operator_types
+from ..dialects.registry import attention_signature, dialect_of, is_added, operator_types
 from ..dialects.spelling import AttributeValue, Dialect, constant_size
-from ..dialects.table import ATTENTION, DECOMPOSED, DECOMPOSED_DIALECTS, DOMAIN, SET_ASIDE, standard
+from ..dialects.table import (
+    ATTENTION,
+    DECOMPOSED,
+    DECOMPOSED_DIALECTS,
+    DOMAIN,
+    UNVERSIONED,
+    standard,
+)
 from ..errors import GridSampleError, node_label
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
@@ -25,9 +34,9 @@ from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.find import find_attentions, values_to_infer
 from .attention.match import Attention
-from .decomposed import DecomposedOperator, Search
-from .fusion import RULES, find_fused_grid
-from .helpers import around
+from .decomposed import DecomposedOperator, DecomposedSearch
+from .fusion import COORDINATE_RULES, find_fused_grid
+from .helpers import with_helpers
 from .match import Match
 from .node_checks import fault_of, reason_of
 from .records import NodeRecord
@@ -36,57 +45,61 @@ from .records import NodeRecord
 def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
     """Return a record for each sampling node in all graphs and functions of ``model``.
 
-    ``probe`` tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
-    None: neither is done.
+    Args:
+        model: the model.
+        probe: tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
+            Without a probe, neither is done.
     """
-    return [match.record for match in find(model, scopes_of(model), probe, asked=True)]
+    return [match.record for match in find(model, scopes_of(model), probe, with_reasons=True)]
 
 
 def find(
     model: onnx.ModelProto,
-    scopes: Sequence[Scope],
+    all_scopes: Sequence[Scope],
     probe: Probe | None,
-    asked: bool,
-    decomposed: bool = True,
-    fused: bool = True,
-    attention: bool = True,
+    *,
+    with_reasons: bool,
+    with_decomposed: bool = True,
+    with_fused_grids: bool = True,
+    with_attention: bool = True,
 ) -> list[Match]:
     """Find the sampling nodes of a model.
 
     Args:
         model: the model.
-        scopes: its scopes.
+        all_scopes: its scopes.
         probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
-        asked: whether ``probe`` also tests whether onnxruntime runs the nodes.
-        decomposed: whether to search for decomposed operators.
-        fused: whether to search for grids that can be fused into their GridSamples.
-        attention: whether to search for deformable attention around GridSamples.
+        with_reasons: whether ``probe`` also tests whether onnxruntime runs the nodes.
+        with_decomposed: whether to search for decomposed operators.
+        with_fused_grids: whether to search for grids that can be fused into their GridSamples.
+        with_attention: whether to search for deformable attention around GridSamples.
 
     Returns:
         The matches: decomposed deformable attentions first, then all other nodes in the order of
-            ``scopes``.
+        ``all_scopes``.
     """
-    functions = {function_key(function) for function in model.functions}
-    search = Search(scopes if decomposed else (), probe)
+    search = DecomposedSearch(all_scopes if with_decomposed else (), probe)
     op_types = operator_types()
-    searched_scopes: list[tuple[UseDef, list[int]]] = []
+    searched_scopes: list[_SearchedScope] = []
     values: dict[int, list[str]] = {}
-    for scope in scopes:
+    for scope in all_scopes:
         positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
         scope_values = search.values.get(id(scope), [])
         if not positions and not scope_values:
             continue
         use_def = UseDef(scope)
-        searched_scopes.append((use_def, positions))
-        if fused:
+        searched_scopes.append(_SearchedScope(use_def, positions))
+        if with_fused_grids:
             grids = [name for index in positions for name in scope.inputs[index][1:2]]
-            scope_values = list(use_def.backward_closure([*scope_values, *grids], RULES))
-        if attention:
+            scope_values = list(use_def.backward_closure([*scope_values, *grids], COORDINATE_RULES))
+        if with_attention:
             scope_values = [*scope_values, *values_to_infer(use_def)]
         if scope_values:
             values[id(scope)] = scope_values
 
-    inference = Inference(model, scopes, probe, values)
+    inference = Inference(model, all_scopes, probe, values)
+    functions = {function_key(function) for function in model.functions}
+    node_probe = probe if with_reasons else None
     names = Names(model)
     attentions: list[Match] = []
     others: list[Match] = []
@@ -96,18 +109,28 @@ def find(
         for index in positions:
             dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
-                matches.append(
-                    _node_match(dialect, index, scope, inference, probe if asked else None),
-                )
+                matches.append(_node_match(dialect, index, scope, inference, node_probe))
         for operator in search.operators(scope, inference):
             matches.append(_decomposed_match(operator, scope, names, inference))
-        if attention:
-            scope_attentions, matches = _with_attention(matches, use_def, inference)
+        if with_attention:
+            scope_attentions, matches = _link_attentions(matches, use_def, inference)
             attentions += scope_attentions
-        if fused:
-            matches = _with_fused(matches, use_def, inference)
+        if with_fused_grids:
+            matches = _link_fused_grids(matches, use_def, inference)
         others += matches
     return [*attentions, *others]
+
+
+class _SearchedScope(NamedTuple):
+    """A scope that may have sampling nodes.
+
+    Attributes:
+        use_def: its use-def chains.
+        positions: the positions of the nodes that have the operator type of a dialect.
+    """
+
+    use_def: UseDef
+    positions: list[int]
 
 
 def _node_match(
@@ -117,15 +140,12 @@ def _node_match(
     inference: Inference,
     probe: Probe | None,
 ) -> Match:
-    """Return the match of a node, which is one of ``dialect``.
-
-    None as ``probe``: do not test the node.
-    """
+    """Return the match of a node of ``dialect``. Without ``probe``, the node is not tested."""
     node = scope.nodes[index]
-    is_set_aside = node.domain == SET_ASIDE
-    domain = "" if is_set_aside else domain_of(node.domain)
+    is_unversioned = node.domain == UNVERSIONED
+    domain = "" if is_unversioned else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version)
-    sources, output, helpers = around(scope, node)
+    sources, output, helpers = with_helpers(scope, node)
     name = node.name or (f"({output})" if domain == DOMAIN else display_name(node))
     values, constants = _inputs_of(node, dialect, scope, sources)
     attributes: dict[str, AttributeValue] = {}
@@ -148,7 +168,7 @@ def _node_match(
         op_type=node.op_type,
         domain=domain,
         opset=opset,
-        dialect=standard(dialect.operator, opset) if is_set_aside else dialect,
+        dialect=standard(dialect.operator, opset) if is_unversioned else dialect,
         attributes=attributes,
         cases=_cases_of(values, constants, scope, inference),
         values=values,
@@ -169,13 +189,18 @@ def _inputs_of(
     scope: Scope,
     sources: Sequence[str],
 ) -> tuple[dict[str, str], dict[str, Array]]:
-    """Return the names of the values that are the inputs of ``node``, and the constants among them.
+    """Return the values that ``node`` reads, and the constants among them, both by argument.
 
-    An input that the node does not have has the name "".
-    ``sources`` are the values that the node reads, without helper nodes between.
+    A missing input has the name "". An argument that is an attribute of the node is a constant.
+
+    Args:
+        node: the node.
+        dialect: its dialect.
+        scope: the list of nodes that contains it.
+        sources: its inputs before helper nodes.
     """
-    contract = attention_node(node)
-    arguments = list(spec.newest(dialect.operator).types) if contract is None else contract.inputs
+    signature = attention_signature(node)
+    arguments = list(spec.newest(dialect.operator).types) if signature is None else signature.inputs
     values: dict[str, str] = {}
     constants: dict[str, Array] = {}
     for position, argument in enumerate(arguments):
@@ -196,17 +221,17 @@ def _cases_of(
     inference: Inference,
 ) -> list[tuple[Value, ...]]:
     """Return the types and shapes of the inputs ``values`` in each kind of call of the scope."""
-    # Inference does not include some constants, such as one in an attribute.
-    of_constants = {}
-    for name, constant in constants.items():
-        of_constants[name] = Value(type_name(constant.dtype), constant.shape)
-    return [
-        tuple(
-            of_constants.get(name, value) if value == Value() else value
-            for name, value in zip(values, case, strict=True)
-        )
-        for case in inference.cases(scope, list(values.values()))
-    ]
+    # Inference does not know some constants, such as one in an attribute.
+    known = {}
+    for argument, constant in constants.items():
+        known[argument] = Value(type_name(constant.dtype), constant.shape)
+    cases = []
+    for case in inference.cases(scope, list(values.values())):
+        completed = []
+        for argument, value in zip(values, case, strict=True):
+            completed.append(known.get(argument, value) if value == Value() else value)
+        cases.append(tuple(completed))
+    return cases
 
 
 def _decomposed_match(
@@ -275,7 +300,7 @@ def _decomposed_record(scope: Scope, output: str, operator: str, **properties: A
     )
 
 
-def _with_attention(
+def _link_attentions(
     matches: Sequence[Match],
     use_def: UseDef,
     inference: Inference,
@@ -284,7 +309,7 @@ def _with_attention(
     samples = {}
     for match in matches:
         record = match.record
-        if record.operator == "GridSample" and record.error is None and not match.is_whole:
+        if record.operator == "GridSample" and record.error is None and not match.is_composite:
             samples[record.output] = match
     attentions: list[Match] = []
     read_by: dict[str, Match] = {}
@@ -342,21 +367,25 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
     )
 
 
-def _with_fused(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> list[Match]:
-    """Return the ``matches`` of a scope, with ``fused`` and ``fused_into`` set."""
+def _link_fused_grids(
+    matches: Sequence[Match], use_def: UseDef, inference: Inference
+) -> list[Match]:
+    """Return the ``matches`` of a scope, with ``fused_grid`` and ``fused_into`` set."""
     affine_grids = {}
     for match in matches:
         if match.record.operator == "AffineGrid":
             affine_grids[match.record.output] = match
     changed: dict[Match, Match] = {}
     for match in matches:
-        if match.record.operator != "GridSample" or match.is_whole:
+        if match.record.operator != "GridSample" or match.is_composite:
             continue
-        fused = find_fused_grid(use_def, match, inference, affine_grids)
-        if fused is None:
+        fused_grid = find_fused_grid(use_def, match, inference, affine_grids)
+        if fused_grid is None:
             continue
-        sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
+        record = replace(match.record, fused=fused_grid.names)
+        sample = replace(match, record=record, fused_grid=fused_grid)
         changed[match] = sample
-        if fused.affine_grid is not None:
-            changed[fused.affine_grid] = replace(fused.affine_grid, fused_into=sample)
+        affine_grid = fused_grid.affine_grid
+        if affine_grid is not None:
+            changed[affine_grid] = replace(affine_grid, fused_into=sample)
     return [changed.get(match, match) for match in matches]

@@ -1,9 +1,11 @@
-"""Finds the computation of a GridSample's grid that can be fused into the node.
+"""Find the computation of a GridSample's grid that can be fused into the node.
 
-This is an AffineGrid, arithmetic that computes coordinates from pixels or from a flow, or nodes
-that only rearrange coordinates. :data:`RULES` has one rule for each operator. The grid of an
-AffineGrid is traced back as a whole, because its rank may be unknown. All else is traced coordinate
-by coordinate, to the values that store the coordinates.
+This computation is an AffineGrid, arithmetic that computes coordinates from pixels or from a flow,
+or nodes that only rearrange coordinates. It is found from its end: a :class:`_CoordinateTracer`
+starts at the grid and goes back from node to node. :data:`COORDINATE_RULES` has one rule for each
+operator that it can pass. All coordinates of an AffineGrid are traced together, because the rank of
+the grid may be unknown. In all other cases, each coordinate is traced by itself to the value that
+stores it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from ..graph.use_def import UseDef
 from ..inference.types import Inference
 from ..spec import newest
 from .match import FusedGrid, Match
-from .programs import MAX_SOURCES, MAX_STEPS, OPERATIONS, TYPES, Component, Program, Scalar, Step
+from .programs import (
+    MAX_SOURCES,
+    MAX_STEPS,
+    OPERATIONS,
+    TYPES,
+    Component,
+    Program,
+    ProgramStep,
+    Scalar,
+)
 
 
 def find_fused_grid(
@@ -29,12 +40,13 @@ def find_fused_grid(
     inference: Inference,
     affine_grids: Mapping[str, Match],
 ) -> FusedGrid | None:
-    """Return what can be fused into a GridSample. None: nothing.
+    """Return the computation of a GridSample's grid that can be fused into it, or None.
 
     Args:
         use_def: the use-def chains of its scope.
         sample: the GridSample.
-        inference: an inference that includes the values from which :data:`RULES` lead to the grid.
+        inference: an inference that includes the values from which nodes with a rule in
+            :data:`COORDINATE_RULES` compute the grid.
         affine_grids: the AffineGrids of the scope by the names of their outputs.
     """
     if sample.record.values["grid"] not in use_def.makers:
@@ -50,15 +62,15 @@ def _find_affine_grid(
     affine_grids: Mapping[str, Match],
 ) -> FusedGrid | None:
     """Return the AffineGrid whose output only ``sample`` reads, and the nodes between the two."""
-    tracer = _Tracer(use_def, inference)
+    tracer = _CoordinateTracer(use_def, inference)
     component = Component(sample.record.values["grid"], -1)  # represents all coordinates
     values = [component.name]
     while component.name not in affine_grids:
         index = use_def.makers.get(component.name)
-        if index is None or index in tracer.nodes or not use_def.is_op(index, _WHOLE_GRID_RULES):
+        if index is None or index in tracer.nodes or not use_def.is_op(index, _GRID_RULES):
             return None
         node = use_def.nodes[index]
-        source = _WHOLE_GRID_RULES[node.op_type](tracer, node, component)
+        source = _GRID_RULES[node.op_type](tracer, node, component)
         if not isinstance(source, Component):
             return None
         component = source
@@ -89,16 +101,18 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     has_known_type = bool(sample.record.types["X"])
     # A node of several sources must declare its type.
     max_sources = MAX_SOURCES if has_known_type else 1
-    with_pairs = has_known_type
+    with_coordinates = has_known_type
     boundary: set[str] = set()
     while True:
-        tracer = _Tracer(use_def, inference, rank=r + 2, boundary=boundary)
+        tracer = _CoordinateTracer(use_def, inference, rank=r + 2, boundary=boundary)
         components = [Component(grid, r + 1, index) for index in range(r)]
-        programs = [tracer.program(component, with_pairs=with_pairs) for component in components]
+        programs = [
+            tracer.program(component, with_coordinates=with_coordinates) for component in components
+        ]
         complete = [program for program in programs if program is not None]
         fused = _fused_programs(use_def, tracer.nodes, grid_value.type, complete)
-        if with_pairs and len(fused.sources) > MAX_SOURCES:
-            with_pairs = False
+        if with_coordinates and len(fused.sources) > MAX_SOURCES:
+            with_coordinates = False
             continue
         if not tracer.nodes or len(complete) < r or len(fused.sources) > max_sources:
             return None
@@ -128,7 +142,7 @@ def _fused_programs(
 def _values_to_keep(
     use_def: UseDef,
     sample: Match,
-    tracer: _Tracer,
+    tracer: _CoordinateTracer,
     fused: FusedGrid,
 ) -> set[str]:
     """Return the outputs of traced nodes that cannot be fused.
@@ -147,20 +161,20 @@ def _values_to_keep(
     return kept
 
 
-class _Tracer:
+class _CoordinateTracer:
     """Traces the coordinates of one grid back, and collects the nodes on the way.
 
     Args:
         use_def: the use-def chains of the scope.
         inference: the inferred types of the scope's values.
-        rank: the rank of the grid. 0: it is not needed.
+        rank: the rank of the grid, or 0 if the rules do not need it.
         boundary: values that are not traced further.
 
     Attributes:
         nodes: the positions of the traced nodes.
         unused_concat_inputs: for the output of each Concat of shapes that only a run can check, the
             inputs from which no coordinate was taken.
-        cast_type: the type that a whole grid is cast to. Empty: it is not cast.
+        cast_type: the type that the grid of an AffineGrid is cast to, or "" if it is not cast.
     """
 
     def __init__(
@@ -178,18 +192,20 @@ class _Tracer:
         self._rank = rank
         self._boundary = boundary
 
-    def program(self, component: Component, *, with_pairs: bool) -> Program | None:
-        """Return how a coordinate is computed. None: the length of its axis is unknown.
+    def program(self, component: Component, *, with_coordinates: bool) -> Program | None:
+        """Return how a coordinate is computed, or None if the length of its axis is unknown.
 
-        ``with_pairs``: whether operands may be other coordinates.
+        Args:
+            component: where the grid has the coordinate.
+            with_coordinates: whether operands may be other coordinates.
         """
-        steps: list[Step] = []
+        steps: list[ProgramStep] = []
         nodes: set[int] = set()
         while component.name not in self._boundary and len(steps) < MAX_STEPS:
             index = self.use_def.makers.get(component.name)
             if index is None or index in nodes:  # in an invalid model, a value may come from itself
                 break
-            traced = self._trace(index, component, with_pairs=with_pairs)
+            traced = self._trace(index, component, with_coordinates=with_coordinates)
             if traced is None:
                 break
             source, step = traced
@@ -210,19 +226,19 @@ class _Tracer:
         index: int,
         component: Component,
         *,
-        with_pairs: bool,
-    ) -> tuple[Component, Step | None] | None:
+        with_coordinates: bool,
+    ) -> tuple[Component, ProgramStep | None] | None:
         """Return the source of a coordinate, and the step that the node applies to it."""
-        if not self.use_def.is_op(index, RULES):
+        if not self.use_def.is_op(index, COORDINATE_RULES):
             return None
         node = self.use_def.nodes[index]
-        traced = RULES[node.op_type](self, node, component)
-        if traced is None and with_pairs and node.op_type in OPERATIONS:
-            traced = _pair(self, node, component)
+        traced = COORDINATE_RULES[node.op_type](self, node, component)
+        if traced is None and with_coordinates and node.op_type in OPERATIONS:
+            traced = _step_with_coordinate(self, node, component)
         return (traced, None) if isinstance(traced, Component) else traced
 
     def rank(self, component: Component) -> int:
-        """Return the rank of the value that contains ``component``. 0: it is unknown."""
+        """Return the rank of the value that contains ``component``, or 0 if it is unknown."""
         if self._rank == 0 or component.axis is not None:
             return self._rank
         return self._rank - 1
@@ -234,8 +250,8 @@ class _Tracer:
     def length_along(self, component: Component, name: str) -> int | None:
         """Return the length of ``name`` along the axis of ``component``.
 
-        None: the length is unknown, or ``name`` has another rank than the value that contains
-        ``component``.
+        Return None if the length is unknown, or if ``name`` has another rank than the value that
+        contains ``component``.
         """
         shape = self.shape(name)
         if shape is None or len(shape) != self.rank(component):
@@ -246,7 +262,7 @@ class _Tracer:
     def length(self, component: Component) -> int | None:
         """Return the length of the axis of ``component``.
 
-        None: it is unknown, or the index is outside of it.
+        Return None if it is unknown, or if the index is out of bounds.
         """
         length = self.length_along(component, component.name)
         if length is None or not 0 <= component.index < length:
@@ -256,7 +272,7 @@ class _Tracer:
     def integers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
         """Return the integers in an input of ``node``, or in the attribute of older opsets.
 
-        None: they are unknown.
+        Return None if they are unknown.
         """
         if len(node.input) > position:
             name = node.input[position]
@@ -268,9 +284,9 @@ class _Tracer:
         return None if found is None else list(found.ints)
 
     def scalar(self, name: str, component: Component) -> Scalar | None:
-        """Return the one number of the operand ``name`` that applies to ``component``.
+        """Return the single number of the operand ``name`` that applies to ``component``.
 
-        None: there is none.
+        Return None if there is no such number.
         """
         tensor = self.use_def.scope.load_constant(name)
         if tensor is None:
@@ -286,24 +302,24 @@ class _Tracer:
         return float(row[index]) if index < len(row) else None
 
     def _is_withheld_initializer(self, name: str) -> bool:
-        """Whether the session has another value for the initializer ``name``.
+        """Whether the session's options have another value for the initializer ``name``.
 
-        onnxruntime folds nodes that read an initializer, even such a one.
+        onnxruntime folds nodes that read an initializer, even one that the options replace.
         """
         home = self.use_def.scope.defining_scope(name)
         return home is not None and isinstance(home.definitions[name], onnx.TensorProto)
 
 
 #: The source of a coordinate, and the step that the node applies to it, if any.
-Traced = Component | tuple[Component, Step]
-#: A rule returns None if the node computes a coordinate otherwise.
-Rule = Callable[[_Tracer, onnx.NodeProto, Component], Traced | None]
+Traced = Component | tuple[Component, ProgramStep]
+#: A rule gets a node and a component of its output. It returns None if it cannot trace it.
+CoordinateRule = Callable[[_CoordinateTracer, onnx.NodeProto, Component], Traced | None]
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
     """Return an attribute of ``node``.
 
-    None: it is missing, or the caller of the node's function sets it.
+    Return None if it is missing, or if the caller of the node's function sets it.
     """
     for attribute in node.attribute:
         if attribute.name == name and not attribute.ref_attr_name:
@@ -312,9 +328,9 @@ def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
 
 
 def _axis(node: onnx.NodeProto, rank: int) -> int | None:
-    """Return the attribute ``axis`` as an index from 0 to ``rank``.
+    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1.
 
-    None: the function's caller sets it.
+    Return None if the caller of the node's function sets it.
     """
     for attribute in node.attribute:
         if attribute.name == "axis":
@@ -325,11 +341,15 @@ def _axis(node: onnx.NodeProto, rank: int) -> int | None:
     return 0
 
 
-def _identity(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component:
+def _before_identity(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component:
     return Component(node.input[0], component.axis, component.index)
 
 
-def _transpose(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_transpose(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     """The rule for a Transpose that moves only the axis of the coordinates."""
     perm = _attribute(node, "perm")
     if perm is None:  # the default reverses all axes
@@ -349,7 +369,9 @@ def _transpose(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> C
     return Component(node.input[0], axis, component.index)
 
 
-def _cast(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_cast(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     to = _attribute(node, "to")
     cast_type = None if to is None else type_of(to.i)
     if cast_type is None or tracer.cast_type:
@@ -360,7 +382,9 @@ def _cast(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Compon
     return Component(node.input[0], component.axis, component.index)
 
 
-def _unsqueeze(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_unsqueeze(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     """The rule for an Unsqueeze that adds the axis of the coordinates."""
     axes = tracer.integers(node, 1, "axes")
     if axes is None or component.axis is None:
@@ -370,7 +394,9 @@ def _unsqueeze(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> C
     return Component(node.input[0], None)
 
 
-def _squeeze(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_squeeze(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     """The rule for a Squeeze that removes the axis of the coordinates."""
     axes = tracer.integers(node, 1, "axes")
     if axes is None or len(axes) != 1:
@@ -378,7 +404,9 @@ def _squeeze(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Com
     return Component(node.input[0], axes[0] % (tracer.rank(component) + 1))
 
 
-def _concat(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_concat(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
     lengths = [length for name in node.input for length in tracer.shape(name) or ()]
@@ -399,7 +427,9 @@ def _concat(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Comp
     return None
 
 
-def _split(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_split(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
     outputs = list(node.output)
@@ -412,7 +442,9 @@ def _split(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Compo
     return Component(node.input[0], component.axis, index)
 
 
-def _gather(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_gather(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     indices = tracer.use_def.scope.constant_value(node.input[1])
     shape = tracer.shape(node.input[0])
     if indices is None or shape is None or indices.size <= component.index:
@@ -427,7 +459,9 @@ def _gather(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Comp
     return Component(node.input[0], axis, index)
 
 
-def _slice(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Component | None:
+def _before_slice(
+    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
+) -> Component | None:
     """The rule for a Slice of the axis of the coordinates."""
     length = tracer.length_along(component, node.input[0])
     starts = tracer.integers(node, 1, "starts")
@@ -448,11 +482,11 @@ def _slice(tracer: _Tracer, node: onnx.NodeProto, component: Component) -> Compo
     return Component(node.input[0], component.axis, indices[component.index])
 
 
-def _arithmetic(
-    tracer: _Tracer,
+def _step_with_scalar(
+    tracer: _CoordinateTracer,
     node: onnx.NodeProto,
     component: Component,
-) -> tuple[Component, Step] | None:
+) -> tuple[Component, ProgramStep] | None:
     """The rule for arithmetic with a scalar."""
     for scalar_input, coordinate_input in ((1, 0), (0, 1)):
         name = node.input[coordinate_input]
@@ -460,16 +494,16 @@ def _arithmetic(
         length = tracer.length_along(component, name)
         if scalar is not None and length is not None:
             index = 0 if length == 1 else component.index  # one coordinate is broadcast to all
-            step = Step(node.op_type, scalar, operand_first=scalar_input == 0)
+            step = ProgramStep(node.op_type, scalar, operand_first=scalar_input == 0)
             return Component(name, component.axis, index), step
     return None
 
 
-def _pair(
-    tracer: _Tracer,
+def _step_with_coordinate(
+    tracer: _CoordinateTracer,
     node: onnx.NodeProto,
     component: Component,
-) -> tuple[Component, Step] | None:
+) -> tuple[Component, ProgramStep] | None:
     """The rule for arithmetic with another coordinate.
 
     Only batches and coordinates may be broadcast.
@@ -499,30 +533,30 @@ def _pair(
         return None
     # One operand is traced further with pairs, the other one without.
     maker = tracer.use_def.makers.get(node.input[0])
-    operand_first = maker is None or not tracer.use_def.is_op(maker, RULES)
+    operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
     operand, source = components if operand_first else reversed(components)
-    program = tracer.program(operand, with_pairs=False)
+    program = tracer.program(operand, with_coordinates=False)
     if program is None:
         return None
-    return source, Step(node.op_type, program, operand_first)
+    return source, ProgramStep(node.op_type, program, operand_first)
 
 
 #: Operator -> the rule for a node that computes a coordinate.
-RULES: Mapping[str, Rule] = {
-    "Concat": _concat,
-    "Gather": _gather,
-    "Identity": _identity,
-    "Slice": _slice,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-    **dict.fromkeys(OPERATIONS, _arithmetic),
+COORDINATE_RULES: Mapping[str, CoordinateRule] = {
+    "Concat": _before_concat,
+    "Gather": _before_gather,
+    "Identity": _before_identity,
+    "Slice": _before_slice,
+    "Split": _before_split,
+    "Squeeze": _before_squeeze,
+    "Transpose": _before_transpose,
+    "Unsqueeze": _before_unsqueeze,
+    **dict.fromkeys(OPERATIONS, _step_with_scalar),
 }
 
 #: The rules for nodes between an AffineGrid and its GridSample, for any rank.
-_WHOLE_GRID_RULES: Mapping[str, Rule] = {
-    "Cast": _cast,
-    "Identity": _identity,
-    "Transpose": _transpose,
+_GRID_RULES: Mapping[str, CoordinateRule] = {
+    "Cast": _before_cast,
+    "Identity": _before_identity,
+    "Transpose": _before_transpose,
 }

@@ -1,13 +1,13 @@
-"""Helper nodes that a patch puts around a node: how they are named and found.
+"""The names and the detection of helper nodes, which a patch puts around a node.
 
-A Python op accepts no float16 and no bfloat16, must not raise, and has no known type inside a
-function. Casts, a guard and a CastLike compensate for that.
+A Python op accepts no float16 and no bfloat16, must not raise, and its output has no known type
+inside a function. Casts, a guard and a CastLike compensate for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import helper
@@ -21,12 +21,12 @@ _HELPS = "ort_gridsample.helps"
 #: The part of the names of lowered nodes that follows the name of the original node.
 _LOWERED = "/ort_gridsample/"
 _LOWERED_GRID = f"{_LOWERED}coordinates/"
-#: What a shape is found to be in the error that is the name of a node which checks shapes in a run.
+#: A node that checks a shape in a run has the error as its name. This is the error's ``found``.
 OTHER_SHAPE = "of another shape"
 
 
 def is_check(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` checks in a run that a shape is as the original node requires."""
+    """Whether ``node`` fails in a run if a shape is not what the original node requires."""
     return node.op_type == "Gather" and f" is {OTHER_SHAPE}, expected " in node.name
 
 
@@ -39,10 +39,8 @@ def guard_name(where: str) -> str:
 def guards(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
     """Whether ``node`` is the guard of ``op``.
 
-    A guard gathers the op's output at the positions in its status.
-
-    All readers of the output read it through the guard. Therefore no optimization can remove the
-    guard.
+    A guard gathers the op's output at the positions in the op's status. All consumers read the
+    output through the guard, and so no optimization can remove it.
     """
     return node.op_type in ("Gather", "GatherND") and list(node.input) == list(op.output)
 
@@ -83,10 +81,7 @@ def lowered_name(where: str, name: str, reads_grid: bool) -> str:
 
 
 def lowered_from(node: onnx.NodeProto) -> str | None:
-    """Return the name of the node that was lowered to ``node`` and others.
-
-    None: ``node`` is no lowered node.
-    """
+    """Return the name of the node that ``node`` was lowered from, or None if it was not lowered."""
     name, separator, _ = node.name.partition(_LOWERED)
     return name if separator else None
 
@@ -101,15 +96,29 @@ def is_helper(node: onnx.NodeProto) -> bool:
     return any(entry.key == _HELPS for entry in node.metadata_props)
 
 
-def around(scope: Scope, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
-    """Return the inputs and the output of ``node`` with its helpers, and the helpers' positions.
+class WithHelpers(NamedTuple):
+    """A node together with its helper nodes.
+
+    Attributes:
+        inputs: the values that the first of these nodes read.
+        output: the value that the last of these nodes computes.
+        helpers: the positions of the helper nodes.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    helpers: frozenset[int]
+
+
+def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
+    """Return ``node`` together with its helpers in ``scope``.
 
     Raises:
         GridSampleError: the guard consists of two nodes, and the second one is missing.
     """
     output = node.output[0] if node.output else ""
     if node.domain not in (DOMAIN, COMPILED_DOMAIN, EXTENSIONS_DOMAIN):
-        return node.input, output, frozenset()
+        return WithHelpers(node.input, output, frozenset())
     nodes = scope.nodes
     helpers = set[int]()
     inputs = []
@@ -133,17 +142,21 @@ def around(scope: Scope, node: onnx.NodeProto) -> tuple[Sequence[str], str, froz
             helpers.add(reader)
             output = nodes[reader].output[0]
             break
-    return inputs, output, frozenset(helpers)
+    return WithHelpers(inputs, output, frozenset(helpers))
 
 
 def _readers(scope: Scope, name: str) -> list[int]:
-    """Return the positions of the nodes that read ``name`` themselves, not in a graph they hold."""
+    """Return the positions of the nodes that read ``name`` as an input, not only in a body."""
     readers = sorted(scope.readers.get(name, ()))
     return [index for index in readers if index != OUTSIDE and name in scope.inputs[index]]
 
 
 def _squeeze_of_guard(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
-    """Return the position of the Squeeze that removes the axis which a guard of ``node`` adds."""
+    """Return the position of the Squeeze that removes the axis that a guard of ``node`` adds.
+
+    Raises:
+        GridSampleError: there is no such Squeeze.
+    """
     readers = _readers(scope, gathered)
     if len(readers) == 1:
         (index,) = readers

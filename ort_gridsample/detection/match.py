@@ -1,4 +1,4 @@
-"""The sampling nodes of a model, as data: where each is, and what was detected around it."""
+"""The data that detection returns: the sampling nodes of a model and their surroundings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from ..dialects.registry import attention_node
-from ..dialects.table import ATTENTION, SET_ASIDE, AttentionNode
+from ..dialects.registry import attention_signature
+from ..dialects.table import ATTENTION, UNVERSIONED, AttentionSignature
 from ..graph.scope import Scope
 from .attention.match import Attention
 from .programs import Program, Scalar
@@ -16,21 +16,21 @@ from .records import NodeRecord
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A sampling node in a model: GridSample, AffineGrid or deformable attention.
+    """A GridSample, AffineGrid or deformable attention at its place in a model.
 
     Attributes:
         record: the properties of the node.
-        node: the node. If the operator is decomposed, an equivalent node.
-        scope: the list of nodes that contains it.
-        index: its position there. If the operator is decomposed, that of the node that computes its
-            output.
-        helpers: the positions of the nodes that a patch put around it.
-        part: the positions of all nodes that compute a decomposed operator.
-        before: new nodes that compute inputs of an equivalent node that the model does not have.
-        fused: the computation of this GridSample's grid that can be fused into it.
+        node: the node. For a decomposed operator, an equivalent node that the model does not have.
+        scope: the list of nodes that contains the node.
+        index: the position of the node in ``scope``. For a decomposed operator, the position of the
+            node that computes its output.
+        helpers: the positions of the nodes that a patch put around the node.
+        part: for a decomposed operator, the positions of all nodes that compute it.
+        before: for a decomposed operator, new nodes that compute inputs of ``node``.
+        fused_grid: the computation of this GridSample's grid that can be fused into it.
         fused_into: the GridSample that this AffineGrid can be fused into.
-        attention: the operands of decomposed deformable attention.
-        read_by: the deformable attention that this GridSample is a part of.
+        attention: the operands of a decomposed deformable attention.
+        read_by: the decomposed deformable attention that this GridSample is a part of.
     """
 
     record: NodeRecord
@@ -40,32 +40,29 @@ class Match:
     helpers: frozenset[int] = frozenset()
     part: frozenset[int] = frozenset()
     before: tuple[onnx.NodeProto, ...] = ()
-    fused: FusedGrid | None = None
+    fused_grid: FusedGrid | None = None
     fused_into: Match | None = None
     attention: Attention | None = None
     read_by: Match | None = None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether one node represents several.
+    def is_composite(self) -> bool:
+        """Whether this is one node that is equivalent to several nodes.
 
-        It is deformable attention, or a sampler whose grid is planes.
+        Composite nodes are deformable attention as one node, and samplers of planar grids.
         """
         is_attention = self.record.operator == ATTENTION and self.attention is None
-        return is_attention or self.record.dialect.plane_scale > 0
+        return is_attention or self.record.dialect.has_planar_grids
 
     @property
-    def contract(self) -> AttentionNode | None:
-        """The contract of another package's node that is a whole deformable attention.
-
-        None: it is another node.
-        """
-        return attention_node(self.node) if self.is_whole else None
+    def signature(self) -> AttentionSignature | None:
+        """The signature of another package's deformable attention, or None for all other nodes."""
+        return attention_signature(self.node) if self.is_composite else None
 
     @property
-    def is_set_aside(self) -> bool:
-        """Whether the node is a standard one that must be written in the model's new opset."""
-        return self.node.domain == SET_ASIDE
+    def is_unversioned(self) -> bool:
+        """Whether the node is a standard one that must be written in the new opset."""
+        return self.node.domain == UNVERSIONED
 
     @property
     def replaced_nodes(self) -> frozenset[int]:
@@ -75,16 +72,14 @@ class Match:
 
 @dataclass(frozen=True)
 class FusedGrid:
-    """The computation of a GridSample's grid.
-
-    It is either an AffineGrid or a program for each coordinate.
+    """The computation of a GridSample's grid: an AffineGrid, or a program for each coordinate.
 
     Attributes:
         nodes: the positions of the nodes to fuse except the AffineGrid, and of the Constants that
             they read.
         names: the names of all nodes to fuse, in order.
-        type: the grid's element type. Empty if it is that of an AffineGrid's theta.
-        affine_grid: the AffineGrid.
+        type: the grid's element type, or "" if it is the type of the AffineGrid's theta.
+        affine_grid: the AffineGrid, or None if there are programs.
         programs: one program for each coordinate, innermost axis first.
     """
 

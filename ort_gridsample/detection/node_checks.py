@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from .. import spec
-from ..dialects.registry import attention_node
+from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
@@ -28,13 +28,13 @@ def fault_of(
     node: onnx.NodeProto,
     declared: Sequence[validation.Dim] | None = None,
 ) -> GridSampleError | None:
-    """Return the first fault of a node. None: it has none.
+    """Return the first fault of a node, or None.
 
     Args:
         record: the properties of the node. Its error is the fault of the attributes.
         node: the node.
-        declared: the shape that the graph declares for the output. None: the output may have any
-            shape.
+        declared: the shape that the graph declares for the output. If it is None, the output may
+            have any shape.
     """
     try:
         _check(record, node)
@@ -46,21 +46,25 @@ def fault_of(
 
 
 def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
-    """Return why onnxruntime does not run a node by itself, or why that is unknown.
+    """Return why onnxruntime does not run a node by itself, or why this is unknown.
 
-    Empty: it runs the node.
+    Args:
+        record: the properties of the node.
+        opsets: domain -> version, as the graph of the node imports them.
+        probe: tests whether onnxruntime runs the node.
 
-    ``opsets`` are the versions of the domains in which the node is written.
+    Returns:
+        The reason, or "" if onnxruntime runs the node.
     """
     if record.patched:
         return "it is a node of this package"
-    if record.unrolled:
+    if record.decomposed:
         return ""
     if record.error is not None:
         return str(record.error)
     if record.operator == ATTENTION:
         return "onnxruntime has no such operator"
-    node = record.bare()
+    node = record.node_without_values()
     for case in record.cases:
         types = {}
         for name, value in zip(record.values, case, strict=True):
@@ -95,17 +99,17 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
 
 
 def _check_attention(record: NodeRecord, node: onnx.NodeProto) -> None:
-    contract = attention_node(node)
-    if contract is not None:
-        names = contract.inputs
+    signature = attention_signature(node)
+    if signature is not None:
+        names = signature.inputs
         if len(node.input) != len(names) or not all(record.values.values()):
             expected = f"{len(names)}: {', '.join(names[:-1])} and {names[-1]}"
             raise GridSampleError(record.where, "inputs", str(len(node.input)), expected)
         _check_outputs(record, node)
     if record.error is not None:
         raise record.error
-    if contract is not None:
-        check_inputs(record, contract)
+    if signature is not None:
+        check_inputs(record, signature)
 
 
 def _check_opset(record: NodeRecord, node: onnx.NodeProto) -> None:
@@ -155,7 +159,7 @@ def _check_affine_grid(record: NodeRecord, theta: Value, size: Value) -> None:
 
 def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:
     grid_shape = grid.shape
-    if record.dialect.plane_scale:
+    if record.dialect.has_planar_grids:
         _check_planes(record, X, grid)
         if grid_shape is not None:
             grid_shape = (grid_shape[0], *grid_shape[2:], grid_shape[1])

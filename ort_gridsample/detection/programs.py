@@ -1,9 +1,8 @@
-"""Programs: how each coordinate of a fused grid is computed, and their encoding.
+"""Programs that compute the coordinates of a fused grid, and their encoding.
 
-The fused node has the encoded programs as an attribute.
-
-Each step of a program computes what a node of the graph computes, in the same order and type. The
-results are therefore the same to the last bit.
+A program computes one coordinate. Each of its steps computes what a node of the graph computes, in
+the same order and type, so that the results are the same to the last bit. The fused node has the
+encoded programs as an attribute.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ TYPES = ("float32", "float64")
 MAX_SOURCES = 6
 #: The maximum number of steps of a program.
 MAX_STEPS = 16
-#: The operation of a step on a coordinate x with an operand n: ``x op n``, or ``n op x``.
+#: The operations of a step, on a coordinate x and an operand n: ``x op n`` or ``n op x``.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
-#: Added to a step's code if the operand is the next program that computes one, and not a scalar.
-#: Without it, the code is bits: operation << 1 | operand_first.
+#: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
+#: code if another program computes the operand, so that it is not a scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)
 #: A scalar operand: a number, or the name of a value that has one element.
 Scalar = float | str
@@ -33,11 +32,11 @@ class Component:
 
     Attributes:
         name: the value that contains it.
-        axis: the axis of that value that lists the coordinates. None: the value contains only this
-            coordinate.
+        axis: the axis of that value that lists the coordinates, or None if the value contains only
+            this coordinate.
         index: its index on that axis.
-        broadcasts: whether it may be broadcast on the way to the grid, such as one batch of it to
-            all batches.
+        broadcasts: whether the graph may broadcast the coordinate before it reaches the grid, such
+            as one batch to all batches.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Component:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One step of a program.
 
     Attributes:
@@ -67,13 +66,13 @@ class Program:
 
     Attributes:
         component: where the coordinate is read.
-        length: the length of the component's axis. 1 if it has none.
+        length: the length of the component's axis, or 1 if the component has no axis.
         steps: the steps in order. The steps of an operand have scalar operands only.
     """
 
     component: Component
     length: int
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
 
     @property
     def operands(self) -> list[Program]:
@@ -99,8 +98,8 @@ def to_rows(programs: Sequence[Program], sources: Sequence[str]) -> list[list[in
 
     Returns:
         A row for each program, followed by rows for the programs that compute operands, in order. A
-        row consists of the index of the source, the axis (-1: none), the index on it, its length,
-        and the code of each step.
+        row consists of the index of the source, the axis (-1 if there is none), the index on it,
+        its length, and the code of each step.
     """
     rows: list[list[int]] = []
     pending = list(programs)
@@ -113,17 +112,16 @@ def to_rows(programs: Sequence[Program], sources: Sequence[str]) -> list[list[in
     return rows
 
 
-def _code(step: Step) -> int:
+def _code(step: ProgramStep) -> int:
     code = OPERATIONS.index(step.operation) << 1 | int(step.operand_first)
     return code + WITH_PROGRAM if isinstance(step.operand, Program) else code
 
 
 def encode(rows: Sequence[Sequence[int]], r: int) -> list[int]:
-    """Return the attribute for the ``rows`` of :func:`to_rows`.
+    """Return the attribute of a fused node for the ``rows`` of :func:`to_rows`.
 
-    It is r, followed by each row with the number of its steps inserted before them.
-
-    ``r`` is the number of coordinates.
+    The attribute consists of ``r``, the number of coordinates, and the rows. In each row, the
+    number of steps is inserted before the steps.
     """
     numbers = [r]
     for row in rows:

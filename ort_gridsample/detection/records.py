@@ -33,8 +33,8 @@ class NodeRecord:
             ``DeformableAttention``.
         op_type: the node's own operator type.
         domain: the node's domain, "" for ONNX's own. ``ort_gridsample``: the node is patched
-            already. ``unrolled``: the operator is decomposed to several basic nodes, and the last
-            one has this name.
+            already. ``unrolled``: the operator is decomposed to several nodes of basic operators,
+            and the last of them has this name.
         opset: the version of that domain that the node is written in.
         dialect: the spelling of the operator.
         attributes: the operator's attributes with defaults filled in. Modes have their names in
@@ -91,21 +91,23 @@ class NodeRecord:
         return self.dialect.name in (DOMAIN, COMPILED)
 
     @property
-    def unrolled(self) -> bool:
-        """Whether the operator is decomposed to several basic nodes."""
+    def decomposed(self) -> bool:
+        """Whether the operator is decomposed to several nodes of basic operators."""
         return self.dialect.name == DECOMPOSED
 
     @property
-    def mode(self) -> AttributeValue | None:
-        """The mode, by its name in :data:`ort_gridsample.spec.MODES`.
+    def unrolled(self) -> bool:
+        """The former name of :attr:`decomposed`."""
+        return self.decomposed
 
-        None: the node is no GridSample.
-        """
+    @property
+    def mode(self) -> AttributeValue | None:
+        """The mode, by its name in :data:`ort_gridsample.spec.MODES`, or None for an AffineGrid."""
         return self.attributes.get("mode")
 
     @property
     def padding_mode(self) -> AttributeValue | None:
-        """The padding mode. None: the node is no GridSample."""
+        """The padding mode, or None for an AffineGrid."""
         return self.attributes.get("padding_mode")
 
     @property
@@ -115,15 +117,12 @@ class NodeRecord:
 
     @property
     def passes_on(self) -> bool:
-        """Whether an attribute is one that the caller of the node's function gives."""
+        """Whether the caller of the node's function sets an attribute."""
         return any(isinstance(value, AttributeReference) for value in self.attributes.values())
 
     @property
     def possible_attributes(self) -> dict[str, str | int]:
-        """The attributes.
-
-        One that the caller of the node's function gives has its first possible value.
-        """
+        """The attributes, with the first possible value of those that a function's caller sets."""
         attributes = {}
         for name, value in self.attributes.items():
             if isinstance(value, AttributeReference):
@@ -131,31 +130,33 @@ class NodeRecord:
             attributes[name] = value
         return attributes
 
-    def bare(self) -> onnx.NodeProto:
-        """Return a node with these properties, without inputs and outputs."""
+    def node_without_values(self) -> onnx.NodeProto:
+        """Return a node with these properties, but without inputs and outputs."""
         attributes = self.dialect.write(self.possible_attributes)
         return onnx.NodeProto(op_type=self.op_type, domain=self.domain, attribute=attributes)
 
     @property
     def spatial_axes(self) -> tuple[int, ...]:
-        """The possible numbers of spatial axes. Empty: they are unknown."""
+        """The possible numbers of spatial axes, or an empty tuple if they are unknown."""
         return _distinct(spatial_axes(self.operator, case) for case in self.cases)
 
     def has_axes_of(self, axes: Collection[int]) -> bool:
         """Whether the number of spatial axes is certainly one of ``axes``.
 
-        Its cases tell the number, or else its dialect.
+        The number follows from the shapes of the inputs or, if these are unknown, from the dialect.
         """
         dialect_axes = self.dialect.axes
-        is_by_dialect = dialect_axes is not None and set(dialect_axes) <= set(axes)
+        is_dialect_sufficient = dialect_axes is not None and set(dialect_axes) <= set(axes)
         numbers = [spatial_axes(self.operator, case) for case in self.cases]
-        return all(is_by_dialect if number is None else number in axes for number in numbers)
+        return all(
+            is_dialect_sufficient if number is None else number in axes for number in numbers
+        )
 
     @cached_property
     def inputs(self) -> dict[str, list[Value]]:
-        """Input name -> its type and shape, in a function one for each kind of call.
+        """Input name -> its possible types and shapes.
 
-        Empty: nothing is known.
+        A node in a function has one for each kind of call. The list is empty if nothing is known.
         """
         inputs = {}
         for name, values in zip(self.values, zip(*self.cases, strict=True), strict=True):
@@ -164,16 +165,16 @@ class NodeRecord:
 
     @cached_property
     def types(self) -> dict[str, tuple[str, ...]]:
-        """Input name -> its possible element types, by the names of numpy.
+        """Input name -> its possible element types, by numpy's names.
 
-        Empty: they are unknown.
+        The tuple is empty if the types are unknown.
         """
         inputs = self.inputs.items()
         return {name: _distinct(value.type for value in values) for name, values in inputs}
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Input name -> its possible ranks. Empty: they are unknown."""
+        """Input name -> its possible ranks. The tuple is empty if they are unknown."""
         inputs = self.inputs.items()
         return {name: _distinct(value.rank for value in values) for name, values in inputs}
 
@@ -199,7 +200,7 @@ class NodeRecord:
             return "nothing, it is patched"
         if self.error is not None:
             return "refuses it"
-        if self.operator == ATTENTION and self.unrolled:
+        if self.operator == ATTENTION and self.decomposed:
             return "replaces its GridSamples; a session fuses them"
         casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
         return ", ".join(["replaces it", *casts])
@@ -248,7 +249,7 @@ def _described(values: Sequence[Value]) -> str:
 
 
 def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
-    """Return the number of spatial axes of a node by its inputs. None: it is unknown."""
+    """Return the number of spatial axes that the shapes of a node's inputs imply, or None."""
     if operator == ATTENTION:
         is_of_this_package = len(case) == len(spec.newest(ATTENTION).types)
         if not is_of_this_package:
@@ -270,7 +271,7 @@ def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
 
 
 def _length(shape: Sequence[int | str | None] | None, axis: int) -> int | None:
-    """Return the length of an axis of ``shape``. None: it is unknown."""
+    """Return the length of an axis of ``shape``, or None if it is unknown."""
     if shape is None or len(shape) <= axis:
         return None
     length = shape[axis]

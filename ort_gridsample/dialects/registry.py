@@ -14,7 +14,7 @@ from ..graph.scope import FunctionKey, domain_of, function_key
 from .spelling import Dialect
 from .table import (
     AI_ONNX,
-    ATTENTION_CONTRACTS,
+    ATTENTION_SIGNATURES,
     BUILT_IN,
     COMPILED_DOMAIN,
     COMPOSITE_OP_TYPES,
@@ -23,7 +23,7 @@ from .table import (
     OLD_COMPILED,
     PACKAGE_NODES,
     TENSORRT_ATTENTION,
-    AttentionNode,
+    AttentionSignature,
     standard,
 )
 
@@ -139,7 +139,7 @@ def dialect_of(
     package_dialect = _BY_DOMAIN_AND_TYPE.get((domain, node.op_type))
     if package_dialect is not None:
         return package_dialect
-    if attention_node(node) is not None:
+    if attention_signature(node) is not None:
         return TENSORRT_ATTENTION
     is_standard = node.op_type in spec.OPERATORS and domain == ""
     for dialect in _registry.dialects:
@@ -148,14 +148,14 @@ def dialect_of(
     return standard(node.op_type, opsets.get("", 0)) if is_standard else None
 
 
-def attention_node(node: onnx.NodeProto) -> AttentionNode | None:
-    """Return the contract of ``node`` if it is another package's deformable attention, or None."""
-    contract = ATTENTION_CONTRACTS.get(node.op_type)
-    if contract is None or node.domain in (DOMAIN, COMPILED_DOMAIN):
+def attention_signature(node: onnx.NodeProto) -> AttentionSignature | None:
+    """Return the signature of ``node`` if it is another package's deformable attention, or None."""
+    signature = ATTENTION_SIGNATURES.get(node.op_type)
+    if signature is None or node.domain in (DOMAIN, COMPILED_DOMAIN):
         return None
-    if contract.domains and domain_of(node.domain) not in contract.domains:
+    if signature.domains and domain_of(node.domain) not in signature.domains:
         return None
-    return contract
+    return signature
 
 
 def operator_types() -> frozenset[str]:

@@ -77,7 +77,7 @@ class Dialect:
         marks: attributes that identify the dialect -> their values. A node of the dialect has all
             of these attributes, each with one of its values; the first value is written.
         ignored: attributes that do not affect the result.
-        axes: the numbers of spatial axes that a node can have; None: any number.
+        axes: the numbers of spatial axes that a node can have, or None for any number.
         version: the version of the domain that a model imports.
         written_domain: the domain that is written if ``domains`` is empty.
         input_attributes: the operator's input -> the attribute (ints) that can hold it instead.
@@ -86,9 +86,10 @@ class Dialect:
             word.
     """
 
-    #: 0: grids have the standard's layout. Otherwise grids are (N, r, D1_out, …, Dr_out), and this
-    #: is the coordinate of the edge of X.
-    plane_scale: ClassVar[int] = 0
+    #: Whether grids are (N, r, D1_out, …, Dr_out) and not (N, D1_out, …, Dr_out, r).
+    has_planar_grids: ClassVar[bool] = False
+    #: The coordinate of the outer edge of X.
+    edge_coordinate: ClassVar[int] = 1
 
     name: str
     operator: str
@@ -182,7 +183,8 @@ class Dialect:
 class PlanarDialect(Dialect):
     """A sampler of BEVFormer_tensorrt: its grids have coordinates in axis 1, from -10 to 10."""
 
-    plane_scale: ClassVar[int] = 10
+    has_planar_grids: ClassVar[bool] = True
+    edge_coordinate: ClassVar[int] = 10
 
 
 def _read_attribute(

@@ -92,10 +92,10 @@ COMPILED_TYPES: Final = {
     FUSED: FUSED,
 }
 
-#: The domain of standard nodes while the opset of their model is converted. They have the newest
-#: version's attributes.
-SET_ASIDE: Final = "ort_gridsample.set_aside"
-SET_ASIDE_DIALECTS = _newest(SET_ASIDE, SET_ASIDE)
+#: The domain of standard sampling nodes while the opset of their model is converted. They have the
+#: attributes of the newest version, whatever the opset is.
+UNVERSIONED: Final = "ort_gridsample.unversioned"
+UNVERSIONED_DIALECTS = _newest(UNVERSIONED, UNVERSIONED)
 
 #: The dialect of subgraphs of basic operators, which :mod:`ort_gridsample.detection.decomposed`
 #: finds.
@@ -155,7 +155,7 @@ _COMPILED_ATTENTION = replace(
 #: node alone.
 PACKAGE_NODES: Final = (
     *PACKAGE_DIALECTS.values(),
-    *SET_ASIDE_DIALECTS.values(),
+    *UNVERSIONED_DIALECTS.values(),
     _COMPILED_ATTENTION,
     _before_0_2(_COMPILED_ATTENTION),
 )
@@ -316,13 +316,13 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
 
 
 @dataclass(frozen=True)
-class AttentionNode:
-    """The contract of another package's node that computes a whole deformable attention.
+class AttentionSignature:
+    """The inputs and the output of another package's node that computes deformable attention.
 
     Attributes:
         inputs: the names of the inputs, in their order.
         is_by_head: whether the output is (B, Q, H, D); otherwise it is (B, Q, H·D).
-        domains: the domains in which the node is read; empty: any domain.
+        domains: the domains in which the node is read. If empty, it is read in any domain.
     """
 
     inputs: tuple[str, ...]
@@ -349,19 +349,23 @@ _INPUTS_WITH_OFFSETS = (
     "sampling_offsets",
     "attention_weights",
 )
-#: The type of a node -> its contract. Sources: TensorRT's multiscaleDeformableAttnPlugin,
+#: The type of a node -> its signature. Sources: TensorRT's multiscaleDeformableAttnPlugin,
 #: mmdeploy's ms_deform_attn, BEVFormer_tensorrt's multi_scale_deformable_attn.
-ATTENTION_CONTRACTS: Mapping[str, AttentionNode] = {
-    "MultiscaleDeformableAttnPlugin_TRT": AttentionNode(_INPUTS_WITH_LOCATIONS, is_by_head=True),
-    "MMCVMultiScaleDeformableAttention": AttentionNode(_INPUTS_WITH_LOCATIONS, is_by_head=False),
-    "MultiScaleDeformableAttention": AttentionNode(
+ATTENTION_SIGNATURES: Mapping[str, AttentionSignature] = {
+    "MultiscaleDeformableAttnPlugin_TRT": AttentionSignature(
+        _INPUTS_WITH_LOCATIONS, is_by_head=True
+    ),
+    "MMCVMultiScaleDeformableAttention": AttentionSignature(
+        _INPUTS_WITH_LOCATIONS, is_by_head=False
+    ),
+    "MultiScaleDeformableAttention": AttentionSignature(
         _INPUTS_WITH_LOCATIONS, is_by_head=False, domains=("com.microsoft",)
     ),
-    "MultiScaleDeformableAttnTRT": AttentionNode(_INPUTS_WITH_OFFSETS, is_by_head=True),
-    "MultiScaleDeformableAttnTRT2": AttentionNode(_INPUTS_WITH_OFFSETS, is_by_head=True),
+    "MultiScaleDeformableAttnTRT": AttentionSignature(_INPUTS_WITH_OFFSETS, is_by_head=True),
+    "MultiScaleDeformableAttnTRT2": AttentionSignature(_INPUTS_WITH_OFFSETS, is_by_head=True),
 }
 
-#: The dialect of all nodes of :data:`ATTENTION_CONTRACTS`. As a target it writes TensorRT's.
+#: The dialect of all nodes of :data:`ATTENTION_SIGNATURES`. As a target it writes TensorRT's.
 TENSORRT_ATTENTION = replace(
     PACKAGE_DIALECTS[ATTENTION],
     name="tensorrt-plugins",
@@ -376,9 +380,9 @@ TENSORRT_ATTENTION = replace(
 #: planar grids.
 COMPOSITE_OP_TYPES = frozenset(
     (
-        *ATTENTION_CONTRACTS,
+        *ATTENTION_SIGNATURES,
         ATTENTION,
         OLD_PREFIX + ATTENTION,
-        *(dialect.op_type for dialect in BUILT_IN if dialect.plane_scale),
+        *(dialect.op_type for dialect in BUILT_IN if dialect.has_planar_grids),
     )
 )

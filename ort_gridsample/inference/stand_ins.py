@@ -53,6 +53,6 @@ STAND_INS = [*_operator_functions(), *_planar_functions()]
 
 def stand_in_name(dialect: Dialect) -> str:
     """Return the name of the function that represents a node of ``dialect``."""
-    if dialect.plane_scale and dialect.axes:
+    if dialect.has_planar_grids and dialect.axes:
         return _planar_name(dialect.axes[0])
     return dialect.operator

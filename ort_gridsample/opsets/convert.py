@@ -12,7 +12,7 @@ from onnx import helper, shape_inference, version_converter
 from .. import spec
 from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
-from ..dialects.table import AI_ONNX, SET_ASIDE, SET_ASIDE_DIALECTS, STANDARD
+from ..dialects.table import AI_ONNX, UNVERSIONED_DIALECTS, STANDARD, UNVERSIONED
 from ..errors import GridSampleError
 from ..graph.scope import (
     Names,
@@ -61,8 +61,8 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     if is_rewritten:
         inference.prepare()  # before nodes are moved to other domains, where they have no types
     _move_foreign_nodes(model)
-    _set_aside(model, version)
-    import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
+    _move_sampling_nodes(model, version)
+    import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     read_before = [set(scope.readers) for scope in scopes]
     if version < before and before > OLDEST:
         write_older(model, max(version, OLDEST), inference, scopes)
@@ -247,7 +247,7 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
     return helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
 
 
-def _set_aside(model: onnx.ModelProto, version: int) -> None:
+def _move_sampling_nodes(model: onnx.ModelProto, version: int) -> None:
     """Set standard sampling nodes aside if ``version`` has another version of their operator."""
     for scope in scopes_of(model):
         for node in scope:
@@ -263,8 +263,8 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
                 if not isinstance(value, AttributeReference):
                     plain[name] = value
             del node.attribute[:]
-            node.attribute.extend(SET_ASIDE_DIALECTS[node.op_type].write(plain))
-            node.domain = SET_ASIDE
+            node.attribute.extend(UNVERSIONED_DIALECTS[node.op_type].write(plain))
+            node.domain = UNVERSIONED
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:

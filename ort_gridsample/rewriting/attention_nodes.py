@@ -1,7 +1,8 @@
 """Nodes for another package's deformable attention: checks of its inputs, and its operands.
 
-The checks run with the model. Shapes that the model states are checked in :mod:`.attention_checks`.
-The contracts of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_CONTRACTS`.
+The checks run with the model (:mod:`.run_checks`). :mod:`ort_gridsample.detection.attention_checks`
+checks shapes that the model states.
+The signatures of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_SIGNATURES`.
 
 In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
 levels, L the levels, P the points, G the groups of reference points and r the spatial axes.
@@ -9,37 +10,25 @@ levels, L the levels, P the points, G the groups of reference points and r the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from ..detection.attention_checks import are_contiguous
 from ..detection.helpers import OTHER_SHAPE
 from ..detection.match import Match
-from ..detection.records import NodeRecord
-from ..dialects.table import AttentionNode
+from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions.validation import Dim
 from ..graph.element_types import elem_type
-from ..graph.scope import Nodes, Scope, domain_of
-from ..inference.types import Value
-from .targets import CAST_LIKE
+from ..graph.scope import Nodes
+from .attention_properties import has_softmax, known_lengths, known_type, level_count
+from .run_checks import fail_unless_equal
 
-#: The operators that can lie between a Softmax and the weights.
-_REARRANGING_OPS = (
-    "Cast",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
 _INTEGER_INPUTS = ("spatial_shapes", "value_spatial_shapes", "level_start_index")
 #: The axes of each floating-point input except attention_weights, whose axes depend on the
-#: contract.
+#: signature.
 _AXES = {
     "value": "B, S, H, D",
     "sampling_locations": "B, Q, H, L, P, 2",
@@ -49,7 +38,7 @@ _AXES = {
 
 
 @dataclass(frozen=True)
-class Operands:
+class AttentionOperands:
     """The names of the values that a deformable attention reads.
 
     Attributes:
@@ -68,70 +57,12 @@ class Operands:
     weights: str
 
 
-def has_unusual_starts(match: Match) -> bool:
-    """Whether the model states that a level does not begin where the previous one ends."""
-    constants = match.record.constants
-    lengths = constants.get("spatial_shapes")
-    starts = constants.get("level_start_index")
-    if match.record.error is not None or lengths is None or starts is None:
-        return False
-    return not are_contiguous(lengths, starts)
-
-
-def level_count(match: Match) -> int:
-    """Return the number of levels.
-
-    Raises:
-        GridSampleError: the model does not state it.
-    """
-    table = match.scope.constant_value(match.node.input[1])
-    if table is not None:
-        return len(table)
-    counts = {(case[1].shape or (None,))[0] for case in match.record.cases}
-    count = counts.pop() if len(counts) == 1 else None
-    if not isinstance(count, int):
-        argument = list(match.record.values)[1]
-        found = "of an unknown number of rows"
-        raise GridSampleError(match.record.where, argument, found, "one for each level")
-    return count
-
-
-def known_type(match: Match, argument: str) -> str:
-    """Return the element type of an input.
-
-    Raises:
-        GridSampleError: the model does not state it, or calls the node's function with several.
-    """
-    types = match.record.types[argument]
-    if len(types) != 1:
-        found = f"of type {' or '.join(types) or 'unknown'}"
-        expected = "one type that is known before it runs"
-        raise GridSampleError(match.record.where, argument, found, expected)
-    return types[0]
-
-
-def has_softmax(scope: Scope, name: str) -> bool:
-    """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it."""
-    while True:
-        maker = scope.makers.get(name)
-        if maker is None or domain_of(scope.nodes[maker].domain):
-            return False
-        if scope.op_types[maker] == "Softmax":
-            return True
-        if scope.op_types[maker] not in _REARRANGING_OPS:
-            return False
-        source = scope.inputs[maker][0]
-        if not source or scope.makers.get(source, -1) >= maker:  # the model is not valid
-            return False
-        name = source
-
-
 class OperandNodes:
     """Writes the checks of the inputs of an attention node, and the nodes of its operands.
 
     Args:
         match: the attention node.
-        contract: the contract of the node.
+        signature: the signature of the node.
         nodes: the list to write to.
         is_op: whether an op of this package reads the operands. It checks most shapes itself.
         is_checked: whether checks are written.
@@ -140,29 +71,29 @@ class OperandNodes:
     def __init__(
         self,
         match: Match,
-        contract: AttentionNode,
+        signature: AttentionSignature,
         nodes: Nodes,
         *,
         is_op: bool = False,
         is_checked: bool = True,
     ) -> None:
         self._match = match
-        self._contract = contract
+        self._signature = signature
         self._nodes = nodes
         self._is_op = is_op
         self._is_checked = is_checked
-        self._lengths_input = contract.inputs[1]
+        self._lengths_input = signature.inputs[1]
         # Input -> the name of its value; after a check, the name of the checked value.
-        self._names = dict(zip(contract.inputs, match.node.input, strict=True))
+        self._names = dict(zip(signature.inputs, match.node.input, strict=True))
         self._shapes: dict[str, str] = {}
 
-    def operands(self) -> Operands:
+    def operands(self) -> AttentionOperands:
         """Write the checks and the operands."""
         if self._is_checked:
             self._check_ranks()
             self._check_lengths()
         lengths = self._names[self._lengths_input]
-        if self._contract.has_offsets:
+        if self._signature.has_offsets:
             if self._is_checked:
                 self._check_offsets()
             starts = ""
@@ -178,9 +109,9 @@ class OperandNodes:
             self._check_pixels()
         elif self._is_checked and starts:
             lengths = self._check_starts(lengths, starts)
-        return Operands(self._names["value"], lengths, starts, locations, weights)
+        return AttentionOperands(self._names["value"], lengths, starts, locations, weights)
 
-    def levels(self, operands: Operands) -> tuple[str, list[int]]:
+    def levels(self, operands: AttentionOperands) -> tuple[str, list[int]]:
         """Write (L, 3): the number of points, the height and the width of each level.
 
         Returns:
@@ -202,13 +133,13 @@ class OperandNodes:
 
     def _known_points(self, n_levels: int) -> int | None:
         """Return the number of points on each level if it is known."""
-        shape = self._known_shape("attention_weights")
+        shape = self._shape_in_all_calls("attention_weights")
         last = shape[-1] if shape is not None else None
         if not isinstance(last, int):
             return None
-        return last // max(n_levels, 1) if self._contract.has_offsets else last
+        return last // max(n_levels, 1) if self._signature.has_offsets else last
 
-    def _known_shape(self, argument: str) -> tuple[Dim, ...] | None:
+    def _shape_in_all_calls(self, argument: str) -> tuple[Dim, ...] | None:
         """Return the shape of an input if it is the same in all calls."""
         position = list(self._match.record.values).index(argument)
         shapes = {case[position].shape for case in self._match.record.cases}
@@ -217,8 +148,7 @@ class OperandNodes:
     def _are_known(self, *arguments: str) -> bool:
         """Whether all lengths of inputs are known. They were checked when the model was read."""
         for argument in arguments:
-            shape = self._known_shape(argument)
-            if shape is None or not all(isinstance(length, int) for length in shape):
+            if known_lengths(self._shape_in_all_calls(argument)) is None:
                 return False
         return True
 
@@ -253,9 +183,9 @@ class OperandNodes:
     def _check_ranks(self) -> None:
         """Write checks of unknown ranks, because the other checks read axes by their index."""
         nodes = self._nodes
-        weights_axes = "B, Q, H, L·P" if self._contract.has_offsets else "B, Q, H, L, P"
-        for argument in self._contract.inputs:
-            if argument in _INTEGER_INPUTS or self._known_shape(argument) is not None:
+        weights_axes = "B, Q, H, L·P" if self._signature.has_offsets else "B, Q, H, L, P"
+        for argument in self._signature.inputs:
+            if argument in _INTEGER_INPUTS or self._shape_in_all_calls(argument) is not None:
                 continue
             axes = _AXES.get(argument, weights_axes)
             shape = self._shape_of(argument)
@@ -330,10 +260,10 @@ class OperandNodes:
         constants = self._match.record.constants
         table = constants.get(self._lengths_input)
         starts = constants.get("level_start_index")
-        has_starts = "level_start_index" in self._contract.inputs
+        has_starts = "level_start_index" in self._signature.inputs
         is_exact = True
         if table is not None and (starts is not None or not has_starts):
-            shape = self._known_shape("value")
+            shape = self._shape_in_all_calls("value")
             if shape is not None and isinstance(shape[1], int):
                 return  # checked when the model was read
             areas = table.prod(1, dtype=np.int64)
@@ -427,7 +357,7 @@ class OperandNodes:
 
     def _groups(self) -> str:
         """Write the number G of groups, (1,)."""
-        shape = self._known_shape("reference_points")
+        shape = self._shape_in_all_calls("reference_points")
         if shape is not None and isinstance(shape[3], int):
             return self._nodes.row(shape[3] // 2)
         coordinates = self._lengths_of("reference_points", 3)
@@ -461,138 +391,3 @@ class OperandNodes:
             if value_type != type_name:
                 weights = nodes.add("Cast", weights, to=elem_type(value_type))
         return nodes.add("Reshape", weights, nodes.row(0, 0, 0, n_levels, -1))
-
-
-def constants_of(match: Match) -> Sequence[int]:
-    """Return the positions of the Constants that the node of ``match`` reads."""
-    scope = match.scope
-    makers = [scope.makers.get(name, match.index) for name in match.node.input]
-    return [maker for maker in makers if scope.op_types[maker] == "Constant"]
-
-
-def typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
-    """Write a Constant of a floating-point type; return the name of its value."""
-    tensor = helper.make_tensor("", elem_type(type_name), [], [number])
-    return nodes.add("Constant", value=tensor)
-
-
-def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
-    """Write constants of the type of an input; return the names of their values."""
-    has_one_type = len(match.record.types[argument]) == 1
-    if has_one_type or match.scope.opsets.get("", 0) < CAST_LIKE:
-        return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
-    constants = [typed_constant(nodes, number, "float32") for number in numbers]
-    like = match.record.values[argument]
-    return [nodes.add("CastLike", constant, like) for constant in constants]
-
-
-def fail_unless_equal(
-    nodes: Nodes,
-    row: str,
-    actual: str,
-    expected: str,
-    error: GridSampleError,
-) -> str:
-    """Write nodes that fail in a run unless ``actual`` and ``expected`` are equal.
-
-    Args:
-        nodes: the list to write to.
-        row: a row of integers.
-        actual: the integers to check.
-        expected: the integers that they must be.
-        error: the text of this error is the name of each node that can fail.
-
-    Returns:
-        The name of a value that equals ``row``, and is computed after the check.
-    """
-    is_equal = nodes.add("Equal", actual, expected)
-    nodes.rename_last(str(error))  # it fails itself if the two have different lengths
-    equal_numbers = nodes.add("Cast", is_equal, to=TensorProto.INT64)
-    one = nodes.constant(1)
-    all_equal = nodes.add("ReduceMin", equal_numbers, keepdims=0)
-    index = nodes.add("Sub", one, all_equal)  # 0 if all are equal, else 1
-    single_row = nodes.add("Reshape", row, nodes.row(1, -1))
-    checked = nodes.add("Gather", single_row, index, axis=0)
-    nodes.rename_last(str(error))
-    return checked
-
-
-def checked_own(match: Match, nodes: Nodes, r: int) -> tuple[str, str]:
-    """Write checks of the shapes of this package's node in a run.
-
-    Args:
-        match: the node.
-        nodes: the list to write to.
-        r: the number of spatial axes.
-
-    Returns:
-        The names of the locations and of the weights, after the checks.
-    """
-    record = match.record
-    value, _, locations, weights = record.values.values()
-    shapes = [case[position].shape for case in record.cases for position in (0, 2, 3)]
-    if all(_is_static(shape) for shape in shapes):
-        return locations, weights
-    locations = _checked_locations(record, nodes, value, locations)
-    weights = _checked_weights(record, nodes, locations, weights, r)
-    return locations, weights
-
-
-def _is_static(shape: Sequence[Dim] | None) -> bool:
-    """Whether all lengths of a shape are known."""
-    return shape is not None and all(isinstance(length, int) for length in shape)
-
-
-def _checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: str) -> str:
-    """Write a check that locations have the batch and the heads of value."""
-    shape = nodes.add("Shape", locations)
-    axes = nodes.row(0, 2)
-    actual = nodes.add("Gather", shape, axes)
-    expected = nodes.add("Gather", nodes.add("Shape", value), axes)
-    expectation = "shape (B, Q, H, L, P, r), with the B and H of value"
-    error = GridSampleError(record.where, "sampling_locations", OTHER_SHAPE, expectation)
-    checked = fail_unless_equal(nodes, shape, actual, expected, error)
-    return nodes.add("Reshape", locations, checked)
-
-
-def _checked_weights(
-    record: NodeRecord,
-    nodes: Nodes,
-    locations: str,
-    weights: str,
-    r: int,
-) -> str:
-    """Write a check that weights have the axes of locations.
-
-    Weights (B, 1, H, P) are those of one query for all queries.
-    """
-    shape = nodes.add("Shape", weights)
-    actual = nodes.add("Shape", nodes.add("Reshape", weights, nodes.row(0, 0, 0, -1)))
-    flat_locations = nodes.add("Reshape", locations, nodes.row(0, 0, 0, -1, r))
-    flat_shape = nodes.add("Shape", flat_locations)
-    expected = nodes.add("Gather", flat_shape, nodes.row(0, 1, 2, 3))
-    may_be_of_one_query = record.ranks["attention_weights"] != (5,)
-    if may_be_of_one_query:
-        ones = nodes.row(1, 1, 1, 1)
-        is_query_axis = nodes.constant(np.array([False, True, False, False]))
-        is_one_query = nodes.add("And", nodes.add("Equal", actual, ones), is_query_axis)
-        expected = nodes.add("Where", is_one_query, actual, expected)
-    expectation = "all axes but the last of sampling_locations"
-    error = GridSampleError(record.where, "attention_weights", OTHER_SHAPE, expectation)
-    checked = fail_unless_equal(nodes, shape, actual, expected, error)
-    return nodes.add("Reshape", weights, checked)
-
-
-def op_record(match: Match) -> NodeRecord:
-    """Return the record of this package's op for another package's node, without its operands."""
-    contract = match.contract
-    cases = []
-    for value, _, third, fourth, *_ in match.record.cases:
-        # The locations, or the reference points that they are computed from.
-        locations_type = fourth.type
-        if contract is not None and contract.has_offsets:
-            locations_type = "float64" if third.type == "float64" else "float32"
-        cases.append((value, Value("int64"), Value(locations_type), Value(value.type)))
-    names = ("value", "levels", "sampling_locations", "attention_weights")
-    values = dict.fromkeys(names, "")
-    return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})

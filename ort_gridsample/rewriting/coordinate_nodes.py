@@ -70,15 +70,17 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
     return list(names)
 
 
-def coordinates_read(scopes: Sequence[Scope]) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
+def coordinates_read(
+    all_scopes: Sequence[Scope],
+) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
     """Yield the scopes outside functions, and their coordinate nodes.
 
     Returns:
         Pairs of a scope and a dictionary: the position of a coordinate node -> the coordinates that
         the node reads.
     """
-    sampling = _sampling_functions(scopes)
-    for scope in scopes:
+    sampling = _sampling_functions(all_scopes)
+    for scope in all_scopes:
         if scope.function is None:
             yield scope, _coordinate_nodes(scope, sampling)
 
@@ -146,12 +148,12 @@ def _lowered_values(scope: Scope) -> set[str]:
     return set(makers)
 
 
-def _sampling_functions(scopes: Sequence[Scope]) -> set[FunctionKey]:
+def _sampling_functions(all_scopes: Sequence[Scope]) -> set[FunctionKey]:
     """Return the keys of the functions that sample, or call functions that do."""
     sampling: set[FunctionKey] = set()
     while True:
         size = len(sampling)
-        for scope in scopes:
+        for scope in all_scopes:
             if scope.function is None:
                 continue
             if any(_coordinates(node, scope, sampling) is not None for node in scope):

@@ -21,16 +21,11 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes
-from .attention_nodes import (
-    OperandNodes,
-    checked_own,
-    constants_like,
-    constants_of,
-    known_type,
-    level_count,
-    typed_constant,
-)
+from .attention_nodes import OperandNodes
+from .attention_properties import constants_of, known_lengths, known_type, level_count
+from .run_checks import checked_package_operands
 from .targets import Replacement, renamed
+from .typed_constants import constants_like, typed_constant
 
 #: The first opset with GridSample.
 _GRID_SAMPLE = 16
@@ -43,7 +38,7 @@ _AXES_AS_INPUT = 13
 
 
 def points_of(match: Match) -> list[int]:
-    """Return the number of points on each level of this package's node; empty if it is unknown."""
+    """Return the number of points on each level of this package's node, or [] if unknown."""
     table = match.scope.constant_value(match.record.values["levels"])
     if table is not None:
         has_points = table.ndim == 2 and table.shape[1] > 1
@@ -60,7 +55,7 @@ def expanded(match: Match, names: Names) -> Replacement:
     Raises:
         GridSampleError: the number of levels, or of the points on each, is not known.
     """
-    if match.record.dialect.plane_scale:
+    if match.record.dialect.has_planar_grids:
         return _expanded_sampler(match, names)
     return _AttentionExpansion(match, names).replacement()
 
@@ -77,7 +72,7 @@ def _expanded_sampler(match: Match, names: Names) -> Replacement:
         type_name = "float32"  # a quotient in half precision would move the coordinates
         grid = nodes.add("Cast", grid, to=elem_type(type_name))
     coordinates_last = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
-    scale = typed_constant(nodes, record.dialect.plane_scale, type_name)
+    scale = typed_constant(nodes, record.dialect.edge_coordinate, type_name)
     scaled = nodes.add("Div", coordinates_last, scale)
     domain = "" if opset >= _GRID_SAMPLE else BEFORE_GRID_SAMPLE
     sample = renamed(match.node, "GridSample", domain, [X, scaled], [record.output])
@@ -111,15 +106,15 @@ class _AttentionExpansion:
 
     def __init__(self, match: Match, names: Names) -> None:
         self._match = match
-        self._contract = match.contract
+        self._signature = match.signature
         self._opset = match.scope.opsets.get("", 0)
-        self._points = [] if self._contract is not None else points_of(match)
+        self._points = [] if self._signature is not None else points_of(match)
         self._table = match.scope.constant_value(list(match.record.values.values())[1])
-        if self._contract is None and not self._points:
+        if self._signature is None and not self._points:
             raise self._unknown_points()
         self._n_levels = len(self._points) or level_count(match)
         self._r = 2
-        if self._contract is None:
+        if self._signature is None:
             self._r = (match.record.spatial_axes or (2,))[0]
         self._nodes = Nodes(names, match.record.output)
         # Equal Constants are written once.
@@ -156,13 +151,13 @@ class _AttentionExpansion:
         total = self._weighted_sum(samples, inputs.weights)
         self._write_output(total, heads, channels, queries)
         fused = [self._match.index, *constants_of(self._match)]
-        return Replacement(self._nodes, fused=fused)
+        return Replacement(self._nodes, superseded=fused)
 
     def _inputs(self) -> _Inputs:
         """Write the checks of the node's inputs, and the operands that the node computes."""
         match = self._match
-        if self._contract is not None:
-            operands = OperandNodes(match, self._contract, self._nodes).operands()
+        if self._signature is not None:
+            operands = OperandNodes(match, self._signature, self._nodes).operands()
             return _Inputs(
                 operands.value,
                 operands.lengths,
@@ -174,13 +169,13 @@ class _AttentionExpansion:
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
             _check_known_shapes(match, self._points)
-            locations, weights = checked_own(match, self._nodes, self._r)
+            locations, weights = checked_package_operands(match, self._nodes, self._r)
         return _Inputs(value, levels, "", locations, weights)
 
     def _grids(self, locations: str) -> str:
         """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
         add = self._nodes.add
-        if self._contract is not None and self._contract.has_offsets:
+        if self._signature is not None and self._signature.has_offsets:
             is_double = known_type(self._match, "reference_points") == "float64"
             type_name = "float64" if is_double else "float32"
             two = typed_constant(self._nodes, 2, type_name)
@@ -305,7 +300,7 @@ class _AttentionExpansion:
         row = self._row
         output = self._match.record.output
         shape = add("Concat", row(-1), add("Mul", heads, channels), queries, axis=0)
-        if self._contract is None or not self._contract.is_by_head:
+        if self._signature is None or not self._signature.is_by_head:
             add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1], output=output)
             return
         by_query = add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1])
@@ -323,9 +318,9 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
     if table is None:
         return
     for value, _, locations, weights in match.record.cases:
-        value_shape = _known_shape(value.shape)
-        locations_shape = _known_shape(locations.shape)
-        weights_shape = _known_shape(weights.shape)
+        value_shape = known_lengths(value.shape)
+        locations_shape = known_lengths(locations.shape)
+        weights_shape = known_lengths(weights.shape)
         if value_shape is None or locations_shape is None or weights_shape is None:
             continue
         validation.check_attention_shapes(
@@ -336,11 +331,3 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
             locations=locations_shape,
             weights=weights_shape,
         )
-
-
-def _known_shape(shape: Sequence[int | str | None] | None) -> list[int] | None:
-    """Return ``shape`` if all lengths are known, or None."""
-    if shape is None:
-        return None
-    lengths = [length for length in shape if isinstance(length, int)]
-    return lengths if len(lengths) == len(shape) else None

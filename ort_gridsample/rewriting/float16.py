@@ -28,15 +28,17 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
         model: the model, which is changed.
         probe: returns types that onnx does not infer.
     """
-    scopes = scopes_of(model)
-    rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(scopes)]
-    inference = Inference(model, scopes, probe, {id(scope): values for scope, values in rounded})
+    all_scopes = scopes_of(model)
+    rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(all_scopes)]
+    inference = Inference(
+        model, all_scopes, probe, {id(scope): values for scope, values in rounded}
+    )
     # All types are read before a scope is rewritten.
     float32 = []
     for scope, values in rounded:
         in_float32 = [name for name in values if inference.known(scope, name).type == "float32"]
         float32.append((scope, in_float32))
-    names = Names(model, scopes)
+    names = Names(model, all_scopes)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
     for scope, values in reversed(float32):
         if values:

@@ -34,15 +34,15 @@ class Plan:
 
     Attributes:
         composites: nodes that must be expanded to several nodes before any node is replaced.
-        targets: the node -> the target that replaces it. Empty if there are ``composites``.
+        targets: the node -> the target that replaces it; empty while there are ``composites``.
         kept: the nodes that stay.
-        set_aside: the nodes of ``kept`` that are written in the model's new opset.
+        unversioned: the standard nodes of ``kept`` that must be written in the model's new opset.
     """
 
     composites: Sequence[Match]
     targets: dict[Match, Target]
     kept: Sequence[Match]
-    set_aside: Sequence[Match]
+    unversioned: Sequence[Match]
 
     def raise_errors(self) -> None:
         """Raise the error of the first node that is wrong and would be written.
@@ -50,7 +50,7 @@ class Plan:
         Raises:
             GridSampleError: there is such a node.
         """
-        for match in (*self.composites, *self.targets, *self.set_aside):
+        for match in (*self.composites, *self.targets, *self.unversioned):
             if match.record.error is not None:
                 raise match.record.error
 
@@ -61,16 +61,16 @@ class Patch:
 
     Attributes:
         model: the model, which the passes change.
-        scopes: the scopes of ``model``; updated in place when the model changes.
+        all_scopes: the scopes of ``model``; updated in place when the model changes.
         target: the target of the selected nodes.
         standard: the target of standard nodes whose opset changes.
         nodes: the nodes to replace.
         probe: tests whether onnxruntime runs a node, and returns types that onnx does not infer.
-        opset: the opset of the result; None: any.
+        opset: the opset of the result, or None for any.
     """
 
     model: onnx.ModelProto
-    scopes: list[Scope]
+    all_scopes: list[Scope]
     target: Target
     standard: Target
     nodes: Selection
@@ -87,7 +87,7 @@ class Patch:
 
     def update_scopes(self) -> None:
         """Read the scopes of the model again."""
-        self.scopes[:] = scopes_of(self.model, self.scopes[0].weights)
+        self.all_scopes[:] = scopes_of(self.model, self.all_scopes[0].weights)
 
     def _plan(self) -> Plan:
         """Return what to do with the nodes of the model.
@@ -97,30 +97,30 @@ class Patch:
         """
         matches = find(
             self.model,
-            self.scopes,
+            self.all_scopes,
             self.probe,
-            asked=self.nodes != "all",
-            decomposed=self.target.reads_decomposed,
-            fused=self.target.fuses or callable(self.nodes),
-            attention=self.target.fuses,
+            with_reasons=self.nodes != "all",
+            with_decomposed=self.target.reads_decomposed,
+            with_fused_grids=self.target.fuses or callable(self.nodes),
+            with_attention=self.target.fuses,
         )
         composites = [match for match in matches if self._is_expanded(match)]
         targets = {} if composites else self._targets_of(matches)
         replaced = {*composites, *targets}
         kept = [match for match in matches if match not in replaced]
-        set_aside = [] if composites else [match for match in kept if match.is_set_aside]
-        plan = Plan(composites, targets, kept, set_aside)
+        unversioned = [] if composites else [match for match in kept if match.is_unversioned]
+        plan = Plan(composites, targets, kept, unversioned)
         plan.raise_errors()
         return plan
 
     def _is_expanded(self, match: Match) -> bool:
-        return match.is_whole and self.target.expands(match) and self._is_selected(match)
+        return match.is_composite and self.target.expands(match) and self._is_selected(match)
 
     def _targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
         """Return the selected nodes that are replaced -> their targets."""
         targets: dict[Match, Target] = {}
         for match in matches:
-            if match.is_whole and not self.target.takes_composite(match):
+            if match.is_composite and not self.target.takes_composite(match):
                 continue
             target = self.target.target_for(match)
             if target is not None and self._is_selected(match):
@@ -134,7 +134,7 @@ class Patch:
             return True
         # onnxruntime also runs some nodes that their opset does not allow. They must not be
         # written.
-        return match.is_set_aside and self.standard.least_opset(match) > match.record.opset
+        return match.is_unversioned and self.standard.least_opset(match) > match.record.opset
 
 
 def _inline_composites(patch: Patch, plan: Plan) -> bool:
@@ -155,7 +155,7 @@ def _varies_between_calls(match: Match) -> bool:
     Only nodes of other packages can differ.
     """
     record = match.record
-    if match.contract is None and not record.dialect.plane_scale:
+    if match.signature is None and not record.dialect.has_planar_grids:
         return False
     return bool(record.passes_on) or any(len(types) > 1 for types in record.types.values())
 
@@ -164,9 +164,9 @@ def _expand_composites(patch: Patch, plan: Plan) -> bool:
     """Replace composite nodes by the nodes that they are equivalent to."""
     if not plan.composites:
         return False
-    names = Names(patch.model, patch.scopes)
+    names = Names(patch.model, patch.all_scopes)
     replacements = {match: expanded(match, names) for match in plan.composites}
-    insert_replacements(patch.scopes, replacements)
+    insert_replacements(patch.all_scopes, replacements)
     import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})
     return True
 

@@ -9,7 +9,7 @@ import onnx
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.registry import PRIMITIVES, TWO_AXES, dialects, target_names
-from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, SET_ASIDE, TENSORRT_ATTENTION, VERSION
+from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, TENSORRT_ATTENTION, UNVERSIONED, VERSION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
@@ -106,7 +106,7 @@ def _opset_to_write(
     opset: int | None,
     runtime: Runtime,
 ) -> int | None:
-    """Return the opset to convert ``model`` to; None: any.
+    """Return the opset to convert ``model`` to, or None if it may have any.
 
     Raises:
         GridSampleError: the target does not write ``opset``.
@@ -153,7 +153,7 @@ def patch_in_place(
     nodes: Selection = "all",
     probe: Probe | None = None,
     opset: int | None = None,
-    scopes: list[Scope] | None = None,
+    all_scopes: list[Scope] | None = None,
 ) -> Patched:
     """Rewrite the selected nodes of ``model`` as ``target``.
 
@@ -165,7 +165,7 @@ def patch_in_place(
             types that onnx does not infer.
         opset: the opset to convert the model to; None: its own, or the oldest newer one that the
             target needs.
-        scopes: the scopes of ``model`` if they are known; updated in place.
+        all_scopes: the scopes of ``model`` if they are known; updated in place.
 
     Returns:
         The records of the replaced nodes, and of the other nodes.
@@ -173,10 +173,10 @@ def patch_in_place(
     Raises:
         GridSampleError: a node is wrong or cannot be written.
     """
-    scopes = scopes_of(model) if scopes is None else scopes
+    all_scopes = scopes_of(model) if all_scopes is None else all_scopes
     standard = Spelled(AI_ONNX, strict=opset is not None)
-    patch = Patch(model, scopes, target, standard, nodes, probe, opset)
-    plain_model = unfused(model, scopes)
+    patch = Patch(model, all_scopes, target, standard, nodes, probe, opset)
+    plain_model = unfused(model, all_scopes)
     if plain_model is not model:
         model.CopyFrom(plain_model)
         patch.update_scopes()
@@ -191,18 +191,18 @@ def _rewrite(patch: Patch, plan: Plan) -> None:
     Raises:
         GridSampleError: a node cannot be written.
     """
-    targets = plan.targets | dict.fromkeys(plan.set_aside, patch.standard)
+    targets = plan.targets | dict.fromkeys(plan.unversioned, patch.standard)
     if not targets:
         return
     if patch.opset is not None:
         _check_opset(targets, patch.opset)
-    names = Names(patch.model, patch.scopes)
+    names = Names(patch.model, patch.all_scopes)
     made_before = {name for m in plan.targets for node in m.before for name in node.output}
     if made_before:
         names.take_all(made_before)
     replacements = {match: target.replace(match, names) for match, target in targets.items()}
-    forget_guesses(patch.model, patch.scopes, values_around(patch.scopes, replacements))
-    insert_replacements(patch.scopes, replacements)
+    forget_guesses(patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements))
+    insert_replacements(patch.all_scopes, replacements)
     _add_functions(patch.model, replacements.values())
     _import_domains(patch, plan)
 
@@ -234,22 +234,22 @@ def _import_domains(patch: Patch, plan: Plan) -> None:
     """Import the domains of the new nodes, and drop imports that only replaced nodes needed."""
     versions = {dialect.domain: dialect.version for dialect in dialects() if dialect.domain}
     versions |= {DOMAIN: VERSION, FUNCTIONS_DOMAIN: 1}
-    opsets = patch.scopes[0].opsets
+    opsets = patch.all_scopes[0].opsets
     if "" in opsets:
         versions[""] = opsets[""]
     replaced_domains = {match.record.domain for match in plan.targets}
-    import_used(patch.model, versions, {SET_ASIDE, *replaced_domains}, patch.scopes)
+    import_used(patch.model, versions, {UNVERSIONED, *replaced_domains}, patch.all_scopes)
 
 
-def bind_threads(scopes: Iterable[Scope], num_threads: int) -> bool:
-    """Set the number of threads of the Python ops in ``scopes``; return whether that changed an op.
+def bind_threads(all_scopes: Iterable[Scope], num_threads: int) -> bool:
+    """Set the number of threads of the Python ops, and return whether that changed an op.
 
     Args:
-        scopes: scopes of a model.
-        num_threads: the number of threads; 0: the process' default.
+        all_scopes: scopes of a model.
+        num_threads: the number of threads, or 0 for the process' default.
     """
     is_changed = False
-    for scope in scopes:
+    for scope in all_scopes:
         if DOMAIN not in scope.domains:
             continue
         for node in scope.nodes:

@@ -13,20 +13,22 @@ from ..graph.use_def import UseDef, drop_initializers, unread_nodes
 from .targets import Replacement
 
 
-def insert_replacements(scopes: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> None:
+def insert_replacements(
+    all_scopes: Sequence[Scope], replacements: Mapping[Match, Replacement]
+) -> None:
     """Put each replacement at the position of its match.
 
     Nodes and initializers that only replaced nodes read are dropped.
 
     Args:
-        scopes: the scopes of the model, parents before their children.
+        all_scopes: the scopes of the model, parents before their children.
         replacements: a match in one of these scopes -> its replacement.
     """
     by_scope = defaultdict[int, list[Match]](list)
     for match in replacements:
         by_scope[id(match.scope)].append(match)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
-    for scope in reversed(scopes):
+    for scope in reversed(all_scopes):
         matches = by_scope[id(scope)]
         if matches:
             _replace_in_scope(scope, {match: replacements[match] for match in matches})
@@ -40,7 +42,7 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     for match, replacement in replacements.items():
         new_nodes[match.index] = [*match.before, *replacement.nodes]
         helpers.update(match.helpers)
-        superseded.update(match.part, replacement.fused)
+        superseded.update(match.part, replacement.superseded)
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
     dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
     gone = {*dropped, *new_nodes}
@@ -51,18 +53,20 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
 
 
 def values_around(
-    scopes: Sequence[Scope],
+    all_scopes: Sequence[Scope],
     replacements: Mapping[Match, Replacement],
 ) -> dict[int, set[str]]:
     """Return the values that lead to replaced nodes or come from them, by the id of their scope.
 
     onnxruntime may take the shapes that value_info states for these values for those of a run.
     """
-    if not any(scope.container.value_info for scope in scopes):
+    if not any(scope.container.value_info for scope in all_scopes):
         return {}
-    if len(scopes) > 1:  # values cross the borders of graphs and functions: return all
-        return {id(scope): {value.name for value in scope.container.value_info} for scope in scopes}
-    (main,) = scopes
+    if len(all_scopes) > 1:  # values cross the borders of graphs and functions: return all
+        return {
+            id(scope): {value.name for value in scope.container.value_info} for scope in all_scopes
+        }
+    (main,) = all_scopes
     edges = [*zip(main.inputs, main.outputs, strict=True)]
     descendants = {match.record.output for match in replacements}
     for inputs, outputs in edges:

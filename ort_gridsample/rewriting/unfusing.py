@@ -30,12 +30,12 @@ _FUSED_NODES = {(COMPILED_DOMAIN, FUSED), (EXTENSIONS_DOMAIN, OLD_PREFIX + FUSED
 _AXES_AS_INPUT = 13
 
 
-def unfused(model: onnx.ModelProto, scopes: Sequence[Scope] = ()) -> onnx.ModelProto:
+def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.ModelProto:
     """Return a model without fused nodes.
 
     Args:
         model: the model, which is not changed.
-        scopes: the scopes of ``model`` if they are known.
+        all_scopes: the scopes of ``model`` if they are known.
 
     Returns:
         ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops, and the nodes
@@ -45,7 +45,7 @@ def unfused(model: onnx.ModelProto, scopes: Sequence[Scope] = ()) -> onnx.ModelP
         GridSampleError: a fused node is not what a session writes.
     """
     op_types = {op_type for _, op_type in _FUSED_NODES}
-    if all(op_types.isdisjoint(scope.op_types) for scope in scopes or scopes_of(model)):
+    if all(op_types.isdisjoint(scope.op_types) for scope in all_scopes or scopes_of(model)):
         return model
     copy = deepcopy(model)
     names = Names(copy)

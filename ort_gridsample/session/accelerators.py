@@ -121,7 +121,7 @@ class Accelerators:
         Returns:
             The form. None if the providers run none, or if too little is known to test them.
         """
-        if record.unrolled:
+        if record.decomposed:
             return ProviderForm()
         if record.patched or record.error is not None:
             return None

@@ -307,7 +307,7 @@ class _Draft:
                     self.proto,
                     target,
                     probe=native,
-                    scopes=self.scopes,
+                    all_scopes=self.scopes,
                 )
         self.placements = target.placements([*replaced, *others])
         self.is_changed = bool(replaced) or has_attention_nodes

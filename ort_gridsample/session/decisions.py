@@ -20,7 +20,7 @@ from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION
 from ..functions.cores import logger
 from ..reference.taps import COMPILED_MODES
-from ..rewriting.attention_nodes import op_record
+from ..rewriting.attention_properties import op_record
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention
@@ -55,7 +55,7 @@ class OpTargets:
 
     def __init__(self, is_saved: bool) -> None:
         in_session = not is_saved
-        self.fused = FusedOp()
+        self.fused_op = FusedOp()
         self._nodes: dict[str, Target] = {
             COMPILED_OP: CompiledOp(),
             PYTHON_OP: PythonOp(in_session=in_session),
@@ -71,7 +71,7 @@ class OpTargets:
 
     def of(self, match: Match, op: str) -> Target:
         """Return the target that writes ``match`` as ``op``, which is COMPILED_OP or PYTHON_OP."""
-        if match.contract is not None:
+        if match.signature is not None:
             return self._attention_nodes[op]
         if match.attention is not None:
             return self._subgraphs[op]
@@ -195,14 +195,14 @@ def _library_description() -> str:
 def resolve_fusion(
     match: Match,
     decide_alone: Callable[[Match], Decision],
-    fused_target: Target,
+    fused_op: Target,
 ) -> Decision:
     """Return the decision for the node of ``match``, given the decisions for nodes by themselves.
 
     Args:
         match: the node.
         decide_alone: returns the decision of :func:`decide` for this or another node.
-        fused_target: the target that fuses the nodes of a grid into their GridSample.
+        fused_op: the target that fuses the nodes of a grid into their GridSample.
     """
     sample = match.fused_into or match
     attention = sample.read_by
@@ -219,11 +219,11 @@ def resolve_fusion(
         return Decision(placement, decision.target)
     if not _is_grid_fused(sample, attention, decide_alone):
         return decision
-    if match.fused is not None:
+    if match.fused_grid is not None:
         placement = replace(decision.placement, fused=match.record.fused)
     else:
         placement = replace(decision.placement, reason=f"fused into {sample.record.where}")
-    return Decision(placement, fused_target)
+    return Decision(placement, fused_op)
 
 
 def _is_on_path(match: Match, attention: Match) -> bool:
@@ -241,9 +241,9 @@ def _is_grid_fused(
     ``attention`` is the deformable attention that replaces readers of ``sample``. It reads the grid
     of an AffineGrid.
     """
-    if sample.fused is None:
+    if sample.fused_grid is None:
         return False
-    affine_grid = sample.fused.affine_grid
+    affine_grid = sample.fused_grid.affine_grid
     if affine_grid is None:
         return decide_alone(sample).placement.runs_on == COMPILED_OP
     if attention is not None:
@@ -265,7 +265,7 @@ def prepare(match: Match, decision: Decision) -> str:
     if record.operator == "GridSample":
         mode = COMPILED_MODES.index(str(record.mode))
     try:
-        compiled_record = record if match.contract is None else op_record(match)
+        compiled_record = record if match.signature is None else op_record(match)
         for types in product(*compiled_record.types.values()):
             registry.prepare(record.operator, types, mode)
     except Exception as error:

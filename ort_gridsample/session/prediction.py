@@ -39,7 +39,7 @@ def predict_placements(model: Model, accelerators: Accelerators) -> list[Placeme
     proto = read_model(model)
     with translate_errors(proto):
         restored = unfused(proto)
-        matches = find(restored, scopes_of(restored), native, asked=True)
+        matches = find(restored, scopes_of(restored), native, with_reasons=True)
         target = SessionTarget(environment_of(None, accelerators, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:
@@ -79,7 +79,7 @@ def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
 def _kernel_warning(placement: Placement) -> str:
     """Return a warning if the kernel that runs the node reads outside of its input, else ""."""
     record = placement.record
-    if placement.runs_on != ONNXRUNTIME or record.operator != "GridSample" or record.unrolled:
+    if placement.runs_on != ONNXRUNTIME or record.operator != "GridSample" or record.decomposed:
         return ""
     if is_at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
         return ""

@@ -83,7 +83,7 @@ def build_probe(
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]
-    model = one_node(record.bare(), imports, types.items(), shapes)
+    model = one_node(record.node_without_values(), imports, types.items(), shapes)
     if not alone:
         _insert_relu(model)
     return Probe(model, make)

@@ -8,7 +8,7 @@ from ..detection.helpers import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
-from ..rewriting.attention_nodes import has_unusual_starts
+from ..rewriting.attention_properties import has_unusual_starts
 from ..rewriting.expansion import points_of
 from ..rewriting.targets import Target
 from .decisions import (
@@ -67,8 +67,8 @@ class SessionTarget(Target):
         """Return where the node of ``match`` runs, with all fusions."""
         decision = self._resolved.get(match.record)
         if decision is None:
-            fused_target = self._environment.op_targets.fused
-            decision = resolve_fusion(match, self._decide_alone, fused_target)
+            fused_op = self._environment.op_targets.fused_op
+            decision = resolve_fusion(match, self._decide_alone, fused_op)
             self._resolved.put(match.record, decision)
         return decision
 
@@ -103,16 +103,21 @@ class SessionTarget(Target):
         return None if target is None else target.target_for(match)
 
     def takes_composite(self, match: Match) -> bool:
-        if match.contract is None or self._environment.accelerators is not None:
+        if match.signature is None or self._environment.accelerators is not None:
             return False
         return not self.expands(match)
 
     def expands(self, match: Match) -> bool:
+        """Whether a composite node becomes GridSamples, because the session has no op for it.
+
+        An op of this package stays if it can run. Another package's node becomes such an op, unless
+        its levels do not follow each other, or other providers may run the GridSamples.
+        """
         dialect = match.record.dialect
         has_accelerators = self._environment.accelerators is not None
-        if dialect.plane_scale:
+        if dialect.has_planar_grids:
             return True
-        if match.contract is not None:
+        if match.signature is not None:
             return not has_accelerators and has_unusual_starts(match)
         if dialect.name == OLD_COMPILED:
             return True

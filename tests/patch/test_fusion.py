@@ -168,7 +168,7 @@ def test_nodes_can_decline_it() -> None:
 
 
 def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    matches = find(model, scopes_of(model), None, asked=False)
+    matches = find(model, scopes(model), None, with_reasons=False)
     return [
         (each.record.name, each.fused_into.record.name)
         for each in matches

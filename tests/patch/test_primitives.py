@@ -16,19 +16,13 @@ from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.reference.coordinates import PADDING, Padding
 from ort_gridsample.reference.taps import MODES, Mode
-from ort_gridsample.rewriting.targets import primitives
-from ort_gridsample.rewriting.targets.expressions import Expressions, _round_to_float32
-from ort_gridsample.rewriting.targets.primitives import (
-    MAX_FEW_CHANNELS,
-    Value,
-    lower_affine_grid,
-    lower_grid_sample,
-)
+from ort_gridsample.rewriting.targets import row_sampler
+from ort_gridsample.rewriting.targets.expressions import Expressions
+from ort_gridsample.rewriting.targets.lowered_arguments import Argument
+from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
+from ort_gridsample.rewriting.targets.row_sampler import MAX_FEW_CHANNELS
 from ort_gridsample.rewriting.targets.runtimes import ANY, RUNTIMES
-from support import faults, oracle, paths
-from support.cases import ATTRIBUTES, Attributes, image
-from support.compare import about, assert_identical, refusal, type_name
-from support.models import PRIMITIVES, affine_grid_model, grid_sample_model, make_model
+from ort_gridsample.rewriting.targets.substitutes import round_to_float32
 
 #: The lowering adds up in the NumPy core's order: types are compared with it bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -75,13 +69,13 @@ def lowered(
     ]
     kinds = zip(both.items(), shapes, strict=True)
     values = [
-        Value(n, type_name(x.dtype), shape, x if constant and x is grid else None)
+        Argument(n, type_name(x.dtype), shape, x if constant and x is grid else None)
         for (n, x), shape in kinds
     ]
     nodes = lower_grid_sample(
         Expressions("a/b", opset, runtime), *values, "Y", **asdict(attributes)
     )
-    followed = {"CumSum", "Slice"} if "lengths" in runtime.without else set()
+    followed = {"CumSum", "Slice"} if not runtime.computes_shapes else set()
     assert {node.op_type for node in nodes} <= PRIMITIVES.union(followed, more)
     assert not any(node.domain for node in nodes)
     assert all(
@@ -169,8 +163,8 @@ def test_agrees_in_openvino(mode, padding_mode):
 def test_one_row_of_zeros_stands_for_those_around_a_large_image(mode):
     """It is not copied with zeros around it, and what is infinite in it does not reach what lies outside."""
     for r in FLAT if mode != "cubic" else (1, 2):  # 2,048 channels
-        least = primitives.MIN_LARGE_CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r
-        c = max(least, primitives.MIN_LARGE_VALUES // (2 * np.prod(FLAT[r])) + 1)
+        least = row_sampler.MIN_LARGE_CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r
+        c = max(least, row_sampler.MIN_LARGE_VALUES // (2 * np.prod(FLAT[r])) + 1)
         X, grid = (
             np.random.default_rng(r).standard_normal((2, c, *FLAT[r]), "float32") * 9,
             positions(r, 2),
@@ -350,10 +344,10 @@ def test_affine_grid(r, align_corners):
         )
         if constant and 0 in out and faults.EMPTY_CONSTANTS:
             continue
-        known_size = Value(
+        known_size = Argument(
             "size", "int64", size.shape if known else None, size if constant else None
         )
-        values = Value("theta", type, theta.shape if known else ("N", r, "columns")), known_size
+        values = Argument("theta", type, theta.shape if known else ("N", r, "columns")), known_size
         nodes = lower_affine_grid(
             Expressions("n", opset), *values, "grid", align_corners=align_corners
         )
@@ -428,7 +422,7 @@ def test_rounding_to_float32_in_float64_is_that_of_a_cast():
     )
     e = Expressions("n", 17, RUNTIMES["onnxconverter-common"])
     model = make_model(
-        e.finish(_round_to_float32(e, e.input("x", "float64")), "Y"), {"x": ("float64", [None])},
+        e.finish(round_to_float32(e, e.input("x", "float64")), "Y"), {"x": ("float64", [None])},
         {"Y": ("float64", [None])}, 17,
     )  # fmt: skip
     np.testing.assert_array_equal(run(model, finite), finite.astype(np.float32).astype(np.float64))
@@ -642,7 +636,7 @@ def test_what_cannot_be_lowered_is_an_error(name, value, sentence):
         **asdict(Attributes("linear", "border")),
     }
     arguments |= {"opset": 17, name: value}
-    values = [Value(each, *arguments.pop(each)) for each in ("X", "grid")]
+    values = [Argument(each, *arguments.pop(each)) for each in ("X", "grid")]
     error = refusal(
         lower_grid_sample, Expressions("sampler", arguments.pop("opset")), *values, "Y", **arguments
     )
@@ -673,7 +667,7 @@ AFFINE_MISTAKES = [
 
 @pytest.mark.parametrize(("theta", "size", "said"), AFFINE_MISTAKES)
 def test_what_affine_grid_cannot_lower_is_an_error(theta, size, said):
-    values = Value("theta", *theta), Value("size", *size)
+    values = Argument("theta", *theta), Argument("size", *size)
     assert (
         str(refusal(lower_affine_grid, Expressions("n", 20), *values, "grid", align_corners=False))
         == f"n: {said}"

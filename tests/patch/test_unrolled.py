@@ -13,12 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from conftest import with_sweep
-from ort_gridsample.detection import find, trials
-from ort_gridsample.detection.decomposed import Search
+from models import affine_grid_model, function_of, grid_sample_model, parsed
+from ort_gridsample.detection import find, trial_inputs
+from ort_gridsample.detection.decomposed import DecomposedSearch
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import Value
-from ort_gridsample.detection.trials import SIZES, possible_shapes
-from ort_gridsample.graph.scope import Names, opset_of, scopes_of
+from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
+from ort_gridsample.graph.scope import Names, opset_of, scopes
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
 from ort_gridsample.session import native
@@ -519,13 +520,13 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
     nodes = "A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two)"
     model = parsed(f"g (float[N,4,4] X) => (float[N,4,4] Y) {{ {nodes} }}", 18)
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert Search(scopes_of(model), native).values == {}
+    assert DecomposedSearch(scopes(model), native).values == {}
     monkeypatch.setattr(UseDef, "__init__", None)  # to make one fails
     standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
     reshaped = "A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B)"
     other = parsed(f"g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {{ {reshaped} }}", 18)
     for model in (standard, other, affine_grid_model("float32", 2, True)):
-        assert Search(scopes_of(model), native).values == {}
+        assert DecomposedSearch(scopes(model), native).values == {}
 
 
 def test_lengths_that_nobody_says_are_told_apart() -> None:
@@ -560,12 +561,12 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
         return abs(at - np.floor(at) - 0.5)
 
     np.testing.assert_allclose(
-        trials._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]]
+        trial_inputs._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]]
     )
     for jumps in (False, True):
-        grid = trials._at_edges(generator, shape, lengths, jumps)
+        grid = trial_inputs._at_edges(generator, shape, lengths, jumps)
         assert grid.shape == shape
-        pixels = np.stack(trials._pixels(grid, lengths))
+        pixels = np.stack(trial_inputs._pixels(grid, lengths))
         on_edge = from_edge(pixels) < 1e-9
         assert ((on_edge.mean((1, 2, 3, 4)) > 0.1) & (on_edge.mean((1, 2, 3, 4)) < 0.9)).all()
         assert (pixels.min((1, 2, 3)) < -1).all()
@@ -576,8 +577,8 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
             exact = (abs(2 * pixels - np.rint(2 * pixels)) < 1e-9).all(-1)
             assert exact.any(0).all()
             assert (exact.mean((1, 2, 3)) > 0.3).all()
-    grid = trials._anywhere(generator, shape, lengths)
-    pixels = np.stack(trials._pixels(grid, lengths))
+    grid = trial_inputs._anywhere(generator, shape, lengths)
+    pixels = np.stack(trial_inputs._pixels(grid, lengths))
     assert (from_edge(pixels) > 1.9e-3).all()
     assert 0.4 < ((pixels[0] >= 0) & (pixels[0] <= lengths - 1)).mean() < 0.9
     assert 30 < abs(grid).max() < 101

@@ -71,7 +71,7 @@ def are_same(first: Sequence[Factor], second: Sequence[Factor]) -> bool:
 
 
 def known_product(factors: Sequence[Factor]) -> int | None:
-    """Return the product of ``factors``. None: at least one of them is unknown."""
+    """Return the product of ``factors``, or None if a factor is unknown."""
     return product_of([factor.length for factor in leaves(factors)]).known
 
 
@@ -84,10 +84,10 @@ def regroup(axes: Axes, lengths: Sequence[Length] | None) -> Axes | None:
 
     Args:
         axes: the axes before the Reshape.
-        lengths: the lengths after it. None: their number is unknown.
+        lengths: the lengths after it, or None if their number is unknown.
 
     Returns:
-        The axes after the Reshape. None: the factors do not tell them.
+        The axes after the Reshape, or None if they do not follow from the factors.
     """
     if lengths is None:
         return None
@@ -122,8 +122,8 @@ def _take(factors: list[Factor], length: Length, *, from_inner: bool) -> list[Fa
     """Remove factors with the product ``length`` from one end of ``factors``.
 
     Returns:
-        The removed factors, outer ones first. None: there are none with this product, and nothing
-            is removed.
+        The removed factors, outer ones first. If no factors have this product, return None and
+        remove nothing.
     """
     remaining = list(factors)
     taken: list[Factor] = []

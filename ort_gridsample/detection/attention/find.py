@@ -1,4 +1,4 @@
-"""Finds deformable attention: the weighted sum of samples of several images.
+"""Find decomposed deformable attention: the weighted sum of samples of several images.
 
 Exporters write it as a GridSample for each level, a Concat of the samples, a Mul by the weights and
 a ReduceSum. From there, the values, locations and weights are traced back (:mod:`.trace`) to
@@ -38,7 +38,7 @@ from .operands import (
     value_layout,
     weights_layout,
 )
-from .trace import VIEW_RULES, TracedValue, Tracer
+from .trace import VIEW_RULES, LevelTracer, TracedValue
 
 #: The first opset in which the targets can write what they need.
 MIN_OPSET = 13
@@ -157,7 +157,7 @@ class _SampledLevel:
 
     @property
     def pixels(self) -> int | None:
-        """The number of pixels of the image. None: it is unknown."""
+        """The number of pixels of the image, or None if it is unknown."""
         return product_of(self.lengths).known
 
 
@@ -190,10 +190,10 @@ class _Matcher:
         self._weights = operands[1 - sampled_input]
         self._sampled_shape = lengths.shape(self._sampled) or ()
         self._weights_shape = lengths.shape(self._weights) or ()
-        self._tracer = Tracer(lengths)
+        self._tracer = LevelTracer(lengths)
 
     def match(self) -> Attention | None:
-        """Return the deformable attention. None: the sum is none."""
+        """Return the deformable attention, or None if the sum is something else."""
         if not self._has_product_shapes():
             return None
         product = ProductAxes(*([Factor(length)] for length in self._sampled_shape))
@@ -256,9 +256,9 @@ class _Matcher:
         return self._joined_values(TracedValue(self._sampled, axes, product.points), product)
 
     def _joined_values(self, value: TracedValue, product: ProductAxes) -> list[TracedValue]:
-        """Trace ``value`` back to GridSamples over Concats.
+        """Trace ``value`` back through Concats to the values of the levels.
 
-        Return ``value`` itself if this leads to neither.
+        Return ``value`` itself if it does not come from a Concat of levels or a GridSample.
         """
         nodes_before = set(self._tracer.nodes)
         traced = value
@@ -288,7 +288,7 @@ class _Matcher:
     ) -> list[TracedValue]:
         """Return the inputs of a Concat of levels, on a new axis or on the axis of the points.
 
-        Empty: it is none.
+        Return an empty list if the node is something else.
         """
         if not self._use_def.is_op(index, ("Concat",)):
             return []
@@ -328,13 +328,17 @@ class _Matcher:
             lengths = self._image_shape(match)[2:]
             points = known_product(value.level_axis) or 0
             levels.append(_SampledLevel(match, value, points, lengths))
-        return [level for level in levels if self._kind(level) == self._kind(levels[0])]
+        return [
+            level
+            for level in levels
+            if self._common_properties(level) == self._common_properties(levels[0])
+        ]
 
     def _image_shape(self, match: Match) -> tuple[Length, ...]:
         return self._lengths.shape(match.record.values["X"]) or ()
 
-    def _kind(self, level: _SampledLevel) -> tuple[object, ...]:
-        """Return what must be the same for all levels of one op."""
+    def _common_properties(self, level: _SampledLevel) -> tuple[object, ...]:
+        """Return the properties that all levels of one op have in common."""
         return len(self._image_shape(level.match)), level.match.record.align_corners
 
     def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
@@ -357,7 +361,8 @@ class _Matcher:
     ) -> list[OtherLevel] | None:
         """Return the levels among ``values`` that are not ``sampled``.
 
-        None: one of them is not (B·H, D, Q, …), or the number of points of a level is unknown.
+        Return None if one of them is not (B·H, D, Q, …), or if the number of points of a level is
+        unknown.
         """
         counts = [known_product(value.level_axis) for value in values]
         known_counts = [count for count in counts if count is not None]
@@ -435,7 +440,7 @@ class _Matcher:
     ) -> Operand | None:
         """Return the weights: by head if the graph has them so.
 
-        None: one batch may have the weights of all.
+        Return None if one batch may have the weights of all.
         """
         batch_heads, _, queries, _ = self._weights_shape
         # A single batch or query is broadcast: its axis is not the product's.
@@ -495,7 +500,7 @@ class _Matcher:
             operands: the values that the op reads.
 
         Returns:
-            The positions. None: a node that stays reads a value inside of the sum.
+            The positions, or None if a node that stays reads a value inside of the sum.
         """
         use_def = self._use_def
         nodes = self._tracer.nodes
@@ -521,7 +526,8 @@ class _Matcher:
     def _shape_value(self, name: str) -> str | None:
         """Return the shape that a Reshape to ``name`` reads.
 
-        None: another node computes it, or a length from the third on may not be positive.
+        Return None if another node computes ``name``, or if a length from the third on may not be
+        positive.
         """
         index = self._use_def.makers.get(name)
         if index is None or not self._use_def.is_op(index, ("Reshape",)):

@@ -41,7 +41,7 @@ class Level:
         sample: the GridSample.
         points: the number of its points.
         lengths: the lengths of its spatial axes.
-        shape: a value whose elements, from the third on, are these lengths. None: there is none.
+        shape: a value whose elements, from the third on, are these lengths, or None.
     """
 
     sample: NodeRecord
@@ -74,10 +74,10 @@ class Attention:
         path: the positions of the nodes from the samples to the output, without samples that other
             nodes also read.
         nodes: the positions of ``path``, and of the nodes that compute the operands and shapes.
-        heads: H. 1 if the images do not come from a value that has several heads.
+        heads: H, which is 1 if the images do not come from a value that has several heads.
         channels: D.
-        value: the value of all levels. None: the graph has no such value, only the images.
-        locations: the locations of all levels, in [0, 1]. None: the graph has only the grids.
+        value: the value of all levels, or None if the graph has only the images.
+        locations: the locations of all levels, in [0, 1], or None if the graph has only the grids.
         weights: the weights.
         is_per_query: whether there are weights for each query. If not, one query may have the
             weights of all.

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from .axes import Axes, Factor, are_same, flatten, known_product
 from .match import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
-from .trace import LevelIndex, LevelStart, TracedValue, Tracer
+from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
 
 
 @dataclass
@@ -16,7 +16,8 @@ class ProductAxes:
     """The factors of the axes (B·H, D, Q, P) of the product that deformable attention sums over P.
 
     Attributes:
-        heads: the inner factors of ``batch_heads`` that are H. The value of all levels tells them.
+        heads: the inner factors of ``batch_heads`` that are H. They follow from the value of all
+            levels.
     """
 
     batch_heads: list[Factor]
@@ -31,7 +32,7 @@ class ProductAxes:
 
 
 def value_layout(traced: TracedValue, product: ProductAxes) -> ValueLayout | None:
-    """Return the layout of a value that has the pixels of a level. None: it is no operand."""
+    """Return the layout of a value with the pixels of a level, or None if it is no operand."""
     axes = traced.axes
     if len(axes) not in (3, 4) or traced.scaling_steps != 0:
         return None
@@ -45,7 +46,7 @@ def value_layout(traced: TracedValue, product: ProductAxes) -> ValueLayout | Non
 
 
 def locations_layout(traced: TracedValue, product: ProductAxes) -> LocationsLayout | None:
-    """Return the layout of a value that has the locations of a level. None: it is no operand."""
+    """Return the layout of a value with the locations of a level, or None if it is no operand."""
     axes = traced.axes
     if len(axes) not in (5, 6) or traced.scaling_steps != 2:
         return None
@@ -63,7 +64,7 @@ def weights_layout(
     product_axes: Axes,
     heads: int,
 ) -> WeightsLayout | None:
-    """Return the layout of a value that has all weights. None: it is no operand.
+    """Return the layout of a value with all weights, or None if it is no operand.
 
     Args:
         traced: the value.
@@ -85,7 +86,7 @@ def weights_layout(
 
 
 def find_shared_operand(
-    tracer: Tracer,
+    tracer: LevelTracer,
     levels: Sequence[TracedValue],
     sizes: Sequence[int | None],
     layout_of: Callable[[TracedValue], Layout | None],
@@ -95,12 +96,12 @@ def find_shared_operand(
     Args:
         tracer: traces them.
         levels: the image or the grid of each level.
-        sizes: the number of pixels or points of each level. None: it is unknown.
-        layout_of: returns the layout of a value that is an operand, and else None.
+        sizes: the number of pixels or points of each level, with None for unknown ones.
+        layout_of: returns the layout of a value, or None if it is no operand.
 
     Returns:
-        The first level as a part of this value, and the value. If there are several values, it is
-        the one that is farthest back. None: there is none.
+        The first level as a part of this value, and the value. If there are several values, the
+        one that is farthest back. None if there is no such value.
     """
     sources_of_levels: list[dict[str, tuple[TracedValue, Operand]]] = []
     for level in levels:

@@ -1,4 +1,4 @@
-"""Finds the quantization that prevents the fusion of samples into deformable attention."""
+"""Find the quantization that prevents the fusion of samples into deformable attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Derived:
     Attributes:
         name: the name of the value.
         is_product: whether a Mul lies between the sample and the value.
-        quantizing: the name of the first QuantizeLinear between them. Empty: there is none.
+        quantizing: the name of the first QuantizeLinear between them, or "".
     """
 
     name: str
@@ -32,8 +32,8 @@ class _Derived:
 def quantization_between(use_def: UseDef, sample: NodeRecord) -> str:
     """Return the name of the QuantizeLinear that keeps a GridSample out of deformable attention.
 
-    It lies between the sample and a sum of products that would otherwise be deformable attention.
-    Empty: there is none.
+    The QuantizeLinear lies between the sample and a sum of products that would otherwise be
+    deformable attention. Return "" if there is no such node.
     """
     if not is_attention_sample(sample):
         return ""

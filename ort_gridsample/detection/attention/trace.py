@@ -1,7 +1,8 @@
-"""Traces a value back, one node at a time, through nodes that rearrange, cut or scale it.
+"""Trace the data of a level back, through nodes that rearrange, cut or scale them.
 
-:data:`RULES` has one rule for each operator. A rule returns where the input of a node has the data
-of a level, if the output has them as a :class:`TracedValue` states.
+A :class:`LevelTracer` goes back one node at a time. :data:`LEVEL_RULES` has one rule for each
+operator that it can pass. The rule gets the output of the node as a :class:`TracedValue`, and
+returns the input that has the same data.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class TracedValue:
     Attributes:
         name: the name of the value.
         axes: its axes.
-        level_axis: the factors of its pixels or points. Before a node that takes one level out of
-            all, those of the level itself; behind the rule for that node, those of all levels.
-        piece: which of the levels in this value is the level. None: this value has no other level.
-        scaling_steps: how many steps of 2 x - 1, the scaling from a location to a grid, were traced
-            back.
+        level_axis: the factors of its axis of pixels or points: those of the level alone or, if
+            the value has all levels, those of all levels.
+        piece: the place of the level among all levels in this value, or None if the value has no
+            other level.
+        scaling_steps: the number of traced steps of 2 x - 1, which scales a location to a grid.
     """
 
     name: str
@@ -52,12 +53,12 @@ class TracedValue:
     scaling_steps: int = 0
 
 
-#: The value behind a node at a position -> the value before it. None: the node does something else
-#: to it.
-Rule = Callable[[Lengths, int, TracedValue], TracedValue | None]
+#: A rule gets the position of a node and its output, and returns its input. It returns None if the
+#: node does more to the data than the rule allows.
+LevelRule = Callable[[Lengths, int, TracedValue], TracedValue | None]
 
 
-class Tracer:
+class LevelTracer:
     """Traces values of one scope.
 
     Args:
@@ -72,8 +73,8 @@ class Tracer:
         self._use_def = lengths.use_def
         self.nodes: set[int] = set()
 
-    def source(self, value: TracedValue, rules: Mapping[str, Rule]) -> TracedValue | None:
-        """Return the value that ``value`` is computed from. None: no rule applies."""
+    def source(self, value: TracedValue, rules: Mapping[str, LevelRule]) -> TracedValue | None:
+        """Return the value that ``value`` is computed from, or None if no rule applies."""
         index = self._use_def.makers.get(value.name)
         if index is None or not self._use_def.is_op(index, rules):
             return None
@@ -87,19 +88,19 @@ class Tracer:
         traced: TracedValue | None = value
         while traced is not None:
             yield traced
-            traced = self.source(traced, RULES)
+            traced = self.source(traced, LEVEL_RULES)
 
 
 def _rearranged_input(use_def: UseDef, index: int) -> str | None:
-    """Return the input of a node that rearranges.
+    """Return the input of a node that rearranges its input.
 
-    None: in an invalid model, the input comes from the node itself.
+    Return None if the input comes from the node itself, as in an invalid model.
     """
     name = use_def.scope.inputs[index][0]
     return name if use_def.makers.get(name, OUTSIDE) < index else None
 
 
-def _transpose(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_transpose(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     name = _rearranged_input(lengths.use_def, index)
     if name is None:
         return None
@@ -108,7 +109,7 @@ def _transpose(lengths: Lengths, index: int, value: TracedValue) -> TracedValue 
     return replace(value, name=name, axes=axes)
 
 
-def _reshape(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_reshape(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     """The rule for all operators that keep the order of the elements."""
     name = _rearranged_input(lengths.use_def, index)
     if name is None or _has_checked_shape(lengths.use_def, index):
@@ -118,16 +119,13 @@ def _reshape(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | 
 
 
 def _has_checked_shape(use_def: UseDef, index: int) -> bool:
-    """Whether the node is a Reshape behind a check of another node's inputs.
-
-    The check must remain.
-    """
+    """Whether the node is a Reshape to a shape that a check returns. The check must stay."""
     inputs = use_def.scope.inputs[index]
     maker = use_def.makers.get(inputs[1]) if len(inputs) > 1 else None
     return maker is not None and is_check(use_def.nodes[maker])
 
 
-def _gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     """The rule for a Gather that takes one level along an axis of all levels."""
     node = lengths.use_def.nodes[index]
     shape = lengths.shape(node.input[0])
@@ -148,23 +146,23 @@ def _gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | N
     )
 
 
-def _split(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_split(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     node = lengths.use_def.nodes[index]
     piece = LevelIndex(list(node.output).index(value.name), len(node.output))
-    return _whole_axis(lengths, index, value, int_attribute(node, "axis", 0), piece)
+    return _level_among_all(lengths, index, value, int_attribute(node, "axis", 0), piece)
 
 
-def _slice(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_slice(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     node = lengths.use_def.nodes[index]
     axes = lengths.known_integers(node, 3)
     starts = lengths.known_integers(node, 1)
     steps = lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
     if not axes or not starts or starts[0] < 0 or len(axes) != 1 or steps != [1]:
         return None
-    return _whole_axis(lengths, index, value, axes[0], LevelStart(starts[0]))
+    return _level_among_all(lengths, index, value, axes[0], LevelStart(starts[0]))
 
 
-def _whole_axis(
+def _level_among_all(
     lengths: Lengths,
     index: int,
     value: TracedValue,
@@ -184,7 +182,9 @@ def _whole_axis(
     return replace(value, name=name, axes=axes, level_axis=level_axis, piece=piece)
 
 
-def _subtract_one(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_subtraction(
+    lengths: Lengths, index: int, value: TracedValue
+) -> TracedValue | None:
     """The rule for the second step of 2 x - 1."""
     if value.scaling_steps != 0:
         return None
@@ -194,7 +194,7 @@ def _subtract_one(lengths: Lengths, index: int, value: TracedValue) -> TracedVal
     return replace(value, name=node.input[0], scaling_steps=1)
 
 
-def _double(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_doubling(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     """The rule for the first step of 2 x - 1."""
     if value.scaling_steps != 1:
         return None
@@ -214,20 +214,20 @@ def _is_number(lengths: Lengths, name: str, number: int, value: TracedValue) -> 
 
 
 #: The rules of the operators that only rearrange a value.
-VIEW_RULES: Mapping[str, Rule] = {
-    "Flatten": _reshape,
-    "Identity": _reshape,
-    "Reshape": _reshape,
-    "Squeeze": _reshape,
-    "Transpose": _transpose,
-    "Unsqueeze": _reshape,
+VIEW_RULES: Mapping[str, LevelRule] = {
+    "Flatten": _level_before_reshape,
+    "Identity": _level_before_reshape,
+    "Reshape": _level_before_reshape,
+    "Squeeze": _level_before_reshape,
+    "Transpose": _level_before_transpose,
+    "Unsqueeze": _level_before_reshape,
 }
 #: The rules of all operators.
-RULES: Mapping[str, Rule] = {
+LEVEL_RULES: Mapping[str, LevelRule] = {
     **VIEW_RULES,
-    "Gather": _gather,
-    "Mul": _double,
-    "Slice": _slice,
-    "Split": _split,
-    "Sub": _subtract_one,
+    "Gather": _level_before_gather,
+    "Mul": _level_before_doubling,
+    "Slice": _level_before_slice,
+    "Split": _level_before_split,
+    "Sub": _level_before_subtraction,
 }

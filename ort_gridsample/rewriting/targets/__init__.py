@@ -29,14 +29,14 @@ class Replacement:
     Attributes:
         nodes: the nodes to write in place of the node.
         functions: model-local functions that ``nodes`` call.
-        fused: the positions of other nodes that ``nodes`` replace as well, unless another node
+        superseded: the positions of other nodes that ``nodes`` replace as well, unless another node
             reads them.
         reads_shapes: whether ``nodes`` depend on shapes.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
-    fused: Sequence[int] = ()
+    superseded: Sequence[int] = ()
     reads_shapes: bool = False
 
 
@@ -46,7 +46,7 @@ class Target:
     A composite node is one that is equivalent to several nodes, such as deformable attention.
 
     Attributes:
-        name: the name of the dialect that the target writes composite nodes in; empty: none.
+        name: the name of the dialect that the target writes composite nodes in, or "".
         reads_decomposed: whether the target replaces decomposed operators.
         fuses: whether the target fuses nodes.
     """
@@ -103,10 +103,10 @@ def renamed(
     node = deepcopy(original)
     for field in ("input", "output", "attribute", "domain"):
         node.ClearField(field)
-    signature = onnx.NodeProto(op_type=op_type, input=inputs, output=outputs)
+    new_fields = onnx.NodeProto(op_type=op_type, input=inputs, output=outputs)
     if domain:
-        signature.domain = domain
-    node.MergeFrom(signature)
+        new_fields.domain = domain
+    node.MergeFrom(new_fields)
     return node
 
 

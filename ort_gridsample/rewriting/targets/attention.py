@@ -11,7 +11,8 @@ from onnx import helper
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes, constants_of, op_record
+from ..attention_nodes import OperandNodes
+from ..attention_properties import constants_of, op_record
 from . import Replacement, Target, renamed
 from .compiled_op import label
 from .detected_attention import DetectedAttention
@@ -84,32 +85,32 @@ class ForeignAttention(AttentionTarget):
         self._in_session = in_session
 
     def takes(self, match: Match) -> bool:
-        return match.contract is not None
+        return match.signature is not None
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        contract = match.contract
-        assert contract is not None  # otherwise ``takes`` is false
+        signature = match.signature
+        assert signature is not None  # otherwise ``takes`` is false
         output = match.record.output
         nodes = Nodes(names, output)
-        operand_nodes = OperandNodes(match, contract, nodes, is_op=True)
+        operand_nodes = OperandNodes(match, signature, nodes, is_op=True)
         operands = operand_nodes.operands()
         levels, points = operand_nodes.levels(operands)
         inputs = (operands.value, levels, operands.locations, operands.weights)
-        op_output = names.new(f"{output}_by_query") if contract.is_by_head else output
+        op_output = names.new(f"{output}_by_query") if signature.is_by_head else output
         if self._is_python:
             # A Reshape after the op must read its output through the guard, or it fails first.
-            python_op = PythonOp(self._in_session and not contract.is_by_head)
+            python_op = PythonOp(self._in_session and not signature.is_by_head)
             record = op_record(match)
             values = dict(zip(record.values, inputs, strict=True))
             record = replace(record, values=values, output=op_output)
             nodes += python_op.replace(replace(match, record=record), names).nodes
         else:
             nodes.append(_compiled_op(match, inputs, op_output, points))
-        if contract.is_by_head:
+        if signature.is_by_head:
             head_shape = nodes.add("Gather", nodes.add("Shape", operands.value), nodes.row(2, 3))
             shape = nodes.add("Concat", nodes.row(0, 0), head_shape, axis=0)
             nodes.add("Reshape", op_output, shape, output=output)
-        return Replacement(nodes, fused=constants_of(match))
+        return Replacement(nodes, superseded=constants_of(match))
 
 
 def _compiled_op(

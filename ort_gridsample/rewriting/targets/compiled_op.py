@@ -54,19 +54,19 @@ class FusedOp(CompiledOp):
     fuses = True
 
     def takes(self, match: Match) -> bool:
-        is_fused = match.fused is not None or match.fused_into is not None
+        is_fused = match.fused_grid is not None or match.fused_into is not None
         return is_fused or super().takes(match)
 
     def needs_inlining(self, match: Match) -> bool:
         # A function cannot state the type that :func:`_state_type` states.
-        has_several_sources = match.fused is not None and len(match.fused.sources) > 1
+        has_several_sources = match.fused_grid is not None and len(match.fused_grid.sources) > 1
         return super().needs_inlining(match) or has_several_sources
 
     def replace(self, match: Match, names: Names) -> Replacement:
         if match.fused_into is not None:
             return Replacement([])
         replacement = super().replace(match, names)
-        fused = match.fused
+        fused = match.fused_grid
         if fused is None:
             return replacement
         index = next(i for i, node in enumerate(replacement.nodes) if label(node))
@@ -77,7 +77,7 @@ class FusedOp(CompiledOp):
         else:
             before = _fuse_programs(op, fused, match, names)
         nodes = [*replacement.nodes[:index], *before, *replacement.nodes[index:]]
-        return Replacement(nodes, fused=fused.nodes)
+        return Replacement(nodes, superseded=fused.nodes)
 
     def _fuse_affine_grid(
         self,

@@ -142,10 +142,10 @@ class DetectedAttention:
         n_points = sum(attention.points)
         weights = attention.weights.name
         if attention.other_levels:
-            unfused = {point for _, points in attention.other_levels for point in points}
-            all_points = range(n_points + len(unfused))
-            fused = [point for point in all_points if point not in unfused]
-            weights = self._weights_of(self.nodes, fused)
+            other_points = {point for _, points in attention.other_levels for point in points}
+            all_points = range(n_points + len(other_points))
+            sampled = [point for point in all_points if point not in other_points]
+            weights = self._weights_of(self.nodes, sampled)
         return self._by_head(weights, perm=[2, 0, 1, 3], size=n_points)
 
     def _by_head(self, name: str, *, perm: Sequence[int], size: int) -> str:

@@ -7,7 +7,7 @@ outputs are not read are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partialmethod, reduce
@@ -22,10 +22,12 @@ from onnx import helper, numpy_helper
 
 from ...graph.element_types import elem_type
 from ...reference.arrays import Array
+from .folding import COMPUTE
 from .runtimes import ANY, Runtime
+from .substitutes import SUBSTITUTES, round_to_float32
 
 
-def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:  # pragma: no mutate block
+def _operator(op_type: str) -> Callable[[Tensor, TensorLike], Tensor]:  # pragma: no mutate block
     """Return the method of :class:`Tensor` for a binary operator."""
     return lambda self, other: self.owner.op(op_type, self, other)
 
@@ -51,7 +53,7 @@ class Tensor:
     __mul__ = __rmul__ = _operator("Mul")
     __truediv__ = _operator("Div")
 
-    def __rsub__(self, other: Operand) -> Tensor:
+    def __rsub__(self, other: TensorLike) -> Tensor:
         return self.owner.op("Sub", other, self)
 
     @property
@@ -67,75 +69,13 @@ class Tensor:
         return self if to == self.type else self.owner.op("Cast", self, type=to, to=elem_type(to))
 
 
-Operand: TypeAlias = "Tensor | float | Array"
-Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
+TensorLike: TypeAlias = "Tensor | float | Array"
+DimLike: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
-#: Operator -> a function that computes it.
-_COMPUTE: Mapping[str, Callable[..., Array]] = {
-    "Abs": np.abs,
-    "Add": np.add,
-    "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
-    "Clip": np.clip,
-    "Concat": lambda *parts, axis: np.concatenate(parts, axis),
-    "Div": np.divide,
-    "Equal": np.equal,
-    "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
-    "Floor": np.floor,
-    "Gather": lambda x, indices, axis: np.take(x, indices, axis),
-    "Less": np.less,
-    "Max": np.maximum,
-    "Min": np.minimum,
-    "Mod": lambda x, y, fmod: np.fmod(x, y),
-    "Mul": np.multiply,
-    "Range": np.arange,
-    "ReduceSum": lambda x, axes, keepdims: x.sum(tuple(axes), keepdims=bool(keepdims)),
-    "Reshape": lambda x, shape, **_: x.reshape(shape),
-    "Round": np.rint,
-    "Sin": np.sin,
-    "Sub": np.subtract,
-    "Transpose": lambda x, perm: x.transpose(perm),
-    "Where": np.where,
-}
 #: Operators whose output is boolean.
 _COMPARISONS = ("Equal", "Less")
 #: Operators whose results are rounded. The float32 result of each is its float64 result, rounded.
 _INEXACT = ("Add", "Div", "Mul", "Sub")
-
-
-def _mod_by_floor(e: Expressions, x: Tensor, y: Operand, fmod: int) -> Tensor:
-    whole_periods = e.floor(e.abs(x) / y) * y
-    return e.where(e.less(x, 0), x + whole_periods, x - whole_periods)
-
-
-def _round_to_float32(e: Expressions, x: Tensor) -> Tensor:
-    """Round ``x``, of type float64, to the nearest float32 (to even at ties).
-
-    Infinity, NaN, and what rounds to infinity become NaN. No float32 appears, so that a converter
-    to float16 has nothing to convert.
-
-    Source: Veltkamp's splitting, in Dekker, "A floating-point technique for extending the available
-    precision" (1971).
-    """
-    shift = 2.0 ** (np.finfo("float64").nmant - np.finfo("float32").nmant)
-    scale = 2.0**867  # with it the product below overflows where float32 does, from 2**128 on
-    product = x * ((shift + 1) * scale)
-    rest = x * scale - product
-    return (product + rest) * (1 / scale)
-
-
-def _round_by_sum(e: Expressions, x: Tensor) -> Tensor:
-    large = e.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # a sum with it has no fraction
-    signed = e.where(e.less(x, 0), 0 - large, large)
-    return e.where(e.less(e.abs(x), large), x + signed - signed, x)
-
-
-#: Operator -> the same by other operators, for a runtime that lacks it.
-_SUBSTITUTES: Mapping[str, Callable[..., Tensor]] = {
-    "Max": lambda e, x, y: e.where(e.less(x, y), y, x),  # exact, as a sum of differences is not
-    "Min": lambda e, x, y: e.where(e.less(x, y), x, y),
-    "Mod": _mod_by_floor,
-    "Round": _round_by_sum,
-}
 
 
 class Expressions:
@@ -175,7 +115,7 @@ class Expressions:
     def op(
         self,
         op_type: str,
-        *inputs: Operand,
+        *inputs: TensorLike,
         type: str | None = None,
         **attributes: Any,
     ) -> Tensor:
@@ -184,20 +124,20 @@ class Expressions:
         Args:
             op_type: the operator.
             inputs: its inputs, at least one tensor. Numbers get the type of the last tensor.
-            type: the type of the output; None: that of the inputs, or bool for a comparison.
+            type: the type of the output. By default that of the inputs, or bool for a comparison.
             attributes: its attributes.
         """
         result = self._op(op_type, *inputs, type=type, **attributes)
         if self._rounds_to_float32 and op_type in _INEXACT and result.type == "float64":
             self._rounds_to_float32 = False  # in the rounding itself
-            result = _round_to_float32(self, result)
+            result = round_to_float32(self, result)
             self._rounds_to_float32 = True
         return result
 
     def _op(
         self,
         op_type: str,
-        *inputs: Operand,
+        *inputs: TensorLike,
         type: str | None = None,
         **attributes: Any,
     ) -> Tensor:
@@ -216,12 +156,12 @@ class Expressions:
             else:
                 type = tensors[0].type
         values = [tensor.constant for tensor in tensors if tensor.constant is not None]
-        is_constant = len(values) == len(tensors) and op_type in _COMPUTE
+        is_constant = len(values) == len(tensors) and op_type in COMPUTE
         if is_constant and type != "bfloat16":  # NumPy itself has no bfloat16
             with np.errstate(all="ignore"):
-                return self.constant(_COMPUTE[op_type](*values, **attributes), type)
+                return self.constant(COMPUTE[op_type](*values, **attributes), type)
         if op_type in self.runtime.without:
-            return _SUBSTITUTES[op_type](self, *tensors, **attributes)
+            return SUBSTITUTES[op_type](self, *tensors, **attributes)
         return self._write(op_type, tensors, type, **attributes)[0]
 
     # The functions of ``xp`` in :mod:`ort_gridsample.reference.coordinates`, named as in NumPy.
@@ -277,19 +217,19 @@ class Expressions:
             indices = self.constant(indices)
         return self.op("Gather", x, indices, axis=axis)
 
-    def zeros(self, dims: Sequence[Dim], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
+    def zeros(self, dims: Sequence[DimLike], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
         """Return a tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
         value = self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type)
         return self.op("Expand", value, reduce(Tensor.__add__, zeros, self.shape(dims)))
 
-    def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
+    def expand(self, x: Tensor, dims: Sequence[DimLike]) -> Tensor:
         """Return ``x`` repeated to a shape."""
         return self.op("Expand", x, self.shape(dims))
 
     def reshape(
         self,
         x: Tensor,
-        dims: Sequence[Dim],
+        dims: Sequence[DimLike],
         exact: bool = False,
         zeros: Sequence[Tensor] = (),
     ) -> Tensor:
@@ -310,16 +250,16 @@ class Expressions:
         # Added, because ONNX Runtime replaces the one unknown length of a Concat by -1.
         shape = reduce(Tensor.__add__, zeros, shape)
         # Without allowzero, 0 means the input's length; opset 13 cannot write a length of 0.
-        if is_positive or self.opset < 14 or "allowzero" in self.runtime.without:
+        if is_positive or self.opset < 14 or not self.runtime.has_allowzero:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 
-    def _with_free_length(self, dims: Sequence[Dim]) -> Sequence[Dim]:
+    def _with_free_length(self, dims: Sequence[DimLike]) -> Sequence[DimLike]:
         """Return ``dims`` with -1 for a length that the others imply, which saves arithmetic."""
         known = [dim for dim in dims if isinstance(dim, int)]
         if len(known) == len(dims) - 1 and prod(known) > 0:
             return [dim if isinstance(dim, int) else -1 for dim in dims]
-        if "lengths" in self.runtime.without:
+        if not self.runtime.computes_shapes:
             computed = [d for d in dims if isinstance(d, Tensor) and d not in self._lengths]
             if len(computed) == 1:
                 return [-1 if dim is computed[0] else dim for dim in dims]
@@ -327,8 +267,8 @@ class Expressions:
 
     def require_equal(
         self,
-        lengths: Sequence[Dim],
-        expected: Sequence[Dim],
+        lengths: Sequence[DimLike],
+        expected: Sequence[DimLike],
         name: str,
     ) -> Tensor | None:
         """Write a node that fails in a run unless ``lengths`` are ``expected``.
@@ -366,12 +306,12 @@ class Expressions:
         (zeros,) = self._write("Gather", inputs, "int64", name=name, axis=0)
         return zeros if count == 1 else self.gather(zeros, [0])
 
-    def shape(self, dims: Sequence[Dim]) -> Tensor:
+    def shape(self, dims: Sequence[DimLike]) -> Tensor:
         """Return a shape as a tensor."""
         parts = [self.constant([dim]) if isinstance(dim, int) else dim for dim in dims]
         return self.concatenate(parts)
 
-    def product(self, dims: Sequence[Dim]) -> Dim:
+    def product(self, dims: Sequence[DimLike]) -> DimLike:
         """Return the product of lengths."""
         known = prod(dim for dim in dims if isinstance(dim, int))
         unknown = [dim for dim in dims if not isinstance(dim, int)]
@@ -385,7 +325,7 @@ class Expressions:
         x: Tensor,
         known: Sequence[int | str | None],
         unranked: str = "",
-    ) -> list[Dim]:
+    ) -> list[DimLike]:
         """Return the lengths of the axes of ``x``.
 
         Args:
@@ -405,7 +345,7 @@ class Expressions:
         if unranked:
             name = f"{unranked}_must_have_{rank}_axes"
             (shape,) = self._write("Reshape", [shape, self.constant([rank])], "int64", name=name)
-        if "lengths" in self.runtime.without:
+        if not self.runtime.computes_shapes:
             length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]))
         else:
             length = self.gather(shape, [axis])
@@ -443,7 +383,7 @@ class Expressions:
             inputs: the inputs.
             type: the type of the outputs.
             n_outputs: the number of outputs.
-            name: a part of the node's name; empty: the operator.
+            name: a part of the node's name, by default the operator.
             attributes: the attributes.
         """
         input_names = [self._name(tensor) for tensor in inputs]

@@ -15,6 +15,7 @@ from ...graph.scope import Names
 from ...reference.arrays import Array
 from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes
 from .expressions import Expressions
+from .lowered_arguments import Argument
 from .runtimes import ANY, Runtime
 
 
@@ -45,7 +46,7 @@ class Primitives(Target):
         self._grids: dict[tuple[int, str], Array] = {}
 
     def takes(self, match: Match) -> bool:
-        return not match.record.unrolled
+        return not match.record.decomposed
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node's function must be inlined.
@@ -160,7 +161,7 @@ class Primitives(Target):
         match: Match,
         argument: str,
         parameter_of: Mapping[str, str],
-    ) -> primitives.Value:
+    ) -> Argument:
         """Return an input of the node, as far as it is known.
 
         Raises:
@@ -176,7 +177,7 @@ class Primitives(Target):
         if constant is None:
             constant = self._grids.get((id(match.scope.defining_scope(name)), name))
         shape = _common_shape([value.shape for value in record.inputs[argument]])
-        return primitives.Value(parameter_of.get(name, name), types[0], shape, constant)
+        return Argument(parameter_of.get(name, name), types[0], shape, constant)
 
 
 class TwoAxes(Primitives):

@@ -24,20 +24,24 @@ class Runtime:
     """The form of lowered nodes for a runtime.
 
     Attributes:
-        without: what the nodes must not have: operators, by their names; ``"int64"``, the type of
-            indices; ``"allowzero"``, the attribute of Reshape; ``"lengths"``, shapes computed from
-            lengths that are known only in a run.
+        without: the operators that the nodes must not have.
+        has_int64_indices: whether indices may be int64.
+        has_allowzero: whether Reshapes may have the attribute ``allowzero``.
+        computes_shapes: whether shapes may be computed from lengths that are known only in a run.
         max_gathers: the maximum number of Gathers. The taps of outer axes are gathered one by one,
             which takes the least memory and time; those of inner axes are gathered together, which
             takes the fewest nodes.
         max_split_outputs: the maximum number of outputs of a Split.
         coordinates: the type in which coordinates, indices and weights are computed; None: the
             type that the operator computes in.
-        opset: the newest opset that the model is written in by default; None: any.
+        opset: the newest opset that the model is written in by default, or None for any.
         why: what the runtime does with the common form, and the cost of the runtime's form.
     """
 
     without: frozenset[str] = frozenset()
+    has_int64_indices: bool = True
+    has_allowzero: bool = True
+    computes_shapes: bool = True
     max_gathers: int = 16
     max_split_outputs: int = 16
     coordinates: str | None = None
@@ -50,7 +54,8 @@ ANY = Runtime()
 
 RUNTIMES: Mapping[str, Runtime] = {
     "iree": Runtime(
-        without=frozenset({"allowzero", "lengths"}),
+        has_allowzero=False,
+        computes_shapes=False,
         why="IREE 3.13 cannot compile a Reshape to a computed shape. The shapes have one -1 "
         "instead, which takes a few more Reshapes. Lengths that are not known before a run "
         "must not be 0.",
@@ -66,7 +71,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         why="onnx2tf 2.6.9 has no Mod of floats. It is written as for MNN.",
     ),
     "onnx2torch": Runtime(
-        without=frozenset({"allowzero"}),
+        has_allowzero=False,
         opset=17,
         why="onnx2torch 1.5.15 has no Split or Pad of opset 18, and no Reshape with allowzero. "
         "Without allowzero, lengths that are not known before a run must not be 0.",
@@ -81,7 +86,8 @@ RUNTIMES: Mapping[str, Runtime] = {
         "by a pixel.",
     ),
     "onnxruntime-webgpu": Runtime(
-        without=frozenset({"Max", "Min", "Mod", "Round", "int64"}),
+        without=frozenset({"Max", "Min", "Mod", "Round"}),
+        has_int64_indices=False,
         max_split_outputs=8,
         why="onnxruntime's WebGPU provider 1.27 leaves these operators to the CPU, and a GPU has "
         "few buffers at once. Max and Min are written as a Less and a Where, the others as for "
@@ -96,7 +102,8 @@ RUNTIMES: Mapping[str, Runtime] = {
         "memory by the number of taps.",
     ),
     "tvm": Runtime(
-        without=frozenset({"allowzero", "lengths"}),
+        has_allowzero=False,
+        computes_shapes=False,
         why="TVM 0.27 cannot compile a Reshape to a computed shape, or a Range of a computed "
         "length. They are written as for IREE.",
     ),

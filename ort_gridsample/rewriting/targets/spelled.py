@@ -46,9 +46,9 @@ class Spelled(Target):
         dialect = self._dialect(match)
         if dialect is None:
             return False
-        if self._is_spelled_as(match, dialect) and not match.is_set_aside:
+        if self._is_spelled_as(match, dialect) and not match.is_unversioned:
             return False
-        if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
+        if record.decomposed and match.scope.opsets.get("", 0) < self.least_opset(match):
             return False  # the nodes run as they are: no reason to convert the whole model
         return dialect.axes is None or record.has_axes_of(dialect.axes)
 

@@ -9,7 +9,8 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes, constants_of, op_record
+from ..attention_nodes import OperandNodes
+from ..attention_properties import constants_of, op_record
 from . import Replacement, renamed
 from .attention import AttentionTarget
 from .detected_attention import DetectedAttention
@@ -37,7 +38,7 @@ class TensorRTPlugins(AttentionTarget):
 
     def takes(self, match: Match) -> bool:
         record = match.record
-        if match.contract is not None:
+        if match.signature is not None:
             if match.node.op_type == TENSORRT_ATTENTION.op_type:
                 return False
             return record.error is not None or bool(_plugin_type(match))
@@ -48,22 +49,22 @@ class TensorRTPlugins(AttentionTarget):
         return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        if match.contract is None:
+        if match.signature is None:
             return super().replace(match, names)
         return self._replace_node(match, names)
 
     def _replace_node(self, match: Match, names: Names) -> Replacement:
         """Return the plugin that replaces another package's node. TensorRT checks the shapes."""
-        contract = match.contract
-        assert contract is not None
+        signature = match.signature
+        assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = OperandNodes(match, contract, nodes, is_checked=False).operands()
+        operands = OperandNodes(match, signature, nodes, is_checked=False).operands()
         constants = match.record.constants
-        known_lengths = constants.get(contract.inputs[1])
+        known_lengths = constants.get(signature.inputs[1])
         known_starts = constants.get("level_start_index")
         if known_lengths is not None:
-            if known_starts is None and contract.has_offsets:
+            if known_starts is None and signature.has_offsets:
                 areas = known_lengths.prod(1, dtype=np.int64)
                 known_starts = np.cumsum(areas) - areas
             lengths = nodes.constant(known_lengths.astype(np.int32))
@@ -79,13 +80,13 @@ class TensorRTPlugins(AttentionTarget):
             areas_name = nodes.add("Mul", heights, widths)
             starts = nodes.add("CumSum", areas_name, nodes.constant(0), exclusive=1)
         inputs = [operands.value, lengths, starts, operands.locations, operands.weights]
-        if contract.is_by_head:
+        if signature.is_by_head:
             self._add_plugin(match, nodes, names, inputs, output)
         else:
             by_head = names.new(f"{output}_by_head")
             self._add_plugin(match, nodes, names, inputs, by_head)
             nodes.add("Reshape", by_head, nodes.row(0, 0, -1), output=output)
-        return Replacement(nodes, fused=constants_of(match))
+        return Replacement(nodes, superseded=constants_of(match))
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
         attention = detected.attention
@@ -135,7 +136,7 @@ class TensorRTPlugins(AttentionTarget):
 
 def _operand_types(match: Match) -> list[str]:
     """Return the types of value, locations and weights; an empty name if a type is not known."""
-    record = match.record if match.contract is None else op_record(match)
+    record = match.record if match.signature is None else op_record(match)
     types = [record.types[name] for name in ("value", "sampling_locations", "attention_weights")]
     return [operand_types[0] if len(operand_types) == 1 else "" for operand_types in types]
 

@@ -22,19 +22,20 @@ from ...errors import GridSampleError
 from ...functions import validation
 from ...reference.coordinates import PADDING, Axis, Padding, normalize
 from ...reference.taps import MODES, pixel_coordinates
-from .expressions import Dim, Expressions, Tensor
-from .primitives import (
-    Value,
+from .expressions import DimLike, Expressions, Tensor
+from .lowered_arguments import (
+    Argument,
     check_grid_sample,
     check_opset,
     input_of,
-    may_be_single,
     required_batches,
     unranked_argument,
 )
+from .primitives import may_be_single
 
 #: The opsets in which the nodes can be written: later opsets have other names for the modes.
-FIRST_OPSET, LAST_OPSET = 16, 19
+FIRST_OPSET = 16
+LAST_OPSET = 19
 #: The error of a coordinate, relative to the pixels that it spans: 4 roundings of a float32.
 COORDINATE_ERROR = 2.0**-22
 #: The types of X with three axes, which is sampled in float32: accelerators have no wider type.
@@ -46,8 +47,8 @@ _MODE_WORDS = {spec.mode_of(word): word for word in ("bilinear", "nearest", "bic
 
 def lower_grid_sample(
     e: Expressions,
-    X: Value,
-    grid: Value,
+    X: Argument,
+    grid: Argument,
     Y: str,
     *,
     mode: str,
@@ -75,9 +76,9 @@ def lower_grid_sample(
     # Volumes are sampled at computed coordinates, images at those of the grid.
     coordinates = input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
     n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
-    batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    grid_batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
     if r != 2:  # GridSample itself checks a grid of two axes
-        zeros = required_batches(e, X, image, n=batches, last=last, r=r)
+        zeros = required_batches(e, X, image, n=grid_batches, last=last, r=r)
         if zeros:
             image = e.reshape(image, [n, c, *lengths], zeros=zeros)
     if r == 3:
@@ -105,7 +106,7 @@ def lower_grid_sample(
     return e.finish(total.astype(X.type), Y)
 
 
-def _check_axes(name: str, X: Value, mode: str, r: int) -> None:
+def _check_axes(name: str, X: Argument, mode: str, r: int) -> None:
     """Check that X can be sampled with two spatial axes.
 
     Raises:
@@ -128,8 +129,8 @@ def _unsupported(name: str, argument: str, found: str, expected: str) -> GridSam
 def _sample_image(
     image: Tensor,
     grid: Tensor,
-    dims: Sequence[Dim],
-    out: Sequence[Dim],
+    dims: Sequence[DimLike],
+    out: Sequence[DimLike],
     *,
     mode: str,
     padding_mode: str,
@@ -171,8 +172,8 @@ def _sample_image(
 def _sample_volume(
     image: Tensor,
     grid: Tensor,
-    dims: Sequence[Dim],
-    out: Sequence[Dim],
+    dims: Sequence[DimLike],
+    out: Sequence[DimLike],
     *,
     mode: str,
     padding: Padding,
@@ -227,7 +228,7 @@ def _sample_volume(
     return slices.sample(below) * (1 - weight) + slices.sample(above) * weight
 
 
-def _axes_to_join(lengths: Sequence[Dim]) -> tuple[int, int]:
+def _axes_to_join(lengths: Sequence[DimLike]) -> tuple[int, int]:
     """Return the two axes with the least product if lengths are known, or the outer axes."""
     known = [length for length in lengths if isinstance(length, int)]
     if len(known) < 3:
@@ -250,10 +251,10 @@ class _Slices:
     """
 
     image: Tensor
-    shape: Sequence[Dim]
+    shape: Sequence[DimLike]
     coordinates: Sequence[Tensor]
     second: int
-    second_length: Dim
+    second_length: DimLike
     other: int
     mode: str
 
@@ -261,7 +262,7 @@ class _Slices:
     def of(
         cls,
         image: Tensor,
-        dims: Sequence[Dim],
+        dims: Sequence[DimLike],
         coordinates: Sequence[Tensor],
         *,
         first: int,
@@ -279,7 +280,7 @@ class _Slices:
         image = e.reshape(image, [n, c, *shape])
         return cls(image, shape, coordinates, second, lengths[second], other, mode)
 
-    def number(self, length: Dim) -> Tensor:
+    def number(self, length: DimLike) -> Tensor:
         """Return a length in the type of the coordinates."""
         return self.image.owner.shape([length]).astype(self.coordinates[0].type)
 
@@ -288,9 +289,11 @@ class _Slices:
         e = self.image.owner
         joined = slice_indices * self.number(self.second_length) + self.coordinates[self.second]
         if self.other == 2:
-            columns, rows = self.coordinates[self.other], joined
+            columns = self.coordinates[self.other]
+            rows = joined
         else:
-            columns, rows = joined, self.coordinates[self.other]
+            columns = joined
+            rows = self.coordinates[self.other]
         width_and_height = self.shape[::-1]
         axes = [Axis.of(self.number(length), True, True, e.maximum) for length in width_and_height]
         pixels_and_axes = zip((columns, rows), axes, strict=True)

@@ -1,0 +1,208 @@
+"""Test a model that computes GridSample with the mode "nearest" at ties.
+
+A tie is a coordinate halfway between two pixels. Which of the two pixels a model reads depends on
+the order of its operations. A model may therefore compute GridSample everywhere except at ties.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import onnx
+
+from ..graph.use_def import ROUNDINGS
+from ..inference.types import Probe, Value
+from ..reference.arrays import Array
+from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
+from .trial_inputs import MAX_RUNS, Shapes, needed_runs, typed_inputs
+
+
+def agrees_at_ties(
+    model: onnx.ModelProto,
+    shapes: Shapes,
+    values: Sequence[Value],
+    probe: Probe,
+    *,
+    padding_mode: str,
+    align_corners: bool,
+    size: Sequence[int],
+) -> bool:
+    """Whether a model that computes a GridSample elsewhere also computes it at ties.
+
+    On some axes, such as one of 3 pixels, no coordinate is a tie in every arithmetic. The order of
+    the model's operations decides which coordinates are ties. Therefore the values that it rounds
+    are read in the run. Positions are near ties on one axis, and near centres of pixels on the
+    others.
+    """
+    traced, roundings = _with_rounded_outputs(model)
+    X_shape, grid_shape = shapes[:2]
+    lengths = np.array((size or X_shape[2:])[::-1])
+    axis = Axis.of(lengths.astype(np.float64), align_corners, True, np.maximum)
+    generator = np.random.default_rng(0)
+    X = generator.permutation(math.prod(X_shape)).reshape(X_shape) + 1.0
+    inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
+    dtype = np.dtype(str(values[1].type))
+    runs = range(min(MAX_RUNS, needed_runs(grid_shape)))
+    near_ties = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in runs]
+    grids = [inside, *(ties.grid for ties in near_ties)]
+    feeds = [typed_inputs((X, grid), shapes, values) for grid in grids]
+    outputs = probe.outputs(traced, feeds)
+    if outputs is None:
+        return False
+    pixels = unnormalize(feeds[0][1].astype(np.float64), axis)
+    views = [_views_of(outputs[0][rounding.output], pixels) for rounding in roundings]
+    viewed_axes = set(chain.from_iterable(views))
+    if not all(number in viewed_axes for number, length in enumerate(lengths) if length > 1):
+        return False  # the model does not round pixel coordinates, and so its ties are unknown
+    for ties, (X, *_), run_outputs in zip(near_ties, feeds[1:], outputs[1:], strict=True):
+        on_tie = np.zeros(grid_shape[:-1], bool)
+        for rounding, views_by_axis in zip(roundings, views, strict=True):
+            for number, view in views_by_axis.items():
+                coordinate = view.of(run_outputs[rounding.output])
+                is_jump = coordinate - np.floor(coordinate) == rounding.jump
+                on_tie |= is_jump & (ties.axis == number)
+        image = X.reshape(*X.shape[:2], *lengths[::-1])
+        expected = _nearest_at(image, ties.pixels, axis, padding_mode)
+        if ((run_outputs[0] != expected).any(1) & on_tie).any():
+            return False
+    return True
+
+
+class _Rounding(NamedTuple):
+    """A rounding in a model.
+
+    Attributes:
+        output: the index of the model's output that is rounded.
+        jump: the fractional part at which the rounded value jumps.
+    """
+
+    output: int
+    jump: float
+
+
+def _with_rounded_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[_Rounding]]:
+    """Return a copy of ``model`` that also outputs the values that it rounds; and the roundings."""
+    nodes = [node for node in model.graph.node if node.op_type in ROUNDINGS]
+    traced = onnx.ModelProto()
+    traced.CopyFrom(model)
+    for name in dict.fromkeys(node.input[0] for node in nodes):
+        traced.graph.output.append(onnx.ValueInfoProto(name=name))
+    indices = {value.name: index for index, value in enumerate(traced.graph.output)}
+    roundings = []
+    for node in nodes:
+        jump = 0.5 if node.op_type == "Round" else 0.0
+        roundings.append(_Rounding(indices[node.input[0]], jump))
+    return traced, roundings
+
+
+class _NearTies(NamedTuple):
+    """A grid near ties.
+
+    Attributes:
+        grid: the grid.
+        pixels: the exact pixel coordinates.
+        axis: for each position, the axis that has the tie.
+    """
+
+    grid: Array
+    pixels: Array
+    axis: Array
+
+
+def _near_ties(
+    generator: np.random.Generator,
+    shape: Sequence[int],
+    lengths: Array,
+    axis: Axis,
+    dtype: np.dtype[Any],
+) -> _NearTies:
+    """Return a grid with ties up to two roundings away."""
+    centres = generator.integers(0, lengths, shape).astype(np.float64)
+    tested_axis = generator.integers(0, len(lengths), shape[:-1])
+    is_tested = np.arange(len(lengths)) == tested_axis[..., None]
+    ties = generator.integers(-4, lengths + 4, shape) + 0.5
+    pixels = np.where(is_tested, ties, centres)
+    # The only coordinate on an aligned axis of one pixel is 0.
+    pixels = np.where((lengths == 1) & axis.align_corners, 0.0, pixels)
+    grid = normalize(pixels, axis.last, axis.span).astype(dtype)
+    steps = generator.integers(-2, 3, shape[:-1])[..., None] * is_tested
+    above, below = (np.array(limit, dtype) for limit in (np.inf, -np.inf))
+    for step in (1, 2):
+        grid = np.where(steps >= step, np.nextafter(grid, above), grid)
+        grid = np.where(steps <= -step, np.nextafter(grid, below), grid)
+    return _NearTies(grid, pixels, tested_axis)
+
+
+@dataclass(frozen=True)
+class _View:
+    """Where the coordinates of one axis are in a value that consists of equal parts.
+
+    Attributes:
+        outer: the shape (N, …) of the coordinates.
+        parts: the number of parts.
+        part: the index of the part with the coordinates.
+        order: whether the parts are outside of all positions, inside, or outside of those of each
+            batch.
+    """
+
+    outer: tuple[int, ...]
+    parts: int
+    part: int
+    order: Literal["outside", "inside", "in batches"]
+
+    def of(self, x: Array) -> Array:
+        """Return the coordinates in ``x``."""
+        match self.order:
+            case "outside":
+                rows = x.reshape(self.parts, -1)[self.part]
+            case "inside":
+                rows = x.reshape(-1, self.parts)[:, self.part]
+            case "in batches":
+                rows = x.reshape(self.outer[0], self.parts, -1)[:, self.part]
+        return rows.reshape(self.outer)
+
+
+def _views_of(rounded: Array, pixels: Array) -> dict[int, _View]:
+    """Return for each axis where pixel coordinates (N, …, r) are in the values that a node rounds.
+
+    The values may differ from the coordinates by a constant, such as with an image that has zeros
+    around it. Return an empty dictionary if they are not there.
+    """
+    *outer, axes = pixels.shape
+    positions = math.prod(outer)
+    views: dict[int, _View] = {}
+    if positions == 0 or rounded.size % positions:
+        return views
+    parts = rounded.size // positions
+    orders: Sequence[Literal["outside", "inside", "in batches"]] = (
+        "outside",
+        "inside",
+        "in batches",
+    )
+    for part, order, number in product(range(min(parts, axes)), orders, range(axes)):
+        view = _View(tuple(outer), parts, part, order)
+        differences = view.of(rounded) - pixels[..., number]
+        constant = np.rint(2 * differences.flat[0]) / 2
+        if number not in views and (abs(differences - constant) < 1e-3).all():
+            views[number] = view
+    return views
+
+
+def _nearest_at(X: Array, pixels: Array, axis: Axis, padding_mode: str) -> Array:
+    """Return the pixels of X (N, C, D1, …, Dr) nearest to exact pixel coordinates (N, …, r).
+
+    The innermost axis is the first coordinate.
+    """
+    padding = PADDING[padding_mode]
+    nearest = np.rint(padding.pad(np, pixels, axis))
+    is_inside = ((nearest >= 0) & (nearest <= axis.last)).all(-1)
+    index = np.clip(nearest, 0, axis.last).astype(np.int64)
+    batch = np.arange(len(X)).reshape(-1, *[1] * (pixels.ndim - 2))
+    outermost_first = (index[..., i] for i in reversed(range(pixels.shape[-1])))
+    samples = X[(batch, slice(None), *outermost_first)]
+    return np.moveaxis(np.where(is_inside[..., None], samples, 0), -1, 1)

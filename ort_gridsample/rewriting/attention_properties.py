@@ -1,0 +1,113 @@
+"""What a model states about another package's deformable attention node, without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..detection.attention_checks import are_contiguous
+from ..detection.match import Match
+from ..detection.records import NodeRecord
+from ..errors import GridSampleError
+from ..functions.validation import Dim
+from ..graph.scope import Scope, domain_of
+from ..inference.types import Value
+
+#: The operators that can lie between a Softmax and the weights.
+_REARRANGING_OPS = (
+    "Cast",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
+
+
+def has_unusual_starts(match: Match) -> bool:
+    """Whether the model states that a level does not begin where the previous one ends."""
+    constants = match.record.constants
+    lengths = constants.get("spatial_shapes")
+    starts = constants.get("level_start_index")
+    if match.record.error is not None or lengths is None or starts is None:
+        return False
+    return not are_contiguous(lengths, starts)
+
+
+def level_count(match: Match) -> int:
+    """Return the number of levels.
+
+    Raises:
+        GridSampleError: the model does not state it.
+    """
+    table = match.scope.constant_value(match.node.input[1])
+    if table is not None:
+        return len(table)
+    counts = {(case[1].shape or (None,))[0] for case in match.record.cases}
+    count = counts.pop() if len(counts) == 1 else None
+    if not isinstance(count, int):
+        argument = list(match.record.values)[1]
+        found = "of an unknown number of rows"
+        raise GridSampleError(match.record.where, argument, found, "one for each level")
+    return count
+
+
+def known_type(match: Match, argument: str) -> str:
+    """Return the element type of an input.
+
+    Raises:
+        GridSampleError: the model does not state it, or calls the node's function with several.
+    """
+    types = match.record.types[argument]
+    if len(types) != 1:
+        found = f"of type {' or '.join(types) or 'unknown'}"
+        expected = "one type that is known before it runs"
+        raise GridSampleError(match.record.where, argument, found, expected)
+    return types[0]
+
+
+def known_lengths(shape: Sequence[Dim] | None) -> list[int] | None:
+    """Return ``shape`` if all of its lengths are known, or None."""
+    if shape is None:
+        return None
+    lengths = [length for length in shape if isinstance(length, int)]
+    return lengths if len(lengths) == len(shape) else None
+
+
+def has_softmax(scope: Scope, name: str) -> bool:
+    """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it."""
+    while True:
+        maker = scope.makers.get(name)
+        if maker is None or domain_of(scope.nodes[maker].domain):
+            return False
+        if scope.op_types[maker] == "Softmax":
+            return True
+        if scope.op_types[maker] not in _REARRANGING_OPS:
+            return False
+        source = scope.inputs[maker][0]
+        if not source or scope.makers.get(source, -1) >= maker:  # the model is not valid
+            return False
+        name = source
+
+
+def constants_of(match: Match) -> Sequence[int]:
+    """Return the positions of the Constants that the node of ``match`` reads."""
+    scope = match.scope
+    makers = [scope.makers.get(name, match.index) for name in match.node.input]
+    return [maker for maker in makers if scope.op_types[maker] == "Constant"]
+
+
+def op_record(match: Match) -> NodeRecord:
+    """Return the record of this package's op for another package's node, without its operands."""
+    signature = match.signature
+    cases = []
+    for value, _, third, fourth, *_ in match.record.cases:
+        # The locations, or the reference points that they are computed from.
+        locations_type = fourth.type
+        if signature is not None and signature.has_offsets:
+            locations_type = "float64" if third.type == "float64" else "float32"
+        cases.append((value, Value("int64"), Value(locations_type), Value(value.type)))
+    names = ("value", "levels", "sampling_locations", "attention_weights")
+    values = dict.fromkeys(names, "")
+    return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})

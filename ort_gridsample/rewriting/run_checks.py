@@ -1,0 +1,114 @@
+"""Nodes that check shapes in a run, where the model does not state them.
+
+In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
+levels, L the levels, P the points, G the groups of reference points and r the spatial axes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from ..detection.helpers import OTHER_SHAPE
+from ..detection.match import Match
+from ..detection.records import NodeRecord
+from ..errors import GridSampleError
+from ..graph.scope import Nodes
+from .attention_properties import known_lengths
+
+
+def fail_unless_equal(
+    nodes: Nodes,
+    row: str,
+    actual: str,
+    expected: str,
+    error: GridSampleError,
+) -> str:
+    """Write nodes that fail in a run unless ``actual`` and ``expected`` are equal.
+
+    No standard operator raises an error with a text. A Gather with an index out of bounds fails,
+    and onnxruntime's error begins with the name of the node. Therefore the node has the text as its
+    name. It gathers from a single row, at index 0 if all integers are equal and at index 1
+    otherwise. Its output must be read by other nodes, because unread nodes are dropped.
+
+    Args:
+        nodes: the list to write to.
+        row: a row of integers, which passes through the check.
+        actual: the integers to check.
+        expected: the integers that they must be.
+        error: the text of this error is the name of each node that can fail.
+
+    Returns:
+        The name of a value that equals ``row``, and is computed after the check.
+    """
+    is_equal = nodes.add("Equal", actual, expected)
+    nodes.rename_last(str(error))  # Equal fails if the two rows have different lengths
+    equal_numbers = nodes.add("Cast", is_equal, to=TensorProto.INT64)
+    one = nodes.constant(1)
+    all_equal = nodes.add("ReduceMin", equal_numbers, keepdims=0)
+    index = nodes.add("Sub", one, all_equal)  # 0 if all are equal, else 1
+    single_row = nodes.add("Reshape", row, nodes.row(1, -1))
+    checked = nodes.add("Gather", single_row, index, axis=0)
+    nodes.rename_last(str(error))
+    return checked
+
+
+def checked_package_operands(match: Match, nodes: Nodes, r: int) -> tuple[str, str]:
+    """Write checks of the operands of this package's deformable attention.
+
+    Args:
+        match: the node.
+        nodes: the list to write to.
+        r: the number of spatial axes.
+
+    Returns:
+        The names of the locations and of the weights, after the checks.
+    """
+    record = match.record
+    value, _, locations, weights = record.values.values()
+    shapes = [case[position].shape for case in record.cases for position in (0, 2, 3)]
+    if all(known_lengths(shape) is not None for shape in shapes):
+        return locations, weights
+    locations = _checked_locations(record, nodes, value, locations)
+    weights = _checked_weights(record, nodes, locations, weights, r)
+    return locations, weights
+
+
+def _checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: str) -> str:
+    """Write a check that locations have the batch and the heads of value."""
+    shape = nodes.add("Shape", locations)
+    axes = nodes.row(0, 2)
+    actual = nodes.add("Gather", shape, axes)
+    expected = nodes.add("Gather", nodes.add("Shape", value), axes)
+    expectation = "shape (B, Q, H, L, P, r), with the B and H of value"
+    error = GridSampleError(record.where, "sampling_locations", OTHER_SHAPE, expectation)
+    checked = fail_unless_equal(nodes, shape, actual, expected, error)
+    return nodes.add("Reshape", locations, checked)
+
+
+def _checked_weights(
+    record: NodeRecord,
+    nodes: Nodes,
+    locations: str,
+    weights: str,
+    r: int,
+) -> str:
+    """Write a check that weights have the axes of locations.
+
+    Weights (B, 1, H, P) are those of one query for all queries.
+    """
+    shape = nodes.add("Shape", weights)
+    actual = nodes.add("Shape", nodes.add("Reshape", weights, nodes.row(0, 0, 0, -1)))
+    flat_locations = nodes.add("Reshape", locations, nodes.row(0, 0, 0, -1, r))
+    flat_shape = nodes.add("Shape", flat_locations)
+    expected = nodes.add("Gather", flat_shape, nodes.row(0, 1, 2, 3))
+    may_be_of_one_query = record.ranks["attention_weights"] != (5,)
+    if may_be_of_one_query:
+        ones = nodes.row(1, 1, 1, 1)
+        is_query_axis = nodes.constant(np.array([False, True, False, False]))
+        is_one_query = nodes.add("And", nodes.add("Equal", actual, ones), is_query_axis)
+        expected = nodes.add("Where", is_one_query, actual, expected)
+    expectation = "all axes but the last of sampling_locations"
+    error = GridSampleError(record.where, "attention_weights", OTHER_SHAPE, expectation)
+    checked = fail_unless_equal(nodes, shape, actual, expected, error)
+    return nodes.add("Reshape", weights, checked)

@@ -1,0 +1,27 @@
+"""Constants of the type of another value."""
+
+from __future__ import annotations
+
+from onnx import helper
+
+from ..detection.match import Match
+from ..graph.element_types import elem_type
+from ..graph.scope import Nodes
+from .attention_properties import known_type
+from .targets import CAST_LIKE
+
+
+def typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
+    """Write a Constant of a floating-point type; return the name of its value."""
+    tensor = helper.make_tensor("", elem_type(type_name), [], [number])
+    return nodes.add("Constant", value=tensor)
+
+
+def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
+    """Write constants of the type of an input; return the names of their values."""
+    has_one_type = len(match.record.types[argument]) == 1
+    if has_one_type or match.scope.opsets.get("", 0) < CAST_LIKE:
+        return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
+    constants = [typed_constant(nodes, number, "float32") for number in numbers]
+    like = match.record.values[argument]
+    return [nodes.add("CastLike", constant, like) for constant in constants]
