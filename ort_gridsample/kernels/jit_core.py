@@ -16,7 +16,7 @@ from ..reference.arrays import Array, Floats, Indices
 from ..reference.plan import Plan, type_name
 from ..reference.taps import MAX_TAPS
 from ..reference.threads import after_fork, available_cpus, submit
-from . import helper_threads, loops
+from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
@@ -57,7 +57,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     has_kernels = plan.mode in TAPS and plan.padding_mode in PADDING
     is_object_or_string = X.dtype.kind in "OUT"  # Numba does not support these
     # The index of a tap has 31 bits.
-    if not has_kernels or is_object_or_string or pixels > loops.MAX_PIXELS or rows > MAX_TAPS:
+    if not has_kernels or is_object_or_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
     variant = _variant(
         type_name(X.dtype),
@@ -103,7 +103,7 @@ def deformable_attention(
     n, queries, heads, channels = Y.shape
     pixels = value.shape[1]
     r = locations.shape[-1]
-    if r > MAX_LEVEL_AXES or pixels > loops.MAX_PIXELS:
+    if r > MAX_LEVEL_AXES or pixels > tap_table.MAX_PIXELS:
         return sampler.deformable_attention(value, levels, locations, weights, Y, plan, num_threads)
     variant = _attention_variant(type_name(value.dtype), type_name(locations.dtype))
     value = _contiguous(value)
@@ -146,35 +146,35 @@ def _run(variant: _Variant, launch: Any, taps: int) -> None:
     memory = _thread_local.__dict__.pop("memory", None) or _KeptMemory()
     launch.arena.start = ctypes.addressof(memory)
     launch.arena.nbytes = KEPT_BYTES
-    launch_at = ctypes.addressof(launch)
+    launch_address = ctypes.addressof(launch)
     try:
-        while (n_workers := variant.proceed(launch_at)) > 0:
-            _run_phase(variant, launch, launch_at, n_workers)
+        while (n_workers := variant.proceed(launch_address)) > 0:
+            _run_phase(variant, launch, launch_address, n_workers)
     except BaseException:
         launch.phase = END
-        variant.proceed(launch_at)
+        variant.proceed(launch_address)
         raise
     if n_workers < 0:
         raise MemoryError(f"no room for {launch.nbytes} bytes of scratch")
     _thread_local.memory = memory
 
 
-def _run_phase(variant: _Variant, launch: Any, launch_at: int, n_workers: int) -> None:
+def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: int) -> None:
     """Run a phase of the launch in this thread and helper threads. All have finished afterwards."""
-    task_at = ctypes.addressof(launch.task)
+    task_address = ctypes.addressof(launch.task)
     try:
         if n_workers > 1:
-            n_threads = variant.offer_task(task_at, *_slots_at)
+            n_threads = variant.offer_task(task_address, *_slots_arguments)
             if n_threads:
-                submit(partial(variant.helper_loop, *_slots_at), n_threads)
-        while variant.worker(launch_at, 0):  # between these calls Python handles signals
+                submit(partial(variant.helper_loop, *_slots_arguments), n_threads)
+        while variant.worker(launch_address, 0):  # between these calls Python handles signals
             pass
     except BaseException:
         launch.next = launch.items  # the helpers stop after their current item
         raise
     finally:
         if n_workers > 1:
-            variant.withdraw_and_wait(task_at, *_slots_at)
+            variant.withdraw_and_wait(task_address, *_slots_arguments)
 
 
 class _Variant(NamedTuple):
@@ -260,7 +260,7 @@ _slot_memory = np.zeros((1 + MAX_HELPERS) * SLOT.itemsize, np.uint8)
 _first_slot = -_address(_slot_memory) % SLOT.itemsize
 _slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)
 #: The arguments of helper_threads' functions: the address of the slots, and their number.
-_slots_at = _address(_slots), MAX_HELPERS
+_slots_arguments = _address(_slots), MAX_HELPERS
 
 
 @after_fork

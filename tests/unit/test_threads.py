@@ -242,7 +242,7 @@ class TestHelpers:
 
         def stay():
             while not ends.is_set():
-                helping.helper_loop(*jit_core._slots_at)
+                helping.helper_loop(*jit_core._slots_arguments)
 
         self.sample()
         assert runs.pop().task.number == 1
@@ -296,7 +296,7 @@ for most in (100, 1000):
         helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
-            assert helping.helper_loop(*jit_core._slots_at) == 0
+            assert helping.helper_loop(*jit_core._slots_arguments) == 0
             assert slots.all()
         finally:
             jit_core._after_fork()
