@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import spec
 from ..reference import affine
 from ..reference.arrays import Array, native_dtype
-from ..reference.threads import resolve_num_threads
+from ..reference.num_threads import resolve_num_threads
 from . import validation
 
 S = TypeVar("S", bound=np.generic)
@@ -61,8 +61,7 @@ def affine_grid(
 
     Returns:
         grid: (N, H, W, 2) or (N, D, H, W, 3), of theta's type. Normalized coordinates, innermost
-            axis
-        first.
+        axis first.
 
     Raises:
         GridSampleError: an argument is not as described here, or the result does not fit in memory.

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from .. import spec
 from ..reference.arrays import Array, native_dtype
+from ..reference.num_threads import resolve_num_threads
 from ..reference.plan import plan_for
-from ..reference.threads import resolve_num_threads
 from ..spec import ModeName, PaddingModeName
 from . import validation
 from .cores import load_core

@@ -20,7 +20,8 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from .. import progress
 from ..reference import memory
-from ..reference.threads import available_cpus, interpreter
+from ..reference.cpus import available_cpus
+from ..reference.process import interpreter
 from . import cache_folder
 
 logger = logging.getLogger("ort_gridsample")

@@ -430,7 +430,7 @@ def known():
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = [*jit_core._HELPER_FUNCTIONS, *workers.kernel_functions("{X_type}", "float32", "linear").values()]
+parts = [*jit_core._HELPER_FUNCTIONS.values(), *workers.kernel_functions("{X_type}", "float32", "linear").values()]
 assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):

@@ -61,12 +61,12 @@ LIMITS = validation.ErrorTemplate(
 #: The error messages of the op.
 SENTENCES = [
     encode(NO_MEMORY_SENTENCE),
-    encode(validation.VALUE_AXES),
-    encode(validation.LEVELS),
+    encode(validation.VALUE_SHAPE_INVALID),
+    encode(validation.LEVELS_SHAPE_INVALID),
     encode(validation.LEVELS_NEGATIVE),
-    encode(validation.LEVELS_PIXELS),
-    encode(validation.LOCATIONS),
-    encode(validation.ATTENTION_WEIGHTS),
+    encode(validation.LEVELS_PIXELS_MISMATCH),
+    encode(validation.LOCATIONS_SHAPE_MISMATCH),
+    encode(validation.WEIGHTS_SHAPE_MISMATCH),
     encode(TOO_LARGE),
     encode(LIMITS),
     *LAST_SENTENCES,

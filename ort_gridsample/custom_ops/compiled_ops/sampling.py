@@ -62,16 +62,18 @@ _MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
 #: The error messages of the op.
 SENTENCES = [
     encode(NO_MEMORY_SENTENCE),
-    encode(validation.X_HAS_NO_AXES),
-    encode(validation.GRID_AXES),
-    encode(validation.GRID_BATCHES),
+    encode(validation.X_SHAPE_INVALID),
+    encode(validation.GRID_SHAPE_MISMATCH),
+    encode(validation.GRID_BATCH_MISMATCH),
     encode(TOO_LARGE),
     *(encode(validation.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
     encode(PIXELS_LIMIT),
     encode(TAPS_LIMIT),
     encode(WRONG_INTERFACE),
-    encode(validation.NO_MODE, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))),
-    encode(validation.NO_PADDING, listed=validation.format_choices(PADDING)),
+    encode(
+        validation.MODE_UNKNOWN, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
+    ),
+    encode(validation.PADDING_MODE_UNKNOWN, listed=validation.format_choices(PADDING)),
     *(encode(MISSING_STATE, what=f"mode {name!r} for ") for name in workers.TAPS),
 ]
 
