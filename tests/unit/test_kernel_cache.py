@@ -496,7 +496,7 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     names = " ".join(make.__name__ for make, *_ in compilation.uncompiled([*parts, None]))
     assert (
         names
-        == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for worker"
+        == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for process_items"
     )
 
 
