@@ -57,7 +57,8 @@ def affine_grid(
         align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         grid: (N, H, W, 2) or (N, D, H, W, 3), of theta's type. Normalized coordinates, innermost

@@ -50,7 +50,8 @@ def deformable_attention(
         align_corners: whether 0 and 1 are the centres of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         Y: (B, Q, H·D), of value's type.
@@ -123,7 +124,8 @@ def attend(
             apply to all queries.
         align_corners: as for :func:`deformable_attention`.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
         levels_argument: the name of the argument with the lengths in error messages.
 
     Returns:

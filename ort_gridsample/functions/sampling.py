@@ -73,7 +73,8 @@ def grid_sample(
         align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         Y: (N, C, D1_out, …, Dr_out), of X's type. Integers are interpolated in floating point,

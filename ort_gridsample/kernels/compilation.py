@@ -246,7 +246,7 @@ class KernelCache(FunctionCache):
         self.enable()
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the function on disk, or None if there is none or it cannot be read.
+        """Return the function on disk, or None if there is no file or it cannot be read.
 
         Raises:
             MemoryError: there is not enough memory to load the function, or else to compile it.
@@ -307,7 +307,7 @@ class CompiledFunction:
 
     Args:
         function: the function to compile.
-        sources: the files that its code depends on. None: :func:`kernel_sources`.
+        sources: the files that its code depends on. None selects :func:`kernel_sources`.
     """
 
     def __init__(

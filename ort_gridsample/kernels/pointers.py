@@ -44,12 +44,12 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
     result = types.Tuple([types.int64] * (1 + n_results)) if n_results else types.int64
 
     @intrinsic
-    def call_function(typing: Any, at: Any, arguments: Any) -> Any:
+    def call_function(typing: Any, address: Any, arguments: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             address = values[0]
             if offset is not None:
-                place = builder.add(address, _INT64(offset))
-                address = builder.load(builder.inttoptr(place, _INT64.as_pointer()))
+                field = builder.add(address, _INT64(offset))
+                address = builder.load(builder.inttoptr(field, _INT64.as_pointer()))
             results = [cgutils.alloca_once_value(builder, _INT64(0)) for _ in range(n_results)]
             words = [
                 *cgutils.unpack_tuple(builder, values[1]),
@@ -75,8 +75,8 @@ call = caller()
 
 
 @intrinsic
-def struct(typing: Any, at: Any, dtype: Any) -> Any:
-    """Return the record of ``dtype``, one of :mod:`.structs`, at the address ``at``."""
+def struct(typing: Any, address: Any, dtype: Any) -> Any:
+    """Return the record of ``dtype``, one of :mod:`.structs`, at an ``address``."""
     record = dtype.dtype
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -188,7 +188,7 @@ def chars(typing: Any, text: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing: Any, at: Any) -> Any:
+def _pointer(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
 
@@ -196,9 +196,9 @@ def _pointer(typing: Any, at: Any) -> Any:
 
 
 @register_jitable
-def array(at: int, shape: Any, dtype: Any) -> Any:
-    """Return the array in C order at the address ``at``."""
-    return numba.carray(_pointer(at), shape, dtype)
+def array(address: int, shape: Any, dtype: Any) -> Any:
+    """Return the array in C order at an ``address``."""
+    return numba.carray(_pointer(address), shape, dtype)
 
 
 def by_types(choose: Callable[..., Any]) -> Any:

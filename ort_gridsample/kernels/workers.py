@@ -229,7 +229,7 @@ def _plan_packing(launch: Any) -> int:
     if is_narrow and GATHERS and tap_table.can_be_contiguous(kernel.taps, kernel.padding):
         return 0
     launch.panel = NARROW_PANEL if is_narrow else WIDE_PANEL
-    # A panel has one pixel more than X, which stands for those outside.
+    # A panel has one pixel more than X. Taps outside read this pixel.
     size = (launch.pixels + 1) * launch.panel * kernel.weight_size
     reads = float(launch.positions * launch.rows) / float(launch.pixels)
     if size > MAX_PACKED_BYTES:
