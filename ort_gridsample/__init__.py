@@ -15,7 +15,7 @@ from .interop.openvino import openvino_extensions
 from .interop.pytorch import torch_symbolics, torch_translation_table
 from .library.builder import build_library
 from .patching import coordinate_nodes, inspect_model, patch_model
-from .reference.threads import get_num_threads, set_num_threads
+from .reference.num_threads import get_num_threads, set_num_threads
 from .session.forks import keep_sessions_through_forks
 from .session.placement import Placement, get_ops, set_ops
 from .session.quantization import quantization_sessions

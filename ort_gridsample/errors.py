@@ -5,7 +5,7 @@ class GridSampleError(ValueError):
     """An input, an attribute or a model is not what the operator's specification allows.
 
     Attributes:
-        where: the function, or the node of the graph, that is concerned.
+        where: the function, or the node of the graph, that raises the error.
         argument: the input or the attribute.
         found: its value, type or shape.
         expected: what the specification requires.

@@ -22,9 +22,9 @@ class Setting:
 
     label: str  #: its name in errors
     variable: str  #: its environment variable
-    choices: tuple[str, ...]  #: the names that are allowed; empty: it is a number of threads
+    choices: tuple[str, ...]  #: the names that are allowed; empty for a number of threads
     default: str | None  #: its value if neither a call nor the variable sets one
-    value: Any = None  #: the value that a call set; None: no call did
+    value: Any = None  #: the value that a call set, or None
 
     def get(self) -> Any:
         """Return the value in force.

@@ -91,7 +91,8 @@ class Version:
 
     attributes: Mapping[str, Attribute]
     types: Mapping[str, tuple[str, ...]]  #: the types that each input may have
-    axes: tuple[int, ...] | None = None  #: the numbers of spatial axes that are defined; None: any
+    #: the numbers of spatial axes that are defined, or None if any number is
+    axes: tuple[int, ...] | None = None
 
 
 def _grid_sample(
@@ -143,7 +144,7 @@ COMPOSITES: Mapping[str, Version] = {
 def version_of(operator: str, opset: int) -> int | None:
     """Return the version of ``operator`` in ``opset``, as the first opset of this version.
 
-    None if the opset is older than the operator.
+    Return None if the opset is older than the operator.
 
     >>> version_of("GridSample", 21), version_of("AffineGrid", 19)
     (20, None)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import spec
 from ..reference import affine
 from ..reference.arrays import Array, native_dtype
-from ..reference.threads import resolve_num_threads
+from ..reference.num_threads import resolve_num_threads
 from . import validation
 
 S = TypeVar("S", bound=np.generic)
@@ -57,12 +57,12 @@ def affine_grid(
         align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         grid: (N, H, W, 2) or (N, D, H, W, 3), of theta's type. Normalized coordinates, innermost
-            axis
-        first.
+        axis first.
 
     Raises:
         GridSampleError: an argument is not as described here, or the result does not fit in memory.

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from .. import spec
 from ..errors import GridSampleError
 from ..reference.arrays import Array, native_dtype
+from ..reference.num_threads import resolve_num_threads
 from ..reference.plan import plan_for, type_name
-from ..reference.threads import resolve_num_threads
 from . import validation
 from .cores import load_core
 
@@ -50,7 +50,8 @@ def deformable_attention(
         align_corners: whether 0 and 1 are the centres of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         Y: (B, Q, H·D), of value's type.
@@ -68,16 +69,24 @@ def deformable_attention(
         raise GridSampleError(where, "spatial_shapes", f"of type {lengths.dtype}", "integers")
     if lengths.ndim != 2 or lengths.shape[1] < 1:
         shape = validation.format_shape(lengths.shape)
-        raise validation.LEVELS.error(where, spatial_shapes=shape)
+        raise validation.SPATIAL_SHAPES_SHAPE_INVALID.error(where, spatial_shapes=shape)
+    if lengths.min(initial=0) < 0:
+        raise validation.SPATIAL_SHAPES_NEGATIVE.error(where)
     weights = np.asarray(attention_weights)
     if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
-        raise validation.ATTENTION_WEIGHTS.error(
+        raise validation.WEIGHTS_SHAPE_MISMATCH.error(
             where,
             attention_weights=validation.format_shape(weights.shape),
             sampling_locations=validation.format_shape(locations.shape),
         )
-    # Locations of another rank are refused by ``attend``: no shape has -1 points.
-    points = locations.shape[4] if locations.ndim == 6 else -1
+    if locations.ndim != 6:
+        raise validation.LOCATIONS_SHAPE_MISMATCH.error(
+            where,
+            sampling_locations=validation.format_shape(locations.shape),
+            value_shape=validation.format_shape(np.shape(value)),
+            n_levels=len(lengths),
+        )
+    points = locations.shape[4]
     levels = np.insert(lengths.astype(np.int64), 0, points, axis=1)
     return attend(
         value,
@@ -87,6 +96,7 @@ def deformable_attention(
         align_corners,
         where=where,
         num_threads=num_threads,
+        levels_argument="spatial_shapes",
     )
 
 
@@ -99,6 +109,7 @@ def attend(
     *,
     where: str,
     num_threads: SupportsIndex | None,
+    levels_argument: str = "levels",
 ) -> Array:
     """Compute deformable attention as the op DeformableAttention does.
 
@@ -113,7 +124,9 @@ def attend(
             apply to all queries.
         align_corners: as for :func:`deformable_attention`.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads, or None.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
+        levels_argument: the name of the argument with the lengths in error messages.
 
     Returns:
         Y: (B, Q, H·D), of value's type.
@@ -131,14 +144,13 @@ def attend(
     validation.check_num_threads(where, num_threads)
     if levels.ndim != 2 or levels.shape[1] < 2:
         shape = validation.format_shape(levels.shape)
-        raise validation.LEVELS.error(where, spatial_shapes=shape)
+        raise validation.LEVELS_SHAPE_INVALID.error(where, levels=shape)
     levels = levels.astype(np.int64, order="C")
-    lengths = levels[:, 1:]
     validation.check_attention_shapes(
         where,
         value=value.shape,
-        lengths=lengths,
-        points=levels[:, 0].tolist(),
+        levels=levels,
+        levels_argument=levels_argument,
         locations=locations.shape,
         weights=weights.shape,
     )
@@ -151,7 +163,7 @@ def attend(
     Y = np.zeros(output_shape, dtype)
     if Y.size == 0 or weights.size == 0 or value.size == 0:
         return Y
-    r = lengths.shape[1]
+    r = levels.shape[1] - 1
     locations = np.ascontiguousarray(locations, native_dtype(locations.dtype))
     weights = np.ascontiguousarray(weights, dtype)
     load_core().deformable_attention(

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from .. import spec
 from ..reference.arrays import Array, native_dtype
+from ..reference.num_threads import resolve_num_threads
 from ..reference.plan import plan_for
-from ..reference.threads import resolve_num_threads
 from ..spec import ModeName, PaddingModeName
 from . import validation
 from .cores import load_core
@@ -73,7 +73,8 @@ def grid_sample(
         align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
-        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+        num_threads: the maximum number of threads. None selects that of
+            :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         Y: (N, C, D1_out, …, Dr_out), of X's type. Integers are interpolated in floating point,

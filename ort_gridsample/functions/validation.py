@@ -6,7 +6,7 @@ checks to models, whose shapes may be known in part only.
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,62 +38,79 @@ class ErrorTemplate:
         return GridSampleError(where, self.argument, found, expected)
 
 
-NO_MODE = ErrorTemplate("mode", "{value}", "{listed}")
-NO_PADDING = ErrorTemplate("padding_mode", "{value}", "{listed}")
+MODE_UNKNOWN = ErrorTemplate("mode", "{value}", "{listed}")
+PADDING_MODE_UNKNOWN = ErrorTemplate("padding_mode", "{value}", "{listed}")
 
-X_HAS_NO_AXES = ErrorTemplate(
+X_SHAPE_INVALID = ErrorTemplate(
     "X",
     "of shape {X}",
     "shape (N, C, D1, …, Dr) with at least one spatial axis",
 )
-GRID_ALONE = ErrorTemplate("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
-GRID_AXES = ErrorTemplate(
+GRID_SHAPE_INVALID = ErrorTemplate("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
+GRID_SHAPE_MISMATCH = ErrorTemplate(
     "grid",
     "of shape {grid}",
     "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}",
 )
-GRID_BATCHES = ErrorTemplate("grid", "of shape {grid}", "N = {N} first, as X is of shape {X}")
+GRID_BATCH_MISMATCH = ErrorTemplate(
+    "grid", "of shape {grid}", "N = {N} first, as X is of shape {X}"
+)
 X_HAS_NO_PIXEL = ErrorTemplate(
     "X",
     "of shape {X}",
     "no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel",
 )
 
-THETA = ErrorTemplate("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
+THETA_SHAPE_INVALID = ErrorTemplate("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
 SIZE_NOT_1D = ErrorTemplate("size", "of type {type} and shape {size}", "a row of integers")
-SIZE_AXES = ErrorTemplate("size", "{size}", "{axes}, as theta is of shape {theta}")
+SIZE_LENGTH_MISMATCH = ErrorTemplate("size", "{size}", "{axes}, as theta is of shape {theta}")
 SIZE_NEGATIVE = ErrorTemplate(
     "size",
     "{size}",
     "{axes}, nothing negative, as theta is of shape {theta}",
 )
-SIZE_BATCHES = ErrorTemplate("size", "{size}", "N = {N} first, as theta is of shape {theta}")
+SIZE_BATCH_MISMATCH = ErrorTemplate("size", "{size}", "N = {N} first, as theta is of shape {theta}")
 
-VALUE_AXES = ErrorTemplate("value", "of shape {value_shape}", "shape (B, S, H, D)")
-LEVELS = ErrorTemplate(
+VALUE_SHAPE_INVALID = ErrorTemplate("value", "of shape {value_shape}", "shape (B, S, H, D)")
+# ``levels`` is the input of the op; its lengths are ``spatial_shapes`` of the public function.
+SPATIAL_SHAPES_SHAPE_INVALID = ErrorTemplate(
     "spatial_shapes",
     "of shape {spatial_shapes}",
     "shape (L, r), with at least one spatial axis",
 )
-LEVELS_NEGATIVE = ErrorTemplate("spatial_shapes", "with a negative length", "nothing negative")
-LEVELS_PIXELS = ErrorTemplate(
+SPATIAL_SHAPES_NEGATIVE = ErrorTemplate(
     "spatial_shapes",
+    "with a negative length",
+    "nothing negative",
+)
+LEVELS_SHAPE_INVALID = ErrorTemplate(
+    "levels",
+    "of shape {levels}",
+    "shape (L, 1 + r), with at least one spatial axis",
+)
+LEVELS_NEGATIVE = ErrorTemplate(
+    "levels",
+    "with a negative length or number of points",
+    "nothing negative",
+)
+LEVELS_PIXELS_MISMATCH = ErrorTemplate(
+    "levels",
     "with {pixels} pixels",
     "those of value, of shape (B, S, H, D) = {value_shape}, in all levels together",
 )
-LOCATIONS = ErrorTemplate(
+LOCATIONS_SHAPE_MISMATCH = ErrorTemplate(
     "sampling_locations",
     "of shape {sampling_locations}",
     "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value_shape} and L is {n_levels}",
 )
-ATTENTION_WEIGHTS = ErrorTemplate(
+WEIGHTS_SHAPE_MISMATCH = ErrorTemplate(
     "attention_weights",
     "of shape {attention_weights}",
     "all axes but the last of sampling_locations, which is of shape {sampling_locations}",
 )
 
-#: The axes of ``size`` by the number of spatial axes.
-SIZE = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
+#: The number of spatial axes -> the names of the elements of ``size``.
+SIZE_AXIS_NAMES = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
 
 def format_choices(choices: Iterable[object]) -> str:
@@ -156,9 +173,11 @@ def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str
     """
     if not isinstance(mode, str) or spec.mode_of(mode) not in MODES:
         modes = format_choices((*MODES, *spec.MODE_SYNONYMS))
-        raise NO_MODE.error(where, value=repr(mode), listed=modes)
+        raise MODE_UNKNOWN.error(where, value=repr(mode), listed=modes)
     if padding_mode not in list(PADDING):  # it may be a value that has no hash
-        raise NO_PADDING.error(where, value=repr(padding_mode), listed=format_choices(PADDING))
+        raise PADDING_MODE_UNKNOWN.error(
+            where, value=repr(padding_mode), listed=format_choices(PADDING)
+        )
     if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
         expected = f"'nearest', the only mode that is defined for {X_type} X"
         raise GridSampleError(where, "mode", repr(mode), expected)
@@ -181,16 +200,22 @@ def check_grid_sample_shapes(
     grid: Sequence[Dim] | None,
     padding_mode: object = "zeros",
 ) -> None:
-    """Check the shapes of X and grid, as far as they are known (None: unknown).
+    """Check the shapes of X and grid, as far as they are known.
+
+    Args:
+        where: the name of the function or node in errors.
+        X: the shape (N, C, D1, …, Dr), or None if it is unknown.
+        grid: the shape (N, D1_out, …, Dr_out, r), or None if it is unknown.
+        padding_mode: the attribute.
 
     Raises:
         GridSampleError: a shape is not allowed, or the shapes do not fit together.
     """
     if X is not None and len(X) < 3:
-        raise X_HAS_NO_AXES.error(where, X=format_shape(X))
+        raise X_SHAPE_INVALID.error(where, X=format_shape(X))
     if X is None:
         if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)):
-            raise GRID_ALONE.error(where, grid=format_shape(grid))
+            raise GRID_SHAPE_INVALID.error(where, grid=format_shape(grid))
         return
     if grid is None:
         return
@@ -199,9 +224,9 @@ def check_grid_sample_shapes(
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
         fields = {"X": format_shape(X), "grid": format_shape(grid), "is": "is" if r == 1 else "es"}
-        raise GRID_AXES.error(where, **fields, outputs=outputs, r=r)
+        raise GRID_SHAPE_MISMATCH.error(where, **fields, outputs=outputs, r=r)
     if _differ(grid[0], X[0]):
-        raise GRID_BATCHES.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
+        raise GRID_BATCH_MISMATCH.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
     if 0 in X[2:] and padding_mode in ("border", "reflection"):
         Y = (*X[:2], *grid[1:-1])
         if all(isinstance(dim, int) and dim > 0 for dim in Y):
@@ -213,7 +238,12 @@ def check_affine_grid_shapes(
     theta: Sequence[Dim] | None,
     size: Sequence[int] | None,
 ) -> None:
-    """Check the shape of theta and the values of size, as far as they are known (None: unknown).
+    """Check the shape of theta and the values of size, as far as they are known.
+
+    Args:
+        where: the name of the function or node in errors.
+        theta: the shape (N, r, r + 1), or None if it is unknown.
+        size: the elements (N, C, D1, …, Dr), or None if they are unknown.
 
     Raises:
         GridSampleError: one of them is not allowed, or they do not fit together.
@@ -222,9 +252,9 @@ def check_affine_grid_shapes(
         if size is not None:
             _check_size_alone(where, size)
         return
-    possible_ranks = [r for r in SIZE if may_match(theta, (None, r, r + 1))]
+    possible_ranks = [r for r in SIZE_AXIS_NAMES if may_match(theta, (None, r, r + 1))]
     if not possible_ranks:
-        raise THETA.error(where, theta=format_shape(theta))
+        raise THETA_SHAPE_INVALID.error(where, theta=format_shape(theta))
     r = possible_ranks[0]
     if size is not None and len(size) - 2 in possible_ranks:
         r = len(size) - 2
@@ -234,19 +264,19 @@ def check_affine_grid_shapes(
         "size": format_shape(size),
         "theta": format_shape(theta),
         "N": theta[0],
-        "axes": SIZE[r],
+        "axes": SIZE_AXIS_NAMES[r],
     }
     if len(size) != r + 2:
-        raise SIZE_AXES.error(where, **fields)
+        raise SIZE_LENGTH_MISMATCH.error(where, **fields)
     if min(size) < 0:
         raise SIZE_NEGATIVE.error(where, **fields)
     if _differ(theta[0], size[0]):
-        raise SIZE_BATCHES.error(where, **fields)
+        raise SIZE_BATCH_MISMATCH.error(where, **fields)
 
 
 def _check_size_alone(where: str, size: Sequence[int]) -> None:
     """Check a size whose theta has an unknown shape."""
-    expected = " or ".join(SIZE.values())
+    expected = " or ".join(SIZE_AXIS_NAMES.values())
     if len(size) not in (4, 5):
         raise GridSampleError(where, "size", format_shape(size), expected)
     if min(size) < 0:
@@ -257,8 +287,8 @@ def check_attention_shapes(
     where: str,
     *,
     value: Sequence[int],
-    lengths: Array,
-    points: Sequence[int],
+    levels: Array,
+    levels_argument: str,
     locations: Sequence[int],
     weights: Sequence[int],
 ) -> None:
@@ -267,8 +297,9 @@ def check_attention_shapes(
     Args:
         where: the name of the function or node in errors.
         value: the shape (B, S, H, D).
-        lengths: (L, r), the lengths of each level. Their products must add up to S.
-        points: the number of points of each of the L levels.
+        levels: (L, 1 + r), int64, the number of points of each level, and its lengths. The products
+            of the lengths must add up to S.
+        levels_argument: the name of the argument with the lengths in errors.
         locations: the shape (B, Q, H, L, P, r), or (B, Q, H, P, r) with the points of all levels in
             one axis.
         weights: the shape (B, Q, H, L, P), (B, Q, H, P), or (B, 1, H, P) for one query that
@@ -279,16 +310,19 @@ def check_attention_shapes(
     """
     shapes = {"value_shape": format_shape(value), "sampling_locations": format_shape(locations)}
     if len(value) != 4:
-        raise VALUE_AXES.error(where, **shapes)
-    if lengths.min(initial=0) < 0:
+        raise VALUE_SHAPE_INVALID.error(where, **shapes)
+    if levels.min(initial=0) < 0:
         raise LEVELS_NEGATIVE.error(where)
+    points = levels[:, 0].tolist()
+    lengths = levels[:, 1:]
     pixels = sum(map(math.prod, lengths.tolist()))
     if pixels != value[1]:
-        raise LEVELS_PIXELS.error(where, **shapes, pixels=pixels)
+        template = replace(LEVELS_PIXELS_MISMATCH, argument=levels_argument)
+        raise template.error(where, **shapes, pixels=pixels)
     if not _do_locations_fit(locations, value, lengths, points):
-        raise LOCATIONS.error(where, **shapes, n_levels=len(lengths))
+        raise LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(lengths))
     if not _do_weights_fit(weights, locations, points):
-        raise ATTENTION_WEIGHTS.error(where, **shapes, attention_weights=format_shape(weights))
+        raise WEIGHTS_SHAPE_MISMATCH.error(where, **shapes, attention_weights=format_shape(weights))
 
 
 def _do_locations_fit(

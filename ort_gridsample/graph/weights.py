@@ -22,7 +22,8 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto
 
-from ..reference.threads import for_each, get_num_threads
+from ..reference.num_threads import get_num_threads
+from ..reference.threads import for_each
 from ..spec import TYPES
 from .element_types import elem_type
 from .message_fields import Buffer, fields_of, mapped_file

@@ -13,7 +13,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from . import helper_threads, loops
+from . import helper_threads, tap_table
 from .compilation import KernelSpec, compile_time
 from .halves import HALVES, round_to, stored, widened
 from .pointers import address, arena_alloc, array, fetch_add, free, struct
@@ -59,9 +59,9 @@ def attention_functions(value_type: str, locations_type: str) -> list[KernelSpec
 
 
 @compile_time(1.1)
-def proceed_attention(launch_at: int) -> int:
+def proceed_attention(launch_address: int) -> int:
     """Begin or end a launch, as :func:`.workers.proceed`, given a :data:`.structs.ATTENTION`."""
-    launch = struct(launch_at, ATTENTION)
+    launch = struct(launch_address, ATTENTION)
     if launch.phase != NEW:
         free(launch.memory)
         launch.memory = 0
@@ -101,7 +101,7 @@ def _divide(launch: Any) -> None:
 def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     """Return the worker for values and weights of one type and locations of another.
 
-    Its arguments and its result are those of :func:`.workers.worker`.
+    Its arguments and its result are those of :func:`.workers.process_items`.
     """
     bits = stored(value_type)
     location_bits = stored(locations_type)
@@ -110,18 +110,18 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     are_halves = value_type in HALVES
     size = bits.itemsize
 
-    def attention(launch_at: int, number: int) -> int:
-        launch = struct(launch_at, ATTENTION)
-        scratch_at = launch.first_worker + number * launch.worker_size
-        zeros = _scratch_array(launch, scratch_at, "zeros", bits)
-        sums = _scratch_array(launch, scratch_at, "sums", real)
-        level_offset = _scratch_array(launch, scratch_at, "level_offset", np.int64)
-        lengths = _scratch_array(launch, scratch_at, "lengths", np.int32)
-        coordinates = _scratch_array(launch, scratch_at, "coordinates", coordinate)
-        base = _scratch_array(launch, scratch_at, "base", np.int32)
-        index = _scratch_array(launch, scratch_at, "index", np.uint32)
-        addresses = _scratch_array(launch, scratch_at, "addresses", np.int64)
-        weights = _scratch_array(launch, scratch_at, "weights", real)
+    def attention(launch_address: int, number: int) -> int:
+        launch = struct(launch_address, ATTENTION)
+        scratch_address = launch.first_worker + number * launch.worker_size
+        zeros = _scratch_array(launch, scratch_address, "zeros", bits)
+        sums = _scratch_array(launch, scratch_address, "sums", real)
+        level_offset = _scratch_array(launch, scratch_address, "level_offset", np.int64)
+        lengths = _scratch_array(launch, scratch_address, "lengths", np.int32)
+        coordinates = _scratch_array(launch, scratch_address, "coordinates", coordinate)
+        base = _scratch_array(launch, scratch_address, "base", np.int32)
+        index = _scratch_array(launch, scratch_address, "index", np.uint32)
+        addresses = _scratch_array(launch, scratch_address, "addresses", np.int64)
+        weights = _scratch_array(launch, scratch_address, "weights", real)
 
         r = launch.r
         queries = launch.queries
@@ -150,7 +150,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
             count = min(launch.tile, queries - begin)
             samples = count * per_query
             first = (batch * queries + begin) * per_query
-            loops.split(locations[first : first + samples], coordinates)
+            tap_table.split_axes(locations[first : first + samples], coordinates)
             for axis in range(r):
                 _split_coordinates(
                     coordinates[axis, :samples],
@@ -250,7 +250,7 @@ def _split_coordinates(x: Any, lengths: Any, align_corners: bool, base: Any) -> 
         length = kind(lengths[p])
         g = kind(-1) if np.isnan(g) else g
         # Infinity times a span of 0 is NaN, and not a coordinate.
-        pixel = g if np.isinf(g) else loops.unnormalize(g, length, align_corners)
+        pixel = g if np.isinf(g) else tap_table.unnormalize(g, length, align_corners)
         x[p] = min(max(pixel, kind(-2)), length + kind(1))
     for p in range(len(x)):
         base[p] = np.int32(np.floor(x[p]))
@@ -289,4 +289,4 @@ def _combine_axis(
         length = np.uint32(lengths[p])
         outer = np.uint32(0) if is_first else index[p]
         is_outside = (i >= length) | (outer >= OUTSIDE_BIT)
-        index[p] = loops.OUTSIDE if is_outside else np.uint32(outer * length + i)
+        index[p] = tap_table.OUTSIDE if is_outside else np.uint32(outer * length + i)

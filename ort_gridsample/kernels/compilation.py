@@ -20,7 +20,8 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from .. import progress
 from ..reference import memory
-from ..reference.threads import available_cpus, interpreter
+from ..reference.cpus import available_cpus
+from ..reference.process import interpreter
 from . import cache_folder
 
 logger = logging.getLogger("ort_gridsample")
@@ -245,7 +246,7 @@ class KernelCache(FunctionCache):
         self.enable()
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the function on disk, or None if there is none or it cannot be read.
+        """Return the function on disk, or None if there is no file or it cannot be read.
 
         Raises:
             MemoryError: there is not enough memory to load the function, or else to compile it.
@@ -306,7 +307,7 @@ class CompiledFunction:
 
     Args:
         function: the function to compile.
-        sources: the files that its code depends on. None: :func:`kernel_sources`.
+        sources: the files that its code depends on. None selects :func:`kernel_sources`.
     """
 
     def __init__(

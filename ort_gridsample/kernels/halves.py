@@ -1,4 +1,14 @@
-"""Conversion of float16 and bfloat16 in compiled code, which handles them as their bits.
+"""Conversion of float16 and bfloat16 ("halves") in compiled code.
+
+Numba has neither type. Compiled code therefore handles arrays of halves as arrays of their bits:
+
+- an array of uint16 has the bits of float16,
+- an array of int16 has the bits of bfloat16.
+
+The integer types uint16 and int16 exist as well. The type of the sums tells which is meant: sums of
+halves are float32, and sums of integers have the type of the integers. The kernels round sums of
+halves with :func:`round_to`. Where only floating point occurs (grids, theta, panels, attention),
+uint16 and int16 always mean halves.
 
 Rounding is to nearest, ties to even.
 """
@@ -18,6 +28,12 @@ from .pointers import by_types
 CONVERTS = target.has("f16c")
 
 
+#: The Numba types of the bits of halves.
+FLOAT16_BITS = types.uint16
+BFLOAT16_BITS = types.int16
+HALF_BITS = (FLOAT16_BITS, BFLOAT16_BITS)
+
+
 @intrinsic
 def rounded_by_cpu(context: Any, value: Any) -> Any:
     """Convert as :func:`to_float16`, with the processor's instruction."""
@@ -26,7 +42,7 @@ def rounded_by_cpu(context: Any, value: Any) -> Any:
         half = builder.fptrunc(arguments[0], ir.HalfType())
         return builder.bitcast(half, ir.IntType(16))
 
-    return types.uint16(types.float32), generate
+    return FLOAT16_BITS(types.float32), generate
 
 
 @intrinsic
@@ -37,7 +53,7 @@ def widened_by_cpu(context: Any, half: Any) -> Any:
         half = builder.bitcast(arguments[0], ir.HalfType())
         return builder.fpext(half, ir.FloatType())
 
-    return types.float32(types.uint16), generate
+    return types.float32(FLOAT16_BITS), generate
 
 
 @register_jitable
@@ -86,13 +102,13 @@ def from_bfloat16(half: Any) -> Any:
 
 
 class Half(NamedTuple):
-    """A type of 16 bits in compiled code."""
+    """A floating-point type of 16 bits in compiled code."""
 
-    #: The integer type that represents it.
+    #: The integer type of its bits.
     bits: np.dtype[Any]
-    #: Convert its bits to float32.
+    #: Converts its bits to float32.
     widened: Callable[[Any], Any]
-    #: Round a float32 to its bits.
+    #: Rounds a float32 to its bits.
     rounded: Callable[[Any], Any]
 
 
@@ -108,26 +124,24 @@ _BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 
 def stored(type_name: str) -> np.dtype[Any]:
-    """Return the dtype of this type's elements in memory; of a half, that of its bits."""
+    """Return the dtype of arrays of this type in compiled code. For a half it is that of its bits.
+
+    Args:
+        type_name: a name of :data:`ort_gridsample.spec.TYPES`.
+    """
     return HALVES[type_name].bits if type_name in HALVES else np.dtype(type_name)
 
 
 @by_types
 def widened(pixel: Any) -> Any:
-    """Convert the bits of a half to float32: uint16 is float16, int16 is bfloat16.
-
-    A pixel of another type is returned as it is.
-    """
+    """Convert the bits of a half to float32. Return a pixel of another type as it is."""
     widen = _BY_BITS.get(str(pixel), EXACT).widened
     return lambda pixel: widen(pixel)
 
 
 @by_types
 def round_to(values: Any, halves: Any) -> Any:
-    """Round the float32 ``values`` (P,) to the bits ``halves`` (P,).
-
-    uint16 is float16, int16 is bfloat16.
-    """
+    """Round float32 ``values`` (P,) to halves, whose bits are written to ``halves`` (≥ P,)."""
     rounded = _BY_BITS[str(halves.dtype)].rounded
 
     def loop(values: Any, halves: Any) -> None:

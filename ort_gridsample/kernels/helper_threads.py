@@ -34,19 +34,19 @@ SPIN_LIMIT = 1000
 
 
 @compile_time(0.65)
-def offer_task(task_at: int, slots_at: int, count: int) -> int:
+def offer_task(task_address: int, slots_address: int, count: int) -> int:
     """Offer a task to helpers, first to those that are spinning.
 
     Args:
-        task_at: the address of a :data:`.structs.TASK`.
-        slots_at: the address of the slots.
+        task_address: the address of a :data:`.structs.TASK`.
+        slots_address: the address of the slots.
         count: the number of slots.
 
     Returns:
         The number of threads to start. They find their offers in slots that have no thread yet.
     """
-    task = struct(task_at, TASK)
-    slots = array(slots_at, (count,), SLOT)
+    task = struct(task_address, TASK)
+    slots = array(slots_address, (count,), SLOT)
     n_offers = 0
     n_threads = 0
     for has_thread in (1, 0):
@@ -57,7 +57,7 @@ def offer_task(task_at: int, slots_at: int, count: int) -> int:
                 break
             if load_shared(slot, "has_thread") == has_thread:
                 fetch_add(task, "expected", 1)
-                if compare_and_swap(slot, "offer", NO_OFFER, task_at):
+                if compare_and_swap(slot, "offer", NO_OFFER, task_address):
                     n_offers += 1
                     n_threads += 1 - has_thread
                 else:
@@ -66,17 +66,17 @@ def offer_task(task_at: int, slots_at: int, count: int) -> int:
 
 
 @compile_time(0.55)
-def withdraw_and_wait(task_at: int, slots_at: int, count: int) -> int:
+def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
     """Withdraw the offers of a task that no helper has accepted, and wait for the other helpers.
 
     The arguments are those of :func:`offer_task`. Returns 0.
     """
-    task = struct(task_at, TASK)
-    slots = array(slots_at, (count,), SLOT)
+    task = struct(task_address, TASK)
+    slots = array(slots_address, (count,), SLOT)
     for i in range(len(slots)):
         if load_shared(task, "expected") == 0:
             break
-        if compare_and_swap(slots[i], "offer", task_at, NO_OFFER):
+        if compare_and_swap(slots[i], "offer", task_address, NO_OFFER):
             fetch_add(task, "expected", -1)
     while load_shared(task, "expected") > 0:
         sched_yield()
@@ -84,17 +84,17 @@ def withdraw_and_wait(task_at: int, slots_at: int, count: int) -> int:
 
 
 @compile_time(0.7)
-def helper_loop(slots_at: int, count: int) -> int:
+def helper_loop(slots_address: int, count: int) -> int:
     """Work on tasks that are offered, until there was no offer :data:`SPIN_LIMIT` times in a row.
 
     Args:
-        slots_at: the address of the slots.
+        slots_address: the address of the slots.
         count: the number of slots.
 
     Returns:
         0. Without a free slot the function returns at once.
     """
-    slots = array(slots_at, (count,), SLOT)
+    slots = array(slots_address, (count,), SLOT)
     index = _occupy_slot(slots)
     if index < 0:
         return 0

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import math
 import threading
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -13,10 +14,12 @@ import numpy as np
 
 from ..reference import sampler
 from ..reference.arrays import Array, Floats, Indices
+from ..reference.cpus import available_cpus
 from ..reference.plan import Plan, type_name
+from ..reference.process import after_fork
 from ..reference.taps import MAX_TAPS
-from ..reference.threads import after_fork, available_cpus, submit
-from . import helper_threads, loops
+from ..reference.threads import submit
+from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
@@ -34,12 +37,12 @@ KEPT_BYTES = 1 << 21
 #: processors.
 MAX_HELPERS = max(63, available_cpus() - 1)
 
-#: In the order of the last fields of :class:`_Variant`.
-_HELPER_FUNCTIONS: list[KernelSpec] = [
-    (helper_threads.offer_task,),
-    (helper_threads.withdraw_and_wait,),
-    (helper_threads.helper_loop,),
-]
+#: The functions of helper threads, by field of :class:`_Variant`.
+_HELPER_FUNCTIONS: dict[str, KernelSpec] = {
+    "offer_task": (helper_threads.offer_task,),
+    "withdraw_and_wait": (helper_threads.withdraw_and_wait,),
+    "helper_loop": (helper_threads.helper_loop,),
+}
 _Kernel: Any = ctypes_type(KERNEL)
 _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION)
@@ -57,7 +60,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     has_kernels = plan.mode in TAPS and plan.padding_mode in PADDING
     is_object_or_string = X.dtype.kind in "OUT"  # Numba does not support these
     # The index of a tap has 31 bits.
-    if not has_kernels or is_object_or_string or pixels > loops.MAX_PIXELS or rows > MAX_TAPS:
+    if not has_kernels or is_object_or_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
     variant = _variant(
         type_name(X.dtype),
@@ -103,7 +106,7 @@ def deformable_attention(
     n, queries, heads, channels = Y.shape
     pixels = value.shape[1]
     r = locations.shape[-1]
-    if r > MAX_LEVEL_AXES or pixels > loops.MAX_PIXELS:
+    if r > MAX_LEVEL_AXES or pixels > tap_table.MAX_PIXELS:
         return sampler.deformable_attention(value, levels, locations, weights, Y, plan, num_threads)
     variant = _attention_variant(type_name(value.dtype), type_name(locations.dtype))
     value = _contiguous(value)
@@ -146,35 +149,35 @@ def _run(variant: _Variant, launch: Any, taps: int) -> None:
     memory = _thread_local.__dict__.pop("memory", None) or _KeptMemory()
     launch.arena.start = ctypes.addressof(memory)
     launch.arena.nbytes = KEPT_BYTES
-    launch_at = ctypes.addressof(launch)
+    launch_address = ctypes.addressof(launch)
     try:
-        while (n_workers := variant.proceed(launch_at)) > 0:
-            _run_phase(variant, launch, launch_at, n_workers)
+        while (n_workers := variant.proceed(launch_address)) > 0:
+            _run_phase(variant, launch, launch_address, n_workers)
     except BaseException:
         launch.phase = END
-        variant.proceed(launch_at)
+        variant.proceed(launch_address)
         raise
     if n_workers < 0:
-        raise MemoryError(f"no room for {launch.nbytes} bytes of scratch")
+        raise MemoryError(f"cannot allocate {launch.nbytes} bytes of scratch memory")
     _thread_local.memory = memory
 
 
-def _run_phase(variant: _Variant, launch: Any, launch_at: int, n_workers: int) -> None:
+def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: int) -> None:
     """Run a phase of the launch in this thread and helper threads. All have finished afterwards."""
-    task_at = ctypes.addressof(launch.task)
+    task_address = ctypes.addressof(launch.task)
     try:
         if n_workers > 1:
-            n_threads = variant.offer_task(task_at, *_slots_at)
+            n_threads = variant.offer_task(task_address, *_slots_arguments)
             if n_threads:
-                submit(partial(variant.helper_loop, *_slots_at), n_threads)
-        while variant.worker(launch_at, 0):  # between these calls Python handles signals
+                submit(partial(variant.helper_loop, *_slots_arguments), n_threads)
+        while variant.worker(launch_address, 0):  # between these calls Python handles signals
             pass
     except BaseException:
         launch.next = launch.items  # the helpers stop after their current item
         raise
     finally:
         if n_workers > 1:
-            variant.withdraw_and_wait(task_at, *_slots_at)
+            variant.withdraw_and_wait(task_address, *_slots_arguments)
 
 
 class _Variant(NamedTuple):
@@ -182,12 +185,23 @@ class _Variant(NamedTuple):
 
     #: The kernel descriptor; None for deformable attention.
     kernel: Any
+    # Functions of :mod:`.workers` or :mod:`.attention`.
     proceed: ctypes._FuncPointer
     worker: ctypes._FuncPointer
-    # Those of helper_threads.
+    # Functions of :mod:`.helper_threads`.
     offer_task: ctypes._FuncPointer
     withdraw_and_wait: ctypes._FuncPointer
     helper_loop: ctypes._FuncPointer
+
+
+#: Field of :class:`_Variant` -> the number of arguments of the C function, which are int64.
+_N_ARGUMENTS = {
+    "proceed": 1,
+    "worker": 2,
+    "offer_task": 3,
+    "withdraw_and_wait": 3,
+    "helper_loop": 2,
+}
 
 
 @cache
@@ -198,38 +212,40 @@ def _variant(
     padding_mode: str,
     align_corners: bool,
 ) -> _Variant:
+    """Return the functions of a GridSample, compiled if necessary."""
     functions = kernel_functions(X_type, grid_type, mode)
-    n_functions = len(functions)
-    all_addresses = addresses([*functions.values(), *_HELPER_FUNCTIONS])
-    fields = dict(zip(functions, all_addresses[:n_functions], strict=True))
+    compiled = _compile({**functions, **_HELPER_FUNCTIONS})
     kernel = _Kernel(
-        **fields,
+        **{name: compiled[name] for name in functions},
         **kernel_constants(X_type, grid_type, mode),
         padding=PADDING[padding_mode],
         align_corners=int(align_corners),
         cpus=available_cpus(),
     )
-    return _variant_of(kernel, fields["proceed"], fields["worker"], *all_addresses[n_functions:])
+    return _variant_of(kernel, compiled)
 
 
 @cache
 def _attention_variant(value_type: str, locations_type: str) -> _Variant:
-    functions = attention_functions(value_type, locations_type)
-    return _variant_of(None, *addresses([*functions, *_HELPER_FUNCTIONS]))
+    """Return the functions of deformable attention, compiled if necessary."""
+    proceed, worker = attention_functions(value_type, locations_type)
+    compiled = _compile({"proceed": proceed, "worker": worker, **_HELPER_FUNCTIONS})
+    return _variant_of(None, compiled)
 
 
-def _variant_of(kernel: Any, *function_addresses: int) -> _Variant:
-    """Return a variant, given the addresses of its functions in the order of the fields."""
+def _compile(functions: Mapping[str, KernelSpec | None]) -> dict[str, int]:
+    """Return the addresses of ``functions``, by the same names; 0 for None."""
+    return dict(zip(functions, addresses(list(functions.values())), strict=True))
+
+
+def _variant_of(kernel: Any, compiled: Mapping[str, int]) -> _Variant:
+    """Return a variant, given the addresses of its functions by name."""
     int64 = ctypes.c_int64
-    one, two, three = (ctypes.CFUNCTYPE(int64, *[int64] * count) for count in (1, 2, 3))
-    prototypes = (one, two, three, three, two)
-    return _Variant(
-        kernel,
-        *(
-            prototype(function_address)
-            for prototype, function_address in zip(prototypes, function_addresses, strict=True)
-        ),
-    )
+    functions = {}
+    for name, n_arguments in _N_ARGUMENTS.items():
+        prototype = ctypes.CFUNCTYPE(int64, *[int64] * n_arguments)
+        functions[name] = prototype(compiled[name])
+    return _Variant(kernel=kernel, **functions)
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
@@ -237,7 +253,7 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     if mode not in TAPS:
         return
     names = type_name(dtype), type_name(grid_dtype), mode
-    if uncompiled([*_HELPER_FUNCTIONS, *kernel_functions(*names).values()]):
+    if uncompiled([*_HELPER_FUNCTIONS.values(), *kernel_functions(*names).values()]):
         kernels = f"{mode} for X of {dtype}"
         logger.warning(
             "compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)",
@@ -260,7 +276,7 @@ _slot_memory = np.zeros((1 + MAX_HELPERS) * SLOT.itemsize, np.uint8)
 _first_slot = -_address(_slot_memory) % SLOT.itemsize
 _slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)
 #: The arguments of helper_threads' functions: the address of the slots, and their number.
-_slots_at = _address(_slots), MAX_HELPERS
+_slots_arguments = _address(_slots), MAX_HELPERS
 
 
 @after_fork

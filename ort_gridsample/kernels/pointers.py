@@ -26,41 +26,40 @@ _WITHIN_LINE = np.int64(CACHE_LINE - 1)
 # Calls
 
 
-def caller(n_answers: int = 0, offset: int | None = None) -> Any:
+def caller(n_results: int = 0, offset: int | None = None) -> Any:
     """Return a function for compiled code that calls a C function of int64 arguments.
 
     Its arguments are an address and a tuple of int64, the arguments of the C function.
 
     Args:
-        n_answers: the number of values that the C function writes through pointers, its last
+        n_results: the number of values that the C function writes through pointers, its last
             arguments. The returned function allocates them.
-        offset: None if the address is that of the C function. Otherwise the address of the C
-        function
-            is stored ``offset`` bytes behind the given address.
+        offset: where the address of the C function is stored, in bytes behind the given address. If
+            it is None, the given address is that of the C function.
 
     Returns:
-        A function that returns the result of the C function; or, with ``n_answers``, a tuple of the
+        A function that returns the result of the C function; or, with ``n_results``, a tuple of the
         result and these values.
     """
-    result = types.Tuple([types.int64] * (1 + n_answers)) if n_answers else types.int64
+    result = types.Tuple([types.int64] * (1 + n_results)) if n_results else types.int64
 
     @intrinsic
-    def call_function(typing: Any, at: Any, arguments: Any) -> Any:
+    def call_function(typing: Any, address: Any, arguments: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             address = values[0]
             if offset is not None:
-                place = builder.add(address, _INT64(offset))
-                address = builder.load(builder.inttoptr(place, _INT64.as_pointer()))
-            answers = [cgutils.alloca_once_value(builder, _INT64(0)) for _ in range(n_answers)]
+                field = builder.add(address, _INT64(offset))
+                address = builder.load(builder.inttoptr(field, _INT64.as_pointer()))
+            results = [cgutils.alloca_once_value(builder, _INT64(0)) for _ in range(n_results)]
             words = [
                 *cgutils.unpack_tuple(builder, values[1]),
-                *(builder.ptrtoint(answer, _INT64) for answer in answers),
+                *(builder.ptrtoint(pointer, _INT64) for pointer in results),
             ]
-            pointer = ir.FunctionType(_INT64, [_INT64] * len(words)).as_pointer()
-            returned = builder.call(builder.inttoptr(address, pointer), words)
-            if not answers:
+            function_type = ir.FunctionType(_INT64, [_INT64] * len(words)).as_pointer()
+            returned = builder.call(builder.inttoptr(address, function_type), words)
+            if not results:
                 return returned
-            loaded = [builder.load(answer) for answer in answers]
+            loaded = [builder.load(pointer) for pointer in results]
             return context.make_tuple(builder, signature.return_type, [returned, *loaded])
 
         return result(types.int64, arguments), generate
@@ -76,8 +75,8 @@ call = caller()
 
 
 @intrinsic
-def struct(typing: Any, at: Any, dtype: Any) -> Any:
-    """Return the record of ``dtype``, one of :mod:`.structs`, at the address ``at``."""
+def struct(typing: Any, address: Any, dtype: Any) -> Any:
+    """Return the record of ``dtype``, one of :mod:`.structs`, at an ``address``."""
     record = dtype.dtype
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -189,7 +188,7 @@ def chars(typing: Any, text: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing: Any, at: Any) -> Any:
+def _pointer(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
 
@@ -197,9 +196,9 @@ def _pointer(typing: Any, at: Any) -> Any:
 
 
 @register_jitable
-def array(at: int, shape: Any, dtype: Any) -> Any:
-    """Return the array in C order at the address ``at``."""
-    return numba.carray(_pointer(at), shape, dtype)
+def array(address: int, shape: Any, dtype: Any) -> Any:
+    """Return the array in C order at an ``address``."""
+    return numba.carray(_pointer(address), shape, dtype)
 
 
 def by_types(choose: Callable[..., Any]) -> Any:
@@ -281,12 +280,12 @@ def copy_past_caches(to: Any, source: Any) -> None:
     Whole cache lines are written with non-temporal stores: they are not read before. Other threads
     see them after an atomic operation.
     """
-    to_at = np.int64(to.ctypes.data)
-    source_at = np.int64(source.ctypes.data)
+    to_address = np.int64(to.ctypes.data)
+    source_address = np.int64(source.ctypes.data)
     nbytes = source.nbytes
-    first = min(-to_at & _WITHIN_LINE, nbytes)
+    first = min(-to_address & _WITHIN_LINE, nbytes)
     last = first + (nbytes - first & -CACHE_LINE)
-    copy(to_at, source_at, first)
+    copy(to_address, source_address, first)
     for offset in range(first, last, CACHE_LINE):
-        _copy_line_past_caches(to_at + offset, source_at + offset)
-    copy(to_at + last, source_at + last, nbytes - last)
+        _copy_line_past_caches(to_address + offset, source_address + offset)
+    copy(to_address + last, source_address + last, nbytes - last)

@@ -46,12 +46,13 @@ def scratch_layout(
         pointed_records: the records of fields that are addresses of records.
 
     Returns:
-        Three functions of a launch and, except for the first, the address ``at`` of the memory and
-        the literal name of an array:
+        Three functions of a launch. The last two also have the address of the memory and the
+        literal name of an array as arguments:
 
         - ``scratch_size(launch)`` returns the size of the memory in bytes.
-        - ``scratch_address(launch, at, name)`` returns the address of an array.
-        - ``scratch_array(launch, at, name, dtype)`` returns an array. The type must fit the table.
+        - ``scratch_address(launch, memory, name)`` returns the address of an array.
+        - ``scratch_array(launch, memory, name, dtype)`` returns an array. Its type must fit the
+          table.
     """
     indices = {row.name: index for index, row in enumerate(table)}
     layout = _Layout(launch_record, table, header_size, pointed_records or {})
@@ -64,17 +65,17 @@ def scratch_layout(
         return types.int64(launch), generate
 
     @intrinsic(prefer_literal=True)
-    def scratch_address(typing: Any, launch: Any, at: Any, name: Any) -> Any:
+    def scratch_address(typing: Any, launch: Any, memory: Any, name: Any) -> Any:
         index = indices[name.literal_value]
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            launch, at = values[:2]
-            return builder.add(at, layout.offset(builder, launch, index))
+            launch, memory = values[:2]
+            return builder.add(memory, layout.offset(builder, launch, index))
 
         return types.int64(launch, types.int64, name), generate
 
     @intrinsic(prefer_literal=True)
-    def scratch_array(typing: Any, launch: Any, at: Any, name: Any, dtype: Any) -> Any:
+    def scratch_array(typing: Any, launch: Any, memory: Any, name: Any, dtype: Any) -> Any:
         index = indices[name.literal_value]
         row = table[index]
         element = dtype.dtype
@@ -82,13 +83,13 @@ def scratch_layout(
         array_type = types.Array(element, len(row.shape), "C")
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            launch, at = values[:2]
+            launch, memory = values[:2]
             itemsize = context.get_abi_sizeof(context.get_data_type(element))
             shape = [layout.value(builder, launch, length) for length in row.shape]
             strides = [_INT64(itemsize)]
             for length in reversed(shape[1:]):
                 strides.insert(0, builder.mul(length, strides[0]))
-            begin = builder.add(at, layout.offset(builder, launch, index))
+            begin = builder.add(memory, layout.offset(builder, launch, index))
             pointer = context.get_data_type(element).as_pointer()
             array = context.make_array(array_type)(context, builder)
             populate_array(

@@ -59,84 +59,146 @@ def _ctypes_field(dtype: Record) -> Any:
 
 
 #: The kernel descriptor: the functions and constants for one combination of types and attributes.
-#: It is never changed after its creation.
+#: It is never changed after its creation. :mod:`.workers` has the functions.
 KERNEL = record(
-    # The addresses of compiled functions. The last two are 0 if X is never packed.
-    "worker proceed coordinates axis_taps combine read pack read_packed",
-    # The number of taps on an axis, one of workers.PADDING, and an attribute.
-    "taps padding align_corners",
-    # The sizes of elements in bytes. Weights have size 0 if there are none, in mode nearest. Copies
-    # are elements of Y that wait to be written, in mode nearest; otherwise their size is 0.
-    "X_size coordinate_size weight_size copy_size",
-    # The number of processors, and whether taps outside may be masked by a weight of NaN.
-    "cpus may_mask",
-    # If there is no grid input: the number of Y's columns whose positions a worker keeps.
-    "columns",
+    # Addresses of compiled functions.
+    "worker",  # the work of a thread: workers.process_items, or that of an attention
+    "proceed",  # begins the next phase of a launch
+    "coordinates",  # writes the normalized coordinates of a tile
+    "axis_taps",  # computes the taps of a tile on one axis
+    "combine",  # adds the taps of an inner axis to the table
+    "read",  # reads X through the table
+    "pack",  # packs a part of X; 0 if X is never packed
+    "read_packed",  # reads packed panels through the table; 0 if X is never packed
+    # Constants.
+    "taps",  # the number of taps on an axis
+    "padding",  # one of workers.PADDING
+    "align_corners",  # the attribute
+    "X_size",  # the size of an element of X, in bytes
+    "coordinate_size",  # the size of a coordinate, in bytes
+    "weight_size",  # the size of a weight, in bytes; 0 in mode nearest, which has none
+    "copy_size",  # in mode nearest, the size of an element of Y that waits to be written; else 0
+    "cpus",  # the number of processors
+    "may_mask",  # whether taps outside may be masked by a weight of NaN
+    "columns",  # without a grid input, the number of Y's columns whose positions a worker keeps
 )
 
-#: A task for helper threads: a C function, which is called with ``argument`` and the number of a
-#: thread until it returns 0; the next number; the number of helpers wanted, and the number wanted
-#: if threads must be started for them; and the number of helpers that have an offer or are at work.
-TASK = record("function argument number wanted wanted_if_started expected")
+#: A task for helper threads: calls of a C function that return 0 when there is nothing left to do.
+TASK = record(
+    "function",  # the address of the C function
+    "argument",  # its first argument; the second one is the number of the thread
+    "number",  # the number of the next thread
+    "wanted",  # the number of helpers wanted
+    "wanted_if_started",  # the number of helpers wanted if their threads must be started
+    "expected",  # the number of helpers that have an offer or are at work
+)
 
-#: The slot of a helper thread, which fills a cache line: whether it has a thread, and the address
-#: of the task that is offered to that thread.
-SLOT = record("has_thread offer", ("rest_of_line", (np.int64, 6)))
+#: The slot of a helper thread, which fills a cache line.
+SLOT = record(
+    "has_thread",  # whether the slot has a thread
+    "offer",  # the address of the TASK that is offered to this thread
+    ("rest_of_line", (np.int64, 6)),
+)
 
-#: Memory that the caller of a launch keeps: the first free byte, and the number of free bytes.
-ARENA = record("start nbytes")
+#: Memory that the caller of a launch keeps.
+ARENA = record(
+    "start",  # the address of the first free byte
+    "nbytes",  # the number of free bytes
+)
 
 #: The arguments and the progress of a launch. :func:`.workers.proceed` divides it into chunks.
 LAUNCH = record(
-    # Addresses, lengths and products of lengths. ``rows`` is the number of taps on all axes
-    # together.
-    "kernel X grid Y n c r pixels positions rows lengths out_lengths",
-    # The maximum number of workers, and whether a worker returns from time to time.
-    "workers pauses",
-    # The positions of a tile, the columns of its table, the positions of a chunk, the chunks of a
-    # batch.
-    "tile width chunk chunks",
-    # The phase, its number of items, the next item, and after how many items a worker returns.
-    "phase items next pause",
+    # Arguments.
+    "kernel",  # the address of the KERNEL
+    "X",  # the address of X (n, c, pixels)
+    "grid",  # the address of the grid (n, positions, r), or of what it is computed from
+    "Y",  # the address of Y (n, c, positions)
+    "n",  # the number of batches
+    "c",  # the number of channels
+    "r",  # the number of spatial axes
+    "pixels",  # the number of pixels of a channel of X
+    "positions",  # the number of positions of a channel of Y
+    "rows",  # the number of taps of a position, on all axes together
+    "lengths",  # the address of the lengths of X's spatial axes (r,)
+    "out_lengths",  # the address of the lengths of Y's spatial axes (r,), without a grid input
+    "workers",  # the maximum number of workers
+    "pauses",  # whether a worker returns from time to time
+    # The division.
+    "tile",  # the number of positions of a tile
+    "width",  # the number of columns of a tile's table
+    "chunk",  # the number of positions of a chunk
+    "chunks",  # the number of chunks of a batch
+    # The phase.
+    "phase",  # one of the phases in workers
+    "items",  # the number of items of the phase
+    "next",  # the next item
+    "pause",  # the number of items after which a worker returns
+    # The scratch memory of all workers.
     ("arena", ARENA),
-    # The scratch memory of all workers: its size, what must be freed, the address of the first
-    # worker's, and the size of each.
-    "nbytes memory first_worker worker_size",
-    # X, packed in panels of ``panel`` channels: its address (0: X is not packed), what must be
-    # freed, and the phase that packs X.
-    "packed packed_memory packing panel",
-    # The number of parts of a panel, and of groups of panels that a worker packs for itself.
-    "parts groups",
-    # The batches and the panels that are packed at a time, and the first of each.
-    "batches panels first_batch first_channel",
+    "nbytes",  # its size
+    "memory",  # the address to free, or 0
+    "first_worker",  # the address of the WORKER of the first worker
+    "worker_size",  # the size of the scratch memory of a worker
+    # X, packed in panels.
+    "packed",  # the address of the panels; 0 if X is not packed
+    "packed_memory",  # the address to free, or 0
+    "packing",  # the phase that packs X; READING if X is not packed
+    "panel",  # the number of channels of a panel
+    "parts",  # the number of parts of a panel
+    "groups",  # the number of groups of panels of a batch that a worker packs for itself
+    "batches",  # the number of batches that are packed at a time
+    "panels",  # the number of panels that are packed at a time
+    "first_batch",  # the first of these batches
+    "first_channel",  # the first channel of these panels
     ("task", TASK),
 )
 
-#: The beginning of a worker's scratch memory: the first channel that it reads from panels, the
-#: first of these panels and their number; the layout of the taps in its table, as in :mod:`.simd`;
-#: and whether it has the positions of Y's columns.
-WORKER = record("channel first_panel panels layout has_columns")
+#: The beginning of a worker's scratch memory.
+WORKER = record(
+    "channel",  # the first channel that the worker reads from panels
+    "first_panel",  # the first of these panels
+    "panels",  # the number of these panels
+    "layout",  # the layout of the taps in the worker's table, as in :mod:`.simd`
+    "has_columns",  # whether the worker has the positions of Y's columns
+)
 
 #: The arguments and the progress of a launch of deformable attention.
 #: :func:`.attention.proceed_attention` divides it into items.
 ATTENTION = record(
-    # Addresses of arrays: value (n, pixels, heads, channels), locations (n, queries, heads, points,
-    # r), weights (n, weighted, heads, points), where ``weighted`` is ``queries`` or 1, and Y (n,
-    # queries, heads, channels). And of the int64 array levels (n_levels, 1 + r): the number of
-    # points of each level, and its lengths.
-    "value locations weights Y levels",
-    "n pixels heads channels queries weighted points r n_levels align_corners",
-    # The address of the worker function, the maximum number of workers, and whether a worker
-    # returns from time to time.
-    "worker workers pauses",
-    # The queries of an item, and the items of a batch.
-    "tile tiles",
-    # The taps of a sample, the samples of an item, and the columns of a table. These are the
-    # samples and the columns behind them.
-    "taps samples width",
+    # Arguments.
+    "value",  # the address of value (n, pixels, heads, channels)
+    "locations",  # the address of the locations (n, queries, heads, points, r)
+    "weights",  # the address of the weights (n, weighted, heads, points)
+    "Y",  # the address of Y (n, queries, heads, channels)
+    "levels",  # the address of levels (n_levels, 1 + r), int64: numbers of points, and lengths
+    "n",  # the number of batches
+    "pixels",  # the number of pixels of all levels
+    "heads",  # the number of heads
+    "channels",  # the number of channels of a head
+    "queries",  # the number of queries
+    "weighted",  # ``queries``; or 1 if the weights apply to all queries
+    "points",  # the number of points of a head, on all levels
+    "r",  # the number of spatial axes
+    "n_levels",  # the number of levels
+    "align_corners",  # the attribute
+    "worker",  # the address of the function with the work of a thread
+    "workers",  # the maximum number of workers
+    "pauses",  # whether a worker returns from time to time
+    # The division.
+    "tile",  # the number of queries of an item
+    "tiles",  # the number of items of a batch
+    "taps",  # the number of taps of a sample
+    "samples",  # the number of samples of an item
+    "width",  # the number of columns of a table: the samples, and columns behind them
     # As in a LAUNCH.
-    "phase items next pause",
+    "phase",
+    "items",
+    "next",
+    "pause",
     ("arena", ARENA),
-    "nbytes memory first_worker worker_size",
+    "nbytes",
+    "memory",
+    "first_worker",
+    "worker_size",
     ("task", TASK),
 )

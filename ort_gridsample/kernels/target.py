@@ -11,24 +11,24 @@ system = sys.platform
 _MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 #: The machine: ``"x86_64"`` or ``"aarch64"``.
 machine = _MACHINES.get(platform.machine(), platform.machine())
-#: The processor's features among those that :func:`has` is called with. None: those of this
-#: machine.
+#: The processor's features among those that :func:`has` is called with. If it is None, they are
+#: those of this machine.
 _features: Collection[str] | None = None
 
 
-def choose(its_system: str, its_machine: str, features: Collection[str]) -> None:
+def choose(target_system: str, target_machine: str, features: Collection[str]) -> None:
     """Compile for another machine from now on.
 
     This must be called before any module is imported that calls :func:`has`.
 
     Args:
-        its_system: as :data:`system`.
-        its_machine: as :data:`machine`.
+        target_system: as :data:`system`.
+        target_machine: as :data:`machine`.
         features: the processor's features, by LLVM's names.
     """
     global system, machine, _features
-    system = its_system
-    machine = its_machine
+    system = target_system
+    machine = target_machine
     _features = features
 
 

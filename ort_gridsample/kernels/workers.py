@@ -2,13 +2,17 @@
 
 A launch is one call of the operator, a :data:`~.structs.LAUNCH`. Its output positions are divided
 into chunks, and a chunk into tiles. For a tile, ``_fill_table`` computes a table of taps from the
-grid, and the kernel ``read`` reads X through the table into Y. :mod:`.loops` describes the table.
+grid (:mod:`.tap_table`), and a kernel ``read`` reads X through the table into Y
+(:mod:`.tap_sums`).
 
 The kernels of a launch are compiled separately and call each other by address, so that another type
-of X needs only one more small kernel. A :data:`~.structs.KERNEL` has their addresses.
+of X needs only one more small kernel. A :data:`~.structs.KERNEL` has their addresses. Functions
+with a name in ``_for`` are factories: they return the kernel for some types.
 
 :mod:`.jit_core` or a compiled op fills a LAUNCH and calls :func:`proceed`. As long as this returns
-a number of workers, so many threads call :func:`worker`.
+a number of workers, so many threads call :func:`process_items`. In arguments, ``launch_address`` is
+the address of the LAUNCH and ``worker_address`` that of the thread's :data:`~.structs.WORKER`, at
+the beginning of its scratch memory.
 """
 
 from collections.abc import Callable
@@ -19,7 +23,7 @@ from numba.extending import register_jitable
 
 from .. import spec
 from ..reference.taps import COMPILED_MODES, MODES
-from . import helper_threads, loops
+from . import helper_threads, tap_sums, tap_table
 from .compilation import KernelSpec, compile_time
 from .halves import HALVES, round_to, stored
 from .pointers import (
@@ -33,13 +37,13 @@ from .pointers import (
     struct,
 )
 from .scratch import ScratchArray, scratch_layout
-from .simd import GATHERS, NARROW, OUTSIDE_BIT, WIDE
+from .simd import GATHERS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 
 #: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
 TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
 #: The paddings that have kernels.
-PADDING = {"zeros": loops.ZEROS, "border": loops.BORDER, "reflection": loops.REFLECTION}
+PADDING = {"zeros": tap_table.ZEROS, "border": tap_table.BORDER, "reflection": tap_table.REFLECTION}
 
 #: The phases of a launch. READING reads X, or the panels that PACKING has packed for all workers.
 #: In PACKING_AND_READING each worker packs the panels that it reads.
@@ -106,8 +110,8 @@ SCRATCH_ARRAYS = (
     # Values that wait to be rounded, or to be written.
     ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "width")),
     ScratchArray("copies", "kernel.copy_size", (CHANNELS_AT_ONCE, "width")),
-    # Sums with the channels last: up to WIDE channels of STRIP positions.
-    ScratchArray("strip", "kernel.weight_size", (loops.STRIP * WIDE,)),
+    # Sums with the channels last: up to WIDE_PANEL channels of STRIP positions.
+    ScratchArray("strip", "kernel.weight_size", (tap_sums.STRIP * WIDE_PANEL,)),
     # The positions of Y's columns, if an AffineGrid is computed.
     ScratchArray("columns", 8, ("kernel.columns",)),
 )
@@ -120,26 +124,27 @@ scratch_size, scratch_address, scratch_array = scratch_layout(
 
 
 @compile_time(3.3)
-def proceed(launch_at: int) -> int:
+def proceed(launch_address: int) -> int:
     """Begin a launch or, after all workers of a phase have finished, its next phase.
 
     Args:
-        launch_at: the address of a :data:`.structs.LAUNCH`. If its phase is set to :data:`END`, the
-            launch is aborted.
+        launch_address: the address of a :data:`.structs.LAUNCH`. If its phase is set to
+            :data:`END`, the launch is aborted.
 
     Returns:
-        The number of workers of the phase. 0: the launch has ended and its memory is free. -1:
+        The number of workers of the phase; 0 if the launch has ended and its memory is free; -1 if
         there is not enough memory for the workers.
     """
-    launch = struct(launch_at, LAUNCH)
+    launch = struct(launch_address, LAUNCH)
     if launch.phase == NEW:
         _divide(launch)
         launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.nbytes)
         if launch.first_worker == 0:
             return -1
-        _worker(launch, 0).has_columns = 0
+        _worker_record(launch, 0).has_columns = 0
         size = _plan_packing(launch)
-        launch.packed = launch.packed_memory = 0
+        launch.packed = 0
+        launch.packed_memory = 0
         if size > 0:
             launch.packed, launch.packed_memory = arena_alloc(launch.arena, size)
         if launch.packed == 0:  # also if there is not enough memory: read all channels of X at once
@@ -200,9 +205,9 @@ def _divide(launch: Any) -> None:
     launch.pause = 1 << 62
     if launch.pauses:
         launch.pause = max(1, TAPS_PER_PAUSE // (cost * launch.chunk))
-    max_tile = min(loops.MAX_TILE_POSITIONS, loops.MAX_TILE_TAPS // launch.rows)
+    max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.rows)
     launch.tile = max(1, min(max_tile, launch.positions))
-    launch.width = launch.tile + loops.ROW_PADDING
+    launch.width = launch.tile + tap_table.ROW_PADDING
     launch.worker_size = scratch_size(launch)
     # Work that is not worth two chunks is not worth a second worker, even if it has several
     # batches.
@@ -220,11 +225,11 @@ def _plan_packing(launch: Any) -> int:
     c = launch.c
     if kernel.pack == 0 or c < 2:
         return 0
-    is_narrow = c <= 2 * NARROW
-    if is_narrow and GATHERS and loops.can_be_contiguous(kernel.taps, kernel.padding):
+    is_narrow = c <= 2 * NARROW_PANEL
+    if is_narrow and GATHERS and tap_table.can_be_contiguous(kernel.taps, kernel.padding):
         return 0
-    launch.panel = NARROW if is_narrow else WIDE
-    # A panel has one pixel more than X, which stands for those outside.
+    launch.panel = NARROW_PANEL if is_narrow else WIDE_PANEL
+    # A panel has one pixel more than X. Taps outside read this pixel.
     size = (launch.pixels + 1) * launch.panel * kernel.weight_size
     reads = float(launch.positions * launch.rows) / float(launch.pixels)
     if size > MAX_PACKED_BYTES:
@@ -238,7 +243,7 @@ def _plan_packing(launch: Any) -> int:
     panels = (c + launch.panel - 1) // launch.panel
     launch.panels = max(1, min(panels, WORKER_PANELS_BYTES // size))
     launch.groups = (panels + launch.panels - 1) // launch.panels
-    launch.parts = launch.pixels // loops.PIXELS_PER_PART + 1
+    launch.parts = launch.pixels // tap_sums.PIXELS_PER_PART + 1
     # It is best if each thread packs what it reads: then no data moves between the processors'
     # caches.
     total = threads * launch.panels * size
@@ -265,7 +270,7 @@ def _is_incoherent(launch: Any) -> bool:
     if launch.positions < INCOHERENT_POSITIONS:
         return False
     count = min(INCOHERENT_POSITIONS, launch.tile)
-    worker = _worker(launch, 0)
+    worker = _worker_record(launch, 0)
     buffer = _fill_table(launch, worker, 0, 0, count)
     first_tap = scratch_array(launch, address(worker), "index", np.uint32)[buffer, 0]
     lengths = array(launch.lengths, (launch.r,), np.int64)
@@ -280,7 +285,8 @@ def _is_incoherent(launch: Any) -> bool:
                 distance = max(distance, abs(pixel % length - next_pixel % length))
                 pixel //= length
                 next_pixel //= length
-            n_incoherent += 1 if distance > COHERENT_PIXELS else 0
+            if distance > COHERENT_PIXELS:
+                n_incoherent += 1
     return 4 * n_incoherent > count
 
 
@@ -288,21 +294,21 @@ def _is_incoherent(launch: Any) -> bool:
 
 
 @compile_time(1.2)
-def worker(launch_at: int, number: int) -> int:
+def process_items(launch_address: int, number: int) -> int:
     """Process items of the launch's phase, until there are none or it is time for a pause.
 
     Args:
-        launch_at: the address of a :data:`.structs.LAUNCH`.
+        launch_address: the address of a :data:`.structs.LAUNCH`.
         number: the number of the worker.
 
     Returns:
         1 if there may be more items, otherwise 0.
     """
-    launch = struct(launch_at, LAUNCH)
-    state = _worker(launch, number)
+    launch = struct(launch_address, LAUNCH)
+    worker = _worker_record(launch, number)
     phase = launch.phase
     panels = launch.panels
-    state.has_columns = 0
+    worker.has_columns = 0
     for _ in range(launch.pause):
         item = fetch_add(launch, "next", 1)
         if item >= launch.items:
@@ -311,11 +317,11 @@ def worker(launch_at: int, number: int) -> int:
             batch = item // launch.groups
             channel = item % launch.groups * panels * launch.panel
             count = _panel_count(launch, channel)
-            state.first_panel = number * panels
-            state.channel = channel
-            state.panels = count
-            _pack(launch, state.first_panel, batch, channel, 0, count * launch.parts)
-            _sample(launch, state, batch, 0, launch.positions)
+            worker.first_panel = number * panels
+            worker.channel = channel
+            worker.panels = count
+            _pack(launch, worker.first_panel, batch, channel, 0, count * launch.parts)
+            _sample(launch, worker, batch, 0, launch.positions)
         elif phase == PACKING:
             parts = _panel_count(launch, launch.first_channel) * launch.parts
             batch = item // parts
@@ -326,15 +332,15 @@ def worker(launch_at: int, number: int) -> int:
             batch = item // launch.chunks
             start = item % launch.chunks * launch.chunk
             stop = min(start + launch.chunk, launch.positions)
-            state.first_panel = batch * panels
-            state.channel = launch.first_channel
-            state.panels = _panel_count(launch, state.channel)
-            _sample(launch, state, launch.first_batch + batch, start, stop)
+            worker.first_panel = batch * panels
+            worker.channel = launch.first_channel
+            worker.panels = _panel_count(launch, worker.channel)
+            _sample(launch, worker, launch.first_batch + batch, start, stop)
     return 1
 
 
 @register_jitable
-def _worker(launch: Any, number: int) -> Any:
+def _worker_record(launch: Any, number: int) -> Any:
     """Return the :data:`.structs.WORKER` of a worker."""
     return struct(launch.first_worker + number * launch.worker_size, WORKER)
 
@@ -380,14 +386,16 @@ def _sample(launch: Any, worker: Any, batch: int, start: int, stop: int) -> None
 def _fill_table(launch: Any, worker: Any, batch: int, begin: int, positions: int) -> int:
     """Compute the table of the tile from position ``begin`` on; return the number of its buffer."""
     kernel = struct(launch.kernel, KERNEL)
-    launch_at = address(launch)
-    worker_at = address(worker)
+    launch_address = address(launch)
+    worker_address = address(worker)
     rows = 1
-    call(kernel.coordinates, (launch_at, worker_at, batch, begin, positions))
+    call(kernel.coordinates, (launch_address, worker_address, batch, begin, positions))
     for axis in range(launch.r):
-        layout = call(kernel.axis_taps, (launch_at, worker_at, positions, axis))
+        layout = call(kernel.axis_taps, (launch_address, worker_address, positions, axis))
         if axis > 0:
-            layout = call(kernel.combine, (launch_at, worker_at, rows, axis, positions, layout))
+            layout = call(
+                kernel.combine, (launch_address, worker_address, rows, axis, positions, layout)
+            )
         worker.layout = layout
         rows *= kernel.taps
     return (launch.r - 1) % 2
@@ -402,11 +410,13 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     bits = stored(grid_type)
     real = np.dtype(spec.TYPES[grid_type].compute)
 
-    def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
-        launch = struct(launch_at, LAUNCH)
+    def coordinates(
+        launch_address: int, worker_address: int, batch: int, begin: int, positions: int
+    ) -> int:
+        launch = struct(launch_address, LAUNCH)
         grid = array(launch.grid, (launch.n, launch.positions, launch.r), bits)
-        g = scratch_array(launch, worker_at, "coordinates", real)
-        loops.split(grid[batch, begin : begin + positions], g)
+        normalized = scratch_array(launch, worker_address, "coordinates", real)
+        tap_table.split_axes(grid[batch, begin : begin + positions], normalized)
         return 0
 
     return coordinates
@@ -421,26 +431,26 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     coordinate = np.dtype(coordinate_type)
     real = np.dtype(weight_type)
 
-    def axis_taps(launch_at: int, worker_at: int, positions: int, axis: int) -> int:
-        launch = struct(launch_at, LAUNCH)
+    def axis_taps(launch_address: int, worker_address: int, positions: int, axis: int) -> int:
+        launch = struct(launch_address, LAUNCH)
         kernel = struct(launch.kernel, KERNEL)
         taps = kernel.taps
-        index_at = scratch_address(launch, worker_at, "axis_index")
-        weight_at = scratch_address(launch, worker_at, "axis_weight")
+        index_address = scratch_address(launch, worker_address, "axis_index")
+        weight_address = scratch_address(launch, worker_address, "axis_weight")
         if axis == 0:
-            index_at = scratch_address(launch, worker_at, "index")
-            weight_at = scratch_address(launch, worker_at, "weight")
-            offsets = scratch_array(launch, worker_at, "offsets", np.int64)
+            index_address = scratch_address(launch, worker_address, "index")
+            weight_address = scratch_address(launch, worker_address, "weight")
+            offsets = scratch_array(launch, worker_address, "offsets", np.int64)
             for tap in range(taps):
                 offsets[tap] = tap
-        return loops.axis_taps(
-            scratch_array(launch, worker_at, "coordinates", coordinate)[axis, :positions],
+        return tap_table.axis_taps(
+            scratch_array(launch, worker_address, "coordinates", coordinate)[axis, :positions],
             array(launch.lengths, (launch.r,), np.int64)[axis],
             kernel.padding,
             kernel.align_corners != 0,
-            scratch_array(launch, worker_at, "pixel_coordinates", coordinate),
-            array(index_at, (taps, launch.width), np.uint32),
-            array(weight_at, (taps, launch.width), real),
+            scratch_array(launch, worker_address, "pixel_coordinates", coordinate),
+            array(index_address, (taps, launch.width), np.uint32),
+            array(weight_address, (taps, launch.width), real),
             taps,
             kernel.may_mask != 0,
         )
@@ -457,26 +467,26 @@ def combine_for(weight_type: str) -> Callable[..., int]:
     real = np.dtype(weight_type)
 
     def combine(
-        launch_at: int,
-        worker_at: int,
+        launch_address: int,
+        worker_address: int,
         rows: int,
         axis: int,
         positions: int,
         axis_layout: int,
     ) -> int:
-        launch = struct(launch_at, LAUNCH)
-        worker = struct(worker_at, WORKER)
+        launch = struct(launch_address, LAUNCH)
+        worker = struct(worker_address, WORKER)
         new_rows = rows * struct(launch.kernel, KERNEL).taps
-        index = scratch_array(launch, worker_at, "index", np.uint32)
-        weight = scratch_array(launch, worker_at, "weight", real)
+        index = scratch_array(launch, worker_address, "index", np.uint32)
+        weight = scratch_array(launch, worker_address, "weight", real)
         source = (axis - 1) % 2
         target = axis % 2
-        return loops.combine(
+        return tap_table.combine_taps(
             index[source, :rows],
             weight[source, :rows],
-            scratch_array(launch, worker_at, "axis_index", np.uint32),
-            scratch_array(launch, worker_at, "axis_weight", real),
-            scratch_array(launch, worker_at, "offsets", np.int64),
+            scratch_array(launch, worker_address, "axis_index", np.uint32),
+            scratch_array(launch, worker_address, "axis_weight", real),
+            scratch_array(launch, worker_address, "offsets", np.int64),
             worker.layout,
             axis_layout,
             array(launch.lengths, (launch.r,), np.int64)[axis],
@@ -499,33 +509,33 @@ def copy_for(bits_type: str) -> Callable[..., int]:
     size = bits.itemsize
 
     def read(
-        launch_at: int,
-        worker_at: int,
+        launch_address: int,
+        worker_address: int,
         buffer: int,
         batch: int,
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_at, LAUNCH)
-        layout = struct(worker_at, WORKER).layout
-        table = scratch_array(launch, worker_at, "index", np.uint32)
+        launch = struct(launch_address, LAUNCH)
+        layout = struct(worker_address, WORKER).layout
+        table = scratch_array(launch, worker_address, "index", np.uint32)
         index = table[buffer, 0, :positions]
         # A processor cannot predict which positions of a random grid are outside. Hence the first
         # pixel is read there, and its value is not used.
         inside = table[1 - buffer, 0, :positions]
-        for p in range(len(index)):
+        for p in range(positions):
             inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
         Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         if launch.n * launch.c * launch.positions * size < MIN_BYTES_PAST_CACHES:
             for c in range(launch.c):
-                loops.copy_pixels(X[c : c + 1], index, layout, inside, Y[c : c + 1], begin)
+                tap_sums.copy_pixels(X[c : c + 1], index, layout, inside, Y[c : c + 1], begin)
             return 0
-        copies = scratch_array(launch, worker_at, "copies", bits)
+        copies = scratch_array(launch, worker_address, "copies", bits)
         for first in range(0, launch.c, CHANNELS_AT_ONCE):
             count = min(CHANNELS_AT_ONCE, launch.c - first)
             channels = X[first : first + count]
-            loops.copy_pixels(channels, index, layout, inside, copies[:count], 0)
+            tap_sums.copy_pixels(channels, index, layout, inside, copies[:count], 0)
             for c in range(count):
                 copy_past_caches(Y[first + c, begin:], copies[c, :positions])
         return 0
@@ -541,34 +551,74 @@ def weights_of(X_type: str) -> np.dtype[Any]:
 @compile_time(1.9)
 def sum_for(X_type: str) -> Callable[..., int]:
     """Return the kernel that reads X of this type through a table with weights."""
+    return _sum_kernel(X_type, reads_panels=False)
+
+
+@compile_time(2.8)
+def sum_packed_for(X_type: str) -> Callable[..., int]:
+    """Return the kernel that reads the panels of X of this type through a table with weights."""
+    return _sum_kernel(X_type, reads_panels=True)
+
+
+def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
+    """Return a kernel that adds up the taps of a tile, some channels at a time.
+
+    The channels are those of X or, with ``reads_panels``, those of the worker's panels. The sums
+    are written to Y. Those of halves first wait in scratch memory, in float32, until they are
+    rounded. Numba compiles only one branch of the conditions on these two properties.
+    """
     bits = stored(X_type)
     real = weights_of(X_type)
     are_halves = X_type in HALVES
 
     def read(
-        launch_at: int,
-        worker_at: int,
+        launch_address: int,
+        worker_address: int,
         buffer: int,
         batch: int,
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_at, LAUNCH)
-        index, weight, offsets = _table(launch, worker_at, buffer, real)
-        X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
+        launch = struct(launch_address, LAUNCH)
+        worker = struct(worker_address, WORKER)
+        layout = worker.layout
+        index, weight, offsets = _table(launch, worker_address, buffer, real)
+        waiting_sums = scratch_array(launch, worker_address, "sums", real)
         Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
-        layout = struct(worker_at, WORKER).layout
-        if not are_halves:
-            loops.sum_taps(X, index, offsets, layout, weight, Y, begin, positions)
-            return 0
-        group_sums = scratch_array(launch, worker_at, "sums", real)
-        for first in range(0, launch.c, CHANNELS_PER_GROUP):
-            count = min(CHANNELS_PER_GROUP, launch.c - first)
-            channels = X[first : first + count]
-            sums = group_sums[:count]
-            layout = loops.sum_taps(channels, index, offsets, layout, weight, sums, 0, positions)
-            for c in range(count):
-                round_to(sums[c, :positions], Y[first + c, begin:])
+        if reads_panels:
+            first_panel = worker.first_panel
+            panels_shape = (first_panel + worker.panels, launch.pixels + 1, launch.panel)
+            panels = array(launch.packed, panels_shape, real)
+            strip_address = scratch_address(launch, worker_address, "strip")
+            strip = array(strip_address, (tap_sums.STRIP, launch.panel), real)
+            first_channel = worker.channel
+            last_channel = min(first_channel + worker.panels * launch.panel, launch.c)
+            step = launch.panel
+        else:
+            X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
+            first_channel = 0
+            last_channel = launch.c
+            step = CHANNELS_PER_GROUP if are_halves else launch.c
+        for first in range(first_channel, last_channel, step):
+            last = min(first + step, last_channel)
+            if are_halves:
+                sums = waiting_sums[: last - first]
+                start = 0
+            else:
+                sums = Y[first:last]
+                start = begin
+            if reads_panels:
+                panel = panels[first_panel + (first - first_channel) // step]
+                tap_sums.sum_packed(
+                    panel, index, offsets, layout, weight, strip, sums, start, positions
+                )
+            else:
+                layout = tap_sums.sum_taps(
+                    X[first:last], index, offsets, layout, weight, sums, start, positions
+                )
+            if are_halves:
+                for channel in range(first, last):
+                    round_to(sums[channel - first, :positions], Y[channel, begin:])
         return 0
 
     return read
@@ -580,64 +630,22 @@ def pack_for(X_type: str) -> Callable[..., int]:
     bits = stored(X_type)
     real = np.dtype(spec.TYPES[X_type].compute)
 
-    def pack(launch_at: int, panel: int, batch: int, channel: int, part: int) -> int:
-        launch = struct(launch_at, LAUNCH)
+    def pack(launch_address: int, panel: int, batch: int, channel: int, part: int) -> int:
+        launch = struct(launch_address, LAUNCH)
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)
         packed = array(launch.packed, (panel + 1, launch.pixels + 1, launch.panel), real)
-        loops.channels_last(X, batch, channel, part * loops.PIXELS_PER_PART, packed[panel])
+        tap_sums.pack_part(X, batch, channel, part * tap_sums.PIXELS_PER_PART, packed[panel])
         return 0
 
     return pack
 
 
-@compile_time(2.8)
-def sum_packed_for(X_type: str) -> Callable[..., int]:
-    """Return the kernel that reads the panels of X of this type through a table with weights."""
-    bits = stored(X_type)
-    real = np.dtype(spec.TYPES[X_type].compute)
-    are_halves = X_type in HALVES
-
-    def read(
-        launch_at: int,
-        worker_at: int,
-        buffer: int,
-        batch: int,
-        begin: int,
-        positions: int,
-    ) -> int:
-        launch = struct(launch_at, LAUNCH)
-        worker = struct(worker_at, WORKER)
-        index, weight, offsets = _table(launch, worker_at, buffer, real)
-        layout = worker.layout
-        strip_at = scratch_address(launch, worker_at, "strip")
-        strip = array(strip_at, (loops.STRIP, launch.panel), real)
-        group_sums = scratch_array(launch, worker_at, "sums", real)
-        first = worker.first_panel
-        shape = (first + worker.panels, launch.pixels + 1, launch.panel)
-        packed = array(launch.packed, shape, real)[first:]
-        Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
-        for panel in range(worker.panels):
-            X = packed[panel]
-            channel = worker.channel + panel * launch.panel
-            out = Y[channel : min(channel + launch.panel, launch.c)]
-            if not are_halves:
-                loops.sum_packed(X, index, offsets, layout, weight, strip, out, begin, positions)
-            else:
-                sums = group_sums[: len(out)]
-                loops.sum_packed(X, index, offsets, layout, weight, strip, sums, 0, positions)
-                for c in range(len(out)):
-                    round_to(sums[c, :positions], out[c, begin:])
-        return 0
-
-    return read
-
-
 @register_jitable
-def _table(launch: Any, worker_at: int, buffer: int, real: Any) -> Any:
+def _table(launch: Any, worker_address: int, buffer: int, real: Any) -> Any:
     """Return the table in a buffer: taps and weights (rows, width), and offsets (rows,)."""
-    index = scratch_array(launch, worker_at, "index", np.uint32)[buffer]
-    weight = scratch_array(launch, worker_at, "weight", real)[buffer]
-    offsets = scratch_array(launch, worker_at, "offsets", np.int64)
+    index = scratch_array(launch, worker_address, "index", np.uint32)[buffer]
+    weight = scratch_array(launch, worker_address, "weight", real)[buffer]
+    offsets = scratch_array(launch, worker_address, "offsets", np.int64)
     return index, weight, offsets
 
 
@@ -675,7 +683,7 @@ def kernel_functions(
         # There is no integer of 16 bytes.
         read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)
     return {
-        "worker": (worker,),
+        "worker": (process_items,),
         "proceed": (proceed,),
         "coordinates": coordinates or (coordinates_for, grid_type),
         "axis_taps": (axis_taps_for, coordinate, weight),
@@ -692,4 +700,5 @@ def _compute_types(X_type: str, grid_type: str, mode: str) -> tuple[str, str]:
     In mode nearest there are no weights; their type is then that of the coordinates.
     """
     coordinate = str(spec.TYPES[grid_type].compute)
-    return coordinate, coordinate if mode == "nearest" else weights_of(X_type).name
+    weight = coordinate if mode == "nearest" else weights_of(X_type).name
+    return coordinate, weight

@@ -26,8 +26,8 @@ from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import target as host
+from ..reference.cpus import available_cpus
 from ..reference.taps import COMPILED_MODES
-from ..reference.threads import available_cpus
 from ..rewriting.unfusing import unfused
 
 #: The place that errors name.

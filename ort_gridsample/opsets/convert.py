@@ -12,7 +12,7 @@ from onnx import helper, shape_inference, version_converter
 from .. import spec
 from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
-from ..dialects.table import AI_ONNX, UNVERSIONED_DIALECTS, STANDARD, UNVERSIONED
+from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECTS
 from ..errors import GridSampleError
 from ..graph.scope import (
     Names,
@@ -42,8 +42,9 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     """Convert ``model`` to a version of the ONNX domain, in place.
 
     The model's functions are inlined, because onnx's converter does not convert them. Sampling
-    nodes of which the two opsets have different versions are set aside, because the converter
-    cannot convert them. The caller writes them again.
+    nodes of which the two opsets have different versions are moved to the domain
+    :data:`.table.UNVERSIONED`, because the converter cannot convert them. The caller writes them
+    again.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, or the new opset lacks an

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-#: Smaller arrays are allocated without a check: asking the system costs more than it saves.
+from .cgroups import group_folders
+
+#: Smaller arrays are allocated without a check, which would cost more than it saves.
 MIN_CHECKED_BYTES = 1 << 28
 #: Bytes that an allocator may need in addition to an array.
 ALLOCATOR_SLACK = 1 << 20
@@ -19,27 +21,28 @@ ALLOCATOR_SLACK = 1 << 20
 STRING_BYTES = 2 * 32
 
 _MEMINFO = Path("/proc/meminfo")
-#: The files with the limit and the usage of a control group, for versions 2 and 1.
-_GROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
+#: The names of the files with the limit and the usage of a control group, in versions 2 and 1.
+_GROUP_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 
 
 def available() -> int | None:
-    """Return the bytes that this process can still allocate; None if the system does not tell.
+    """Return the number of bytes that this process can still allocate.
 
-    It is the smallest of what the machine and each control group of the process have left.
+    It is the smallest of what the machine and each control group of the process have left. Return
+    None if it is unknown, as on systems other than Linux.
     """
-    candidates = [_machine_bytes(), *(_group_bytes(limit, usage) for limit, usage in _GROUPS)]
+    candidates = [_machine_bytes()]
+    for folder in group_folders("memory"):
+        for limit_name, usage_name in _GROUP_FILES:
+            candidates.append(_group_bytes(folder / limit_name, folder / usage_name))
     return min((nbytes for nbytes in candidates if nbytes is not None), default=None)
 
 
 def _machine_bytes() -> int | None:
-    """Return the available memory and swap of the machine; None on systems other than Linux."""
+    """Return the available memory and swap of the machine, or None if they are unknown."""
     with suppress(OSError, ValueError, KeyError, IndexError):
         lines = _MEMINFO.read_text().splitlines()
         fields = (line.split(":") for line in lines)
@@ -49,7 +52,7 @@ def _machine_bytes() -> int | None:
 
 
 def _group_bytes(limit_file: Path, usage_file: Path) -> int | None:
-    """Return the bytes that a control group has left; None if there is no such group or limit."""
+    """Return the bytes that a control group has left; None if it limits nothing."""
     with suppress(OSError, ValueError):  # ValueError: the limit is "max"
         limit = int(limit_file.read_text())
         usage = int(usage_file.read_text())
@@ -70,7 +73,7 @@ def copied_bytes(array: np.ndarray[Any, Any]) -> int:
 
 
 def probe(nbytes: int) -> None:
-    """Allocate ``nbytes`` and free them.
+    """Check that ``nbytes`` can be allocated, by allocating and freeing them.
 
     Raises:
         MemoryError: they cannot be allocated.

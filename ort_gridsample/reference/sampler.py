@@ -302,9 +302,10 @@ def _zero_outside(values: Array, table: TapTable, plan: Plan) -> None:
 class TapTable:
     """The T taps of each of P output positions, on one axis or on several."""
 
-    index: Indices  #: (T, P), the pixel that is read; always inside X, whatever the coordinate
+    index: Indices  #: (T, P), the pixel that is read; inside X for any coordinate
     weight: Array | None  #: (T, P), its weight; None if all weights are 1
-    inside: Mask | None  #: (T, P), whether the tap lies inside X, else it counts as 0; None: all do
+    #: (T, P), whether the tap lies inside X; a tap outside counts as 0. None if all lie inside.
+    inside: Mask | None
 
     def times(self, inner: TapTable, length: int) -> TapTable:
         """Combine each of these taps with each tap of ``inner``, the next axis inward.

@@ -168,7 +168,7 @@ class _AttentionExpansion:
         value, levels, locations, weights = match.record.values.values()
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
-            _check_known_shapes(match, self._points)
+            _check_known_shapes(match)
             locations, weights = checked_package_operands(match, self._nodes, self._r)
         return _Inputs(value, levels, "", locations, weights)
 
@@ -308,7 +308,7 @@ class _AttentionExpansion:
         add("Reshape", by_query, split_shape, output=output)
 
 
-def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
+def _check_known_shapes(match: Match) -> None:
     """Check the shapes of this package's node if all of them are known.
 
     Raises:
@@ -326,8 +326,8 @@ def _check_known_shapes(match: Match, points: Sequence[int]) -> None:
         validation.check_attention_shapes(
             match.record.where,
             value=value_shape,
-            lengths=table[:, 1:],
-            points=points,
+            levels=table,
+            levels_argument="levels",
             locations=locations_shape,
             weights=weights_shape,
         )

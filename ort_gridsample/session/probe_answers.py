@@ -17,7 +17,7 @@ import numpy as np
 from ..graph.files import atomic_write
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
-from ..reference.threads import interpreter
+from ..reference.process import interpreter
 from . import probe_process
 from .native import WRONG
 from .probes import Probe

@@ -216,9 +216,29 @@ def test_what_is_wrong_is_said(name: str, value: np.ndarray, said: str) -> None:
     feeds = dict(zip(("value", "levels", "at", "by"), wrong.values(), strict=True)) | {
         "levels": levels
     }
+    if name == "spatial_shapes":
+        name = "levels"
+        said = said.replace("(L, r)", "(L, 1 + r)")
+        said = said.replace("negative length", "negative length or number of points")
     for ops in () if "of type" in said else OPS:  # onnxruntime itself refuses other types
         told = str(refusal(session_of_the_op(ops).run, None, feeds))
         assert re.fullmatch(f"DeformableAttention node .*: {name} is {re.escape(said)}", told)
+
+
+def test_attend_negative_points_of_a_level_is_refused() -> None:
+    levels = np.array([[5, 1, 1], [-1, 1, 1]])
+    with pytest.raises(ogs.GridSampleError) as caught:
+        attend(
+            zeros(1, 2, 1, 1),
+            levels,
+            zeros(1, 1, 1, 4, 2),
+            zeros(1, 1, 1, 4),
+            False,
+            where="here",
+            num_threads=1,
+        )
+    assert caught.value.argument == "levels"
+    assert caught.value.found == "with a negative length or number of points"
 
 
 def session_of_the_op(ops: str) -> ogs.InferenceSession:

@@ -26,7 +26,7 @@ from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.library import builder
-from ort_gridsample.reference.threads import available_cpus
+from ort_gridsample.reference.cpus import available_cpus
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from support.attention_models import op_model, operands

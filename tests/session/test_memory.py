@@ -9,7 +9,7 @@ import pytest
 
 import ort_gridsample as ogs
 from conftest import with_slow
-from ort_gridsample.reference import memory
+from ort_gridsample.reference import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
 from support.paths import needs_python_ops
@@ -183,29 +183,30 @@ def test_a_control_group_s_room_counts(
     group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     *texts, room = GROUPS[group]
-    files = tmp_path / "limit", tmp_path / "usage"
-    for file, text in zip((*files, tmp_path / "memory.stat"), texts, strict=True):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    names = ("memory.max", "memory.current", "memory.stat")
+    for name, text in zip(names, texts, strict=True):
         if text is not None:
-            file.write_text(text)
-    monkeypatch.setattr(memory, "_GROUPS", ())
+            (inner / name).write_text(text)
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [])
     of_the_system = memory.available()
-    monkeypatch.setattr(memory, "_GROUPS", (files,))
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [inner])
     assert (
         memory.available() == room
         if room is not None
         else (memory.available() is None) == (of_the_system is None)
     )
-    roomier = tmp_path / "roomier", tmp_path / "empty"
-    for file, text in zip(roomier, ("5000000", "0"), strict=True):
-        file.write_text(text)
-    monkeypatch.setattr(memory, "_GROUPS", (roomier, files))
+    (tmp_path / "memory.limit_in_bytes").write_text("5000000")
+    (tmp_path / "memory.usage_in_bytes").write_text("0")
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [tmp_path, inner])
     assert memory.available() == (5000000 if room is None else room)
 
 
 def test_meminfo_counts_what_can_be_freed_and_swapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_GROUPS", ())
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [])
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     assert memory.available() is None  # there is no such file
     free = "MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\n"
@@ -266,3 +267,62 @@ print(-after({count // 5}) + after({count}))
     (grown,) = run(script, open_model)
     # One byte a run would be an array of nothing; the allocator's own ups and downs are larger.
     assert float(grown) < 4
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree of control groups; the process is in /outer/inner of both versions."""
+    groups_file = tmp_path / "groups"
+    groups_file.write_text("4:memory:/outer/inner\n2:cpu,cpuacct:/outer/inner\n0::/outer/inner\n")
+    monkeypatch.setattr(cgroups, "GROUPS_FILE", groups_file)
+    monkeypatch.setattr(cgroups, "MOUNT", tmp_path)
+    for hierarchy in ("", "memory", "cpu"):
+        (tmp_path / hierarchy / "outer" / "inner").mkdir(parents=True)
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    cpus._cpu_quota.cache_clear()
+    yield tmp_path
+    cpus._cpu_quota.cache_clear()
+
+
+@pytest.mark.parametrize("folder", ["", "outer", "outer/inner"])
+def test_available_memory_is_limited_by_every_group_around_the_process(
+    folder: str, groups: Path
+) -> None:
+    assert memory.available() is None
+    (groups / folder / "memory.max").write_text("5000")
+    (groups / folder / "memory.current").write_text("1000")
+    assert memory.available() == 4000
+    (groups / "memory" / folder / "memory.limit_in_bytes").write_text("3000")
+    (groups / "memory" / folder / "memory.usage_in_bytes").write_text("1000")
+    assert memory.available() == 2000
+
+
+@pytest.mark.parametrize("folder", ["", "outer", "outer/inner"])
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "1000 100000"}, 1),
+        ({"cpu.max": "9000000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+    ],
+)
+def test_available_cpus_are_limited_by_every_group_around_the_process(
+    folder: str,
+    files: dict[str, str],
+    expected: int,
+    groups: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for name, text in files.items():
+        path = groups / name
+        (path.parent / folder / path.name).write_text(text)
+    assert cpus.available_cpus() == expected
+
+
+def test_groups_outside_of_the_container_are_not_read(groups: Path) -> None:
+    cgroups.GROUPS_FILE.write_text("0::/../other\n")
+    assert cgroups.group_folders("memory") == [groups, groups / "memory"]

@@ -23,7 +23,7 @@ pytest.importorskip(
 )
 from numba import njit
 
-from ort_gridsample.kernels import halves, jit_core, loops, workers
+from ort_gridsample.kernels import halves, jit_core, tap_table, workers
 from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
@@ -71,7 +71,7 @@ def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndar
 def test_a_block_that_lies_inside(name: str) -> None:
     """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
     rng = np.random.default_rng(8)
-    counts = (1, 3, 40, loops.MAX_TILE_POSITIONS + 76)
+    counts = (1, 3, 40, tap_table.MAX_TILE_POSITIONS + 76)
     for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
         X = image(name, (2, channels, *lengths))
         grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(

@@ -237,7 +237,7 @@ def test_a_kernel_that_is_loaded_counts_as_used(
     assert time.time() - file.stat().st_mtime < 3600
 
 
-MADE = [workers.worker, affine.compute, sampling.compute, program_grids.measure]
+MADE = [workers.process_items, affine.compute, sampling.compute, program_grids.measure]
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__module__.rpartition(".")[2])
@@ -282,7 +282,7 @@ def test_a_number_that_kernels_see_is_part_of_their_key(
     assert compilation.package_fingerprint.__wrapped__() != before
 
 
-@pytest.mark.parametrize("spec", [(workers.worker,), (affine.fill_for, "float32")])
+@pytest.mark.parametrize("spec", [(workers.process_items,), (affine.fill_for, "float32")])
 def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(
     spec: compilation.KernelSpec,
 ) -> None:
@@ -304,7 +304,7 @@ def test_compiled_function_without_sources_is_not_kept_on_disk(
 ) -> None:
     """As in a frozen program without sources: every process compiles it again."""
     monkeypatch.setattr(compilation, "package_fingerprint", Mock(side_effect=FileNotFoundError))
-    assert compilation.compiled_function.__wrapped__((workers.worker,))._cache is None
+    assert compilation.compiled_function.__wrapped__((workers.process_items,))._cache is None
 
 
 COPY = """
@@ -406,7 +406,7 @@ print(function._cache.cache_path)
 def test_a_compilation_is_explained(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    missing, made = [(workers.worker,)], []
+    missing, made = [(workers.process_items,)], []
     monkeypatch.setattr(jit_core, "uncompiled", lambda parts: missing)
     monkeypatch.setattr(jit_core, "_variant", lambda *words: made.append(words))
     for _ in range(2):
@@ -430,7 +430,7 @@ def known():
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = [*jit_core._HELPER_FUNCTIONS, *workers.kernel_functions("{X_type}", "float32", "linear").values()]
+parts = [*jit_core._HELPER_FUNCTIONS.values(), *workers.kernel_functions("{X_type}", "float32", "linear").values()]
 assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
@@ -496,7 +496,7 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     names = " ".join(make.__name__ for make, *_ in compilation.uncompiled([*parts, None]))
     assert (
         names
-        == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for worker"
+        == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for process_items"
     )
 
 
@@ -521,7 +521,7 @@ def test_only_a_python_helps(
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
-    with compilation._helper_process([(workers.worker,), (workers.proceed,)]):
+    with compilation._helper_process([(workers.process_items,), (workers.proceed,)]):
         assert [command[0] for command in commands] == [executable] * helps
     monkeypatch.setattr(sys, "hexversion", 0x020700F0)
     for _, _, code in commands:  # of another version it ends at once

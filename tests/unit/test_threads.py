@@ -17,7 +17,7 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import settings
-from ort_gridsample.reference import affine, sampler, threads
+from ort_gridsample.reference import affine, cpus, sampler, threads
 from ort_gridsample.reference.plan import plan_for
 from support.processes import python
 
@@ -44,7 +44,7 @@ class TestNumThreads:
         monkeypatch.setattr(settings.NUM_THREADS, "value", None)
 
     def test_it_is_what_was_set_or_the_environment_s_or_the_machine_s(self, monkeypatch):
-        assert ogs.get_num_threads() == threads.available_cpus()
+        assert ogs.get_num_threads() == cpus.available_cpus()
         monkeypatch.setenv(settings.NUM_THREADS.variable, "7")
         assert ogs.get_num_threads() == 7
         ogs.set_num_threads(np.int64(3))
@@ -53,7 +53,7 @@ class TestNumThreads:
         ogs.set_num_threads(None)
         assert ogs.get_num_threads() == 7
         monkeypatch.setenv(settings.NUM_THREADS.variable, "")
-        assert ogs.get_num_threads() == threads.available_cpus()
+        assert ogs.get_num_threads() == cpus.available_cpus()
 
     @pytest.mark.parametrize("wrong", [1.5, "many", 0, np.int8(-1)])
     def test_what_is_no_number_of_threads_is_refused(self, wrong, monkeypatch):
@@ -180,7 +180,7 @@ class TestForEach:
     ):
         """To any other processor, and then it may run where it could before."""
         move, done = Mock(side_effect=error), threading.Event()
-        monkeypatch.setattr(threads, "_cpu", Mock(side_effect=[3, woken]))
+        monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, woken]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
         monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
         threads.submit(done.set, 1)
@@ -242,7 +242,7 @@ class TestHelpers:
 
         def stay():
             while not ends.is_set():
-                helping.helper_loop(*jit_core._slots_at)
+                helping.helper_loop(*jit_core._slots_arguments)
 
         self.sample()
         assert runs.pop().task.number == 1
@@ -275,8 +275,8 @@ class TestHelpers:
         """However many that are, they find what to do."""
         script = """
 import numpy as np, ort_gridsample as ogs
-from ort_gridsample.reference import threads
-threads.available_cpus = lambda: 100
+from ort_gridsample.reference import cpus
+cpus.available_cpus = lambda: 100
 from ort_gridsample.kernels import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print(count)
@@ -296,7 +296,7 @@ for most in (100, 1000):
         helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
-            assert helping.helper_loop(*jit_core._slots_at) == 0
+            assert helping.helper_loop(*jit_core._slots_arguments) == 0
             assert slots.all()
         finally:
             jit_core._after_fork()
@@ -362,3 +362,23 @@ def test_a_signal_s_handler_may_sample_too(monkeypatch):
     monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
     np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
     assert len(set(calls)) == 2
+
+
+@pytest.mark.timeout(30)
+def test_submit_from_a_signal_handler_inside_submit_does_not_wait(monkeypatch):
+    """The handler gets no threads, and does its work alone."""
+    pool = threads._Pool()
+    monkeypatch.setattr(threads, "_pool", pool)
+    results = []
+
+    class InterruptedExecutor(ThreadPoolExecutor):
+        def submit(self, *arguments):
+            with self._shutdown_lock:  # where a handler interrupts ThreadPoolExecutor.submit
+                threads.for_each(results.append, range(3), 2)
+            return super().submit(*arguments)
+
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", InterruptedExecutor)
+    started = threading.Event()
+    threads.submit(started.set, 1)
+    assert started.wait(20)
+    assert results == [0, 1, 2]

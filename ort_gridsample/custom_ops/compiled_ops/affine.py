@@ -69,11 +69,11 @@ TOO_LARGE = validation.ErrorTemplate(
 #: The error messages of a run.
 _SENTENCES = (
     NO_MEMORY_SENTENCE,
-    validation.THETA,
+    validation.THETA_SHAPE_INVALID,
     validation.SIZE_NOT_1D,
-    validation.SIZE_AXES,
+    validation.SIZE_LENGTH_MISMATCH,
     validation.SIZE_NEGATIVE,
-    validation.SIZE_BATCHES,
+    validation.SIZE_BATCH_MISMATCH,
     TOO_LARGE,
 )
 N_SENTENCES = len(_SENTENCES)
@@ -92,7 +92,10 @@ N_SENTENCES = len(_SENTENCES)
 
 def _run_sentences(r: int) -> list[bytes]:
     """Encode the error messages of a run with ``r`` spatial axes."""
-    return [encode(sentence, axes=validation.SIZE[r], type="int64") for sentence in _SENTENCES]
+    return [
+        encode(sentence, axes=validation.SIZE_AXIS_NAMES[r], type="int64")
+        for sentence in _SENTENCES
+    ]
 
 
 #: All error messages of an AffineGrid.

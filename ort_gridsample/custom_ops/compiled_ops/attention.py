@@ -12,7 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...functions import validation
-from ...kernels import loops
+from ...kernels import tap_table
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
 from ...kernels.compilation import compile_time
 from ...kernels.halves import stored
@@ -45,7 +45,7 @@ from .sentences import (
 from .structs import NODE, PLAIN, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
-TOO_MANY_PIXELS = 2 * loops.MAX_PIXELS
+TOO_MANY_PIXELS = 2 * tap_table.MAX_PIXELS
 
 TOO_LARGE = validation.ErrorTemplate(
     "Y",
@@ -55,18 +55,18 @@ TOO_LARGE = validation.ErrorTemplate(
 LIMITS = validation.ErrorTemplate(
     "value",
     "of shape {value_shape}",
-    f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
+    f"at most {tap_table.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
 )
 
 #: The error messages of the op.
 SENTENCES = [
     encode(NO_MEMORY_SENTENCE),
-    encode(validation.VALUE_AXES),
-    encode(validation.LEVELS),
+    encode(validation.VALUE_SHAPE_INVALID),
+    encode(validation.LEVELS_SHAPE_INVALID),
     encode(validation.LEVELS_NEGATIVE),
-    encode(validation.LEVELS_PIXELS),
-    encode(validation.LOCATIONS),
-    encode(validation.ATTENTION_WEIGHTS),
+    encode(validation.LEVELS_PIXELS_MISMATCH),
+    encode(validation.LOCATIONS_SHAPE_MISMATCH),
+    encode(validation.WEIGHTS_SHAPE_MISMATCH),
     encode(TOO_LARGE),
     encode(LIMITS),
     *LAST_SENTENCES,
@@ -159,7 +159,7 @@ def _attend(state: Any, request: Any, launch: Any) -> int:
         return error_with_number(api, errors, NO_MEMORY, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
     copy(launch.levels, inputs[1].data, nbytes)
-    if launch.pixels > loops.MAX_PIXELS or r > MAX_LEVEL_AXES:
+    if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
         return error_with_shapes(api, errors, IS_BEYOND_LIMITS, value, value, 0)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)

@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from ... import spec
 from ...detection.programs import MAX_SOURCES, MAX_STEPS, WITH_PROGRAM
 from ...functions import validation
-from ...kernels import loops
+from ...kernels import tap_table
 from ...kernels.compilation import compile_time
 from ...kernels.pointers import address, array, by_types, chars, copy, local, sizeof, struct
 from ...kernels.structs import LAUNCH
@@ -402,7 +402,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         is_grid = _is_grid(components[:r], launch.positions)
         if is_grid:
             source = _element_address(components[0], lengths, first, g.itemsize)
-            loops.split(array(source, (positions, r), dtype), g)
+            tap_table.split_axes(array(source, (positions, r), dtype), g)
         for index in range(r):
             program = programs[index]
             values = g[r - 1 - index, :positions]  # a grid lists the innermost axis first

@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...functions import validation
-from ...kernels import loops, workers
+from ...kernels import tap_table, workers
 from ...kernels.compilation import KernelSpec, compile_time
 from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
 from ...reference.coordinates import PADDING
@@ -43,7 +43,7 @@ from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 PIXELS_LIMIT = validation.ErrorTemplate(
     "X",
     "of shape {X}",
-    f"at most {loops.MAX_PIXELS} pixels a channel",
+    f"at most {tap_table.MAX_PIXELS} pixels a channel",
 )
 TAPS_LIMIT = validation.ErrorTemplate(
     "X",
@@ -62,16 +62,18 @@ _MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
 #: The error messages of the op.
 SENTENCES = [
     encode(NO_MEMORY_SENTENCE),
-    encode(validation.X_HAS_NO_AXES),
-    encode(validation.GRID_AXES),
-    encode(validation.GRID_BATCHES),
+    encode(validation.X_SHAPE_INVALID),
+    encode(validation.GRID_SHAPE_MISMATCH),
+    encode(validation.GRID_BATCH_MISMATCH),
     encode(TOO_LARGE),
     *(encode(validation.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
     encode(PIXELS_LIMIT),
     encode(TAPS_LIMIT),
     encode(WRONG_INTERFACE),
-    encode(validation.NO_MODE, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))),
-    encode(validation.NO_PADDING, listed=validation.format_choices(PADDING)),
+    encode(
+        validation.MODE_UNKNOWN, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
+    ),
+    encode(validation.PADDING_MODE_UNKNOWN, listed=validation.format_choices(PADDING)),
     *(encode(MISSING_STATE, what=f"mode {name!r} for ") for name in workers.TAPS),
 ]
 
@@ -372,7 +374,7 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     pixels = 1
     positions = 1
     taps = 1
-    too_many_pixels = loops.MAX_PIXELS + 1
+    too_many_pixels = tap_table.MAX_PIXELS + 1
     # A product with a length of 0 is 0, and its other factors must not overflow either.
     nbytes = float(max(n, 1)) * float(max(c, 1)) * float(state.kernel.X_size)
     for axis in range(r):
@@ -383,9 +385,9 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     if nbytes >= 2.0**63:
         return IS_TOO_LARGE
     if n * c * positions > 0:
-        if pixels == 0 and state.kernel.padding != loops.ZEROS:
+        if pixels == 0 and state.kernel.padding != tap_table.ZEROS:
             return NO_PIXEL + state.kernel.padding
-        if pixels > loops.MAX_PIXELS:
+        if pixels > tap_table.MAX_PIXELS:
             return TOO_MANY_PIXELS
         if taps > MAX_TAPS:
             return TOO_MANY_TAPS

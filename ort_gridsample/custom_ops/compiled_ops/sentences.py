@@ -37,7 +37,7 @@ _PLACEHOLDERS = {
     "X": FIRST,
     "theta": FIRST,
     "value_shape": FIRST,
-    "spatial_shapes": FIRST,
+    "levels": FIRST,
     "attention_weights": FIRST,
     "grid": SECOND,
     "size": SECOND,

@@ -21,7 +21,7 @@ from ...functions.attention import attend
 from ...functions.sampling import grid_sample
 from ...reference import memory
 from ...reference.arrays import Array
-from ...reference.threads import ops_limit
+from ...reference.concurrency import ops_limit
 from . import extensions, failures, shutdown
 
 _ocos = extensions.load()

@@ -1,0 +1,497 @@
+"""The loops that read the channels of X through a table of taps, and add up.
+
+:mod:`.tap_table` computes the table of a tile. Channels are read from X or, if each pixel is read
+often, from panels: copies of some channels of X with the channels last (:func:`pack_part`). The
+vectors of these loops are in :mod:`.simd`.
+
+The NumPy core defines the same computations on arrays, in ``sums.py`` and ``sampler.py`` of
+:mod:`ort_gridsample.reference`.
+
+Names in docstrings and loops: X has S pixels, C channels and N batches; the table has R taps and P
+positions, and ``p`` is a position. Arrays of shape (≥ P,) have room for a longer tile. A panel has
+W channels, NARROW_PANEL or WIDE_PANEL. Halves are handled as their bits: see :mod:`.halves`.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import register_jitable
+
+from . import simd
+from .halves import CONVERTS, FLOAT16_BITS, HALF_BITS, widened
+from .pointers import by_types
+from .simd import (
+    GATHERED,
+    GATHERS,
+    NARROW_PANEL,
+    NARROW_VECTOR,
+    OUTSIDE_BIT,
+    PIXELS_AHEAD,
+    PREFETCH_STEP,
+    WIDE_VECTOR,
+)
+from .tap_table import convert_to_gathered
+
+#: The number of positions whose sums, channels last, are kept before they are written to Y.
+STRIP = 64
+#: From so many taps of all channels on, wide vectors gain more than they cost.
+MIN_TAPS_FOR_WIDE = 1 << 16
+#: The integer types that are summed in vectors.
+SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
+#: The number of pixels that one call packs.
+PIXELS_PER_PART = 1 << 12
+
+
+# Pixels that are only copied, in mode nearest
+
+
+@register_jitable
+def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
+    """Copy a pixel of each channel to each position.
+
+    Args:
+        X: channels (C ≤ 3, S).
+        index: the pixel of each position (P,).
+        layout: the layout of the taps. If GATHERED, the value for an index outside is 0.
+        inside: ``index``, with any pixel for an index outside.
+        Y: the result is written to Y[:, start:] (C, ≥ start + P).
+        start: see ``Y``.
+    """
+    channels = len(X)
+    positions = len(inside)
+    x0 = X[0]
+    y0 = Y[0, start:]
+    if channels == 1:
+        for p in range(positions):
+            y0[p] = x0[inside[p]]
+    else:
+        _copy_pixels_of_three(X, inside, Y, start)
+    if layout == GATHERED:
+        zero = X.dtype.type(0)
+        for channel in range(channels):
+            y = Y[channel, start:]
+            for p in range(len(index)):
+                y[p] = y[p] if index[p] < OUTSIDE_BIT else zero
+
+
+@register_jitable
+def _copy_pixels_of_three(X: Any, inside: Any, Y: Any, start: int) -> None:
+    """Copy pixels of three channels; of two, the second one is copied twice."""
+    last_channel = len(X) - 1
+    positions = len(inside)
+    whole = positions - positions % PREFETCH_STEP
+    x0 = X[0]
+    x1 = X[1]
+    x2 = X[last_channel]
+    y0 = Y[0, start:]
+    y1 = Y[1, start:]
+    y2 = Y[last_channel, start:]
+    for begin in range(0, whole, PREFETCH_STEP):
+        pixel_ahead = inside[min(begin + PIXELS_AHEAD, positions - 1)]
+        simd.prefetch(x0, pixel_ahead)
+        simd.prefetch(x1, pixel_ahead)
+        simd.prefetch(x2, pixel_ahead)
+        for p in range(begin, begin + PREFETCH_STEP):
+            _copy_three(x0, x1, x2, inside[p], y0, y1, y2, p)
+    for p in range(whole, positions):
+        _copy_three(x0, x1, x2, inside[p], y0, y1, y2, p)
+
+
+@register_jitable
+def _copy_three(x0: Any, x1: Any, x2: Any, pixel: Any, y0: Any, y1: Any, y2: Any, p: int) -> None:
+    """Copy a pixel of three channels. It is read before anything is written."""
+    value0 = x0[pixel]
+    value1 = x1[pixel]
+    value2 = x2[pixel]
+    y0[p] = value0
+    y1[p] = value1
+    y2[p] = value2
+
+
+# Sums over taps of X
+
+
+@by_types
+def sum_taps(
+    X: Any,
+    index: Any,
+    offsets: Any,
+    layout: int,
+    weight: Any,
+    Y: Any,
+    start: int,
+    positions: int,
+) -> Any:
+    """Add up the weighted taps of each channel.
+
+    Args:
+        X: channels (C, S).
+        index: the pixels of the taps (R, ≥ P).
+        offsets: the distances of contiguous taps to the first (R,), in pixels.
+        layout: the layout of the taps.
+        weight: the weights of the taps (R, ≥ P).
+        Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
+        start: see ``Y``.
+        positions: P.
+
+    Returns:
+        The new layout of the table, which may have been converted to GATHERED.
+    """
+    is_short_integer = X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS
+    has_vectors = is_short_integer or Y.dtype == weight.dtype
+    return _sum_in_vectors if GATHERS and has_vectors else _sum_in_loops
+
+
+@register_jitable
+def _sum_in_vectors(
+    X: Any,
+    index: Any,
+    offsets: Any,
+    layout: int,
+    weight: Any,
+    Y: Any,
+    start: int,
+    positions: int,
+) -> int:
+    """Add up as :func:`sum_taps`: in vectors of positions, and the last positions one by one."""
+    wide = WIDE_VECTOR // weight.itemsize
+    narrow = NARROW_VECTOR // weight.itemsize
+    # Integers do not gain from wide vectors.
+    are_integers = Y.itemsize < weight.itemsize
+    are_few = len(X) * len(weight) * positions < MIN_TAPS_FOR_WIDE
+    wide_end = 0 if are_few or are_integers else positions - positions % wide
+    narrow_end = positions - positions % narrow
+    for channel in range(len(X)):
+        x = X[channel]
+        y = Y[channel]
+        simd.sum_wide(x, index, offsets, layout, weight, 0, wide_end, y, start)
+        simd.sum_narrow(x, index, offsets, layout, weight, wide_end, narrow_end, y, start)
+        simd.sum_single(x, index, offsets, layout, weight, narrow_end, positions, y, start)
+    return layout
+
+
+@register_jitable
+def _sum_in_loops(
+    X: Any,
+    index: Any,
+    offsets: Any,
+    layout: int,
+    weight: Any,
+    Y: Any,
+    start: int,
+    positions: int,
+) -> int:
+    """Add up as :func:`sum_taps`, for types and processors without vectors."""
+    if layout != GATHERED:
+        convert_to_gathered(index, offsets, weight, layout, positions)
+    _sum_gathered(X, index, weight, Y, start, positions)
+    return GATHERED
+
+
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+def _sum_gathered(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    """Add up GATHERED taps as :func:`sum_taps`.
+
+    Four channels are added up at a time, so that an entry of the table is loaded once for all four.
+    """
+    channels = X.shape[0]
+    channel = 0
+    if index.shape[0] % 4 == 0:  # only linear on one axis has fewer taps
+        while channels - channel > 1:
+            _sum_four_channels(X, channel, index, weight, Y, start, positions)
+            channel += 4
+    for rest in range(channel, channels):
+        _sum_one_channel(X[rest], index, weight, Y[rest, start:], positions)
+
+
+@register_jitable
+def _sum_four_channels(
+    X: Any,
+    channel: int,
+    index: Any,
+    weight: Any,
+    Y: Any,
+    start: int,
+    positions: int,
+) -> None:
+    """Add up GATHERED taps of four channels, from ``channel`` on, four taps at a time.
+
+    If fewer channels are left, the last one is repeated: this is cheaper than to process up to
+    three channels one by one.
+    """
+    rows = index.shape[0]
+    last_channel = X.shape[0] - 1
+    channel1 = min(channel + 1, last_channel)
+    channel2 = min(channel + 2, last_channel)
+    channel3 = min(channel + 3, last_channel)
+    x0 = X[channel]
+    x1 = X[channel1]
+    x2 = X[channel2]
+    x3 = X[channel3]
+    y0 = Y[channel, start:]
+    y1 = Y[channel1, start:]
+    y2 = Y[channel2, start:]
+    y3 = Y[channel3, start:]
+    weight_zero = weight.dtype.type(0)
+    Y_zero = Y.dtype.type(0)
+    zero = _to_compute_type(X.dtype.type(0), weight_zero, Y_zero)
+    for p in range(positions):
+        first = index[0, p]
+        first_inside = first if first < OUTSIDE_BIT else np.uint32(0)
+        value0 = x0[first_inside]
+        value1 = x1[first_inside]
+        value2 = x2[first_inside]
+        value3 = x3[first_inside]
+        origin0 = _origin(value0, first, weight_zero, Y_zero)
+        origin1 = _origin(value1, first, weight_zero, Y_zero)
+        origin2 = _origin(value2, first, weight_zero, Y_zero)
+        origin3 = _origin(value3, first, weight_zero, Y_zero)
+        total0 = zero
+        total1 = zero
+        total2 = zero
+        total3 = zero
+        row = 0
+        while True:
+            pixels = (index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p])
+            if (pixels[0] | pixels[1] | pixels[2] | pixels[3]) < OUTSIDE_BIT:
+                w = (weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p])
+                total0 += _sum_four_taps(x0, pixels, w, origin0, weight_zero, Y_zero)
+                total1 += _sum_four_taps(x1, pixels, w, origin1, weight_zero, Y_zero)
+                total2 += _sum_four_taps(x2, pixels, w, origin2, weight_zero, Y_zero)
+                total3 += _sum_four_taps(x3, pixels, w, origin3, weight_zero, Y_zero)
+            else:
+                for tap in range(row, row + 4):
+                    pixel = index[tap, p]
+                    tap_weight = weight[tap, p]
+                    if pixel < OUTSIDE_BIT:
+                        tap0 = _to_compute_type(x0[pixel], weight_zero, Y_zero)
+                        tap1 = _to_compute_type(x1[pixel], weight_zero, Y_zero)
+                        tap2 = _to_compute_type(x2[pixel], weight_zero, Y_zero)
+                        tap3 = _to_compute_type(x3[pixel], weight_zero, Y_zero)
+                        total0 += tap_weight * (tap0 - origin0)
+                        total1 += tap_weight * (tap1 - origin1)
+                        total2 += tap_weight * (tap2 - origin2)
+                        total3 += tap_weight * (tap3 - origin3)
+                    else:
+                        total0 -= tap_weight * origin0
+                        total1 -= tap_weight * origin1
+                        total2 -= tap_weight * origin2
+                        total3 -= tap_weight * origin3
+            row += 4
+            if row >= rows:
+                break
+        y0[p] = _to_output(total0, origin0, value0, first, Y_zero)
+        y1[p] = _to_output(total1, origin1, value1, first, Y_zero)
+        y2[p] = _to_output(total2, origin2, value2, first, Y_zero)
+        y3[p] = _to_output(total3, origin3, value3, first, Y_zero)
+
+
+@register_jitable
+def _sum_four_taps(
+    x: Any,
+    pixels: Any,
+    weights: Any,
+    origin: Any,
+    weight_zero: Any,
+    Y_zero: Any,
+) -> Any:
+    """Return the weighted sum of four pixels of ``x``, less ``origin``."""
+    return (
+        weights[0] * (_to_compute_type(x[pixels[0]], weight_zero, Y_zero) - origin)
+        + weights[1] * (_to_compute_type(x[pixels[1]], weight_zero, Y_zero) - origin)
+        + weights[2] * (_to_compute_type(x[pixels[2]], weight_zero, Y_zero) - origin)
+        + weights[3] * (_to_compute_type(x[pixels[3]], weight_zero, Y_zero) - origin)
+    )
+
+
+@register_jitable
+def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) -> None:
+    """Add up GATHERED taps of channel ``x`` (S,) into ``y`` (≥ P,)."""
+    weight_zero = weight.dtype.type(0)
+    Y_zero = y.dtype.type(0)
+    for p in range(positions):
+        first = index[0, p]
+        value = x[first if first < OUTSIDE_BIT else np.uint32(0)]
+        origin = _origin(value, first, weight_zero, Y_zero)
+        total = _to_compute_type(x.dtype.type(0), weight_zero, Y_zero)
+        for row in range(index.shape[0]):
+            pixel = index[row, p]
+            tap_weight = weight[row, p]
+            if pixel < OUTSIDE_BIT:
+                total += tap_weight * (_to_compute_type(x[pixel], weight_zero, Y_zero) - origin)
+            else:
+                total -= tap_weight * origin
+        y[p] = _to_output(total, origin, value, first, Y_zero)
+
+
+# Sums over taps of panels
+
+
+@njit(nogil=True, error_model="numpy")
+def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
+    """Copy some pixels of X to a panel, where the channels are last.
+
+    Args:
+        X: (N, C, S).
+        batch: the index in N.
+        channel: the first of the panel's W channels. Channels beyond X's last one repeat it.
+        start: the first pixel. At most PIXELS_PER_PART pixels are copied.
+        panel: the panel (S + 1, W). Its last row is a pixel of 0, which is read for taps outside.
+    """
+    pixels = X.shape[2]
+    if start + PIXELS_PER_PART > pixels:
+        panel[pixels] = 0
+    end = min(start + PIXELS_PER_PART, pixels)
+    for begin in range(start, end, 2 * STRIP):
+        stop = min(begin + 2 * STRIP, end)
+        _transpose_pixels(X[batch], channel, begin, stop, panel)
+
+
+@by_types
+def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) -> Any:
+    """Copy pixels ``begin`` to ``end`` of X (C, S) to a panel, from ``channel`` on."""
+    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS
+    return _transpose_in_vectors if has_vectors else _transpose_in_fours
+
+
+@register_jitable
+def _transpose_in_vectors(X: Any, channel: int, begin: int, end: int, panel: Any) -> None:
+    """Copy as :func:`_transpose_pixels`, whole blocks in vectors."""
+    width = panel.shape[1]
+    pixel = begin
+    if channel + width <= len(X):
+        while pixel + width <= end:
+            simd.transpose(X, channel, pixel, panel, pixel, 0, width)
+            pixel += width
+    if pixel < end:
+        _transpose_in_fours(X, channel, pixel, end, panel)
+
+
+@register_jitable
+def _transpose_in_fours(X: Any, channel: int, begin: int, end: int, panel: Any) -> None:
+    """Copy as :func:`_transpose_pixels`, four channels at a time."""
+    last_channel = len(X) - 1
+    zero = panel.dtype.type(0)
+    for column in range(0, panel.shape[1], 4):
+        first = channel + column
+        x0 = X[min(first, last_channel)]
+        x1 = X[min(first + 1, last_channel)]
+        x2 = X[min(first + 2, last_channel)]
+        x3 = X[min(first + 3, last_channel)]
+        for pixel in range(begin, end):
+            value0 = _to_compute_type(x0[pixel], zero, zero)
+            value1 = _to_compute_type(x1[pixel], zero, zero)
+            value2 = _to_compute_type(x2[pixel], zero, zero)
+            value3 = _to_compute_type(x3[pixel], zero, zero)
+            panel[pixel, column] = value0
+            panel[pixel, column + 1] = value1
+            panel[pixel, column + 2] = value2
+            panel[pixel, column + 3] = value3
+
+
+@register_jitable
+def sum_packed(
+    panel: Any,
+    index: Any,
+    offsets: Any,
+    layout: int,
+    weight: Any,
+    strip: Any,
+    Y: Any,
+    start: int,
+    positions: int,
+) -> None:
+    """Add up the weighted taps of the channels of a panel. Only floats are packed.
+
+    Args:
+        panel: the panel (S + 1, W).
+        index: the pixels of the taps (R, ≥ P).
+        offsets: the distances of contiguous taps to the first (R,), in pixels.
+        layout: the layout of the taps.
+        weight: the weights of the taps (R, ≥ P).
+        strip: scratch memory (STRIP, W).
+        Y: the result is written to Y[:W, start:] (C, ≥ start + P), where C may be less than W.
+            Sums of halves are float32.
+        start: see ``Y``.
+        positions: P.
+    """
+    width = panel.shape[1]
+    channels = min(width, len(Y))
+    for begin in range(0, positions, STRIP):
+        size = min(STRIP, positions - begin)
+        end = begin + size
+        whole = size - size % width if channels == width else 0
+        if width == NARROW_PANEL:
+            simd.sum_rows_narrow(panel, index, offsets, layout, weight, begin, end, strip, -begin)
+        else:
+            simd.sum_rows_wide(panel, index, offsets, layout, weight, begin, end, strip, -begin)
+        for p in range(0, whole, width):
+            simd.transpose(strip, p, 0, Y, 0, start + begin + p, width)
+        for channel in range(channels):
+            y = Y[channel, start + begin :]
+            for p in range(whole, size):
+                y[p] = strip[p, channel]
+
+
+# Conversions that depend on the types of X and Y. Numba calls a function with @by_types with the
+# types of the arguments; the function that it returns gets the values. ``weight_zero`` and
+# ``Y_zero`` are zeros of the types of the weights and of Y. They are not arrays: if an array passes
+# a branch, Numba counts references to it, which costs more than all the rest.
+
+
+@by_types
+def _to_compute_type(pixel_type: Any, weight_type: Any, Y_type: Any) -> Any:
+    """Convert a pixel to the compute type. Halves, whose sums are float32, are widened."""
+    if pixel_type in HALF_BITS and isinstance(Y_type, types.Float):
+        return lambda pixel, weight_zero, Y_zero: widened(pixel)
+    if isinstance(pixel_type, types.Complex):
+        return lambda pixel, weight_zero, Y_zero: pixel
+    return lambda pixel, weight_zero, Y_zero: weight_type(pixel)
+
+
+@by_types
+def _origin(pixel_type: Any, index_type: Any, weight_type: Any, Y_type: Any) -> Any:
+    """Return the value that is subtracted from all taps: of integers, the first tap; otherwise 0.
+
+    Thus the sum of equal integers is exact. The arguments are the pixel of the first tap and its
+    index, ``weight_zero`` and ``Y_zero``.
+    """
+    if not isinstance(Y_type, types.Integer):
+        return lambda pixel, index, weight_zero, Y_zero: weight_zero
+
+    def first_tap(pixel: Any, index: Any, weight_zero: Any, Y_zero: Any) -> Any:
+        if index < OUTSIDE_BIT:
+            return _to_compute_type(pixel, weight_zero, Y_zero)
+        return weight_zero
+
+    return first_tap
+
+
+@by_types
+def _to_output(total_type: Any, origin: Any, pixel: Any, index: Any, Y_type: Any) -> Any:
+    """Convert a sum to an element of Y. Integers are truncated toward zero and saturated.
+
+    The arguments are the sum, the :func:`_origin`, the pixel of the first tap and its index, and
+    ``Y_zero``.
+    """
+    if isinstance(Y_type, types.Boolean):
+        return lambda total, origin, pixel, index, Y_zero: total != 0
+    if not isinstance(Y_type, types.Integer):
+        return lambda total, origin, pixel, index, Y_zero: total
+    lowest = Y_type.minval
+    highest = Y_type.maxval
+    lowest_total = float(lowest)
+    highest_total = float(highest)
+
+    def to_integer(total: Any, origin: Any, pixel: Any, index: Any, Y_zero: Any) -> Any:
+        if total == 0 and index < OUTSIDE_BIT:
+            return pixel  # beyond 2**53 the origin itself was rounded
+        value = total + origin
+        if value >= highest_total:
+            return Y_type(highest)
+        if value <= lowest_total:
+            return Y_type(lowest)
+        return Y_type(value)
+
+    return to_integer

@@ -1,0 +1,642 @@
+"""The table of the taps of a tile of output positions, for all ranks, modes and paddings.
+
+The table has one row per tap and one column per position: the index of the pixel of flat X that the
+tap reads, and the tap's weight. :mod:`.tap_sums` reads the channels of X through this table. Its
+layouts, ``GATHERED``, ``MASKED`` and ``CONTIGUOUS``, are defined in :mod:`.simd`.
+
+The NumPy core defines the same computations on arrays, in ``coordinates.py`` and ``taps.py`` of
+:mod:`ort_gridsample.reference`. The order of the operations on a coordinate is the same, and no
+compiler flag in this module lets the compiler change it.
+
+Names in docstrings and loops:
+
+- ``p``: a position of the tile, 0 ≤ p < P. Arrays of shape (≥ P,) have room for a longer tile.
+- ``normalized``: coordinates as in the grid. On each axis, X extends from -1 to 1.
+- ``coordinates``: coordinates in pixels. The centre of pixel i is at i.
+- ``index``: indices of pixels, on one axis or in flat X.
+- ``low`` and ``span``: where reflection begins on an axis, the first pixel's centre
+  (``align_corners``) or outer edge, and the distance from there to the same point of the last
+  pixel.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.extending import register_jitable
+
+from ..spec import CUBIC_A
+from .halves import widened
+from .pointers import array
+from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
+
+ZEROS, BORDER, REFLECTION = range(3)
+#: The index of a tap that counts as 0; every other index is a pixel of X.
+OUTSIDE = np.uint32(0xFFFFFFFF)
+#: The maximum number of pixels of a channel. Coordinates outside of X must be int32, too.
+MAX_PIXELS = 1 << 30
+#: The maximum number of positions of a tile, and of positions times taps: the table stays in the
+#: L2 cache.
+MAX_TILE_POSITIONS = 2048
+MAX_TILE_TAPS = 1 << 14
+#: The table's rows are this much longer than a power of two. Otherwise all rows would compete for
+#: the same cache lines.
+ROW_PADDING = 16
+
+#: The region of a tile's coordinates: all taps are inside; or no coordinate is further from 0 than
+#: MAX_NEAR; or some are.
+INSIDE, NEAR, FAR_OUT = range(3)
+MAX_NEAR = 1 << 22
+
+
+# Coordinates
+
+
+@register_jitable
+def _clip(value: Any, low: Any, high: Any) -> Any:
+    return min(max(value, low), high)
+
+
+@register_jitable
+def unnormalize(normalized: Any, length: Any, align_corners: bool) -> Any:
+    """Return the pixel coordinate of a normalized coordinate on an axis of ``length`` pixels."""
+    real = type(normalized)
+    if align_corners:
+        return (normalized + real(1)) * (real(length - 1) * real(0.5))
+    return (normalized + real(1)) * (real(length) * real(0.5)) - real(0.5)
+
+
+@register_jitable
+def _reflect_once(coordinate: Any, low: Any, last: Any) -> Any:
+    """Reflect a coordinate, less than a period from 0, once at each end.
+
+    The result is clipped to 0 … ``last``, because rounding may leave it on the outer edge.
+    """
+    real = type(coordinate)
+    coordinate = max(coordinate, real(2) * low - coordinate)
+    coordinate = min(coordinate, real(2) * (last - low) - coordinate)
+    return _clip(coordinate, real(0), last)
+
+
+@register_jitable
+def _reflect(coordinate: Any, low: Any, span: Any, last: Any) -> Any:
+    """Reflect a finite coordinate until it lies inside 0 … ``last``."""
+    real = type(coordinate)
+    if span == 0:
+        return real(0)
+    period = real(2) * span
+    remainder = coordinate if abs(coordinate) < period else real(np.fmod(coordinate, period))
+    return _reflect_once(remainder, low, last)
+
+
+@register_jitable
+def _pad_coordinates(
+    normalized: Any,
+    coordinates: Any,
+    length: int,
+    padding: int,
+    align_corners: bool,
+    low: Any,
+    span: Any,
+    pads_index: bool,
+) -> bool:
+    """Compute finite pixel coordinates; if the padding acts on coordinates, they are inside.
+
+    Args:
+        normalized: the normalized coordinates (P,).
+        coordinates: where the pixel coordinates are written (≥ P,).
+        length: the number of pixels of the axis.
+        padding: ZEROS, BORDER or REFLECTION.
+        align_corners: the attribute.
+        low: see the module.
+        span: see the module.
+        pads_index: whether the padding acts on the taps' indices, in mode cubic.
+
+    Returns:
+        Whether all coordinates are so near to X that one reflection at each end suffices for them
+        and for the taps around them.
+    """
+    real = coordinates.dtype.type
+    at_nan = unnormalize(real(-1), length, align_corners)
+    # Beyond every tap.
+    lowest = real(-4)
+    highest = real(length + 3)
+    if padding == REFLECTION or (padding == BORDER and not pads_index):
+        lowest = real(0)
+        highest = real(length - 1)
+    max_near = real(2) * span - real(3)
+    has_far = np.uint32(0)
+    for p in range(len(normalized)):
+        # Infinity times a span of 0 is NaN, and not a coordinate.
+        is_infinite = np.isinf(normalized[p])
+        finite = normalized[p] if is_infinite else unnormalize(normalized[p], length, align_corners)
+        finite = at_nan if np.isnan(normalized[p]) else finite
+        has_far = np.uint32(has_far | (np.uint32(0) if abs(finite) <= max_near else np.uint32(1)))
+        is_reflected = padding == REFLECTION and not np.isinf(finite)
+        coordinates[p] = finite if is_reflected else _clip(finite, lowest, highest)
+    if padding == REFLECTION and not pads_index:
+        if has_far:
+            for p in range(len(normalized)):
+                coordinates[p] = _reflect(coordinates[p], low, span, highest)
+        else:
+            for p in range(len(normalized)):
+                coordinates[p] = _reflect_once(coordinates[p], low, highest)
+    return has_far == 0
+
+
+# Weights
+
+
+@register_jitable
+def _inner_cubic_weight(distance: Any) -> Any:
+    """Return the weight of a tap at a ``distance`` ≤ 1."""
+    real = type(distance)
+    a = real(CUBIC_A)
+    return ((a + real(2)) * distance - (a + real(3))) * distance * distance + real(1)
+
+
+@register_jitable
+def _outer_cubic_weight(distance: Any) -> Any:
+    """Return the weight of a tap at a ``distance`` from 1 to 2."""
+    real = type(distance)
+    a = real(CUBIC_A)
+    return ((distance - real(5)) * distance + real(8)) * distance * a - real(4) * a
+
+
+@register_jitable
+def _cubic_weights(distance: Any) -> Any:
+    """Return the weights of four taps. The second one lies ``distance`` before the coordinate."""
+    real = type(distance)
+    return (
+        _outer_cubic_weight(real(1) + distance),
+        _inner_cubic_weight(distance),
+        _inner_cubic_weight(real(1) - distance),
+        _outer_cubic_weight(real(2) - distance),
+    )
+
+
+@register_jitable
+def _write_weights(coordinate: Any, weight: Any, p: int, taps: int) -> Any:
+    """Write the weights of a coordinate's taps to column ``p`` of ``weight`` (taps, ≥ P).
+
+    Returns:
+        The pixel from which the taps are counted, as a coordinate. For nearest, which has no
+        weights, this is the tap itself.
+    """
+    if taps == 1:
+        return np.rint(coordinate)  # half to even
+    real = weight.dtype.type
+    base = np.floor(coordinate)
+    distance = real(coordinate - base)
+    if taps == 2:
+        weight[0, p] = real(1) - distance
+        weight[1, p] = distance
+    else:
+        weight[0, p], weight[1, p], weight[2, p], weight[3, p] = _cubic_weights(distance)
+    return base
+
+
+# The taps on one axis
+
+
+@register_jitable
+def _unpadded_taps(
+    normalized: Any,
+    length: int,
+    align_corners: bool,
+    coordinates: Any,
+    index: Any,
+    weight: Any,
+    taps: int,
+    first_offset: int,
+) -> int:
+    """Compute pixel coordinates, first taps and weights without padding.
+
+    Args:
+        normalized: the normalized coordinates (P,).
+        length: the number of pixels of the axis.
+        align_corners: the attribute.
+        coordinates: where the pixel coordinates are written (≥ P,).
+        index: where the first taps are written (≥ P,).
+        weight: where the weights are written (taps, ≥ P).
+        taps: the number of taps.
+        first_offset: the first tap, counted from the pixel that :func:`_write_weights` returns.
+
+    Returns:
+        The region of the coordinates. If INSIDE, no padding is needed. If FAR_OUT, some coordinates
+        may be infinite or NaN.
+    """
+    real = normalized.dtype.type
+    lowest = real(-first_offset)
+    highest = real(length - 1 - (taps - 1 + first_offset))
+    offset = real(first_offset)
+    max_near = real(MAX_NEAR)
+    if length > MAX_NEAR:
+        # Rounded coordinates do not tell exactly which taps are inside: none is INSIDE.
+        highest = lowest - real(1)
+    # As wide as the other values of the loops: wider flags halve the speed.
+    has_outside = np.uint32(0)
+    has_far = np.uint32(0)
+    for p in range(len(normalized)):
+        coordinate = unnormalize(normalized[p], length, align_corners)
+        is_inside = (coordinate >= lowest) & (coordinate <= highest)
+        has_outside = np.uint32(has_outside | (np.uint32(0) if is_inside else np.uint32(1)))
+        base = _write_weights(coordinate, weight, p, taps)
+        index[p] = np.uint32(np.int32(base + offset))
+        coordinates[p] = coordinate
+    if has_outside == 0:
+        return INSIDE
+    for p in range(len(normalized)):
+        is_near = abs(coordinates[p]) <= max_near
+        has_far = np.uint32(has_far | (np.uint32(0) if is_near else np.uint32(1)))
+    return FAR_OUT if has_far else NEAR
+
+
+# The next three loops do not write to an array that they read: that takes three times as long.
+
+
+@register_jitable
+def _pad_pixels(coordinates: Any, positions: int, length: int, padding: int, index: Any) -> None:
+    """Write the pixels of nearest, padded with ZEROS or BORDER.
+
+    Args:
+        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
+        positions: P.
+        length: the number of pixels of the axis.
+        padding: ZEROS or BORDER.
+        index: where the pixels are written (≥ P,).
+    """
+    last = np.int32(length - 1)
+    outside = OUTSIDE if padding == ZEROS else np.uint32(0)
+    for p in range(positions):
+        pixel = np.int32(np.rint(coordinates[p]))
+        inside = min(max(pixel, np.int32(0)), last)
+        index[p] = np.uint32(inside) if inside == pixel else np.uint32(inside) | outside
+
+
+@register_jitable
+def _pad_pairs(
+    coordinates: Any,
+    positions: int,
+    length: int,
+    padding: int,
+    index: Any,
+    weight: Any,
+) -> None:
+    """Write the taps of linear as pairs of pixels inside.
+
+    A pair that is partly outside is moved inside, and one tap is masked. So is a tap beyond the
+    last pixel whose weight is 0.
+
+    Args:
+        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
+        positions: P.
+        length: the number of pixels of the axis.
+        padding: any. Coordinates are clipped to the image unless it is ZEROS.
+        index: where the first taps are written (≥ P,).
+        weight: where the weights are written (2, ≥ P).
+    """
+    weight_type = weight.dtype.type
+    coordinate_type = coordinates.dtype.type
+    masked = weight_type(np.nan)
+    last_first = np.int32(length - 2)
+    first_weight = weight[0]
+    second_weight = weight[1]
+    lowest = coordinate_type(-np.inf)
+    highest = coordinate_type(np.inf)
+    if padding != ZEROS:
+        lowest = coordinate_type(0)
+        highest = coordinate_type(length - 1)
+    for p in range(positions):
+        coordinate = _clip(coordinates[p], lowest, highest)
+        first = min(max(np.int32(np.floor(coordinate)), np.int32(0)), last_first)
+        distance = coordinate - coordinate_type(first)
+        t = weight_type(distance)
+        # The weights are 1 minus the distances of the taps, computed in the order of operations of
+        # a pair that was not moved.
+        if_moved_right = weight_type(distance + coordinate_type(1))
+        if_moved_left = weight_type(2) - t
+        w = if_moved_right if t < weight_type(0) else weight_type(1) - t
+        first_weight[p] = w if (t >= weight_type(-1)) & (t < weight_type(1)) else masked
+        w = min(t, if_moved_left)
+        second_weight[p] = w if (t >= weight_type(0)) & (t < weight_type(2)) else masked
+        index[p] = np.uint32(first)
+
+
+@register_jitable
+def _pad_quads(coordinates: Any, positions: int, length: int, index: Any, weight: Any) -> None:
+    """Write the taps of cubic, padded with ZEROS, as four pixels inside.
+
+    Four taps that are partly outside are moved inside, and some of them are masked.
+
+    Args:
+        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
+        positions: P.
+        length: the number of pixels of the axis.
+        index: where the first taps are written (≥ P,).
+        weight: where the weights are written (4, ≥ P).
+    """
+    weight_type = weight.dtype.type
+    masked = weight_type(np.nan)
+    last_first = np.int32(length - 4)
+    for p in range(positions):
+        base = np.floor(coordinates[p])
+        w0, w1, w2, w3 = _cubic_weights(weight_type(coordinates[p] - base))
+        unmoved = np.int32(np.int32(base) - np.int32(1))
+        first = min(max(unmoved, np.int32(0)), last_first)
+        shift = np.int32(first - unmoved)
+        for tap in range(4):
+            unmoved_tap = np.int32(shift + tap)
+            w = w0 if unmoved_tap == 0 else masked
+            w = w1 if unmoved_tap == 1 else w
+            w = w2 if unmoved_tap == 2 else w
+            weight[tap, p] = w3 if unmoved_tap == 3 else w
+        index[p] = np.uint32(first)
+
+
+@register_jitable
+def _gathered_taps(
+    coordinates: Any,
+    positions: int,
+    length: int,
+    padding: int,
+    low: Any,
+    span: Any,
+    reflects_once: bool,
+    index: Any,
+    weight: Any,
+    taps: int,
+    first_offset: int,
+) -> None:
+    """Write the index of each tap, and the weights.
+
+    Args:
+        coordinates: the pixel coordinates (≥ P,), as :func:`_pad_coordinates` writes them. They are
+            overwritten.
+        positions: P.
+        length: the number of pixels of the axis.
+        padding: ZEROS, BORDER or REFLECTION.
+        low: see the module.
+        span: see the module.
+        reflects_once: what :func:`_pad_coordinates` returned.
+        index: where the taps' pixels are written (taps, ≥ P).
+        weight: where the weights are written (taps, ≥ P).
+        taps: the number of taps.
+        first_offset: the first tap, counted from the pixel that :func:`_write_weights` returns.
+    """
+    real = coordinates.dtype.type
+    for p in range(positions):
+        coordinates[p] = _write_weights(coordinates[p], weight, p, taps)
+    reflects_index = taps == 4 and padding == REFLECTION
+    last = np.int32(length - 1)
+    outside = OUTSIDE if padding == ZEROS else np.uint32(0)
+    for tap in range(taps):
+        offset = real(tap + first_offset)
+        row = index[tap]
+        if reflects_index and reflects_once:
+            for p in range(positions):
+                reflected = _reflect_once(coordinates[p] + offset, low, real(last))
+                row[p] = np.uint32(np.int32(reflected))
+        elif reflects_index:
+            for p in range(positions):
+                row[p] = np.uint32(_reflect(coordinates[p] + offset, low, span, real(last)))
+        else:
+            for p in range(positions):
+                pixel = np.int32(coordinates[p] + offset)
+                inside = min(max(pixel, np.int32(0)), last)
+                row[p] = np.uint32(inside) if inside == pixel else np.uint32(inside) | outside
+
+
+@register_jitable
+def can_be_contiguous(taps: int, padding: int) -> bool:
+    """Whether the taps on an axis can be contiguous at the borders, too, some of them masked."""
+    return taps == 2 or (taps == 4 and padding == ZEROS)
+
+
+@njit(nogil=True, error_model="numpy")
+def axis_taps(
+    normalized: Any,
+    length: int,
+    padding: int,
+    align_corners: bool,
+    coordinates: Any,
+    index: Any,
+    weight: Any,
+    taps: int,
+    may_mask: bool,
+) -> int:
+    """Compute the taps of a tile on one axis.
+
+    Args:
+        normalized: the normalized coordinates (P,).
+        length: the number of pixels of the axis.
+        padding: ZEROS, BORDER or REFLECTION.
+        align_corners: the attribute.
+        coordinates: scratch memory for pixel coordinates (≥ P,).
+        index: where the taps' pixels are written (taps, ≥ P). Only the first row is written unless
+            the layout is GATHERED.
+        weight: where the weights are written (taps, ≥ P).
+        taps: 1 for nearest, 2 for linear, 4 for cubic.
+        may_mask: whether the layout may be MASKED.
+
+    Returns:
+        The layout of the taps.
+    """
+    positions = len(normalized)
+    real = coordinates.dtype.type
+    first_index = index[0]
+    first_offset = -1 if taps == 4 else 0
+    region = _unpadded_taps(
+        normalized, length, align_corners, coordinates, first_index, weight, taps, first_offset
+    )
+    if region == INSIDE:
+        return CONTIGUOUS
+    # A single tap that is never outside is contiguous.
+    single_layout = GATHERED if padding == ZEROS else CONTIGUOUS
+    needs_no_coordinates = region == NEAR and padding != REFLECTION
+    if taps == 1 and needs_no_coordinates:
+        _pad_pixels(coordinates, positions, length, padding, first_index)
+        return single_layout
+
+    low = real(0) if align_corners else real(-0.5)
+    span = real(length - 1) if align_corners else real(length)
+    is_contiguous = may_mask and length >= taps and can_be_contiguous(taps, padding)
+    reflects_once = True
+    if not (is_contiguous and needs_no_coordinates):
+        reflects_once = _pad_coordinates(
+            normalized, coordinates, length, padding, align_corners, low, span, taps == 4
+        )
+    if is_contiguous:
+        if taps == 4:
+            _pad_quads(coordinates, positions, length, first_index, weight)
+        else:
+            _pad_pairs(coordinates, positions, length, padding, first_index, weight)
+        return MASKED
+    _gathered_taps(
+        coordinates,
+        positions,
+        length,
+        padding,
+        low,
+        span,
+        reflects_once,
+        index,
+        weight,
+        taps,
+        first_offset,
+    )
+    return single_layout if taps == 1 else GATHERED
+
+
+@register_jitable
+def split_axes(grid: Any, normalized: Any) -> None:
+    """Copy the coordinates of each axis of a grid to a row of their own.
+
+    The loops for 2 and 3 axes are vectorized.
+
+    Args:
+        grid: the grid (P, r), in its stored type. It lists the innermost axis first. The bits of
+            halves are converted.
+        normalized: where the coordinates are written (r, ≥ P), the outermost axis first.
+    """
+    positions, r = grid.shape
+    flat = array(np.int64(grid.ctypes.data), (positions * r,), grid.dtype)
+    # Unsigned indices, because Numba checks whether a signed index counts from the end.
+    first = np.uint64(0)
+    second = np.uint64(1)
+    third = np.uint64(2)
+    step = np.uint64(r)
+    if r == 2:
+        outer = normalized[0]
+        inner = normalized[1]
+        for p in range(positions):
+            entry = np.uint64(2) * np.uint64(p)
+            inner_value = widened(flat[entry + first])
+            outer_value = widened(flat[entry + second])
+            inner[p] = inner_value
+            outer[p] = outer_value
+    elif r == 3:
+        outer = normalized[0]
+        middle = normalized[1]
+        inner = normalized[2]
+        for p in range(positions):
+            entry = np.uint64(3) * np.uint64(p)
+            inner_value = widened(flat[entry + first])
+            middle_value = widened(flat[entry + second])
+            outer_value = widened(flat[entry + third])
+            inner[p] = inner_value
+            middle[p] = middle_value
+            outer[p] = outer_value
+    else:
+        for axis in range(r):
+            row = normalized[axis]
+            offset = np.uint64(r - 1 - axis)
+            for p in range(positions):
+                row[p] = widened(flat[step * np.uint64(p) + offset])
+
+
+# The taps on several axes
+
+
+@register_jitable
+def convert_to_gathered(
+    index: Any,
+    offsets: Any,
+    weight: Any,
+    layout: int,
+    positions: int,
+) -> None:
+    """Convert a table of contiguous taps to the layout GATHERED.
+
+    Args:
+        index: the first row has the first taps (R, ≥ P). All rows are written.
+        offsets: the distances of the taps to the first (≥ R,), in pixels.
+        weight: the weights (R, ≥ P). Those of masked taps become 0.
+        layout: MASKED or CONTIGUOUS.
+        positions: P.
+    """
+    first = index[0]
+    for row in range(len(index) - 1, -1, -1):
+        row_index = index[row]
+        offset = np.uint32(offsets[row])
+        for p in range(positions):
+            row_index[p] = first[p] + offset
+    if layout == MASKED:
+        for row in range(len(index)):
+            row_index = index[row]
+            row_weight = weight[row]
+            for p in range(positions):
+                is_masked = np.isnan(row_weight[p])
+                row_index[p] = OUTSIDE if is_masked else row_index[p]
+                row_weight[p] = 0 if is_masked else row_weight[p]
+
+
+@register_jitable
+def combine_taps(
+    index: Any,
+    weight: Any,
+    axis_index: Any,
+    axis_weight: Any,
+    offsets: Any,
+    layout: int,
+    axis_layout: int,
+    length: int,
+    positions: int,
+    new_index: Any,
+    new_weight: Any,
+) -> int:
+    """Combine every tap of a table with every tap of an inner axis.
+
+    Args:
+        index: the pixels of the taps so far (R, ≥ P).
+        weight: the weights of the taps so far (R, ≥ P).
+        axis_index: the taps on the inner axis (T, ≥ P).
+        axis_weight: the weights of the taps on the inner axis (T, ≥ P).
+        offsets: the distances of contiguous taps so far to the first (≥ R · T,), in pixels. They
+            are replaced by those of the new table.
+        layout: the layout of the taps so far.
+        axis_layout: the layout of the taps on the inner axis.
+        length: the length of the inner axis.
+        positions: P.
+        new_index: where the pixels of the new table are written (R · T, ≥ P).
+        new_weight: where the weights of the new table are written (R · T, ≥ P), if T > 1.
+
+    Returns:
+        The layout of the new table.
+    """
+    rows = len(index)
+    taps = len(axis_index)
+    # A table is gathered if the taps on any axis are, and masked if any are masked.
+    new_layout = min(layout, axis_layout)
+    if new_layout == GATHERED and layout != GATHERED:
+        convert_to_gathered(index, offsets, weight, layout, positions)
+    for row in range(rows - 1, -1, -1):
+        offset = offsets[row] * length
+        for tap in range(taps - 1, -1, -1):
+            offsets[row * taps + tap] = offset + tap
+    if new_layout == GATHERED and axis_layout != GATHERED:
+        # The offsets of the first row's taps are those on the inner axis.
+        convert_to_gathered(axis_index, offsets, axis_weight, axis_layout, positions)
+    stride = np.uint32(length)
+    if new_layout != GATHERED:
+        outer = index[0]
+        inner = axis_index[0]
+        new_row = new_index[0]
+        for p in range(positions):
+            new_row[p] = outer[p] * stride + inner[p]
+    for row in range(rows):
+        outer = index[row]
+        outer_weight = weight[row]
+        for tap in range(taps):
+            if new_layout == GATHERED:
+                inner = axis_index[tap]
+                new_row = new_index[row * taps + tap]
+                for p in range(positions):
+                    is_outside = (outer[p] | inner[p]) >= OUTSIDE_BIT
+                    new_row[p] = OUTSIDE if is_outside else outer[p] * stride + inner[p]
+            if taps > 1:
+                inner_weight = axis_weight[tap]
+                product = new_weight[row * taps + tap]
+                for p in range(positions):
+                    product[p] = outer_weight[p] * inner_weight[p]
+    return new_layout

@@ -1,0 +1,64 @@
+"""The number of threads of a call: an argument, a setting, or the number of processors."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import SupportsIndex
+
+from .. import settings
+from .cpus import available_cpus
+
+
+def get_num_threads() -> int:
+    """Return the default number of threads of a call of a core.
+
+    It is the number that :func:`set_num_threads` set, else the value of the environment variable
+    ``ORT_GRIDSAMPLE_NUM_THREADS``, else the number of processors that the process may use: those of
+    its affinity, within the limits of its control groups. It applies if neither a session option
+    nor an argument gives a number. Helper threads of the compiled core wait for the next call for
+    less than a millisecond, and then sleep.
+
+    >>> get_num_threads() >= 1
+    True
+
+    Returns:
+        The maximum number of threads of one call, at least 1.
+
+    Raises:
+        ValueError: the environment variable is not a whole number, or is less than 1.
+    """
+    return settings.NUM_THREADS.get() or available_cpus()
+
+
+def set_num_threads(num_threads: SupportsIndex | None) -> None:
+    """Set the number that :func:`get_num_threads` returns.
+
+    >>> set_num_threads(2)
+    >>> get_num_threads()
+    2
+    >>> set_num_threads(None)
+
+    Args:
+        num_threads: at least 1. None restores the environment variable or the number of processors.
+
+    Raises:
+        TypeError: ``num_threads`` is not a whole number.
+        ValueError: ``num_threads`` is less than 1.
+    """
+    if num_threads is not None and not settings.is_valid_num_threads(num_threads):
+        error_type = ValueError if isinstance(num_threads, SupportsIndex) else TypeError
+        expected = f"{settings.VALID_NUM_THREADS} (or None)"
+        raise error_type(f"num_threads is {num_threads!r}, expected {expected}")
+    settings.NUM_THREADS.value = None if num_threads is None else index(num_threads)
+
+
+def resolve_num_threads(num_threads: SupportsIndex | None, is_worthwhile: bool = True) -> int:
+    """Return the number of threads of a call.
+
+    Args:
+        num_threads: the argument of the call; None selects the default.
+        is_worthwhile: whether the work is large enough for several threads; else the default is 1.
+    """
+    if num_threads is not None:
+        return index(num_threads)
+    return get_num_threads() if is_worthwhile else 1
