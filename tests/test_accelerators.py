@@ -30,7 +30,7 @@ from ort_gridsample.cli import main
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.session import accelerators, native, probe_answers
-from ort_gridsample.session.accelerators import Accelerators, ProviderForm
+from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
 from ort_gridsample.session.probes import build_probe
 from test_exported import MODELS, run, stored
@@ -96,7 +96,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 def form_of(
     record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20
 ) -> ProviderForm | None:
-    with closing(Accelerators([(AZURE, {})], accelerated, alone=False)) as asked:
+    with closing(AcceleratorProber([(AZURE, {})], accelerated, only_sampling_nodes=False)) as asked:
         return asked.form_of(record, {"": opset})
 
 
@@ -231,7 +231,9 @@ def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
 
 
 def test_the_name_is_that_of_all_providers() -> None:
-    with closing(Accelerators([(AZURE, {}), (OPENVINO, {})], "keep", alone=False)) as asked:
+    with closing(
+        AcceleratorProber([(AZURE, {}), (OPENVINO, {})], "keep", only_sampling_nodes=False)
+    ) as asked:
         assert asked.name == f"{AZURE} or {OPENVINO}"
 
 
@@ -354,7 +356,7 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
         monkeypatch.setattr(probe_answers, "interpreter", lambda: None)
     (record,) = records_of(model_of(2, "linear", 20), native)
     assert form_of(record) is None
-    probe = build_probe(record, record.cases[0], {"": 20}, alone=False)
+    probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
     with closing(ProbeProcess()) as process:
         assert run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(
             says
@@ -477,3 +479,26 @@ def test_exported_models_on_openvino(path: Path) -> None:
         return  # without us there is no session
     run(plain, path)
     assert ran(session) == ran(plain)
+
+
+@FAKED
+@pytest.mark.parametrize("source", ["bytes", "path"])
+def test_set_providers_places_the_nodes_again(source: str, fake: Fake, tmp_path: Path) -> None:
+    fake(lambda nodes: True)
+    model: bytes | Path = model_of(2, "linear", 20).SerializeToString()
+    if source == "path":
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model)
+        model = path
+    session = ogs.InferenceSession(model)
+    (before,) = session.replaced
+    feeds = feeds_of(2)
+    expected = session.run(None, feeds)[0]
+    session.set_providers([AZURE, "CPUExecutionProvider"])
+    (on_accelerator,) = session.replaced
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)
+    session.set_providers(["CPUExecutionProvider"])
+    (on_cpu,) = session.replaced
+    assert on_accelerator.runs_on == AZURE
+    assert on_cpu.runs_on == before.runs_on != AZURE
+    np.testing.assert_array_equal(session.run(None, feeds)[0], expected)

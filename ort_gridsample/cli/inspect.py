@@ -12,7 +12,7 @@ from ..detection.records import columns
 from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
-from ..session.accelerators import Accelerators, providers_before_cpu
+from ..session.accelerators import AcceleratorProber, accelerators_of
 from ..session.placement import Placement
 from ..session.prediction import predict_placements
 from .failures import about
@@ -38,9 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     if not set(names) <= set(available):
         expected = f"one that this onnxruntime has: {format_choices(available)}"
         raise GridSampleError("inspect", "--provider", repr(arguments.provider), expected)
-    accelerators = Accelerators(providers_before_cpu(names, None), "lower", alone=False)
-    with about(arguments.model), closing(accelerators):
-        placements = predict_placements(arguments.model, accelerators)
+    accelerators = accelerators_of(names, None)
+    prober = AcceleratorProber(accelerators, "lower", only_sampling_nodes=False)
+    with about(arguments.model), closing(prober):
+        placements = predict_placements(arguments.model, prober)
     if arguments.json:
         print_json([as_json(placement) for placement in placements])
     elif placements:

@@ -30,7 +30,7 @@ class Match:
         fused: the computation of this GridSample's grid that can be fused into it.
         fused_into: the GridSample that this AffineGrid can be fused into.
         attention: the operands of decomposed deformable attention.
-        read_by: the deformable attention that this GridSample is a part of.
+        enclosing_attention: the deformable attention that this GridSample is a part of.
     """
 
     record: NodeRecord
@@ -43,7 +43,7 @@ class Match:
     fused: FusedGrid | None = None
     fused_into: Match | None = None
     attention: Attention | None = None
-    read_by: Match | None = None
+    enclosing_attention: Match | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -114,7 +114,7 @@ class NodeRecord:
         return self.attributes.get("align_corners")
 
     @property
-    def passes_on(self) -> bool:
+    def has_attribute_references(self) -> bool:
         """Whether an attribute is one that the caller of the node's function gives."""
         return any(isinstance(value, AttributeReference) for value in self.attributes.values())
 

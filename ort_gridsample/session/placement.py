@@ -77,10 +77,11 @@ class Placement:
         runs_on: ``"compiled op"``, ``"Python op"``, the name of an execution provider that comes
             before the CPU's, or ``"onnxruntime"`` for onnxruntime's own kernel. Empty if a session
             refuses the node.
-        reason: why a session refuses the node, or why the node is not a compiled op, or the
-            GridSample that the node is fused into. For another provider: the form that the node is
-            written in, and why. Empty for a compiled op that is not fused into another node, and
-            for a node that a provider runs as it is.
+        reason: why a session refuses the node, or why the node is not a compiled op, or the node
+            that it is fused into, or why its grid could not be fused into it. For another provider:
+            the form that the node is written in, and why. Empty for any other compiled op, and for
+            a node that a provider runs as it is. ``record.reason`` is another reason: why
+            onnxruntime by itself does not run the node.
         fused: the names of the nodes that are fused into this node. They compute only its grid.
         library: the path of the library of the compiled op, and the library's description. Empty if
             this process compiles the op.
