@@ -253,6 +253,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             finally:
                 shutdown.end_asynchronous_run()
 
+        if self._runs_python_ops:
+            shutdown.begin_run()
+        else:
+            shutdown.block_if_exiting()
         shutdown.begin_asynchronous_run()
         try:
             super().run_async(output_names, input_feed, call_back, user_data, run_options)
