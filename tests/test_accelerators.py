@@ -32,6 +32,7 @@ from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.session import accelerators, native, probe_answers
 from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
+from ort_gridsample.session.probe_process import READY
 from ort_gridsample.session.probes import build_probe
 from test_exported import MODELS, run, stored
 
@@ -348,7 +349,8 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
 ) -> None:
     code = ENDS[says]
     if code is not None:
-        answers = f"import numpy as np, pickle, sys; sys.stdout.buffer.write(pickle.dumps(np.array({code})))"
+        answers = "import numpy as np, pickle, sys\n"
+        answers += f"sys.stdout.buffer.write({READY!r} + pickle.dumps(np.array({code})))"
         (tmp_path / "trial.py").write_text(code if code.startswith("import") else answers)
         monkeypatch.setattr(probe_answers, "_SCRIPT", tmp_path / "trial.py")
     monkeypatch.setattr(probe_answers, "SECONDS", 1 if "longer" in says else 60)
@@ -502,3 +504,17 @@ def test_set_providers_places_the_nodes_again(source: str, fake: Fake, tmp_path:
     assert on_accelerator.runs_on == AZURE
     assert on_cpu.runs_on == before.runs_on != AZURE
     np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
+
+
+@FAKED
+def test_probe_process_that_prints_at_its_start_is_understood(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello', end='', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (record,) = records_of(model_of(2, "linear", 20), native)
+    probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
+    with closing(ProbeProcess()) as process:
+        answer = run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe)
+    assert answer == "it leaves the node to the CPU"
