@@ -24,10 +24,16 @@ MAX_WIDTH = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    model = "an ONNX model; its external data is not read"
-    parser.add_argument("model", metavar="MODEL", help=model)
-    provider = "show where nodes run in a session with this execution provider before the CPU's"
-    parser.add_argument("--provider", metavar="NAME", help=provider)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="an ONNX model; its external data is not read",
+    )
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="show where nodes run in a session with this execution provider before the CPU's",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 
 

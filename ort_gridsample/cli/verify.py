@@ -93,13 +93,15 @@ class Comparison:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     inputs.add_arguments(parser, metavar="A")
-    parser.add_argument("other", metavar="B", help="the model that should answer the same")
-    tolerance = "how far floats may differ, in parts of the output's largest magnitude"
+    parser.add_argument("other", metavar="B", help="the model that should give the same outputs")
     parser.add_argument(
         "--tolerance",
         type=magnitude,
         default=1e-5,
-        help=f"{tolerance} (default: %(default)s)",
+        help=(
+            "how far floats may differ, relative to the largest magnitude in the output "
+            "(default: %(default)s)"
+        ),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
