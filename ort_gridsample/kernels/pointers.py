@@ -35,8 +35,7 @@ def caller(n_answers: int = 0, offset: int | None = None) -> Any:
         n_answers: the number of values that the C function writes through pointers, its last
             arguments. The returned function allocates them.
         offset: None if the address is that of the C function. Otherwise the address of the C
-        function
-            is stored ``offset`` bytes behind the given address.
+            function is stored ``offset`` bytes behind the given address.
 
     Returns:
         A function that returns the result of the C function; or, with ``n_answers``, a tuple of the
