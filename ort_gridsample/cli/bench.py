@@ -22,11 +22,11 @@ from ..reference.arrays import Array
 from ..session.native import quiet_options
 from ..session.session import InferenceSession
 from . import inputs
+from .agreement import difference
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
 from .timing import Timing, Turn, measure
-from .verify import difference
 
 NATIVE = "onnxruntime"
 OURS = "ort_gridsample"
