@@ -94,7 +94,7 @@ class Task:
         cpu: LLVM's name of the processor.
         level: its level.
         features: the features for which the kernels are chosen.
-        wanted: the types and modes that the library has; None: all.
+        wanted: the types and modes that the library has, or None for all.
         share: the index of the share.
         shares: the number of shares.
         variants: the symbols of the variants, for the library's entry; otherwise empty.
@@ -185,7 +185,7 @@ def _interpreter() -> str:
 
 
 def _machine(target: str | None) -> Machine:
-    """Return the machine ``target``; None: this one."""
+    """Return the machine ``target``, or this machine if it is None."""
     if target is None:
         target = f"{host.machine}-{host.system}"
         for name, machine in TARGETS.items():

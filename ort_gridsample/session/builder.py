@@ -42,7 +42,7 @@ from .probe_answers import Providers
 from .registration import add_python_ops, register, register_new
 from .session_target import SessionTarget
 
-#: Configuration entries of onnxruntime's sessions.
+#: Keys of configuration entries of onnxruntime's sessions.
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
@@ -54,7 +54,7 @@ _READS_FOLDER = versions.is_at_least(onnxruntime.__version__, "1.21")
 #: Domains of operators that onnxruntime or this package has. All domains below them count too.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 
-#: A model as onnxruntime takes it.
+#: A model as onnxruntime's session accepts it.
 Source: TypeAlias = bytes | str | os.PathLike[str]
 
 

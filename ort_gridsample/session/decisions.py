@@ -44,7 +44,7 @@ class Decision:
 
     Attributes:
         placement: where the node runs, and why.
-        target: the target that replaces the node. None: the node stays.
+        target: the target that replaces the node, or None if the node stays.
     """
 
     placement: Placement
@@ -90,8 +90,8 @@ class Environment:
 
     Attributes:
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function of a
-            record. None: a node is replaced if there is a compiled op for it, or if onnxruntime
-            does not run it.
+            record. If None, a node is replaced if there is a compiled op for it, or if
+            onnxruntime does not run it.
         prober: finds the forms of nodes that accelerators run. None if no accelerator may run a
             node.
         op_targets: the targets that write ops of this package.

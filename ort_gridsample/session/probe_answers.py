@@ -19,7 +19,7 @@ from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
 from ..reference.threads import interpreter
 from . import probe_process
-from .native import WRONG
+from .native import MIN_WRONG_DIFFERENCE
 from .probes import Probe
 
 #: Execution providers with their options.
@@ -140,7 +140,7 @@ def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: 
         return f"its answer is of shape {output.shape}, expected {expected.shape}"
     differences = np.nan_to_num(np.abs(output - expected), nan=np.inf)
     difference = float(differences.max(initial=0))
-    if difference < WRONG:
+    if difference < MIN_WRONG_DIFFERENCE:
         return RUNS
     return f"its answer is off by {difference:.2g} where values are in [0, 1]"
 

@@ -16,7 +16,7 @@ from ..detection.records import NodeRecord, spatial_axes
 from ..functions.affine import affine_grid
 from ..inference.types import Value
 from ..reference.arrays import Array
-from .native import fed, one_node, sampled
+from .native import fed_type, one_node, sampled
 
 #: Lengths of axes that are known only in a run: of a batch (of attention heads), of channels, of
 #: the axes of X, and of the axes of the output.
@@ -79,7 +79,7 @@ def build_probe(
     def make() -> tuple[Mapping[str, Array], Array]:
         arrays, expected = make_arrays()
         named_arrays = zip(types, arrays, strict=True)
-        return {name: array.astype(fed(types[name])) for name, array in named_arrays}, expected
+        return {name: array.astype(fed_type(types[name])) for name, array in named_arrays}, expected
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]

@@ -89,8 +89,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         sess_options, providers, provider_options, kwargs: the parent's.
         model: another name for ``path_or_bytes``.
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
-            :func:`patch_model`. None: a node is replaced if there is a compiled op for it, or if
-            onnxruntime does not run it. :attr:`replaced` lists the result.
+            :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
+            if onnxruntime does not run it. :attr:`replaced` lists the result.
         accelerated: what to do with nodes, other than those that ``nodes`` selects, if providers
             come before the CPU's. ``"lower"``: the nodes stay on these providers, in another form
             if a provider runs only that form. ``"keep"``: the nodes that a provider runs stay as

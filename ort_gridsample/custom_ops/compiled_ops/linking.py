@@ -80,7 +80,7 @@ def linker(machine: Machine | None, where: str) -> list[str]:
     """Return the command that links a shared library.
 
     Args:
-        machine: the machine that the library is for. None: the one that this process runs on.
+        machine: the machine that the library is for, or None for the one of this process.
         where: the place that an error names.
 
     Raises:
