@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the arguments; None: those of the process.
+        argv: the arguments, or None for those of the process.
 
     Returns:
         The exit status: 0, 1 if ``verify`` found a difference, or one of the constants above.

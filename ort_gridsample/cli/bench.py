@@ -22,11 +22,11 @@ from ..reference.arrays import Array
 from ..session.native import quiet_options
 from ..session.session import InferenceSession
 from . import inputs
+from .agreement import difference
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
 from .timing import Timing, Turn, measure
-from .verify import difference
 
 NATIVE = "onnxruntime"
 OURS = "ort_gridsample"
@@ -73,12 +73,26 @@ class SideResult:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     inputs.add_arguments(parser)
-    threads = "threads of each side (default: its own choice)"
-    parser.add_argument("--threads", type=positive, metavar="N", help=threads)
-    rounds = "the most rounds (default: %(default)s)"
-    parser.add_argument("--rounds", type=positive, default=21, metavar="N", help=rounds)
-    seconds = "how long, about (default: %(default)g)"
-    parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help=seconds)
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="the number of threads of each side (default: its own choice)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive,
+        default=21,
+        metavar="N",
+        help="the maximal number of rounds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=magnitude,
+        default=3.0,
+        metavar="S",
+        help="the approximate duration (default: %(default)g)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, times in seconds")
 
 
@@ -105,13 +119,13 @@ def _print(
     results: Mapping[str, SideResult],
     refusals: Mapping[str, str],
 ) -> None:
-    threads = "as many threads as each side takes"
+    thread_count = "as many threads as each side takes"
     if arguments.threads:
-        threads = f"{arguments.threads} threads"
+        thread_count = f"{arguments.threads} threads"
     release = onnxruntime.__version__
-    print(f"{arguments.model}: onnxruntime {release}, core {get_core()}, {threads}")
-    spread = "± half the distance of the quartiles"
-    print(f"ms: nodes from onnxruntime's profile; a run without it, {spread}")
+    print(f"{arguments.model}: onnxruntime {release}, core {get_core()}, {thread_count}")
+    spread_note = "± half the distance of the quartiles"
+    print(f"ms: nodes from onnxruntime's profile; a run without it, {spread_note}")
     print(f"×: how many times as fast as {NATIVE}")
     print(as_text(results))
     ours = results[OURS]

@@ -37,8 +37,11 @@ Images: TypeAlias = Mapping[tuple[str, str], Array]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    image = "a photograph (default: one that matplotlib ships)"
-    parser.add_argument("image", nargs="?", help=image)
+    parser.add_argument(
+        "image",
+        nargs="?",
+        help="a photograph (default: one that matplotlib ships)",
+    )
     parser.add_argument(
         "--output",
         default="ort-gridsample-demo.png",

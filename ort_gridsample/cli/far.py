@@ -1,18 +1,170 @@
-"""Coordinates far outside of any image: set them to 0 in a model."""
+"""Coordinates far outside of any image: whether they explain a difference of two models."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 
 from ..graph.element_types import elem_type
+from ..graph.files import read_model
 from ..graph.scope import Definition, Names, Nodes, Scope, scopes_of
+from ..patching import inspect_model
+from ..reference.arrays import Array
+from . import runners
+from .agreement import Agreement, agreements, agreements_text, all_agree
+from .failures import sentence
 
 #: The largest absolute normalized coordinate that is not far. Coordinates inside of an image are in
 #: [-1, 1]. onnxruntime's kernels are wrong if a pixel coordinate is no 32-bit integer. For smaller
 #: coordinates than this limit, that would need an axis of 400,000 pixels.
 LIMIT = 10_000.0
+
+
+@dataclass(frozen=True)
+class FarReport:
+    """Whether far coordinates, which are further out than the limit or NaN, explain a difference.
+
+    Attributes:
+        limit: the largest absolute coordinate that is not far.
+        grids: for each grid in the main graph of A, the number of its ``coordinates``, and of those
+            that are ``far``.
+        uncounted: the grids in bodies and functions, whose coordinates are not counted.
+        outputs: how far the models agree if far coordinates are 0. Empty if that is unknown.
+        agree: whether all outputs then agree. None if that is unknown.
+        unknown: why it is unknown.
+    """
+
+    limit: float = LIMIT
+    grids: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    uncounted: Sequence[str] = ()
+    outputs: Sequence[Agreement] = ()
+    agree: bool | None = None
+    unknown: str = ""
+
+
+def compare_without_far_coordinates(
+    paths: Sequence[str],
+    backends: Sequence[str],
+    feeds: Mapping[str, Array],
+    tolerance: float,
+) -> FarReport:
+    """Count the far coordinates in two models, and compare the models with these at 0.
+
+    Args:
+        paths: the paths of A and B.
+        backends: the backend that runs each model.
+        feeds: the inputs of A.
+        tolerance: how far floats may differ.
+    """
+    try:
+        return _compare(paths, backends, feeds, tolerance)
+    except Exception as error:  # a rewritten model may not run where the model does
+        return FarReport(unknown=sentence(error))
+
+
+def _compare(
+    paths: Sequence[str],
+    backends: Sequence[str],
+    feeds: Mapping[str, Array],
+    tolerance: float,
+) -> FarReport:
+    models = [read_model(path, external_data=True) for path in paths]
+    grids = _grids(models)
+    near_feeds = dict(feeds)
+    counts = dict[str, dict[str, int]]()
+    for name, array in feeds.items():
+        if name in grids:
+            near_feeds[name] = np.where(_is_far(array), 0, array).astype(array.dtype)
+            counts[name] = _count(array)
+    uncounted = list[str]()
+    outputs = list[Mapping[str, Array]]()
+    for index, model in enumerate(models):
+        rewritten = zero_far_coordinates(model, grids)
+        input_names = {value.name for value in model.graph.input}
+        if not rewritten and grids.keys().isdisjoint(input_names):
+            return FarReport(unknown=f"{paths[index]} has no grid that is known")
+        output_names = [value.name for value in model.graph.output]
+        in_main_graph = [grid for grid in rewritten if not grid.graph]
+        values = _run_with_originals(model, backends[index], near_feeds, in_main_graph)
+        outputs.append({name: values[name] for name in output_names})
+        if index == 0:
+            counts |= {grid.name: _count(values[grid.original]) for grid in in_main_graph}
+            uncounted += [f"{grid.name} in {grid.graph}" for grid in rewritten if grid.graph]
+    results = agreements(outputs[0], outputs[1], tolerance)
+    return FarReport(
+        grids=counts,
+        uncounted=uncounted,
+        outputs=results,
+        agree=all_agree(results),
+    )
+
+
+def _run_with_originals(
+    model: onnx.ModelProto,
+    backend: str,
+    feeds: Mapping[str, Array],
+    grids: Sequence[RewrittenGrid],
+) -> runners.Arrays:
+    """Return the outputs of a model, and the original coordinates of ``grids``.
+
+    These become outputs of the model.
+    """
+    model.graph.output.extend(onnx.ValueInfoProto(name=grid.original) for grid in grids)
+    session = runners.BACKENDS[backend](model.SerializeToString())
+    names = [value.name for value in session.get_inputs()]
+    return runners.answers(session, {name: feeds[name] for name in names})
+
+
+def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
+    """Return the names and element types of the grids of all GridSample nodes.
+
+    The grids of lowered nodes keep their names. If two models have a grid of the same name, the
+    type is that of the first model.
+    """
+    types = dict[str, str]()
+    for model in models:
+        for record in inspect_model(model):
+            name = record.values.get("grid")
+            if record.operator == "GridSample" and name:
+                type_name = next(iter(record.types["grid"]), "float32")
+                types.setdefault(name, type_name)
+    return types
+
+
+def _is_far(grid: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return ~(np.abs(grid) < LIMIT)  # also of NaN
+
+
+def _count(grid: Array) -> dict[str, int]:
+    return {"coordinates": grid.size, "far": int(np.count_nonzero(_is_far(grid)))}
+
+
+def report_text(far: FarReport) -> str:
+    """Return how far coordinates contribute to the difference, as text."""
+    if far.unknown:
+        limit = f"whether coordinates further out than ±{LIMIT:g} account for it is not known"
+        return f"{limit}: {far.unknown}"
+    lines = [
+        f"grid {name!r}: {counts['far']} of {counts['coordinates']} coordinates are further out "
+        f"than ±{LIMIT:g}, or no numbers"
+        for name, counts in far.grids.items()
+    ]
+    lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]
+    if far.uncounted or any(counts["far"] for counts in far.grids.values()):
+        condition = "with such coordinates at 0 in both models"
+        if far.agree:
+            lines.append(f"{condition}, all agree: these coordinates account for it")
+        else:
+            lines.append(f"{condition}, this is left:")
+            lines.append(agreements_text(far.outputs))
+    return "\n".join(lines)
+
+
+# --- Rewriting ---
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,31 @@ OTHER_OPEN_LENGTHS = (2, 11)
 def add_arguments(parser: argparse.ArgumentParser, metavar: str = "MODEL") -> None:
     """Add the arguments for a model and its inputs."""
     parser.add_argument("model", metavar=metavar, help="an ONNX model")
-    array = "an input's array (once for each input)"
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy", help=array)
-    default = f"the model's; dimensions left open are {OPEN_LENGTHS[1]}"
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="the array of an input; may be repeated for other inputs",
+    )
+    first_length, other_length = OPEN_LENGTHS
+    default_shape = (
+        f"the model's, with {first_length} for a first dimension without a number and "
+        f"{other_length} for others"
+    )
     parser.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,64,64",
-        help=f"the shape of a random input (default: {default})",
+        help=f"the shape of a random input; may be repeated (default: {default_shape})",
     )
-    seed = "seed of the random inputs (default: 0)"
-    parser.add_argument("--seed", type=non_negative, default=0, help=seed)
+    parser.add_argument(
+        "--seed",
+        type=non_negative,
+        default=0,
+        help="the seed of the random inputs (default: %(default)s)",
+    )
 
 
 def make_feeds(

@@ -12,7 +12,7 @@ from ..detection.records import columns
 from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
-from ..session.accelerators import Accelerators, providers_before_cpu
+from ..session.accelerators import AcceleratorProber, accelerators_of
 from ..session.placement import Placement
 from ..session.prediction import predict_placements
 from .failures import about
@@ -24,10 +24,16 @@ MAX_WIDTH = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    model = "an ONNX model; its external data is not read"
-    parser.add_argument("model", metavar="MODEL", help=model)
-    provider = "show where nodes run in a session with this execution provider before the CPU's"
-    parser.add_argument("--provider", metavar="NAME", help=provider)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="an ONNX model; its external data is not read",
+    )
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="show where nodes run in a session with this execution provider before the CPU's",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 
 
@@ -38,9 +44,10 @@ def run(arguments: argparse.Namespace) -> None:
     if not set(names) <= set(available):
         expected = f"one that this onnxruntime has: {format_choices(available)}"
         raise GridSampleError("inspect", "--provider", repr(arguments.provider), expected)
-    accelerators = Accelerators(providers_before_cpu(names, None), "lower", alone=False)
-    with about(arguments.model), closing(accelerators):
-        placements = predict_placements(arguments.model, accelerators)
+    accelerators = accelerators_of(names, None)
+    prober = AcceleratorProber(accelerators, "lower", only_sampling_nodes=False)
+    with about(arguments.model), closing(prober):
+        placements = predict_placements(arguments.model, prober)
     if arguments.json:
         print_json([as_json(placement) for placement in placements])
     elif placements:

@@ -14,18 +14,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "                              OUT"
     )
     # Not required by argparse: OUT may be among the values of the option in front of it.
-    library = "the library to write: a .so, .dll or .dylib"
-    parser.add_argument("library", metavar="OUT", nargs="?", help=library)
-    cpus = (
-        f"the processors to build variants for: {', '.join(CPUS)}, or {NATIVE} "
-        "(default: all of the machine's); the library uses the best variant that runs; "
-        "may be repeated"
+    parser.add_argument(
+        "library",
+        metavar="OUT",
+        nargs="?",
+        help="the library to write: a .so, .dll or .dylib",
     )
-    parser.add_argument("--cpu", action="extend", nargs="+", default=[], help=cpus)
-    machines = f"build for another machine: {', '.join(TARGETS)} (default: this one)"
-    parser.add_argument("--target", metavar="MACHINE", help=machines)
-    models = "build only what these models need (default: everything); may be repeated"
-    parser.add_argument("--model", action="extend", nargs="+", default=[], help=models)
+    parser.add_argument(
+        "--cpu",
+        action="extend",
+        nargs="+",
+        default=[],
+        help=(
+            f"the processors to build variants for: {', '.join(CPUS)}, or {NATIVE} "
+            "(default: all of the machine's); the library uses the best variant that runs; "
+            "may be repeated"
+        ),
+    )
+    parser.add_argument(
+        "--target",
+        metavar="MACHINE",
+        help=f"build for another machine: {', '.join(TARGETS)} (default: this one)",
+    )
+    parser.add_argument(
+        "--model",
+        action="extend",
+        nargs="+",
+        default=[],
+        help="build only what these models need (default: everything); may be repeated",
+    )
     parser.set_defaults(usage_error=parser.error)
 
 

@@ -137,7 +137,7 @@ def versions() -> dict[str, str]:
         try:
             names_and_versions["library"] = library_file.validate(library)
         except GridSampleError as error:
-            names_and_versions["library"] = f"of no use ({error})"
+            names_and_versions["library"] = f"cannot be used ({error})"
     names_and_versions["Python"] = platform.python_version()
     return names_and_versions
 

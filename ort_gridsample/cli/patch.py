@@ -26,24 +26,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     default_target = target_names()[0]
     parser.add_argument("model", metavar="IN", help="an ONNX model")
-    patched = "the patched model; external data stays external, beside it"
-    parser.add_argument("patched", metavar="OUT", help=patched)
-    target = (
-        "what the nodes become: this package's ops, the standard's, basic operators only, or a "
-        "dialect (default: %(default)s)"
+    parser.add_argument(
+        "patched",
+        metavar="OUT",
+        help="the patched model; external data stays external, in the same folder",
     )
-    parser.add_argument("--target", choices=target_names(), default=default_target, help=target)
-    functions = "with --target primitives: nodes lowered alike share a function"
-    parser.add_argument("--functions", action="store_true", help=functions)
-    default_opset = "its own, or the first that the target needs"
-    opset = f"convert the whole model to this opset, up or down (default: {default_opset})"
-    parser.add_argument("--opset", type=int, metavar="N", help=opset)
-    runtimes = ", ".join(RUNTIMES)
-    runtime = f"with --target primitives: a runtime that needs another form, of {runtimes}"
-    parser.add_argument("--for", dest="for_runtime", metavar="RUNTIME", help=runtime)
-    unsupported = "only those that the installed onnxruntime does not run by itself"
-    nodes = f"all nodes, or {unsupported} (default: all)"
-    parser.add_argument("--nodes", choices=("all", "unsupported"), default="all", help=nodes)
+    parser.add_argument(
+        "--target",
+        choices=target_names(),
+        default=default_target,
+        help=(
+            "what the nodes become: this package's ops, the standard's, basic operators only, or "
+            "a dialect (default: %(default)s)"
+        ),
+    )
+    parser.add_argument(
+        "--functions",
+        action="store_true",
+        help="with --target primitives: nodes that are lowered alike share a function",
+    )
+    parser.add_argument(
+        "--opset",
+        type=int,
+        metavar="N",
+        help=(
+            "convert the whole model to this opset, up or down (default: its own, or the first "
+            "that the target needs)"
+        ),
+    )
+    parser.add_argument(
+        "--for",
+        dest="for_runtime",
+        metavar="RUNTIME",
+        help=(
+            "with --target primitives: a runtime that needs another form, one of "
+            f"{', '.join(RUNTIMES)}"
+        ),
+    )
+    parser.add_argument(
+        "--nodes",
+        choices=("all", "unsupported"),
+        default="all",
+        help=(
+            "all nodes, or only those that the installed onnxruntime does not run by itself "
+            "(default: %(default)s)"
+        ),
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

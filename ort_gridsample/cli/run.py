@@ -19,11 +19,21 @@ from .failures import about
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     inputs.add_arguments(parser)
-    folder = "the folder in which each output is saved as NAME.npy"
-    parser.add_argument("--output", metavar="DIR", help=folder)
-    parser.add_argument("--random", action="store_true", help="draw the other inputs at random")
-    json = "print JSON: the inputs, the outputs, and the seconds"
-    parser.add_argument("--json", action="store_true", help=json)
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="the folder in which each output is saved as NAME.npy",
+    )
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="draw inputs without --input at random",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: the inputs, the outputs, and the seconds",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

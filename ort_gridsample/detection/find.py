@@ -305,24 +305,24 @@ def _link_attentions(
     use_def: UseDef,
     inference: Inference,
 ) -> tuple[list[Match], list[Match]]:
-    """Return the deformable attentions of a scope, and its ``matches`` with ``read_by`` set."""
+    """Return the deformable attentions of a scope, and ``matches`` with ``enclosing_attention``."""
     samples = {}
     for match in matches:
         record = match.record
         if record.operator == "GridSample" and record.error is None and not match.is_composite:
             samples[record.output] = match
     attentions: list[Match] = []
-    read_by: dict[str, Match] = {}
+    attention_by_sample: dict[str, Match] = {}
     for attention in find_attentions(use_def, samples, inference):
         attention_match = _attention_match(attention, use_def.scope, inference)
         attentions.append(attention_match)
         for level in attention.levels:
-            read_by[level.sample.output] = attention_match
+            attention_by_sample[level.sample.output] = attention_match
     linked = []
     for match in matches:
         is_sample = samples.get(match.record.output) is match
-        reader = read_by.get(match.record.output) if is_sample else None
-        linked.append(match if reader is None else replace(match, read_by=reader))
+        enclosing = attention_by_sample.get(match.record.output) if is_sample else None
+        linked.append(match if enclosing is None else replace(match, enclosing_attention=enclosing))
     return attentions, linked
 
 

@@ -29,8 +29,8 @@ class Match:
         before: for a decomposed operator, new nodes that compute inputs of ``node``.
         fused_grid: the computation of this GridSample's grid that can be fused into it.
         fused_into: the GridSample that this AffineGrid can be fused into.
-        attention: the operands of a decomposed deformable attention.
-        read_by: the decomposed deformable attention that this GridSample is a part of.
+        attention: the operands of decomposed deformable attention.
+        enclosing_attention: the deformable attention that this GridSample is a part of.
     """
 
     record: NodeRecord
@@ -43,7 +43,7 @@ class Match:
     fused_grid: FusedGrid | None = None
     fused_into: Match | None = None
     attention: Attention | None = None
-    read_by: Match | None = None
+    enclosing_attention: Match | None = None
 
     @property
     def is_composite(self) -> bool:

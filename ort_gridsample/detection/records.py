@@ -116,8 +116,8 @@ class NodeRecord:
         return self.attributes.get("align_corners")
 
     @property
-    def passes_on(self) -> bool:
-        """Whether the caller of the node's function sets an attribute."""
+    def has_attribute_references(self) -> bool:
+        """Whether an attribute is one that the caller of the node's function gives."""
         return any(isinstance(value, AttributeReference) for value in self.attributes.values())
 
     @property

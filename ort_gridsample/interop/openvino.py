@@ -14,7 +14,7 @@ from onnx import helper
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.spelling import Dialect
-from ..dialects.table import COMPILED, DOMAIN, PACKAGE_DIALECTS
+from ..dialects.table import ATTENTION, COMPILED, DOMAIN, PACKAGE_DIALECTS
 from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..patching import patch_model
@@ -41,8 +41,8 @@ def openvino_extensions() -> list[Any]:
 
     Returns:
         The extensions, for ``openvino.Core.add_extension``. When OpenVINO reads a model, they raise
-        its RuntimeError with the text of a GridSampleError if X is of strings, or if a type or a
-        number of axes is unknown.
+        its RuntimeError with the text of a GridSampleError if X is of strings, if a type or a
+        number of axes is unknown, or if a session wrote the model and fused deformable attention.
 
     Raises:
         ImportError: OpenVINO is not installed.
@@ -59,6 +59,10 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     """Return the outputs of the operators that replace ``node``, OpenVINO's view of a node."""
     operator = dialect.operator
     label = node.get_attribute("node", "")
+    if operator == ATTENTION:
+        # Only a session writes this op, in a model that onnxruntime saves.
+        expected = "GridSamples, as in a model that patch_model writes"
+        raise GridSampleError(node_label(operator, label), "the node", "fused", expected)
     version = spec.newest(operator)
     defaults = {name: attribute.default for name, attribute in version.attributes.items()}
     attributes = {name: node.get_attribute(name, value) for name, value in defaults.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,15 +16,19 @@ _DAY = 86400.0
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/ort_gridsample``, or the system's equivalent.
+    """Return ``ort_gridsample`` in the user's folder for caches.
 
-    The folder need not exist.
+    That folder is ``$XDG_CACHE_HOME``. If the variable is not set, it is ``%LOCALAPPDATA%`` on
+    Windows, ``~/Library/Caches`` on macOS and ``~/.cache`` elsewhere. It need not exist.
 
     Raises:
         RuntimeError: the user has no home folder.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return Path(base or Path.home() / ".cache") / "ort_gridsample"
+    if base:
+        return Path(base) / "ort_gridsample"
+    caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path.home() / caches / "ort_gridsample"
 
 
 def first_writable(folders: Sequence[Path]) -> int | None:

@@ -34,8 +34,8 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
     Args:
         n_results: the number of values that the C function writes through pointers, its last
             arguments. The returned function allocates them.
-        offset: where the address of the C function is stored, in bytes behind the given address. If
-            it is None, the given address is that of the C function.
+        offset: None if the address is that of the C function. Otherwise the address of the C
+            function is stored ``offset`` bytes behind the given address.
 
     Returns:
         A function that returns the result of the C function; or, with ``n_results``, a tuple of the

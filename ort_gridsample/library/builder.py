@@ -27,6 +27,7 @@ from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import target as host
 from ..reference.cpus import available_cpus
+from ..reference.process import interpreter
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.unfusing import unfused
 
@@ -94,7 +95,7 @@ class Task:
         cpu: LLVM's name of the processor.
         level: its level.
         features: the features for which the kernels are chosen.
-        wanted: the types and modes that the library has; None: all.
+        wanted: the types and modes that the library has, or None for all.
         share: the index of the share.
         shares: the number of shares.
         variants: the symbols of the variants, for the library's entry; otherwise empty.
@@ -139,12 +140,13 @@ def build_library(
         The release that built the library, its machine and its processors.
 
     Raises:
-        GridSampleError: there is no such target or processor, a model is invalid, or there is no
-            linker.
+        GridSampleError: there is no such target or processor, a model is invalid, there is no
+            linker, or the program is frozen.
         ImportError: Numba is not installed, or is older than :data:`NUMBA`.
         OSError: the library cannot be written.
     """
     path = Path(path)
+    python = _interpreter()
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
     machine = _machine(target)
     cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
@@ -156,7 +158,7 @@ def build_library(
         tasks = _variant_tasks(machine, cpus, folder, wanted)
         tasks.append(_entry_task(machine, cpus, folder, release))
         with ThreadPoolExecutor(available_cpus()) as pool:
-            list(pool.map(lambda task: _compile(machine, task), tasks))
+            list(pool.map(lambda task: _compile(python, machine, task), tasks))
         library = _link(machine, link_command, Path(folder))
     machine_name = f"{machine.machine}-{machine.system}"
     content = library_file.append_trailer(library, release, machine_name, cpus)
@@ -167,11 +169,24 @@ def build_library(
     return library_file.validate(path, any_machine=True)
 
 
+def _interpreter() -> str:
+    """Return the executable of the processes that compile.
+
+    Raises:
+        GridSampleError: this program is frozen, or embeds Python.
+    """
+    python = interpreter()
+    if python is None:
+        expected = "Python's executable, as other processes compile: use an installed Python"
+        raise GridSampleError(WHERE, "this program", f"{sys.executable!r}", expected)
+    return python
+
+
 # --- Arguments ---
 
 
 def _machine(target: str | None) -> Machine:
-    """Return the machine ``target``; None: this one."""
+    """Return the machine ``target``, or this machine if it is None."""
     if target is None:
         target = f"{host.machine}-{host.system}"
         for name, machine in TARGETS.items():
@@ -277,15 +292,21 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
     )
 
 
-def _compile(machine: Machine, task: Task) -> None:
-    """Run :func:`.emission.main` in a process whose kernels are those for the task's processor."""
+def _compile(python: str, machine: Machine, task: Task) -> None:
+    """Run :func:`.emission.main` in a process whose kernels are those for the task's processor.
+
+    Args:
+        python: the executable of the process.
+        machine: the machine that the library is for.
+        task: the task.
+    """
     root = __package__.partition(".")[0]
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from {root}.kernels import target; "
         f"target.choose({machine.system!r}, {machine.machine!r}, {task.features!r}); "
         f"from {__package__}.emission import main; main(sys.stdin.read())"
     )
-    run([sys.executable, "-c", code], f"compiling {task.cpu}", json.dumps(asdict(task)))
+    run([python, "-c", code], f"compiling {task.cpu}", json.dumps(asdict(task)))
 
 
 def _link(machine: Machine, command: Sequence[str], folder: Path) -> bytes:

@@ -157,7 +157,8 @@ def _varies_between_calls(match: Match) -> bool:
     record = match.record
     if match.signature is None and not record.dialect.has_planar_grids:
         return False
-    return bool(record.passes_on) or any(len(types) > 1 for types in record.types.values())
+    has_several_types = any(len(types) > 1 for types in record.types.values())
+    return record.has_attribute_references or has_several_types
 
 
 def _expand_composites(patch: Patch, plan: Plan) -> bool:

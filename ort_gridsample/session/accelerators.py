@@ -1,8 +1,9 @@
-"""Find out which execution providers other than the CPU's run a node, and in which form.
+"""Find out whether accelerators run a node, and in which form.
 
-The providers are tested with a model of that node alone, without fallback to the CPU, in a process
-that may crash. The output is checked. The answers are kept on disk for this release of onnxruntime,
-these provider options and this device.
+Accelerators are execution providers that come before the CPU's. They are tested with a model of
+that node alone, without fallback to the CPU, in a process that may crash. The output is checked.
+The answers are kept on disk for this release of onnxruntime, these provider options and this
+device.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from ..rewriting.targets.spelled import Spelled
 from .probe_answers import ANSWERS, RUNS, ProbeProcess, Providers, run_probe
 from .probes import Probe, build_probe
 
-#: What to do with nodes if providers come before the CPU's. ``"lower"``: write a node in a form
-#: that a provider runs. ``"keep"``: leave the nodes that a provider runs as they are. ``"never"``:
-#: place nodes as if there were only the CPU.
+#: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
+#: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
+#: as if there were only the CPU.
 Accelerated: TypeAlias = Literal["lower", "keep", "never"]
 ACCELERATED: tuple[str, ...] = get_args(Accelerated)
 
-#: The runtime whose form of basic operators a provider needs.
+#: Accelerator -> the runtime whose form of basic operators it needs.
 _RUNTIMES = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 #: ``NodeRecord.graph`` of a node that is in a function, and not in a body inside of the function.
 _FUNCTION = re.compile(r"function \S+")
@@ -43,12 +44,12 @@ _FUNCTION = re.compile(r"function \S+")
 
 @dataclass(frozen=True)
 class ProviderForm:
-    """A form of a node that providers run.
+    """A form of a node that accelerators run.
 
     Attributes:
         name: the name of the form; empty if the node stays as it is.
         target: the target that writes the form. None if the node stays as it is.
-        refusal: why the providers do not run the node as it is; empty if they do.
+        refusal: why the accelerators do not run the node as it is; empty if they do.
     """
 
     name: str = ""
@@ -56,7 +57,7 @@ class ProviderForm:
     refusal: str = ""
 
 
-def providers_before_cpu(
+def accelerators_of(
     providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None,
     provider_options: Sequence[Mapping[Any, Any]] | None,
 ) -> Providers:
@@ -82,44 +83,53 @@ def providers_before_cpu(
     ]
 
 
-class Accelerators:
-    """The execution providers of a session that come before the CPU's.
+class AcceleratorProber:
+    """Find the forms of nodes that the accelerators of a session run.
 
     Close the object when the placements of all nodes are known.
 
     Args:
-        providers: the providers. Placements name them by :attr:`name`.
+        accelerators: the accelerators, which may be none.
         accelerated: what to do with nodes for them.
-        alone: whether the model has no nodes other than sampling nodes.
+        only_sampling_nodes: whether all nodes of the model are sampling nodes.
+
+    Attributes:
+        name: the name of the accelerators in placements.
     """
 
-    def __init__(self, providers: Providers, accelerated: Accelerated, alone: bool) -> None:
-        self._providers = providers
+    def __init__(
+        self,
+        accelerators: Providers,
+        accelerated: Accelerated,
+        *,
+        only_sampling_nodes: bool,
+    ) -> None:
+        self._accelerators = accelerators
         self._accelerated = accelerated
-        self._alone = alone
+        self._only_sampling_nodes = only_sampling_nodes
         self._process = ProbeProcess()
-        self.name = " or ".join(name for name, _ in providers)
+        self.name = " or ".join(name for name, _ in accelerators)
 
     def close(self) -> None:
-        """End the process in which the providers run probes."""
+        """End the process in which the accelerators run probes."""
         self._process.close()
 
     @property
     def is_active(self) -> bool:
-        """Whether there are providers that may run nodes."""
-        return bool(self._providers) and self._accelerated != "never"
+        """Whether there are accelerators that may run nodes."""
+        return bool(self._accelerators) and self._accelerated != "never"
 
     def form_of(self, record: NodeRecord, opsets: Mapping[str, int]) -> ProviderForm | None:
-        """Return the first form of a node that the providers run.
+        """Return the first form of a node that the accelerators run.
 
-        A decomposed operator stays as it is, because providers run basic operators.
+        A decomposed operator stays as it is, because accelerators run basic operators.
 
         Args:
             record: the node's record.
             opsets: the versions of the domains that the node is written in.
 
         Returns:
-            The form. None if the providers run none, or if too little is known to test them.
+            The form. None if the accelerators run none, or if too little is known to test them.
         """
         if record.decomposed:
             return ProviderForm()
@@ -127,7 +137,7 @@ class Accelerators:
             return None
         probes = list[Probe]()
         for case in record.cases:
-            probe = build_probe(record, case, opsets, self._alone)
+            probe = build_probe(record, case, opsets, self._only_sampling_nodes)
             if probe is None:
                 return None
             probes.append(probe)
@@ -145,14 +155,14 @@ class Accelerators:
     def _forms(self, record: NodeRecord) -> Iterator[tuple[str, Target | None]]:
         """Yield the names and targets of the forms to try, in order."""
         yield "", None
-        # Nodes in bodies of If, Loop and Scan stay: some providers crash over nodes there that are
-        # not the ones that they refuse.
+        # Nodes in bodies of If, Loop and Scan stay: some accelerators crash over nodes there that
+        # are not the ones that they refuse.
         is_in_body = bool(record.graph) and not _FUNCTION.fullmatch(record.graph)
-        if self._accelerated == "keep" or record.passes_on or is_in_body:
+        if self._accelerated == "keep" or record.has_attribute_references or is_in_body:
             return
         from ..rewriting.targets.lowered import Primitives, TwoAxes  # slow to import, rarely needed
 
-        runtimes = (_RUNTIMES[name] for name, _ in self._providers if name in _RUNTIMES)
+        runtimes = (_RUNTIMES[name] for name, _ in self._accelerators if name in _RUNTIMES)
         runtime = next(runtimes, ANY)
         if record.operator == "GridSample":
             yield "the standard's node", Spelled("ai.onnx")
@@ -162,7 +172,7 @@ class Accelerators:
         yield "basic operators", Primitives(runtime=runtime)
 
     def _refusal(self, probe: Probe, target: Target | None) -> str:
-        """Return why the providers do not run a probe as ``target`` writes it; "" if they do."""
+        """Return why the accelerators refuse a probe written by ``target``, else ""."""
         proto = deepcopy(probe.model)
         if target is not None and not _rewrite(proto, target):
             return "it has no such form"
@@ -170,14 +180,14 @@ class Accelerators:
         key = self._key(model)
         answer = ANSWERS.get(key)
         if not answer:
-            answer = run_probe(self._process, model, self._providers, probe)
+            answer = run_probe(self._process, model, self._accelerators, probe)
             ANSWERS.put(key, answer)
         return "" if answer == RUNS else answer
 
     def _key(self, model: bytes) -> str:
         """Return a key of an answer: a hash of all that the answer depends on."""
-        providers = [(name, sorted(options.items())) for name, options in self._providers]
-        environment = repr((onnxruntime.__version__, _devices(), providers)).encode()
+        accelerators = [(name, sorted(options.items())) for name, options in self._accelerators]
+        environment = repr((onnxruntime.__version__, _devices(), accelerators)).encode()
         return hashlib.sha256(environment + model).hexdigest()
 
 

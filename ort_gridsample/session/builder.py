@@ -36,7 +36,7 @@ from ..graph.weights import (
 from ..rewriting.passes import Selection
 from ..rewriting.patch import bind_threads, patch_in_place
 from . import native
-from .accelerators import Accelerated, Accelerators
+from .accelerators import Accelerated, AcceleratorProber
 from .decisions import environment_of
 from .options import (
     added_initializers,
@@ -50,7 +50,7 @@ from .probe_answers import Providers
 from .registration import add_python_ops, register, register_new
 from .session_target import SessionTarget
 
-#: Configuration entries of onnxruntime's sessions.
+#: Keys of configuration entries of onnxruntime's sessions.
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
@@ -62,7 +62,7 @@ _READS_FOLDER = versions.is_at_least(onnxruntime.__version__, "1.21")
 #: Domains of operators that onnxruntime or this package has. All domains below them count too.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 
-#: A model as onnxruntime takes it.
+#: A model as onnxruntime's session accepts it.
 Source: TypeAlias = bytes | str | os.PathLike[str]
 
 
@@ -71,15 +71,15 @@ class SessionArguments:
     """The arguments of a session that its model depends on.
 
     Attributes:
-        nodes: which nodes must not stay onnxruntime's own.
+        nodes: which nodes must be replaced.
         options: the caller's options, or None.
-        providers: the execution providers before the CPU's.
+        accelerators: the execution providers before the CPU's.
         accelerated: what to do with nodes for them.
     """
 
     nodes: Selection | None = None
     options: SessionOptions | None = None
-    providers: Providers = ()
+    accelerators: Providers = ()
     accelerated: Accelerated = "lower"
 
     @property
@@ -104,28 +104,29 @@ class PatchedModel:
 
     Attributes:
         model: the bytes of the patched model, or the caller's model if nothing had to be changed.
-        pickled: what a pickled session keeps of the model.
+        source: the model from which the session is opened again, in another process or with other
+            providers.
         placements: where the sampling nodes run.
         domains: the domains of the nodes that the model does not define itself, or an empty set if
             there are no sampling nodes. None if onnx cannot read the model.
         folder: the folder of the model's external data, if onnxruntime cannot know it.
-        weights: the initializers that ``pickled`` lacks.
+        source_weights: the initializers that ``source`` lacks.
         loaded: the values of the initializers that ``model`` lacks.
         is_in_memory: whether onnxruntime uses ``loaded`` without a copy.
     """
 
     model: Source
-    pickled: Source
+    source: Source
     placements: list[Placement]
     domains: frozenset[str] | None
     folder: str | None = None
-    weights: Weights = NO_WEIGHTS
+    source_weights: Weights = NO_WEIGHTS
     loaded: LoadedWeights | None = None
     is_in_memory: bool = False
 
     @property
-    def has_provider_nodes(self) -> bool:
-        """Whether sampling nodes run on providers other than the CPU's."""
+    def has_accelerated_nodes(self) -> bool:
+        """Whether sampling nodes run on accelerators."""
         return not all(node.ours or node.runs_on == ONNXRUNTIME for node in self.placements)
 
     @property
@@ -184,16 +185,15 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, draft.scopes))
     loaded = draft.weights.load(proto.graph.initializer) if has_weights else None
     patched = proto.SerializeToString()
-    # A pickle does not keep what was written for other providers: the process that reads it may
-    # not have them.
-    is_for_any_process = callable(arguments.nodes) or not arguments.providers
+    # The user's function is called once, and is not pickled. The file at a path stays as it is.
+    keeps_patched = isinstance(source, bytes) and callable(arguments.nodes)
     return PatchedModel(
         model=patched,
-        pickled=patched if isinstance(source, bytes) and is_for_any_process else source,
+        source=patched if keeps_patched else source,
         placements=draft.placements,
         domains=draft.domains(),
         folder=folder,
-        weights=draft.weights,
+        source_weights=draft.weights if keeps_patched else NO_WEIGHTS,
         loaded=loaded,
         is_in_memory=is_in_memory,
     )
@@ -202,12 +202,14 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
 def _read(source: Source, arguments: SessionArguments) -> tuple[onnx.ModelProto, Weights]:
     """Read a model, if possible without its large initializers.
 
-    Other providers may not know initializers that are added to options, and onnxruntime cannot save
-    a model that has them.
+    Accelerators may not know initializers that are added to options, and onnxruntime cannot save a
+    model that has them.
     """
-    is_whole = arguments.providers or arguments.is_model_saved or arguments.options_have_providers
-    parts = None if is_whole else split_source(source)
-    return (read_model(source), NO_WEIGHTS) if parts is None else parts
+    needs_weights = (
+        arguments.accelerators or arguments.is_model_saved or arguments.options_have_providers
+    )
+    model_and_weights = None if needs_weights else split_source(source)
+    return (read_model(source), NO_WEIGHTS) if model_and_weights is None else model_and_weights
 
 
 def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> PatchedModel:
@@ -229,18 +231,18 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     patched = serialized(proto)
     return PatchedModel(
         model=patched,
-        pickled=patched,
+        source=patched,
         placements=draft.placements,
         domains=draft.domains(),
-        weights=_snapshot(loaded),
+        source_weights=_snapshot(loaded),
         loaded=loaded,
         is_in_memory=READS_MEMORY and not any(locations(model)),
     )
 
 
 def _check_takes_large_model(arguments: SessionArguments) -> None:
-    if arguments.providers:
-        raise _too_large(f"{arguments.providers[0][0]} gets whole models only")
+    if arguments.accelerators:
+        raise _too_large(f"{arguments.accelerators[0][0]} gets whole models only")
     if arguments.options_have_providers:
         raise _too_large("the providers of sess_options get whole models only")
     if arguments.is_model_saved:
@@ -294,10 +296,13 @@ class _Draft:
     def place_and_patch(self) -> None:
         """Decide where the sampling nodes run, and rewrite them."""
         arguments = self._arguments
-        alone = self._has_only_sampling_nodes()
-        accelerators = Accelerators(arguments.providers, arguments.accelerated, alone)
-        with hide_values(self.scopes, self._added), closing(accelerators):
-            environment = environment_of(arguments.nodes, accelerators, arguments.is_model_saved)
+        prober = AcceleratorProber(
+            arguments.accelerators,
+            arguments.accelerated,
+            only_sampling_nodes=self._has_only_sampling_nodes(),
+        )
+        with hide_values(self.scopes, self._added), closing(prober):
+            environment = environment_of(arguments.nodes, prober, arguments.is_model_saved)
             target = SessionTarget(environment)
             # Attention nodes of other packages become other nodes, which only then have records.
             op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
@@ -350,8 +355,8 @@ class _Draft:
         self.scopes[0].weights = weights
 
     def _has_only_sampling_nodes(self) -> bool:
-        """Whether all nodes but Constants are sampling nodes. Computed for other providers only."""
-        if not self._arguments.providers:
+        """Whether all nodes but Constants are sampling nodes. Only accelerators need to know it."""
+        if not self._arguments.accelerators:
             return False
         op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
         return op_types <= {*operator_types(), "Constant"}

@@ -1,8 +1,10 @@
-"""The configuration entries of a session that onnxruntime 1.20 to 1.32 define.
+"""The keys of the configuration entries that onnxruntime 1.20 to 1.32 define.
 
-onnxruntime does not list the entries of given options, so a pickle of a session looks for each key.
+A pickle of a session looks for each key, because onnxruntime does not list the entries of given
+options. DECISIONS.md has the reason.
 """
 
+#: The keys, grouped by their first words.
 CONFIG_KEYS = (
     "ep.context_embed_mode",
     "ep.context_enable",

@@ -1,9 +1,10 @@
 """Decide where a sampling node of a session runs, in two steps.
 
-:func:`decide` decides for one node by itself: the first of :data:`RULES` that applies, else an op
-of this package. :func:`resolve_fusion` then changes the decision of a node that is fused into
-another node, or that other nodes are fused into. Neither changes the model nor compiles anything;
-:func:`prepare` compiles the op of a decision.
+:func:`decide` decides for a node as if nothing were fused: the first rule of :data:`RULES` that
+applies, else an op of this package. :func:`resolve_fusion` then changes the decision for a node
+that is fused into another node, and for a node that other nodes are fused into. Neither changes the
+model nor compiles anything: :func:`compile_op` and :func:`compile_fused_op` compile the op of a
+decision.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
+from .. import spec
 from ..custom_ops.compiled_ops import library_file, registry
-from ..detection.match import Match
+from ..detection.match import FusedGrid, Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
-from ..dialects.table import ATTENTION
-from ..functions.cores import logger
+from ..dialects.table import ATTENTION, FUSED
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.attention_properties import op_record
 from ..rewriting.passes import Selection
@@ -27,7 +28,7 @@ from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, P
 from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported_reason
 from ..rewriting.targets.python_op import PythonOp
 from . import native
-from .accelerators import Accelerators
+from .accelerators import AcceleratorProber
 from .placement import (
     COMPILED_OP,
     ONNXRUNTIME,
@@ -39,10 +40,15 @@ from .placement import (
 
 @dataclass(frozen=True)
 class Decision:
-    """Where a node runs, and how it is rewritten for that."""
+    """Where a node runs, and how it is rewritten for that.
+
+    Attributes:
+        placement: where the node runs, and why.
+        target: the target that replaces the node, or None if the node stays.
+    """
 
     placement: Placement
-    target: Target | None = None  #: what replaces the node; None: the node stays
+    target: Target | None = None
 
 
 class OpTargets:
@@ -80,19 +86,19 @@ class OpTargets:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a decision depends on, other than the node.
+    """The conditions that decisions depend on, other than the node.
 
     Attributes:
-        nodes: the nodes that must not stay onnxruntime's own: ``"all"``, ``"unsupported"`` or a
-            function of a record. None: those that have a compiled op, or that onnxruntime does not
-            run.
-        accelerators: the execution providers before the CPU's that may run nodes. None if there are
-            none.
+        nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function of a
+            record. If None, a node is replaced if there is a compiled op for it, or if
+            onnxruntime does not run it.
+        prober: finds the forms of nodes that accelerators run. None if no accelerator may run a
+            node.
         op_targets: the targets that write ops of this package.
     """
 
     nodes: Selection | None
-    accelerators: Accelerators | None
+    prober: AcceleratorProber | None
     op_targets: OpTargets
 
     @cached_property
@@ -103,15 +109,19 @@ class Environment:
 
 def environment_of(
     nodes: Selection | None,
-    accelerators: Accelerators,
+    prober: AcceleratorProber,
     is_saved: bool,
 ) -> Environment:
-    """Return the environment of a session with these arguments.
+    """Return the environment of a session.
 
-    The providers of ``accelerators`` run no node if ``nodes`` asks for ops.
+    Args:
+        nodes: the session's argument. If it requires ops of this package, no accelerator runs a
+            node.
+        prober: the prober of the session's accelerators.
+        is_saved: whether onnxruntime saves the model.
     """
-    may_accelerate = accelerators.is_active and nodes in (None, "unsupported")
-    return Environment(nodes, accelerators if may_accelerate else None, OpTargets(is_saved))
+    may_accelerate = prober.is_active and nodes in (None, "unsupported")
+    return Environment(nodes, prober if may_accelerate else None, OpTargets(is_saved))
 
 
 def decide(match: Match, environment: Environment) -> Decision:
@@ -130,60 +140,74 @@ def decide(match: Match, environment: Environment) -> Decision:
 def decide_without_compiled_op(match: Match, environment: Environment, reason: str) -> Decision:
     """Decide where the node of ``match`` runs if it cannot be a compiled op.
 
-    ``reason`` is why it cannot.
+    Args:
+        match: the node.
+        environment: the session's environment.
+        reason: why the node cannot be a compiled op.
     """
-    if environment.nodes is None and _with_native_reason(match).native:
+    if environment.nodes is None and _probed_record(match).native:
         return Decision(Placement(match.record, ONNXRUNTIME, reason))
     placement = Placement(match.record, PYTHON_OP, reason)
     return Decision(placement, environment.op_targets.of(match, PYTHON_OP))
 
 
-def _leave_attention_to_providers(match: Match, environment: Environment) -> Decision | None:
-    if environment.accelerators is None or match.record.operator != ATTENTION:
+# Each rule returns the decision for a node that does not become an op of this package. It returns
+# None if it does not apply.
+
+
+def _leave_attention_to_accelerators(match: Match, environment: Environment) -> Decision | None:
+    """Keep decomposed deformable attention, whose GridSamples have decisions of their own."""
+    if environment.prober is None or match.record.operator != ATTENTION:
         return None
     reason = "its GridSamples may run on another provider"
     return Decision(Placement(match.record, ONNXRUNTIME, reason))
 
 
 def _leave_unselected_node(match: Match, environment: Environment) -> Decision | None:
+    """Keep a node that the user's function does not select, unless it already is an op of ours."""
     if not callable(environment.nodes) or match.record.patched:
         return None
-    if environment.nodes(_with_native_reason(match)):
+    if environment.nodes(_probed_record(match)):
         return None
     return Decision(Placement(match.record, ONNXRUNTIME, "the function given as nodes leaves it"))
 
 
 def _leave_supported_node(match: Match, environment: Environment) -> Decision | None:
-    if environment.nodes != "unsupported" or not _with_native_reason(match).native:
+    """Keep a node that onnxruntime runs, if only unsupported nodes must be replaced."""
+    if environment.nodes != "unsupported" or not _probed_record(match).native:
         return None
     reason = "onnxruntime runs it, and nodes is 'unsupported'"
     return Decision(Placement(match.record, ONNXRUNTIME, reason))
 
 
-def _run_on_provider(match: Match, environment: Environment) -> Decision | None:
-    if environment.accelerators is None:
+def _run_on_accelerator(match: Match, environment: Environment) -> Decision | None:
+    """Write the node in the first form that the accelerators run."""
+    if environment.prober is None:
         return None
-    form = environment.accelerators.form_of(match.record, match.scope.opsets)
+    form = environment.prober.form_of(match.record, match.scope.opsets)
     if form is None:
         return None
     reason = ""
     if form.name:
         reason = f"written as {form.name}, as it does not run the node itself: {form.refusal}"
-    return Decision(Placement(match.record, environment.accelerators.name, reason), form.target)
+    return Decision(Placement(match.record, environment.prober.name, reason), form.target)
 
 
 Rule = Callable[[Match, Environment], Decision | None]
-#: The reasons for which a node is not an op of this package, in the order in which they apply.
+#: The rules, in the order in which they apply.
 RULES: tuple[Rule, ...] = (
-    _leave_attention_to_providers,
+    _leave_attention_to_accelerators,
     _leave_unselected_node,
     _leave_supported_node,
-    _run_on_provider,
+    _run_on_accelerator,
 )
 
 
-def _with_native_reason(match: Match) -> NodeRecord:
-    """Return the record with the reason why onnxruntime does not run the node, by trying it."""
+def _probed_record(match: Match) -> NodeRecord:
+    """Try the node in onnxruntime; return its record with onnxruntime's refusal as ``reason``.
+
+    A placement has the record without that reason, and a reason of its own.
+    """
     return replace(match.record, reason=reason_of(match.record, match.scope.opsets, native))
 
 
@@ -195,17 +219,20 @@ def _library_description() -> str:
 def resolve_fusion(
     match: Match,
     decide_alone: Callable[[Match], Decision],
-    fused_op: Target,
+    fused_target: Target,
+    fusion_error: Callable[[Match], str] = lambda sample: "",
 ) -> Decision:
-    """Return the decision for the node of ``match``, given the decisions for nodes by themselves.
+    """Return the decision for the node of ``match``, given the decisions without fusion.
 
     Args:
         match: the node.
         decide_alone: returns the decision of :func:`decide` for this or another node.
-        fused_op: the target that fuses the nodes of a grid into their GridSample.
+        fused_target: the target that fuses the nodes of a grid into their GridSample.
+        fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
+            compiled ops, or "" if it can.
     """
     sample = match.fused_into or match
-    attention = sample.read_by
+    attention = sample.enclosing_attention
     if attention is not None and decide_alone(attention).target is None:
         attention = None
     if attention is not None and _is_on_path(match, attention):
@@ -219,11 +246,14 @@ def resolve_fusion(
         return Decision(placement, decision.target)
     if not _is_grid_fused(sample, attention, decide_alone):
         return decision
+    error = fusion_error(sample)
+    if error:
+        return Decision(replace(decision.placement, reason=error), decision.target)
     if match.fused_grid is not None:
         placement = replace(decision.placement, fused=match.record.fused)
     else:
         placement = replace(decision.placement, reason=f"fused into {sample.record.where}")
-    return Decision(placement, fused_op)
+    return Decision(placement, fused_target)
 
 
 def _is_on_path(match: Match, attention: Match) -> bool:
@@ -238,8 +268,11 @@ def _is_grid_fused(
 ) -> bool:
     """Whether the nodes of the grid of ``sample`` are fused into it.
 
-    ``attention`` is the deformable attention that replaces readers of ``sample``. It reads the grid
-    of an AffineGrid.
+    Args:
+        sample: a GridSample.
+        attention: the deformable attention that replaces readers of ``sample``, or None. It reads
+            the grid of an AffineGrid.
+        decide_alone: as in :func:`resolve_fusion`.
     """
     if sample.fused_grid is None:
         return False
@@ -252,23 +285,63 @@ def _is_grid_fused(
     return all(placement.runs_on == COMPILED_OP for placement in placements)
 
 
-def prepare(match: Match, decision: Decision) -> str:
-    """Compile the compiled op of a decision, or load it from the cache.
+def compile_op(match: Match, decision: Decision) -> str:
+    """Compile the compiled op of a decision of :func:`decide`, or load it from the cache.
 
     Returns:
-        Why that failed. Empty if it did not, or if there is nothing to compile.
+        Why that failed, or "" if it did not fail or if there is nothing to compile.
     """
     record = match.record
-    if decision.placement.runs_on != COMPILED_OP or record.error is not None or record.passes_on:
+    if decision.placement.runs_on != COMPILED_OP or not _is_known(record):
         return ""
-    mode = 0
-    if record.operator == "GridSample":
-        mode = COMPILED_MODES.index(str(record.mode))
     try:
         compiled_record = record if match.signature is None else op_record(match)
         for types in product(*compiled_record.types.values()):
-            registry.prepare(record.operator, types, mode)
+            registry.prepare(record.operator, types, _mode_index(record))
     except Exception as error:
-        logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
         return f"compiling it failed: {error}"
     return ""
+
+
+def compile_fused_op(sample: Match) -> str:
+    """Compile the op of a GridSample with a fused grid, or load it from the cache.
+
+    Returns:
+        Why that failed, or "" if it did not fail or if there is nothing to compile.
+    """
+    record = sample.record
+    if sample.fused_grid is None or not _is_known(record):
+        return ""
+    try:
+        state = _grid_type_index(sample.fused_grid) * len(COMPILED_MODES) + _mode_index(record)
+        for types in product(record.types["X"], *_grid_source_types(sample.fused_grid)):
+            registry.prepare(FUSED, types, state)
+    except Exception as error:
+        return f"its grid is not fused, as compiling that failed: {error}"
+    return ""
+
+
+def _is_known(record: NodeRecord) -> bool:
+    """Whether the attributes of a node are valid, and not those of a call of its function."""
+    return record.error is None and not record.has_attribute_references
+
+
+def _mode_index(record: NodeRecord) -> int:
+    if record.operator != "GridSample":
+        return 0
+    return COMPILED_MODES.index(str(record.mode))
+
+
+def _grid_type_index(fused: FusedGrid) -> int:
+    """Return the index of a fused op's group of states: see :mod:`~.compiled_ops.affine`."""
+    if fused.affine_grid is None or not fused.type:
+        return 0
+    return 1 + spec.FLOATS.index(fused.type)
+
+
+def _grid_source_types(fused: FusedGrid) -> list[tuple[str, ...]]:
+    """Return the possible types of a fused op's second and third input."""
+    if fused.affine_grid is None:
+        return [(fused.type,), (fused.type,)]
+    types = fused.affine_grid.record.types
+    return [types["size"], types["theta"]]

@@ -2,7 +2,7 @@
 
 The destructor of a session joins the session's threads, and a forked child has no threads but the
 one that forked. So before a fork this module takes references to all native sessions that it
-tracks. The parent drops the references after the fork; the child keeps them for ever. The child can
+tracks. The parent drops the references after the fork; the child keeps them forever. The child can
 run these sessions, and create and drop its own.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import threading
 from typing import Any
@@ -19,9 +20,11 @@ import onnxruntime
 
 #: onnxruntime's own class: :func:`ort_gridsample.quantization_sessions` replaces it for a while.
 _PLAIN_SESSION = onnxruntime.InferenceSession
-#: Weak references to native sessions (``InferenceSession._sess``). They have no callbacks, because
-#: an exception that a signal handler raises in a callback is lost.
-_tracked: list[ref[Any]] = []
+#: Number -> weak reference to a native session (``InferenceSession._sess``). The references have no
+#: callbacks, because an exception that a signal handler raises in a callback is lost. A number is
+#: used once, so that threads can add and remove references at the same time without a lock.
+_tracked: dict[int, ref[Any]] = {}
+_numbers = itertools.count()
 #: The length of :data:`_tracked` at which dead references are removed.
 _limit = 64
 #: Thread -> the sessions that are kept alive while this thread forks.
@@ -33,9 +36,11 @@ _inherited: list[Any] = []
 def track(session: Any) -> None:
     """Never destroy this native session in a forked child."""
     global _limit
-    _tracked.append(ref(session))
+    _tracked[next(_numbers)] = ref(session)
     if len(_tracked) > _limit:
-        _tracked[:] = [reference for reference in _tracked if reference() is not None]
+        for number, reference in list(_tracked.items()):
+            if reference() is None:
+                _tracked.pop(number, None)
         _limit = 2 * len(_tracked) + 64
 
 
@@ -43,7 +48,7 @@ def keep_sessions_through_forks() -> None:
     """Keep forked child processes from destroying an ``onnxruntime.InferenceSession``.
 
     If a forked child drops a session that it inherited, replaces the session, or exits with it,
-    onnxruntime waits for ever for threads that the child does not have. This package always keeps
+    onnxruntime waits forever for threads that the child does not have. This package always keeps
     an :class:`ort_gridsample.InferenceSession`. This function makes it keep plain sessions as well,
     both those that exist and later ones. A child can run inherited sessions, and create and drop
     its own. Another call changes nothing.
@@ -87,7 +92,7 @@ def cpu_session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntim
 
 
 def _before_fork() -> None:
-    sessions = (reference() for reference in list(_tracked))
+    sessions = (reference() for reference in list(_tracked.values()))
     _held[threading.get_ident()] = [session for session in sessions if session is not None]
 
 

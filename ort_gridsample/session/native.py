@@ -21,8 +21,8 @@ from ..reference.arrays import Array
 from ..reference.plan import plan_for
 from . import forks
 
-#: A difference that rounding does not explain, for values in [-1, 1] and in half precision.
-WRONG = 0.1
+#: The smallest difference that rounding does not explain, for values in [-1, 1] of float16.
+MIN_WRONG_DIFFERENCE = 0.1
 #: The element types of tensors, by their names in onnxruntime's types, in upper case.
 _ELEM_TYPES = dict(TensorProto.DataType.items())
 
@@ -71,7 +71,7 @@ def _refusal(
         shapes = [[None] * array.ndim for array in arrays]
         model = one_node(proto, imports, types, shapes).SerializeToString()
         session = forks.cpu_session(model, quiet_options())
-        feed_types = {name: fed(type_name) for name, type_name in types}
+        feed_types = {name: fed_type(type_name) for name, type_name in types}
         named_arrays = zip(feed_types, arrays, strict=True)
         feeds = {name: array.astype(feed_types[name]) for name, array in named_arrays}
         (output,) = session.run(None, feeds)
@@ -81,7 +81,7 @@ def _refusal(
     if expected is None or first_type not in spec.FLOATS:
         return ""
     difference = float(abs(output - expected).max())
-    if difference < WRONG:
+    if difference < MIN_WRONG_DIFFERENCE:
         return ""
     return f"its own kernel is off by {difference:.2g} where values are in [-1, 1]"
 
@@ -91,10 +91,10 @@ def _grid_sample_case(node: onnx.NodeProto, axes: int) -> tuple[Array, Array, Ar
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     # Dialects that onnxruntime does not know have integers as modes.
     has_mode_names = isinstance(attributes.get("mode"), bytes)
-    return _probe(axes, **attributes) if has_mode_names else _probe(axes)
+    return _case_for(axes, **attributes) if has_mode_names else _case_for(axes)
 
 
-def _probe(
+def _case_for(
     axes: int,
     mode: bytes = b"linear",
     padding_mode: bytes = b"zeros",
@@ -137,7 +137,7 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
         forks.track(session)
         outputs = session.outputs_meta
     except Exception as error:
-        logger.debug("onnxruntime is asked for types, and refuses: %s", error)
+        logger.debug("onnxruntime infers no types: %s", error)
         return {}
     types = dict[str, onnx.TypeProto]()
     for output in outputs:
@@ -174,7 +174,7 @@ def outputs(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[li
         session = forks.cpu_session(model.SerializeToString(), options)
         return [session.run(None, dict(zip(names, arrays, strict=True))) for arrays in feeds]
     except Exception as error:
-        logger.debug("onnxruntime is asked for answers, and refuses: %s", error)
+        logger.debug("onnxruntime does not run a probe: %s", error)
         return None
 
 
@@ -182,7 +182,7 @@ def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
     """Return options of a session that logs nothing, for models that onnxruntime may refuse.
 
     Args:
-        num_threads: the number of threads of an op; 0: onnxruntime's default.
+        num_threads: the number of threads of an op, or 0 for onnxruntime's default.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -204,15 +204,15 @@ def one_node(
         node: the node, which is changed. It has no inputs, and no first output, which becomes Y.
         imports: the versions of domains.
         types: the name and element type of each input.
-        shapes: the shape of each input; None: unknown.
+        shapes: the shape of each input, or None if it is unknown.
     """
     inputs = list[onnx.ValueInfoProto]()
     nodes = list[onnx.NodeProto]()
     names_and_types = list(types)
     for (name, type_name), shape in zip(names_and_types, shapes, strict=True):
-        fed_type = fed(type_name)
-        inputs.append(helper.make_tensor_value_info(name, elem_type(fed_type), shape))
-        if fed_type == type_name:
+        feed_type = fed_type(type_name)
+        inputs.append(helper.make_tensor_value_info(name, elem_type(feed_type), shape))
+        if feed_type == type_name:
             node.input.append(name)
         else:
             cast_name = f"{name} as {type_name}"
@@ -221,7 +221,7 @@ def one_node(
             nodes.append(cast)
     nodes.append(node)
     first_type = names_and_types[0][1]
-    output_type = fed(first_type)
+    output_type = fed_type(first_type)
     if output_type == first_type:
         node.output.insert(0, "Y")
     else:
@@ -234,6 +234,6 @@ def one_node(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def fed(type_name: str) -> str:
+def fed_type(type_name: str) -> str:
     """Return the element type of the array that is fed for an input of type ``type_name``."""
     return "float32" if type_name == "bfloat16" else type_name

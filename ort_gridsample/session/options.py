@@ -96,7 +96,7 @@ def added_initializers(options: onnxruntime.SessionOptions, names: Sequence[str]
     copy.intra_op_num_threads = 1
     copy.log_severity_level = 4  # onnxruntime warns of added initializers of another shape
     # Most options have none. Then the maximum of all initializers is the smallest number.
-    maximum_node = helper.make_node("Max", [names[0], *names], ["most"])
+    maximum_node = helper.make_node("Max", [names[0], *names], ["maximum"])
     maximums = _outputs(copy, names, _MIN_INT64S, [maximum_node])
     if maximums and maximums[0].tolist() == _MIN_INT64S:
         return set()

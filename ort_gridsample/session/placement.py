@@ -22,11 +22,11 @@ def set_ops(name: OpsName | None) -> None:
     """Choose the ops that run the nodes of new :class:`ort_gridsample.InferenceSession` objects.
 
     Args:
-        name: ``"compiled"``: ops compiled to machine code, which need the extra
-            ``ort-gridsample[jit]`` or a library. What they do not support, such as strings, runs on
-            Python ops. ``"python"``: ops defined in Python, which run anywhere. ``"auto"``:
-            compiled ops where they are available. None: the environment variable
-            ``ORT_GRIDSAMPLE_OPS``, or ``"auto"``.
+        name: ``"compiled"`` for ops compiled to machine code, which need the extra
+            ``ort-gridsample[jit]`` or a library; nodes that they do not support, such as those of
+            strings, run on Python ops. ``"python"`` for ops defined in Python, which run anywhere.
+            ``"auto"`` for compiled ops where they are available. None for the value of the
+            environment variable ``ORT_GRIDSAMPLE_OPS``, or else ``"auto"``.
 
     Raises:
         ValueError: there are no such ops.
@@ -54,7 +54,7 @@ def compiled_ops_unavailable_reason(requested: OpsName | None = None) -> str:
     """Return why a session has no compiled ops, or "" if it has.
 
     Args:
-        requested: the ops to use. None: those of the settings.
+        requested: the ops to use, or None for those of the settings.
 
     Raises:
         ImportError: compiled ops are required and not available.
@@ -77,10 +77,11 @@ class Placement:
         runs_on: ``"compiled op"``, ``"Python op"``, the name of an execution provider that comes
             before the CPU's, or ``"onnxruntime"`` for onnxruntime's own kernel. Empty if a session
             refuses the node.
-        reason: why a session refuses the node, or why the node is not a compiled op, or the
-            GridSample that the node is fused into. For another provider: the form that the node is
-            written in, and why. Empty for a compiled op that is not fused into another node, and
-            for a node that a provider runs as it is.
+        reason: why a session refuses the node, or why the node is not a compiled op, or the node
+            that it is fused into, or why its grid could not be fused into it. For another provider:
+            the form that the node is written in, and why. Empty for any other compiled op, and for
+            a node that a provider runs as it is. ``record.reason`` is another reason: why
+            onnxruntime by itself does not run the node.
         fused: the names of the nodes that are fused into this node. They compute only its grid.
         library: the path of the library of the compiled op, and the library's description. Empty if
             this process compiles the op.

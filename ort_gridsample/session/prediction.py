@@ -16,18 +16,18 @@ from ..graph.use_def import UseDef
 from ..rewriting.unfusing import unfused
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
 from . import native
-from .accelerators import Accelerators
+from .accelerators import AcceleratorProber
 from .decisions import environment_of
 from .placement import ONNXRUNTIME, REFUSED, Placement
 from .session_target import SessionTarget
 
 
-def predict_placements(model: Model, accelerators: Accelerators) -> list[Placement]:
+def predict_placements(model: Model, prober: AcceleratorProber) -> list[Placement]:
     """Return where the nodes of a model run in a session with the default options.
 
     Args:
         model: the model, as :func:`ort_gridsample.inspect_model` reads it.
-        accelerators: the execution providers that come before the CPU's.
+        prober: finds the forms of nodes that accelerators run.
 
     Returns:
         A placement for each node. Kernels that read outside of their input and quantized nodes that
@@ -40,7 +40,7 @@ def predict_placements(model: Model, accelerators: Accelerators) -> list[Placeme
     with translate_errors(proto):
         restored = unfused(proto)
         matches = find(restored, scopes_of(restored), native, with_reasons=True)
-        target = SessionTarget(environment_of(None, accelerators, is_saved=False), compiles=False)
+        target = SessionTarget(environment_of(None, prober, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:
             target.decision_for(match)
@@ -65,7 +65,11 @@ def _quantized_use_defs(matches: Sequence[Match]) -> dict[int, UseDef]:
 
 def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
     """Return which QuantizeLinear prevents fusion into deformable attention, or "" if none does."""
-    if use_def is None or match.record.operator != "GridSample" or match.read_by is not None:
+    if (
+        use_def is None
+        or match.record.operator != "GridSample"
+        or match.enclosing_attention is not None
+    ):
         return ""
     name = quantization_between(use_def, match.record)
     if not name:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
 from ..reference.process import interpreter
 from . import probe_process
-from .native import WRONG
+from .native import MIN_WRONG_DIFFERENCE
 from .probes import Probe
 
 #: Execution providers with their options.
@@ -66,15 +66,17 @@ class ProbeProcess:
         python = interpreter()
         if python is None:
             return _NO_PYTHON
-        if self._process is None:
-            self._process = _start(python)
-        process = self._process
+        is_new = self._process is None
+        process = self._process or _start(python)
+        self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         timer = threading.Timer(SECONDS, process.kill)
         start = time.monotonic()
         timer.start()
         try:
+            if is_new:
+                _skip_output(process.stdout)
             pickle.dump(arguments, process.stdin)
             process.stdin.flush()
             return pickle.load(process.stdout)
@@ -98,6 +100,19 @@ def _start(python: str) -> subprocess.Popen[bytes]:
         "stderr": subprocess.DEVNULL,
     }
     return subprocess.Popen([python, "-c", code], **pipes)
+
+
+def _skip_output(stdout: IO[bytes]) -> None:
+    """Read what a new process prints before it is ready.
+
+    Raises:
+        EOFError: the process ended.
+    """
+    line = stdout.readline()
+    while not line.endswith(probe_process.READY):
+        if not line:
+            raise EOFError
+        line = stdout.readline()
 
 
 def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: Probe) -> str:
@@ -125,7 +140,7 @@ def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: 
         return f"its answer is of shape {output.shape}, expected {expected.shape}"
     differences = np.nan_to_num(np.abs(output - expected), nan=np.inf)
     difference = float(differences.max(initial=0))
-    if difference < WRONG:
+    if difference < MIN_WRONG_DIFFERENCE:
         return RUNS
     return f"its answer is off by {difference:.2g} where values are in [0, 1]"
 

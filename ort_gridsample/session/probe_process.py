@@ -1,6 +1,7 @@
 """A script that runs models on execution providers only. A provider may crash its process.
 
-It reads pickles of the arguments of :func:`answer`, and writes a pickle of each result.
+It writes READY, reads pickles of the arguments of :func:`answer`, and writes a pickle of each
+result.
 """
 
 import os
@@ -8,7 +9,8 @@ import pickle
 import sys
 from typing import Any
 
-import onnxruntime
+#: The bytes before the first result. Python's start may print something before them.
+READY = b"\0ort_gridsample's probe is ready\n"
 
 
 def answer(
@@ -18,6 +20,8 @@ def answer(
     feeds: dict[str, Any],
 ) -> Any:
     """Return the first output of ``model``, or onnxruntime's error as a string."""
+    import onnxruntime  # not before stdout is redirected, as this may print
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -30,7 +34,9 @@ def answer(
 
 if __name__ == "__main__":
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a provider may print to stdout
+    os.dup2(2, 1)  # onnxruntime or a provider may print to stdout
+    output.write(READY)
+    output.flush()
     while True:  # until the process is killed
         arguments = pickle.load(sys.stdin.buffer)
         pickle.dump(answer(*arguments), output)

@@ -16,7 +16,7 @@ from ..detection.records import NodeRecord, spatial_axes
 from ..functions.affine import affine_grid
 from ..inference.types import Value
 from ..reference.arrays import Array
-from .native import fed, one_node, sampled
+from .native import fed_type, one_node, sampled
 
 #: Lengths of axes that are known only in a run: of a batch (of attention heads), of channels, of
 #: the axes of X, and of the axes of the output.
@@ -51,7 +51,7 @@ def build_probe(
     record: NodeRecord,
     case: Sequence[Value],
     opsets: Mapping[str, int],
-    alone: bool,
+    only_sampling_nodes: bool,
 ) -> Probe | None:
     """Build the probe of a node.
 
@@ -59,8 +59,8 @@ def build_probe(
         record: the node's record.
         case: the types and shapes of the node's inputs, one of ``record.cases``.
         opsets: the versions of the domains that the node is written in.
-        alone: whether the model has no other node. Otherwise the first input comes from a Relu,
-            because some providers take no node that is alone.
+        only_sampling_nodes: whether the model has no other nodes. If it has, the first input comes
+            from a Relu, because some accelerators do not run a single node.
 
     Returns:
         The probe. None if too little is known of the node's inputs, or if the node is not one of
@@ -79,12 +79,12 @@ def build_probe(
     def make() -> tuple[Mapping[str, Array], Array]:
         arrays, expected = make_arrays()
         named_arrays = zip(types, arrays, strict=True)
-        return {name: array.astype(fed(types[name])) for name, array in named_arrays}, expected
+        return {name: array.astype(fed_type(types[name])) for name, array in named_arrays}, expected
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]
     model = one_node(record.node_without_values(), imports, types.items(), shapes)
-    if not alone:
+    if not only_sampling_nodes:
         _insert_relu(model)
     return Probe(model, make)
 
@@ -101,8 +101,8 @@ def _insert_relu(model: onnx.ModelProto) -> None:
     """Insert a Relu behind the first input of the model, which has no negative values."""
     source = model.graph.input[0].name
     for node in model.graph.node:
-        node.input[:] = ["beside" if name == source else name for name in node.input]
-    model.graph.node.insert(0, helper.make_node("Relu", [source], ["beside"]))
+        node.input[:] = ["relu" if name == source else name for name in node.input]
+    model.graph.node.insert(0, helper.make_node("Relu", [source], ["relu"]))
 
 
 def _affine_grid_data(

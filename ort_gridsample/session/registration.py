@@ -34,7 +34,7 @@ class _Registered:
     """The state of options that :func:`register` returned."""
 
     options: ref[onnxruntime.SessionOptions]
-    #: Which ops are registered in the domain ``ort_gridsample`` of Python ops. Empty: none.
+    #: The ops that are registered in the domain ``ort_gridsample`` of Python ops, if any.
     ops_of_domain: Literal["", "Python", "compiled"] = ""
 
 
@@ -56,7 +56,7 @@ def register(
     the session was created, and after each run on the main thread.
 
     Args:
-        session_options: the options, which are changed; None: new ones.
+        session_options: the options, which are changed, or None for new options.
 
     Returns:
         The same options.

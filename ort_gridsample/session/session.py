@@ -24,7 +24,7 @@ from ..reference import memory
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from . import forks
-from .accelerators import ACCELERATED, Accelerated, providers_before_cpu
+from .accelerators import ACCELERATED, Accelerated, accelerators_of
 from .builder import (
     PatchedModel,
     SessionArguments,
@@ -46,15 +46,23 @@ _MIN_STACK_FRAMES = 30
 
 
 @dataclass(frozen=True)
-class _PickledArguments:
-    """The arguments of a session, as a pickle keeps them."""
+class _Arguments:
+    """The arguments with which a session is opened again, other than its options.
+
+    A pickle contains them.
+
+    Attributes:
+        model: the path or the bytes of the model.
+        providers, provider_options, nodes, accelerated: the session's.
+        others: keyword arguments of onnxruntime's session.
+    """
 
     model: Source
     providers: Sequence[str | tuple[str, dict[Any, Any]]] | None
     provider_options: Sequence[dict[Any, Any]] | None
     nodes: Selection | None
     accelerated: Accelerated
-    others: dict[str, Any]  #: keyword arguments of onnxruntime's session
+    others: dict[str, Any]
 
 
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
@@ -80,9 +88,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             relative to the path.
         sess_options, providers, provider_options, kwargs: the parent's.
         model: another name for ``path_or_bytes``.
-        nodes: which nodes must not stay onnxruntime's own: ``"all"``, ``"unsupported"`` or a
-            function, as in :func:`patch_model`. None: the nodes that have a compiled op, or that
-            onnxruntime does not run. :attr:`replaced` lists the result.
+        nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
+            :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
+            if onnxruntime does not run it. :attr:`replaced` lists the result.
         accelerated: what to do with nodes, other than those that ``nodes`` selects, if providers
             come before the CPU's. ``"lower"``: the nodes stay on these providers, in another form
             if a provider runs only that form. ``"keep"``: the nodes that a provider runs stay as
@@ -112,24 +120,22 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         accelerated: Accelerated = "lower",
         **kwargs: Any,
     ) -> None:
-        if (path_or_bytes is None) == (model is None):
-            found = "neither" if model is None else "both"
-            expected = "expected one of them"
-            raise TypeError(f"InferenceSession got {found} of path_or_bytes and model, {expected}")
-        given: Any = path_or_bytes if model is None else model
+        given_model = _only_model(path_or_bytes, model)
         if nodes is not None:
             check_selection("InferenceSession", nodes)
         if accelerated not in ACCELERATED:
             expected = format_choices(ACCELERATED)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
-        accelerators = providers_before_cpu(providers, provider_options)
+        accelerators = accelerators_of(providers, provider_options)
         arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
-        patched = patch_for_session(given, arguments)
-        path = os.path.abspath(given) if isinstance(given, (str, os.PathLike)) else None
-        # The model in a pickle is patched. Nodes that a function left to onnxruntime stay there.
+        patched = patch_for_session(given_model, arguments)
+        path = None
+        if isinstance(given_model, (str, os.PathLike)):
+            path = os.path.abspath(given_model)
+        # If the kept model is patched, nodes that a function left to onnxruntime stay there.
         is_patched_by_function = path is None and callable(nodes)
-        self._pickled_arguments = _PickledArguments(
-            model=path or patched.pickled,
+        self._arguments = _Arguments(
+            model=path or patched.source,
             providers=providers,
             provider_options=provider_options,
             nodes="unsupported" if is_patched_by_function else nodes,
@@ -139,7 +145,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         try:
             self._open(patched, sess_options)
         except Exception as error:
-            if not patched.has_provider_nodes:
+            if not patched.has_accelerated_nodes:
                 raise
             logger.warning(
                 "the providers %s failed (%s); retrying with these nodes on the CPU",
@@ -147,7 +153,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 error,
             )
             on_cpu = replace(arguments, accelerated="never")
-            self._open(patch_for_session(given, on_cpu), sess_options)
+            self._open(patch_for_session(given_model, on_cpu), sess_options)
         # Kept, because the parent computes the list in every call.
         self._output_names = [output.name for output in self.get_outputs()]
 
@@ -155,11 +161,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """Create onnxruntime's session of a patched model."""
         prepare_python_ops(patched.python_ops)
         self._placements = patched.placements
-        self._weights = patched.weights
+        self._source_weights = patched.source_weights
         self._given_options = sess_options
         # A model that onnx cannot read may have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
-        arguments = self._pickled_arguments
+        arguments = self._arguments
         super().__init__(
             patched.model,
             options_for(sess_options, patched),
@@ -247,6 +253,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             finally:
                 shutdown.end_asynchronous_run()
 
+        if self._runs_python_ops:
+            shutdown.begin_run()
+        else:
+            shutdown.block_if_exiting()
         shutdown.begin_asynchronous_run()
         try:
             super().run_async(output_names, input_feed, call_back, user_data, run_options)
@@ -272,22 +282,22 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             raise exception from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        model = self._model_with_weights()
+        model = self._source_with_weights()
         if isinstance(model, onnx.ModelProto):
             raise too_large_to_pickle()
-        arguments = replace(self._pickled_arguments, model=model)
+        arguments = replace(self._arguments, model=model)
         return _unpickled, (arguments, read_state(self.get_session_options()))
 
-    def _model_with_weights(self) -> Source | onnx.ModelProto:
+    def _source_with_weights(self) -> Source | onnx.ModelProto:
         """Return the path of the model, or its bytes with its weights.
 
         A ModelProto is returned if protobuf cannot serialize so many weights.
         """
-        model = self._pickled_arguments.model
-        if not isinstance(model, bytes) or not self._weights.spans:
+        model = self._arguments.model
+        if not isinstance(model, bytes) or not self._source_weights.spans:
             return model
         proto = read_model(model)
-        self._weights.restore(proto, self._weights.spans)
+        self._source_weights.restore(proto, self._source_weights.spans)
         return proto if exceeds_protobuf(proto) else proto.SerializeToString()
 
     def set_providers(
@@ -295,16 +305,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
     ) -> None:
-        """Open the session again on these providers, as onnxruntime does."""
-        if not self._weights.spans:
+        """Open the session again on these providers, as onnxruntime does.
+
+        The nodes are placed again. In the model of a session with a function as ``nodes`` that was
+        not opened from a path, nodes that are replaced stay replaced.
+        """
+        if not self._placements:
             super().set_providers(providers, provider_options)
             return
-        # onnxruntime would use the former options, which may not have the values of weights any
-        # more.
-        arguments = self._pickled_arguments
+        arguments = self._arguments
         InferenceSession.__init__(
             self,
-            self._model_with_weights(),
+            self._source_with_weights(),
             self._given_options,
             providers,
             provider_options,
@@ -314,7 +326,22 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         )
 
 
-def _unpickled(arguments: _PickledArguments, options: State) -> InferenceSession:
+def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:
+    """Return the one of two arguments that is not None.
+
+    Raises:
+        TypeError: both are None, or neither is.
+    """
+    if path_or_bytes is not None and model is None:
+        return path_or_bytes
+    if model is not None and path_or_bytes is None:
+        return model
+    count = "neither" if model is None else "both"
+    expected = "expected one of them"
+    raise TypeError(f"InferenceSession got {count} of path_or_bytes and model, {expected}")
+
+
+def _unpickled(arguments: _Arguments, options: State) -> InferenceSession:
     return InferenceSession(
         arguments.model,
         options_from_state(options),

@@ -1,56 +1,63 @@
-"""The target of a session's nodes: each node becomes what was decided for it."""
+"""The target of a session's nodes: write each node as it was decided."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from ..detection.helpers import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
+from ..functions.cores import logger
 from ..rewriting.attention_properties import has_unusual_starts
 from ..rewriting.expansion import points_of
 from ..rewriting.targets import Target
 from .decisions import (
     Decision,
     Environment,
+    compile_fused_op,
+    compile_op,
     decide,
     decide_without_compiled_op,
-    prepare,
     resolve_fusion,
 )
 from .placement import COMPILED_OP, ONNXRUNTIME, PYTHON_OP, Placement
 
-#: Where nodes run that are not replaced: by the name of their dialect, other than onnxruntime's own
-#: kernel.
+#: Dialect -> where its nodes run if they are not replaced. Nodes of other dialects run on
+#: onnxruntime's own kernel.
 _UNREPLACED = {COMPILED: COMPILED_OP, DOMAIN: PYTHON_OP}
 
 
-class _DecisionCache:
-    """Decisions by record.
+T = TypeVar("T")
+
+
+class _RecordMap(Generic[T]):
+    """Values by record.
 
     Records are told apart by identity, because nodes in different graphs can have equal ones. Each
-    decision keeps its record alive, so that no other record gets the same id.
+    entry keeps its record alive, so that no other record gets the same id.
     """
 
     def __init__(self) -> None:
-        self._decisions: dict[int, tuple[NodeRecord, Decision]] = {}
+        self._entries: dict[int, tuple[NodeRecord, T]] = {}
 
-    def get(self, record: NodeRecord) -> Decision | None:
-        entry = self._decisions.get(id(record))
+    def get(self, record: NodeRecord) -> T | None:
+        entry = self._entries.get(id(record))
         return None if entry is None else entry[1]
 
-    def put(self, record: NodeRecord, decision: Decision) -> None:
-        self._decisions[id(record)] = record, decision
+    def set(self, record: NodeRecord, value: T) -> T:
+        self._entries[id(record)] = record, value
+        return value
 
 
 class SessionTarget(Target):
     """Write each node as decided, and keep the decisions.
 
     Args:
-        environment: what the decisions depend on.
-        compiles: whether to compile the op of a node when the node is decided. A node whose
-            compilation fails is decided without a compiled op.
+        environment: the conditions that the decisions depend on.
+        compiles: whether to compile an op when it is decided on. If that fails, the node is decided
+            without that op.
     """
 
     fuses = True
@@ -58,29 +65,48 @@ class SessionTarget(Target):
     def __init__(self, environment: Environment, compiles: bool = True) -> None:
         self._environment = environment
         self._compiles = compiles
-        #: Decisions for nodes by themselves. A node is decided once, also because the user's
-        #: function is called.
-        self._alone = _DecisionCache()
-        self._resolved = _DecisionCache()
+        #: Decisions without fusion. A node is decided once, also because the user's function is
+        #: called.
+        self._alone = _RecordMap[Decision]()
+        self._resolved = _RecordMap[Decision]()
+        #: By GridSample: why its grid cannot be fused, or "".
+        self._fusion_errors = _RecordMap[str]()
 
     def decision_for(self, match: Match) -> Decision:
         """Return where the node of ``match`` runs, with all fusions."""
         decision = self._resolved.get(match.record)
-        if decision is None:
-            fused_op = self._environment.op_targets.fused_op
-            decision = resolve_fusion(match, self._decide_alone, fused_op)
-            self._resolved.put(match.record, decision)
-        return decision
+        if decision is not None:
+            return decision
+        decision = resolve_fusion(
+            match,
+            decide_alone=self._decide_alone,
+            fused_target=self._environment.op_targets.fused_op,
+            fusion_error=self._fusion_error,
+        )
+        return self._resolved.set(match.record, decision)
 
     def _decide_alone(self, match: Match) -> Decision:
         decision = self._alone.get(match.record)
-        if decision is None:
-            decision = decide(match, self._environment)
-            error = prepare(match, decision) if self._compiles else ""
-            if error:
-                decision = decide_without_compiled_op(match, self._environment, error)
-            self._alone.put(match.record, decision)
-        return decision
+        if decision is not None:
+            return decision
+        decision = decide(match, self._environment)
+        error = compile_op(match, decision) if self._compiles else ""
+        if error:
+            decision = decide_without_compiled_op(match, self._environment, error)
+            runs_on = decision.placement.runs_on
+            logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
+        return self._alone.set(match.record, decision)
+
+    def _fusion_error(self, sample: Match) -> str:
+        if not self._compiles:
+            return ""
+        error = self._fusion_errors.get(sample.record)
+        if error is not None:
+            return error
+        error = compile_fused_op(sample)
+        if error:
+            logger.warning("%s: %s", sample.record.where, error)
+        return self._fusion_errors.set(sample.record, error)
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Return the placements of nodes, whether they were decided or stayed without a decision.
@@ -103,7 +129,7 @@ class SessionTarget(Target):
         return None if target is None else target.target_for(match)
 
     def takes_composite(self, match: Match) -> bool:
-        if match.signature is None or self._environment.accelerators is not None:
+        if match.signature is None or self._environment.prober is not None:
             return False
         return not self.expands(match)
 
@@ -114,7 +140,7 @@ class SessionTarget(Target):
         its levels do not follow each other, or other providers may run the GridSamples.
         """
         dialect = match.record.dialect
-        has_accelerators = self._environment.accelerators is not None
+        has_accelerators = self._environment.prober is not None
         if dialect.has_planar_grids:
             return True
         if match.signature is not None:

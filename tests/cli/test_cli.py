@@ -21,7 +21,7 @@ import pytest
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample import spec, versions
-from ort_gridsample.cli import COMMANDS, demo, main, verify
+from ort_gridsample.cli import COMMANDS, agreement, demo, main
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.far import LIMIT, zero_far_coordinates
 from ort_gridsample.cli.inputs import random_array
@@ -187,10 +187,10 @@ def test_inspect_of_a_refused_node_shows_the_error(
 
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
-    accelerators = MagicMock()
-    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerators)
+    prober = MagicMock()
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), prober)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    accelerators.form_of.assert_not_called()
+    prober.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
@@ -473,14 +473,14 @@ def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
 
 def test_answers_are_compared_as_they_are() -> None:
     a, b = np.array([2**60]), np.array([2**60 + 1])  # which are one float64
-    assert verify.difference(a, b)[0] > 0 == verify.difference(a, a)[0]
-    assert not verify.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
-    assert verify.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
-    assert verify.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
+    assert agreement.difference(a, b)[0] > 0 == agreement.difference(a, a)[0]
+    assert not agreement.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
+    assert agreement.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
+    assert agreement.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
     for without_largest in (
         np.array(values, "f") for values in ([], [np.nan], [np.nan, np.inf, -np.inf])
     ):
-        (found,) = verify.agreements({"Y": without_largest}, {"Y": without_largest.copy()}, 1e-5)
+        (found,) = agreement.agreements({"Y": without_largest}, {"Y": without_largest.copy()}, 1e-5)
         assert (found.difference, found.of, found.agrees) == (0, 0, True), without_largest
 
 

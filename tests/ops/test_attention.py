@@ -22,7 +22,8 @@ from ort_gridsample.detection.find import find
 from ort_gridsample.detection.helpers import guard_name
 from ort_gridsample.functions.attention import attend
 from ort_gridsample.graph.scope import scopes
-from ort_gridsample.session.accelerators import Accelerators
+from ort_gridsample.inference.types import value_of
+from ort_gridsample.session.accelerators import AcceleratorProber
 from ort_gridsample.session.placement import Placement
 from ort_gridsample.session.prediction import predict_placements
 from ort_gridsample.spec import FLOATS
@@ -842,7 +843,7 @@ def quantized_after(model: onnx.ModelProto, op_type: str) -> list[str]:
 
 
 def predicted(model: onnx.ModelProto) -> list[Placement]:
-    return predict_placements(model, Accelerators([], "lower", alone=False))
+    return predict_placements(model, AcceleratorProber([], "lower", only_sampling_nodes=False))
 
 
 @pytest.mark.parametrize("op_type", ["GridSample", "Mul"])

@@ -15,6 +15,7 @@ from conftest import with_slow, with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
+from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.memory import available
 from ort_gridsample.rewriting.targets.compiled_op import unsupported
@@ -279,11 +280,13 @@ def test_what_is_not_compiled_runs_in_python(
 ) -> None:
     monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     assert on(model=affine_grid_model("float32", 2, False), nodes="all")[0] == "Python op"
-    said = "compiling GridSample node 'sample0' failed, it runs on the Python op: RuntimeError('no compiler today')"
     feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
     for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
         assert on(nodes=nodes) == (runs_on, "compiling it failed: no compiler today")
-        assert caplog.messages[-1] == said
+        assert caplog.messages[-1] == (
+            "GridSample node 'sample0': compiling it failed: no compiler today; "
+            f"it runs on: {runs_on}"
+        )
         session = ogs.InferenceSession(
             grid_sample_model("float32", "float32", 2, [Attributes()]), nodes=nodes
         )
@@ -420,3 +423,34 @@ for i in range(count):
 print(sizes[-1] - sizes[0] < 8)
 """
     assert run_process(f"count = {count}\n{script}", "open_compiled") == ["True"]
+
+
+def test_session_without_the_fused_op_runs_single_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_state = registry.state_address
+
+    def fail_for_fused(op: catalog.Op, types: tuple[str, ...], index: int) -> int:
+        if op.name == FUSED:
+            raise RuntimeError("no compiler today")
+        return compile_state(op, types, index)
+
+    monkeypatch.setattr(registry, "state_address", fail_for_fused)
+    session = ogs.InferenceSession(test_fusion.transformer(attributes=Attributes()))
+    assert [node.runs_on for node in session.replaced] == ["compiled op", "compiled op"]
+    feeds = test_fusion.feed()
+    expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cast", "state"), [(None, 1), (onnx.TensorProto.FLOAT16, 1 + 3 * 3)])
+def test_fused_op_is_compiled_before_onnxruntime_creates_it(
+    cast: int | None,
+    state: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The state has the mode linear, and the grid's type if that is not theta's."""
+    prepare = Mock(side_effect=registry.prepare)
+    monkeypatch.setattr(registry, "prepare", prepare)
+    between = [] if cast is None else [("Cast", {"to": cast})]
+    ogs.InferenceSession(test_fusion.transformer(between, attributes=Attributes()))
+    calls = [call.args for call in prepare.call_args_list if call.args[0] == FUSED]
+    assert calls == [(FUSED, ("float32", "int64", "float32"), state)]

@@ -4,6 +4,7 @@ import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -27,11 +28,15 @@ from support.cases import (
     image,
     is_defined,
 )
-from support.compare import about, assert_identical, refusal
-from support.foreign_nodes import DIALECTS, GRID3, X3, feeds_of, sampler
-from support.graphs import GRID, HEADER, MODELS, SIGNATURE, X
-from support.models import affine_grid_model, grid_sample_model, loose, parsed
-from support.paths import function_answer, open_native
+from compare import about, assert_identical, refusal
+from models import affine_grid_model, grid_sample_model, loose, parsed
+from ort_gridsample import spec
+from ort_gridsample.dialects.registry import target_names
+from ort_gridsample.dialects.table import ATTENTION, PACKAGE_DIALECTS
+from ort_gridsample.interop.openvino import _convert
+from paths import function_answer, open_native
+from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
+from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
@@ -271,3 +276,12 @@ def test_openvino_is_told_in_words_what_cannot_be() -> None:
         with pytest.raises(RuntimeError, match="GridSampleError") as caught:
             read(ogs.patch_model(model))
         assert said in str(caught.value)
+
+
+def test_fused_attention_is_refused_by_openvino_with_a_remedy() -> None:
+    node = Mock()
+    node.get_attribute.return_value = "sum"
+    with pytest.raises(ogs.GridSampleError) as caught:
+        _convert(PACKAGE_DIALECTS[ATTENTION], node)
+    assert caught.value.where == "DeformableAttention node 'sum'"
+    assert "patch_model" in caught.value.expected

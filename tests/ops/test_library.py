@@ -586,3 +586,20 @@ def test_it_counts_processors_and_knows_this_one() -> None:
         available_cpus(),
         builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]].level,
     )
+
+
+def test_build_library_in_a_frozen_program_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(ogs.GridSampleError) as caught:
+        ogs.build_library(tmp_path / "library.so")
+    assert (caught.value.where, caught.value.argument) == ("library", "this program")
+    assert "use an installed Python" in caught.value.expected
+
+
+def test_linker_in_a_frozen_program_is_not_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(linking.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert linking.linker(None, "compiled ops")[0] == "/usr/bin/cc"

@@ -689,3 +689,19 @@ def test_patch_with_wrong_value_info_answers_as_without_or_refuses(
             continue
         for one, other in zip(found, expected, strict=False):
             np.testing.assert_array_equal(one, other, f"{name} {shape}")
+
+
+def test_prepared_inference_has_types_after_nodes_change() -> None:
+    graph = """g (float[2, 3, 4, 5] X, float[2, 6, 7, 2] G) => (float[] Y) {
+        A = Relu (X) Y = GridSample (A, G) }"""
+    types = {}
+    for is_prepared in (True, False):
+        model = parsed(graph)
+        found = scopes(model)
+        inferred = Inference(model, found)
+        if is_prepared:
+            inferred.prepare()
+        model.graph.node[0].domain = "other"
+        types[is_prepared] = inferred.known(found[0], "A")
+    assert types[True] == Value("float32", (2, 3, 4, 5))
+    assert types[False] == Value()

@@ -636,3 +636,23 @@ def test_unrolled_nearest_is_found_only_if_it_agrees_at_ties(
 ) -> None:
     """On most widths a coordinate is on a tie by rounding alone, in the graph's own order of operations."""
     assert found(unrolled_nearest(width, rounding, padding, is_rounded_first)) == expected
+
+
+def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
+    thetas = list[tuple[int, ...]]()
+
+    class Probe:
+        def answers(
+            self, model: onnx.ModelProto, feeds: Sequence[Sequence[np.ndarray]]
+        ) -> list[np.ndarray] | None:
+            shapes = [theta.shape[1:] for (theta,) in feeds]
+            thetas.extend(shapes)
+            if shapes[0] == (2, 3):
+                return None
+            return [ogs.affine_grid(theta, (len(theta), 1, 4, 5, 6), True) for (theta,) in feeds]
+
+    theta = Value("float32", (None, None, None))
+    result = trials.try_affine_grid(onnx.ModelProto(), [theta], Probe())  # type: ignore[arg-type]
+    assert result == ({"align_corners": 1}, (None, 1, 4, 5, 6))
+    assert thetas[0] == (2, 3)
+    assert set(thetas[1:]) >= {(3, 4)}

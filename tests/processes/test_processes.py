@@ -559,3 +559,26 @@ def test_nothing_of_pythons_runs_when_options_go() -> None:
     )
     for each in (ogs.register(), session._sess_options_initial, ogs.register(SessionOptions())):
         assert {reference.__callback__ for reference in weakref.getweakrefs(each)} == {None}
+
+
+@pytest.mark.skipif(not COMPILED, reason="there are no compiled ops")
+def test_exit_handler_runs_compiled_ops_asynchronously() -> None:
+    """It is registered before the package, so that it is called after the package's own handler."""
+    handler = """
+import atexit, threading
+def run_at_exit():
+    ended = threading.Event()
+    def call_back(results, user_data, error):
+        print(error or results[0].shape, flush=True)
+        ended.set()
+    session.run_async(None, {"X": X, "grid": grid}, call_back, None)
+    ended.wait(60)
+atexit.register(run_at_exit)
+"""
+    script = """
+session = ogs.InferenceSession(
+    grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", False)])
+)
+assert session.replaced[0].runs_on == "compiled op"
+"""
+    assert run(script, "None", first=handler) == [SHAPE]

@@ -25,8 +25,9 @@ from ort_gridsample.cli import main
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.session import accelerators, native, probe_answers
-from ort_gridsample.session.accelerators import Accelerators, ProviderForm
+from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
+from ort_gridsample.session.probe_process import READY
 from ort_gridsample.session.probes import build_probe
 from support import processes
 from support.attention_models import form
@@ -96,7 +97,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 def form_of(
     record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20
 ) -> ProviderForm | None:
-    with closing(Accelerators([(AZURE, {})], accelerated, alone=False)) as asked:
+    with closing(AcceleratorProber([(AZURE, {})], accelerated, only_sampling_nodes=False)) as asked:
         return asked.form_of(record, {"": opset})
 
 
@@ -231,7 +232,9 @@ def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
 
 
 def test_the_name_is_that_of_all_providers() -> None:
-    with closing(Accelerators([(AZURE, {}), (OPENVINO, {})], "keep", alone=False)) as asked:
+    with closing(
+        AcceleratorProber([(AZURE, {}), (OPENVINO, {})], "keep", only_sampling_nodes=False)
+    ) as asked:
         assert asked.name == f"{AZURE} or {OPENVINO}"
 
 
@@ -346,7 +349,8 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
 ) -> None:
     code = ENDS[says]
     if code is not None:
-        answers = f"import numpy as np, pickle, sys; sys.stdout.buffer.write(pickle.dumps(np.array({code})))"
+        answers = "import numpy as np, pickle, sys\n"
+        answers += f"sys.stdout.buffer.write({READY!r} + pickle.dumps(np.array({code})))"
         (tmp_path / "trial.py").write_text(code if code.startswith("import") else answers)
         monkeypatch.setattr(probe_answers, "_SCRIPT", tmp_path / "trial.py")
     monkeypatch.setattr(probe_answers, "SECONDS", 1 if "longer" in says else 60)
@@ -354,7 +358,7 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
         monkeypatch.setattr(probe_answers, "interpreter", lambda: None)
     (record,) = records_of(model_of(2, "linear", 20), native)
     assert form_of(record) is None
-    probe = build_probe(record, record.cases[0], {"": 20}, alone=False)
+    probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
     with closing(ProbeProcess()) as process:
         assert run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(
             says
@@ -397,7 +401,7 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
             assert (np.floor(pixels).max((0, 1, 2)) <= sides).all()
         session = onnxruntime.InferenceSession(probe.model.SerializeToString())
         np.testing.assert_allclose(session.run(None, dict(feeds))[0], expected, rtol=0, atol=1e-5)
-    X, grid, Y = native._probe(2, align_corners=align_corners)
+    X, grid, Y = native._case_for(2, align_corners=align_corners)
     np.testing.assert_allclose(
         np.unique(pixels_of(grid, 5, align_corners).round(6)), (-0.7, 1.3, 4.4)
     )
@@ -477,3 +481,40 @@ def test_exported_models_on_openvino(path: Path) -> None:
         return  # without us there is no session
     run(plain, path)
     assert ran(session) == ran(plain)
+
+
+@FAKED
+@pytest.mark.parametrize("source", ["bytes", "path"])
+def test_set_providers_places_the_nodes_again(source: str, fake: Fake, tmp_path: Path) -> None:
+    fake(lambda nodes: True)
+    model: bytes | Path = model_of(2, "linear", 20).SerializeToString()
+    if source == "path":
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model)
+        model = path
+    session = ogs.InferenceSession(model)
+    (before,) = session.replaced
+    feeds = feeds_of(2)
+    expected = session.run(None, feeds)[0]
+    session.set_providers([AZURE, "CPUExecutionProvider"])
+    (on_accelerator,) = session.replaced
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)
+    session.set_providers(["CPUExecutionProvider"])
+    (on_cpu,) = session.replaced
+    assert on_accelerator.runs_on == AZURE
+    assert on_cpu.runs_on == before.runs_on != AZURE
+    np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
+
+
+@FAKED
+def test_probe_process_that_prints_at_its_start_is_understood(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello', end='', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (record,) = records_of(model_of(2, "linear", 20), native)
+    probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
+    with closing(ProbeProcess()) as process:
+        answer = run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe)
+    assert answer == "it leaves the node to the CPU"

@@ -8,10 +8,11 @@ import pytest
 
 from ort_gridsample.detection.find import find
 from ort_gridsample.detection.match import Match
-from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.dialects.table import FUSED
+from ort_gridsample.graph.scope import scopes
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, native
-from ort_gridsample.session.accelerators import Accelerators, ProviderForm
+from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.decisions import Environment, decide, environment_of, resolve_fusion
 from ort_gridsample.session.session_target import SessionTarget
 from support.models import parsed
@@ -27,7 +28,9 @@ def matches_of(graph: str) -> list[Match]:
 
 
 def environment(nodes: Selection | None = None) -> Environment:
-    return environment_of(nodes, Accelerators([], "lower", alone=False), is_saved=False)
+    return environment_of(
+        nodes, AcceleratorProber([], "lower", only_sampling_nodes=False), is_saved=False
+    )
 
 
 @pytest.fixture
@@ -76,8 +79,10 @@ def test_decide_without_compiled_ops_prefers_native(nodes: Selection | None, run
 def test_decide_form_of_a_provider_comes_before_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     (match,) = matches_of(WARP)
     form = ProviderForm("basic operators", Mock(), "no room")
-    monkeypatch.setattr(Accelerators, "form_of", lambda *arguments: form)
-    with closing(Accelerators([("Other", {})], "lower", alone=False)) as accelerators:
+    monkeypatch.setattr(AcceleratorProber, "form_of", lambda *arguments: form)
+    with closing(
+        AcceleratorProber([("Other", {})], "lower", only_sampling_nodes=False)
+    ) as accelerators:
         decision = decide(match, environment_of(None, accelerators, is_saved=False))
     assert decision.placement.runs_on == "Other"
     assert decision.placement.reason.startswith("written as basic operators")
@@ -123,3 +128,24 @@ def test_session_target_calls_the_function_once_per_node() -> None:
     for match in [*matches, *matches]:
         target.target_for(match)
     assert nodes.call_count == len(matches)
+
+
+@pytest.mark.usefixtures("compiled_ops")
+def test_session_target_failed_compilation_of_a_fused_op_is_decided_without_fusion(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def compile_single_nodes(operator: str, *_: object) -> None:
+        if operator == FUSED:
+            raise MemoryError("no room")
+
+    monkeypatch.setattr(decisions.registry, "prepare", compile_single_nodes)
+    target = SessionTarget(environment("all"))
+    reason = "its grid is not fused, as compiling that failed: no room"
+    for match in matches_of(STN):
+        decision = target.decision_for(match)
+        assert (decision.placement.runs_on, decision.placement.reason) == ("compiled op", reason)
+        assert decision.placement.fused == ()
+        assert decision.target is not target._environment.op_targets.fused
+    (message,) = caplog.messages
+    assert message.startswith("GridSample node")

@@ -26,7 +26,7 @@ pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
 
 from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
-from ort_gridsample.kernels import compilation, jit_core, workers
+from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -423,7 +423,7 @@ def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     (added,) = python(f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.kernels import compilation, jit_core, workers
+from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
 
 def known():
     return compilation.compiled_function.cache_info().currsize
@@ -527,3 +527,27 @@ def test_only_a_python_helps(
     for _, _, code in commands:  # of another version it ends at once
         with pytest.raises(SystemExit):
             exec(code, {})
+
+
+@pytest.mark.parametrize(
+    ("system", "variable", "expected"),
+    [
+        ("linux", "", "home/.cache/ort_gridsample"),
+        ("darwin", "", "home/Library/Caches/ort_gridsample"),
+        ("darwin", "XDG_CACHE_HOME", "elsewhere/ort_gridsample"),
+        ("win32", "LOCALAPPDATA", "elsewhere/ort_gridsample"),
+    ],
+)
+def test_cache_folder_is_in_the_systems_folder_for_caches(
+    system: str,
+    variable: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "elsewhere")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(Path, "home", lambda: Path("home"))
+    assert cache_folder.cache_folder() == Path(expected)

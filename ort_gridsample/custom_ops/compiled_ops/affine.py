@@ -52,11 +52,13 @@ from .sampling import WRONG_INTERFACE_INDEX, create_sample_state
 from .sampling import compute as sample
 from .sampling import state_fields as sample_fields
 from .sentences import (
+    NO_ERROR,
     NO_MEMORY,
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
     error_with_shapes,
+    index_names,
 )
 from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
@@ -66,36 +68,32 @@ TOO_LARGE = validation.ErrorTemplate(
     "grid", "for size {size}", "fewer bytes than an address can reach"
 )
 
-#: The error messages of a run.
-_SENTENCES = (
-    NO_MEMORY_SENTENCE,
-    validation.THETA_SHAPE_INVALID,
-    validation.SIZE_NOT_1D,
-    validation.SIZE_LENGTH_MISMATCH,
-    validation.SIZE_NEGATIVE,
-    validation.SIZE_BATCH_MISMATCH,
-    TOO_LARGE,
-)
+#: The error messages of a run by name.
+_SENTENCES = {
+    "NO_MEMORY": NO_MEMORY_SENTENCE,
+    "WRONG_THETA": validation.THETA_SHAPE_INVALID,
+    "NOT_1D": validation.SIZE_NOT_1D,
+    "WRONG_AXES": validation.SIZE_LENGTH_MISMATCH,
+    "NEGATIVE": validation.SIZE_NEGATIVE,
+    "WRONG_BATCHES": validation.SIZE_BATCH_MISMATCH,
+    "IS_TOO_LARGE": TOO_LARGE,
+}
 N_SENTENCES = len(_SENTENCES)
-#: The indices of these sentences. GOOD, the index of NO_MEMORY_SENTENCE, means that no check
-#: failed.
-(
-    GOOD,
-    WRONG_THETA,
-    NOT_1D,
-    WRONG_AXES,
-    NEGATIVE,
-    WRONG_BATCHES,
-    IS_TOO_LARGE,
-) = range(N_SENTENCES)
+
+# Their indices, as numbers: compiled code reads no dictionary.
+_INDEX = index_names(_SENTENCES)
+WRONG_THETA = _INDEX["WRONG_THETA"]
+NOT_1D = _INDEX["NOT_1D"]
+WRONG_AXES = _INDEX["WRONG_AXES"]
+NEGATIVE = _INDEX["NEGATIVE"]
+WRONG_BATCHES = _INDEX["WRONG_BATCHES"]
+IS_TOO_LARGE = _INDEX["IS_TOO_LARGE"]
 
 
 def _run_sentences(r: int) -> list[bytes]:
     """Encode the error messages of a run with ``r`` spatial axes."""
-    return [
-        encode(sentence, axes=validation.SIZE_AXIS_NAMES[r], type="int64")
-        for sentence in _SENTENCES
-    ]
+    axes = validation.SIZE_AXIS_NAMES[r]
+    return [encode(sentence, axes=axes, type="int64") for sentence in _SENTENCES.values()]
 
 
 #: All error messages of an AffineGrid.
@@ -236,7 +234,7 @@ def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) ->
         return error_with_shapes(request.api, errors, index, theta_shape, size_shape, 0)
     lengths = array(size.data, (size_shape[0],), np.int64)
     error = _size_error(lengths, theta_shape, r, itemsize)
-    if error != GOOD:
+    if error != NO_ERROR:
         index = first_sentence + error
         return error_with_shapes(request.api, errors, index, theta_shape, lengths, 0)
     grid = alloc_int64s(request, r + 2)
@@ -254,7 +252,7 @@ def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) ->
 
 @register_jitable
 def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
-    """Check the values of ``size``; return GOOD, or the index of a sentence about them."""
+    """Check the values of ``size``; return NO_ERROR, or the index of a sentence about them."""
     smallest = 0
     nbytes = float(itemsize * r)
     for length in size:
@@ -268,7 +266,7 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
         return WRONG_BATCHES
     if nbytes >= 2.0**63:
         return IS_TOO_LARGE
-    return GOOD
+    return NO_ERROR
 
 
 @register_jitable

@@ -41,6 +41,7 @@ from .sentences import (
     encode,
     error_with_number,
     error_with_shapes,
+    index_names,
 )
 from .structs import NODE, PLAIN, REQUEST
 
@@ -58,32 +59,31 @@ LIMITS = validation.ErrorTemplate(
     f"at most {tap_table.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
 )
 
-#: The error messages of the op.
-SENTENCES = [
-    encode(NO_MEMORY_SENTENCE),
-    encode(validation.VALUE_SHAPE_INVALID),
-    encode(validation.LEVELS_SHAPE_INVALID),
-    encode(validation.LEVELS_NEGATIVE),
-    encode(validation.LEVELS_PIXELS_MISMATCH),
-    encode(validation.LOCATIONS_SHAPE_MISMATCH),
-    encode(validation.WEIGHTS_SHAPE_MISMATCH),
-    encode(TOO_LARGE),
-    encode(LIMITS),
-    *LAST_SENTENCES,
-]
-#: Their indices. GOOD, the index of NO_MEMORY_SENTENCE, means that no check failed.
-(
-    GOOD,
-    WRONG_VALUE,
-    WRONG_LEVELS,
-    NEGATIVE,
-    WRONG_PIXELS,
-    WRONG_LOCATIONS,
-    WRONG_WEIGHTS,
-    IS_TOO_LARGE,
-    IS_BEYOND_LIMITS,
-    WRONG_INTERFACE_INDEX,
-) = range(10)
+#: The error messages of a run by name.
+_SENTENCES = {
+    "NO_MEMORY": NO_MEMORY_SENTENCE,
+    "WRONG_VALUE": validation.VALUE_SHAPE_INVALID,
+    "WRONG_LEVELS": validation.LEVELS_SHAPE_INVALID,
+    "NEGATIVE": validation.LEVELS_NEGATIVE,
+    "WRONG_PIXELS": validation.LEVELS_PIXELS_MISMATCH,
+    "WRONG_LOCATIONS": validation.LOCATIONS_SHAPE_MISMATCH,
+    "WRONG_WEIGHTS": validation.WEIGHTS_SHAPE_MISMATCH,
+    "IS_TOO_LARGE": TOO_LARGE,
+    "IS_BEYOND_LIMITS": LIMITS,
+}
+SENTENCES = [*map(encode, _SENTENCES.values()), *LAST_SENTENCES]
+
+# Their indices, as numbers: compiled code reads no dictionary.
+_INDEX = index_names(_SENTENCES)
+WRONG_VALUE = _INDEX["WRONG_VALUE"]
+WRONG_LEVELS = _INDEX["WRONG_LEVELS"]
+NEGATIVE = _INDEX["NEGATIVE"]
+WRONG_PIXELS = _INDEX["WRONG_PIXELS"]
+WRONG_LOCATIONS = _INDEX["WRONG_LOCATIONS"]
+WRONG_WEIGHTS = _INDEX["WRONG_WEIGHTS"]
+IS_TOO_LARGE = _INDEX["IS_TOO_LARGE"]
+IS_BEYOND_LIMITS = _INDEX["IS_BEYOND_LIMITS"]
+WRONG_INTERFACE_INDEX = len(_SENTENCES)
 
 
 def states(

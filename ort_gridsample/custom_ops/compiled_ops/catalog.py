@@ -130,7 +130,7 @@ class Op:
             types: the types of the inputs.
             index: the index of the state.
             wanted: the types that the nodes have, by the names of inputs, and the modes that they
-                have, as ``mode``. None: all.
+                have, as ``mode``. If None, all states are needed.
         """
         if wanted is None:
             return True

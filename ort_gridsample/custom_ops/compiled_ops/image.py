@@ -25,9 +25,10 @@ class Image:
     """The bytes of records, and the fields that must be set to addresses.
 
     Attributes:
-        data: the bytes of the records, with 0 in fields that contain an address. relocations: the
-        offset of a field -> the offset in ``data`` whose address the field contains. functions: the
-        offset of a field -> the compiled function whose address the field contains,
+        data: the bytes of the records, with 0 in fields that contain an address.
+        relocations: the offset of a field -> the offset in ``data`` whose address the field
+            contains.
+        functions: the offset of a field -> the compiled function whose address the field contains,
             as :data:`ort_gridsample.kernels.compilation.KernelSpec`.
     """
 

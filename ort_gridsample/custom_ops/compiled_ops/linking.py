@@ -6,12 +6,12 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import GridSampleError
 from ...kernels import target
+from ...reference.process import interpreter
 
 #: What to install if there is no linker.
 REMEDY = "the package ziglang, which links for every machine: pip install ziglang"
@@ -80,15 +80,17 @@ def linker(machine: Machine | None, where: str) -> list[str]:
     """Return the command that links a shared library.
 
     Args:
-        machine: the machine that the library is for. None: the one that this process runs on.
+        machine: the machine that the library is for, or None for the one of this process.
         where: the place that an error names.
 
     Raises:
-        GridSampleError: neither the package ziglang nor, for this machine, ``cc`` is installed.
+        GridSampleError: neither the package ziglang nor, for this machine, ``cc`` is installed. In
+            a frozen program, ziglang cannot be run.
     """
-    if importlib.util.find_spec("ziglang") is not None:
+    python = interpreter()
+    if python is not None and importlib.util.find_spec("ziglang") is not None:
         zig_target = [] if machine is None else ["-target", machine.zig_target]
-        return [sys.executable, "-m", "ziglang", "cc", *zig_target, "-shared", "-s"]
+        return [python, "-m", "ziglang", "cc", *zig_target, "-shared", "-s"]
     if machine is not None and not machine.is_this:
         raise GridSampleError(where, "linker", "not there", REMEDY)
     cc = shutil.which("cc")

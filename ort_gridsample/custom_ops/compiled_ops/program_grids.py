@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ... import spec
-from ...detection.programs import MAX_SOURCES, MAX_STEPS, WITH_PROGRAM
+from ...detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS, WITH_PROGRAM
 from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.compilation import compile_time
@@ -38,7 +38,7 @@ from .sampling import (
     create_sample_state,
     state_fields,
 )
-from .sentences import NO_MEMORY, encode, error_with_number, error_with_shapes
+from .sentences import NO_MEMORY, encode, error_with_number, error_with_shapes, index_names
 from .structs import (
     COMPONENT,
     COORDINATES,
@@ -70,21 +70,24 @@ OTHER_SHAPE = replace(
 )
 WRONG_PROGRAMS = validation.ErrorTemplate("coordinates", "{X}", "what a session writes")
 
+_SENTENCES = {
+    "MISSING_VALUE": encode(MISSING_VALUE),
+    "WRONG_SHAPE": encode(WRONG_SHAPE),
+    "OTHER_SHAPE": encode(OTHER_SHAPE),
+    "WRONG_PROGRAMS": encode(WRONG_PROGRAMS),
+}
 #: The error messages of the op: those of a GridSample, and others.
-SENTENCES = [
-    *SAMPLE_SENTENCES,
-    encode(MISSING_VALUE),
-    encode(WRONG_SHAPE),
-    encode(OTHER_SHAPE),
-    encode(WRONG_PROGRAMS),
-]
-#: The indices of the others.
-(
-    MISSING_VALUE_INDEX,
-    WRONG_SHAPE_INDEX,
-    OTHER_SHAPE_INDEX,
-    WRONG_PROGRAMS_INDEX,
-) = range(len(SAMPLE_SENTENCES), len(SENTENCES))
+SENTENCES = [*SAMPLE_SENTENCES, *_SENTENCES.values()]
+
+# The indices of the others, as numbers: compiled code reads no dictionary.
+_INDEX = index_names(_SENTENCES)
+MISSING_VALUE_INDEX = len(SAMPLE_SENTENCES) + _INDEX["MISSING_VALUE"]
+WRONG_SHAPE_INDEX = len(SAMPLE_SENTENCES) + _INDEX["WRONG_SHAPE"]
+OTHER_SHAPE_INDEX = len(SAMPLE_SENTENCES) + _INDEX["OTHER_SHAPE"]
+WRONG_PROGRAMS_INDEX = len(SAMPLE_SENTENCES) + _INDEX["WRONG_PROGRAMS"]
+
+#: The operations of the steps.
+ADD, SUB, MUL, DIV = map(OPERATIONS.index, ("Add", "Sub", "Mul", "Div"))
 
 #: The character that separates the names of the sources.
 _NEWLINE = 10
@@ -492,29 +495,30 @@ def _apply(code: int, operand: Any, x: Any) -> None:
     """Apply an operation to ``x`` in place.
 
     Args:
-        code: operation << 1 | operand_first. The operation is an index into
-            :data:`ort_gridsample.detection.programs.OPERATIONS`: Add, Sub, Mul, Div.
+        code: operation << 1 | operand_first. The operation is ADD, SUB, MUL or DIV.
         operand: a scalar, or an array like ``x``.
         x: an array.
     """
-    if code < 2:
+    operation = code >> 1
+    is_operand_first = code & 1 != 0
+    if operation == ADD:
         for p in range(len(x)):
             x[p] += _at(operand, p)
-    elif code == 2:
-        for p in range(len(x)):
-            x[p] -= _at(operand, p)
-    elif code == 3:
+    elif operation == SUB and is_operand_first:
         for p in range(len(x)):
             x[p] = _at(operand, p) - x[p]
-    elif code < 6:
+    elif operation == SUB:
+        for p in range(len(x)):
+            x[p] -= _at(operand, p)
+    elif operation == MUL:
         for p in range(len(x)):
             x[p] *= _at(operand, p)
-    elif code == 6:
-        for p in range(len(x)):
-            x[p] /= _at(operand, p)
-    else:
+    elif is_operand_first:
         for p in range(len(x)):
             x[p] = _at(operand, p) / x[p]
+    else:
+        for p in range(len(x)):
+            x[p] /= _at(operand, p)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states)

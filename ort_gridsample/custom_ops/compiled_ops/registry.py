@@ -280,15 +280,21 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
     """Compile what a node needs, unless there is a configured library.
 
     Args:
-        operator: the node's operator.
+        operator: the node's operator, or :data:`~ort_gridsample.dialects.table.FUSED`.
         types: the types of its inputs.
         index: the index of its initial state.
     """
     if library_file.configured_library() is not None:
         return
-    op = next(op for op in OPS if op.name == operator)
+    op = _find_op(operator, types)
     addresses([*op.load().functions.values()])
     state_address(op, types, index)
+
+
+def _find_op(name: str, types: tuple[str, ...]) -> Op:
+    """Return the op of this name for inputs of these ``types``. Fused ops share one name."""
+    overloads = [op for op in OPS if op.name == name]
+    return next((op for op in overloads if types in op.types), overloads[0])
 
 
 @cache

@@ -31,11 +31,13 @@ from .creation import (
 )
 from .requests import api_function
 from .sentences import (
+    NO_ERROR,
     NO_MEMORY,
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
     error_with_shapes,
+    index_names,
     strlen,
 )
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
@@ -59,40 +61,46 @@ TOO_LARGE = validation.ErrorTemplate(
 _PADDINGS = list(workers.PADDING)
 _MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
 
-#: The error messages of the op.
-SENTENCES = [
-    encode(NO_MEMORY_SENTENCE),
-    encode(validation.X_SHAPE_INVALID),
-    encode(validation.GRID_SHAPE_MISMATCH),
-    encode(validation.GRID_BATCH_MISMATCH),
-    encode(TOO_LARGE),
-    *(encode(validation.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
-    encode(PIXELS_LIMIT),
-    encode(TAPS_LIMIT),
-    encode(WRONG_INTERFACE),
-    encode(
-        validation.MODE_UNKNOWN, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
-    ),
-    encode(validation.PADDING_MODE_UNKNOWN, listed=validation.format_choices(PADDING)),
-    *(encode(MISSING_STATE, what=f"mode {name!r} for ") for name in workers.TAPS),
-]
+_MODE_CHOICES = validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
+_PADDING_CHOICES = validation.format_choices(PADDING)
+#: The error messages of the op by name. There is one for each padding, and one for each mode.
+_SENTENCES = {
+    "NO_MEMORY": encode(NO_MEMORY_SENTENCE),
+    "NO_AXES": encode(validation.X_SHAPE_INVALID),
+    "WRONG_AXES": encode(validation.GRID_SHAPE_MISMATCH),
+    "WRONG_BATCHES": encode(validation.GRID_BATCH_MISMATCH),
+    "IS_TOO_LARGE": encode(TOO_LARGE),
+    **{
+        f"NO_PIXEL {name}": encode(validation.X_HAS_NO_PIXEL, padding_mode=name)
+        for name in _PADDINGS
+    },
+    "TOO_MANY_PIXELS": encode(PIXELS_LIMIT),
+    "TOO_MANY_TAPS": encode(TAPS_LIMIT),
+    "WRONG_INTERFACE": encode(WRONG_INTERFACE),
+    "NO_MODE": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
+    "NO_PADDING": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
+    **{
+        f"NO_STATE {name}": encode(MISSING_STATE, what=f"mode {name!r} for ")
+        for name in workers.TAPS
+    },
+}
+SENTENCES = [*_SENTENCES.values()]
 
-# The indices of the sentences. GOOD, the index of NO_MEMORY_SENTENCE, is the result of checks that
-# found no error.
-GOOD = 0
-NO_AXES = 1
-WRONG_AXES = 2
-WRONG_BATCHES = 3
-IS_TOO_LARGE = 4
+# The indices of the sentences, as numbers: compiled code reads no dictionary.
+_INDEX = index_names(_SENTENCES)
+NO_AXES = _INDEX["NO_AXES"]
+WRONG_AXES = _INDEX["WRONG_AXES"]
+WRONG_BATCHES = _INDEX["WRONG_BATCHES"]
+IS_TOO_LARGE = _INDEX["IS_TOO_LARGE"]
 #: The first of one sentence per padding.
-NO_PIXEL = 5
-TOO_MANY_PIXELS = NO_PIXEL + len(_PADDINGS)
-TOO_MANY_TAPS = TOO_MANY_PIXELS + 1
-WRONG_INTERFACE_INDEX = TOO_MANY_TAPS + 1
-NO_MODE = WRONG_INTERFACE_INDEX + 1
-NO_PADDING = NO_MODE + 1
+NO_PIXEL = _INDEX[f"NO_PIXEL {_PADDINGS[0]}"]
+TOO_MANY_PIXELS = _INDEX["TOO_MANY_PIXELS"]
+TOO_MANY_TAPS = _INDEX["TOO_MANY_TAPS"]
+WRONG_INTERFACE_INDEX = _INDEX["WRONG_INTERFACE"]
+NO_MODE = _INDEX["NO_MODE"]
+NO_PADDING = _INDEX["NO_PADDING"]
 #: The first of one sentence per mode.
-NO_STATE = NO_PADDING + 1
+NO_STATE = _INDEX[f"NO_STATE {next(iter(workers.TAPS))}"]
 
 #: The values of the attributes, each with a blank behind it. The synonyms follow the modes, in the
 #: order of the modes from LINEAR on that they are synonyms of.
@@ -302,7 +310,7 @@ def _sample(state: Any, request: Any) -> int:
     grid = requests.shape(request.grid)
     launch = request.launch
     error = _set_lengths(state, launch, X, grid)
-    if error != GOOD:
+    if error != NO_ERROR:
         return error_with_shapes(request.api, state.errors, error, X, grid, 0)
     Y = requests.alloc_int64s(request, len(X))
     if len(Y) == 0:
@@ -360,7 +368,7 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     """Check the shapes ``X`` and ``grid``, and set the lengths of ``launch``.
 
     Returns:
-        GOOD, or the index of a sentence about the shapes.
+        NO_ERROR, or the index of a sentence about the shapes.
     """
     r = len(X) - 2
     if r < 1:
@@ -397,7 +405,7 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     launch.pixels = pixels
     launch.positions = positions
     launch.rows = taps
-    return GOOD
+    return NO_ERROR
 
 
 _compute = register_jitable(compute)

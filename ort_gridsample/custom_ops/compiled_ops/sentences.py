@@ -4,6 +4,7 @@ They are those of :mod:`ort_gridsample.functions.validation`. A message is encod
 below 32 is a placeholder for a shape, a number or a value.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ _PLACEHOLDERS = {
 #: The first sentence of every op, and its index.
 NO_MEMORY_SENTENCE = ErrorTemplate("memory", "not to be had", "{nbytes} bytes of scratch")
 NO_MEMORY = 0
+#: The result of a check that finds no error. Any other result is the index of a sentence.
+NO_ERROR = -1
 
 #: The maximal number of characters of an int64 with its sign and a separator, and some more.
 _MAX_INTEGER_CHARS = 32
@@ -74,6 +77,11 @@ def encode(sentence: ErrorTemplate, **known: object) -> bytes:
     """
     placeholders = {name: chr(code) for name, code in _PLACEHOLDERS.items()}
     return str(sentence.error("", **(placeholders | known))).encode()
+
+
+def index_names(names: Iterable[str]) -> dict[str, int]:
+    """Return the index of each of ``names``, which are those of an op's sentences in order."""
+    return {name: index for index, name in enumerate(names)}
 
 
 # The caller of these functions passes the address of ERRORS, and the index of one of their

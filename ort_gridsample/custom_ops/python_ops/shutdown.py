@@ -95,7 +95,6 @@ def begin_run() -> None:
 
 def begin_asynchronous_run() -> None:
     """Count an asynchronous run, which has no Python thread, before it begins."""
-    begin_run()
     _shutdown.asynchronous_runs += 1
 
 

@@ -29,7 +29,7 @@ class AttentionTarget(Target):
     fuses = True
 
     def takes(self, match: Match) -> bool:
-        return match.attention is not None or match.read_by is not None
+        return match.attention is not None or match.enclosing_attention is not None
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node is in a function, where types are not known."""

@@ -55,7 +55,7 @@ class Primitives(Target):
         always is, because many runtimes have no functions.
         """
         record = match.record
-        if not self._functions or record.passes_on:
+        if not self._functions or record.has_attribute_references:
             return True
         alternatives = [*record.types.values(), *record.ranks.values()]
         return any(len(values) > 1 for values in alternatives)

@@ -1,0 +1,114 @@
+"""How far the outputs of two models agree."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import GridSampleError
+from ..reference.arrays import Array
+from .output import name_of, table
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two models agree on one output.
+
+    Attributes:
+        name: the name of the output.
+        type: its type in A.
+        shape: its shape in A.
+        difference: the largest difference of two elements. Infinite if the types or shapes differ.
+        of: the largest magnitude of an element in A.
+        agrees: whether the difference is within the tolerance.
+    """
+
+    name: str
+    type: str
+    shape: Sequence[int]
+    difference: float
+    of: float
+    agrees: bool
+
+
+def all_agree(results: Sequence[Agreement]) -> bool:
+    """Whether all outputs agree."""
+    return all(agreement.agrees for agreement in results)
+
+
+def agreements(
+    outputs_a: Mapping[str, Array],
+    outputs_b: Mapping[str, Array],
+    tolerance: float,
+) -> list[Agreement]:
+    """Compare the outputs of two models by name.
+
+    Args:
+        outputs_a: the outputs of A.
+        outputs_b: the outputs of B, of the same names.
+        tolerance: how far floats may differ, relative to the largest magnitude in the output of A.
+
+    Raises:
+        GridSampleError: an output is not a tensor.
+    """
+    results = list[Agreement]()
+    for name, a in outputs_a.items():
+        b = outputs_b[name]
+        if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+            kind = f"a {type(a).__name__}"
+            raise GridSampleError("verify", f"output {name!r}", kind, "a tensor, to be compared")
+        max_difference, magnitude_a = difference(a, b)
+        allowed = tolerance * magnitude_a if a.dtype.kind in "fc" else 0
+        agrees = max_difference <= allowed
+        type_name = name_of(a.dtype)
+        results.append(
+            Agreement(
+                name=name,
+                type=type_name,
+                shape=a.shape,
+                difference=max_difference,
+                of=magnitude_a,
+                agrees=agrees,
+            )
+        )
+    return results
+
+
+def difference(a: Array, b: Array) -> tuple[float, float]:
+    """Return the largest difference of two arrays, and the largest magnitude in ``a``.
+
+    The difference is infinite if the types or shapes differ, or if only one element is NaN.
+    """
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return math.inf, 0.0
+    if a.dtype.kind not in "fciu":
+        return 0.0 if np.array_equal(a, b) else math.inf, 0.0
+    is_same = a == b  # in their own type: not every integer is a float64
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    wide_a = a.astype(wide)
+    wide_b = b.astype(wide)
+    is_same |= np.isnan(wide_a) & np.isnan(wide_b)
+    with np.errstate(invalid="ignore"):
+        distances = np.maximum(np.abs(wide_a - wide_b), np.finfo(float).tiny)
+    differences = np.nan_to_num(np.where(is_same, 0, distances), nan=np.inf)
+    finite = np.abs(wide_a[np.isfinite(wide_a)])
+    return float(differences.max(initial=0)), float(finite.max(initial=0))
+
+
+def agreements_text(results: Sequence[Agreement]) -> str:
+    """Return a table of the outputs."""
+    heads = ("output", "type", "shape", "largest difference", "of largest value", "")
+    rows: list[tuple[object, ...]] = [heads]
+    for agreement in results:
+        rows.append(
+            (
+                agreement.name,
+                agreement.type,
+                tuple(agreement.shape),
+                f"{agreement.difference:.2g}",
+                f"{agreement.of:.2g}",
+                "agrees" if agreement.agrees else "differs",
+            )
+        )
+    return table(rows)
