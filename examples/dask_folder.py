@@ -1,8 +1,9 @@
-"""Run a folder of pictures through a model on a Dask cluster: ``python examples/dask_folder.py [FOLDER [INTO]]``.
+"""Run a folder of pictures through a model on a Dask cluster.
 
-Needs ``pip install distributed pillow``. Without a folder it makes one. A session can be pickled, so it is scattered
-like any data, and each worker makes its own of it. What the first session compiles lies in NUMBA_CACHE_DIR: a folder
-that the workers share, so that none of them compiles anything.
+Run ``python examples/dask_folder.py [FOLDER [INTO]]``, after ``pip install distributed pillow``.
+Without a folder, the example creates one. A session can be pickled, so it is scattered like any
+data, and each worker creates a session of its own from it. Kernels that the first session compiles
+are stored in NUMBA_CACHE_DIR, which the workers share, so that no worker compiles anything.
 """
 
 import os
@@ -18,7 +19,8 @@ from PIL import Image
 
 import ort_gridsample as ogs
 
-# On a cluster of machines, a folder that all of them see; LocalCluster's workers have this process' environment.
+# On a cluster of several machines, use a folder that all of them can read. The workers of a
+# LocalCluster inherit this process' environment.
 KERNELS = Path(
     os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample"))
 )
@@ -35,37 +37,38 @@ MODEL = """
 
 
 def straighten(path: Path, into: Path, session: onnxruntime.InferenceSession) -> tuple[str, int]:
-    """One picture; says where it is, and which process did it."""
+    """Straighten one picture, and return its name and the id of the process."""
     picture = np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1)[None]
     (straight,) = session.run(None, {"picture": picture})
     Image.fromarray(straight[0].transpose(1, 2, 0)).save(into / path.name)
     return path.name, os.getpid()
 
 
-def kernels() -> int:
-    """How many compiled functions there are on disk."""
+def count_kernels() -> int:
+    """Return the number of compiled functions on disk."""
     return sum(1 for _ in KERNELS.rglob("*.nbc"))
 
 
 def main(folder: Path, into: Path) -> None:
-    print(f"kernels on disk: {kernels()}")
+    print(f"kernels on disk: {count_kernels()}")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # the workers are as many as the processors
+    options.intra_op_num_threads = 1  # there is a worker for each processor
     session = ogs.InferenceSession(onnx.parser.parse_model(MODEL), options)
-    print(f"after the first session: {(first := kernels())}")
+    n_kernels = count_kernels()
+    print(f"after the first session: {n_kernels}")
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        everywhere = client.scatter(session, broadcast=True)
-        futures = client.map(
-            straighten, sorted(folder.glob("*.png")), into=into, session=everywhere
-        )
+        scattered = client.scatter(session, broadcast=True)
+        paths = sorted(folder.glob("*.png"))
+        futures = client.map(straighten, paths, into=into, session=scattered)
         if sys.stdout.isatty():
             progress(futures)
-        done = client.gather(futures)
-    print(f"{len(done)} pictures in {into}, by {len({process for _, process in done})} workers")
-    print(f"kernels that workers compiled: {kernels() - first}")
+        results = client.gather(futures)
+    processes = {process for _, process in results}
+    print(f"{len(results)} pictures in {into}, by {len(processes)} workers")
+    print(f"kernels that workers compiled: {count_kernels() - n_kernels}")
 
 
 if __name__ == "__main__":
@@ -75,8 +78,8 @@ if __name__ == "__main__":
         else:
             pictures = Path(temporary)
             photograph = Image.open(Path(__file__).with_name("demo.png")).convert("RGB")
-            for left in range(0, photograph.width - 200, 25):
-                photograph.crop((left, 100, left + 200, 300)).save(pictures / f"{left:04}.png")
-        results = Path(sys.argv[2] if len(sys.argv) > 2 else "straightened")
-        results.mkdir(exist_ok=True)
-        main(pictures, results)
+            for x in range(0, photograph.width - 200, 25):
+                photograph.crop((x, 100, x + 200, 300)).save(pictures / f"{x:04}.png")
+        into = Path(sys.argv[2] if len(sys.argv) > 2 else "straightened")
+        into.mkdir(exist_ok=True)
+        main(pictures, into)

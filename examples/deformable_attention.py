@@ -1,8 +1,9 @@
-"""Where a detector looks: ``python examples/deformable_attention.py`` draws deformable_attention.png.
+"""Show where a detector samples its feature maps.
 
-An exported Deformable DETR (of toy size, with random weights) runs in onnxruntime alone and with its GridSample nodes
-replaced; both answer alike. Each query samples a few places of three feature maps in every layer: those places are the
-grids of the GridSample nodes, made outputs of the model here.
+``python examples/deformable_attention.py`` draws deformable_attention.png. An exported Deformable
+DETR (of toy size, with random weights) runs in onnxruntime alone, and with its GridSample nodes
+replaced. Both have the same outputs. In each layer, each query samples a few points of three
+feature maps. The points are the grids of the GridSample nodes, which are made outputs of the model.
 """
 
 from pathlib import Path
@@ -17,14 +18,12 @@ from PIL import Image
 import ort_gridsample as ogs
 
 model = onnx.load(Path(__file__).parents[1] / "tests/exported/deformable_detr.onnx")
-model.ir_version = 9  # of opset 20, which older onnxruntimes read
-sampling = [
-    node for node in model.graph.node if node.op_type == "GridSample"
-]  # by layer, then by feature map
-for node in sampling:
-    model.graph.output.append(
-        onnx.helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, None)
-    )
+model.ir_version = 9  # which older onnxruntimes read
+# The nodes of each layer, in the order of the feature maps.
+samplers = [node for node in model.graph.node if node.op_type == "GridSample"]
+for node in samplers:
+    grid_info = onnx.helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, None)
+    model.graph.output.append(grid_info)
 
 with Image.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as opened:
     photo = opened.convert("RGB").crop((0, 60, 512, 572))
@@ -33,22 +32,26 @@ pixels = np.asarray(photo.resize((64, 64)), np.float32).transpose(2, 0, 1)[None]
 native = onnxruntime.InferenceSession(model.SerializeToString())
 patched = ogs.InferenceSession(model, nodes="all")
 names = [output.name for output in native.get_outputs()]
-answers = [
-    dict(zip(names, s.run(names, {"pixel_values": pixels}), strict=True)) for s in (native, patched)
-]
+feeds = {"pixel_values": pixels}
+expected = dict(zip(names, native.run(names, feeds), strict=True))
+outputs = dict(zip(names, patched.run(names, feeds), strict=True))
 for name in ("logits", "pred_boxes"):
-    off = np.abs(answers[0][name] - answers[1][name]).max()
-    print(f"{name}: at most {off:.0e} between onnxruntime's own kernel and ort_gridsample")
-print(f"{len(patched.replaced)} of {len(sampling)} GridSample nodes were replaced")
+    difference = np.abs(expected[name] - outputs[name]).max()
+    print(f"{name}: at most {difference:.0e} between onnxruntime's own kernel and ort_gridsample")
+print(f"{len(patched.replaced)} of {len(samplers)} GridSample nodes were replaced")
 
-# A grid is (heads, queries, points, 2): normalized coordinates, the same for every size of feature map. In the encoder
-# each pixel of each map is a query; in the decoder, which comes after it, there are five.
-decoder = [node for node in sampling if answers[1][node.input[1]].shape[1] == 5]
+# A grid has the shape (heads, queries, points, 2). Its coordinates are normalized, and thus do not
+# depend on the size of the feature map. In the encoder, each pixel of each map is a query. In the
+# decoder, which follows it, there are five queries.
+QUERIES = 5
+LEVELS = 3
+decoder_grids = [outputs[node.input[1]] for node in samplers]
+decoder_grids = [grid for grid in decoder_grids if grid.shape[1] == QUERIES]
 figure = Figure(figsize=(8, 4.6), layout="constrained")
 for layer, axes in enumerate(figure.subplots(1, 2)):
     axes.imshow(photo, extent=(-1, 1, 1, -1), alpha=0.6)
-    grids = [answers[1][node.input[1]] for node in decoder[3 * layer : 3 * layer + 3]]
-    for query in range(5):
+    grids = decoder_grids[LEVELS * layer : LEVELS * (layer + 1)]
+    for query in range(QUERIES):
         middle = np.concatenate([grid[:, query].reshape(-1, 2) for grid in grids]).mean(axis=0)
         for level, grid in enumerate(grids):
             for point in grid[:, query].reshape(-1, 2):

@@ -1,7 +1,8 @@
-"""A model for a runtime that has no GridSample: ``python examples/lowered.py`` draws lowered.png.
+"""Lower a model for runtimes that have no GridSample.
 
-The model swirls a picture, says so in mmdeploy's words, and is of opset 13, which has no GridSample yet. Lowered to
-basic operators of that opset it runs in onnxruntime alone, and in any other runtime that has these.
+``python examples/lowered.py`` draws lowered.png. The model swirls a picture. Its node is written in
+the dialect of mmdeploy, at opset 13, which has no GridSample yet. Lowered to basic operators of
+that opset, the model runs in onnxruntime alone, and in any other runtime with these operators.
 """
 
 from collections import Counter
@@ -30,42 +31,38 @@ model = onnx.parser.parse_model(
         y_sin = Mul (y, sin)
         x_sin = Mul (x, sin)
         y_cos = Mul (y, cos)
-        at_x = Sub (x_cos, y_sin)
-        at_y = Add (x_sin, y_cos)
-        grid = Concat <axis = 3> (at_x, at_y)
-        swirled = mmdeploy.grid_sampler <interpolation_mode = 0, padding_mode = 2, align_corners = 0> (image, grid)
+        new_x = Sub (x_cos, y_sin)
+        new_y = Add (x_sin, y_cos)
+        grid = Concat <axis = 3> (new_x, new_y)
+        swirled = mmdeploy.grid_sampler
+            <interpolation_mode = 0, padding_mode = 2, align_corners = 0> (image, grid)
     }
     """
 )
 y, x = (np.indices((SIDE, SIDE), np.float32) * 2 + 1)[..., None] / SIDE - 1
-angle = (
-    2 * np.pi * np.clip(1 - np.hypot(x, y), 0, None)
-)  # a whole turn in the middle, none at the edge
+# A whole turn in the middle, and none at the edge.
+angle = 2 * np.pi * np.clip(1 - np.hypot(x, y), 0, None)
 for name, values in (("x", x), ("y", y), ("angle", angle)):
-    model.graph.initializer.append(
-        onnx.numpy_helper.from_array(values[None].astype(np.float32), name)
-    )
+    tensor = onnx.numpy_helper.from_array(values[None].astype(np.float32), name)
+    model.graph.initializer.append(tensor)
 
 lowered = ogs.patch_model(model, target="primitives")
 print(f"before: {dict(Counter(node.op_type for node in model.graph.node))}")
 print(f"lowered: {dict(Counter(node.op_type for node in lowered.graph.node))}")
 
 with Image.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as photo:
-    picture = np.asarray(
-        photo.convert("RGB").crop((0, 60, 512, 572)).resize((SIDE, SIDE)), np.float32
-    )
-image = picture.transpose(2, 0, 1)[None] / 255
-plain = onnxruntime.InferenceSession(
-    lowered.SerializeToString()
-)  # nothing of this package is in it
+    square = photo.convert("RGB").crop((0, 60, 512, 572)).resize((SIDE, SIDE))
+image = np.asarray(square, np.float32).transpose(2, 0, 1)[None] / 255
+# The lowered model needs no op of this package.
+plain = onnxruntime.InferenceSession(lowered.SerializeToString())
 session = ogs.InferenceSession(model)
 swirled = {}
 for turns in (0.25, -0.5):
     feeds = {"image": image, "turns": np.array(turns, np.float32)}
-    (swirled[turns],), (here,) = plain.run(None, feeds), session.run(None, feeds)
-    print(
-        f"{turns} turns: at most {np.abs(swirled[turns] - here).max():.0e} from the model run by ort_gridsample"
-    )
+    (swirled[turns],) = plain.run(None, feeds)
+    (expected,) = session.run(None, feeds)
+    difference = np.abs(swirled[turns] - expected).max()
+    print(f"{turns} turns: at most {difference:.0e} from the model run by ort_gridsample")
 
 figure = Figure(figsize=(9, 3.3), layout="constrained")
 shown = {

@@ -1,7 +1,8 @@
-"""What the installed onnxruntime runs by itself, asked of it by trying: ``python examples/native_support.py``.
+"""Print which nodes the installed onnxruntime runs: ``python examples/native_support.py``.
 
-A row for every version of an operator and the types of X (or theta) that fare alike: the grid types, the numbers of
-spatial axes and the modes that run. ort_gridsample runs all of them but complex, which onnxruntime has no tensors of.
+Each node is tried. There is a row for each version of an operator and the types of X (or theta)
+with the same results: the types of the other input, the numbers of spatial axes, and the modes.
+ort_gridsample runs all of them except complex types, which onnxruntime has no tensors of.
 """
 
 from itertools import product
@@ -16,13 +17,12 @@ AXES = (1, 2, 3, 4)
 
 
 def tensor(name: str, type_name: str, shape: list[int | None] | None):
-    return helper.make_tensor_value_info(
-        name, TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper()), shape
-    )
+    elem_type = TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper())
+    return helper.make_tensor_value_info(name, elem_type, shape)
 
 
 def runs(operator: str, opset: int, types: dict[str, str], axes: int, mode: str) -> bool:
-    """Whether onnxruntime runs a model of this one node."""
+    """Whether onnxruntime runs a model of one such node."""
     any_image = [None] * (axes + 2)
     shapes = {
         "X": any_image,
@@ -39,32 +39,34 @@ def runs(operator: str, opset: int, types: dict[str, str], axes: int, mode: str)
     return record.native
 
 
-def what_runs(operator: str, opset: int, type_name: str) -> tuple[str, str]:
-    """The other input's types, and the modes for each number of spatial axes, as text."""
+def supported_inputs(operator: str, opset: int, type_name: str) -> tuple[str, str]:
+    """Return the types of the other input, and the modes for each number of spatial axes."""
     version = spec.OPERATORS[operator][opset]
     first, second = version.types
     modes = version.attributes["mode"].allowed if "mode" in version.attributes else ("",)
-    found = [
+    runs_with = [
         (other, axes, mode or "yes")
         for other, axes, mode in product(version.types[second], AXES, modes)
         if (operator == "GridSample" or axes in (2, 3))
         and runs(operator, opset, {first: type_name, second: other}, axes, mode)
     ]
-    others = dict.fromkeys(other for other, _, _ in found)
-    all_axes = dict.fromkeys(axes for _, axes, _ in found)
-    by_axes = (
-        f"{n}-D: {', '.join(dict.fromkeys(mode for _, axes, mode in found if axes == n))}"
-        for n in all_axes
-    )
-    return ", ".join(others) or "none", "; ".join(by_axes) or "nothing"
+    others = dict.fromkeys(other for other, _, _ in runs_with)
+    all_axes = dict.fromkeys(axes for _, axes, _ in runs_with)
+    descriptions = []
+    for n in all_axes:
+        modes_of_n = dict.fromkeys(mode for _, axes, mode in runs_with if axes == n)
+        descriptions.append(f"{n}-D: {', '.join(modes_of_n)}")
+    return ", ".join(others) or "none", "; ".join(descriptions) or "nothing"
 
 
 print(f"onnxruntime {onnxruntime.__version__}\n")
 print("| operator | X or theta | grid or size | what runs |\n|---|---|---|---|")
 for operator, versions in spec.OPERATORS.items():
     for opset, version in versions.items():
-        alike: dict[tuple[str, str], list[str]] = {}
+        same_results: dict[tuple[str, str], list[str]] = {}
         for type_name in next(iter(version.types.values())):
-            alike.setdefault(what_runs(operator, opset, type_name), []).append(type_name)
-        for (others, modes), types in alike.items():
+            same_results.setdefault(supported_inputs(operator, opset, type_name), []).append(
+                type_name
+            )
+        for (others, modes), types in same_results.items():
             print(f"| {operator}-{opset} | {', '.join(types)} | {others} | {modes} |")

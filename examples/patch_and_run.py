@@ -1,8 +1,9 @@
-"""A model that onnxruntime refuses, patched: ``python examples/patch_and_run.py`` draws patch_and_run.png.
+"""Patch a model that onnxruntime refuses, and run it.
 
-It focuses a light field: bytes (uint8) of four spatial axes, two for the place on the lens and two for the picture that
-is seen from there. To focus is to shift each of these pictures in proportion to its place, and to take their mean. The
-model is patched once, saved, and run in onnxruntime's own session.
+``python examples/patch_and_run.py`` draws patch_and_run.png. The model focuses a light field: bytes
+(uint8) with four spatial axes, two for the place on the lens and two for the picture that is seen
+from it. The model shifts each picture in proportion to its place, and takes the mean. It is patched
+once, saved, and run in onnxruntime's own session.
 """
 
 from pathlib import Path
@@ -17,14 +18,17 @@ from PIL import Image, ImageDraw, ImageFont
 
 import ort_gridsample as ogs
 
-PLACES, HEIGHT, WIDTH = 7, 96, 128
-#: What is there, from far to near: a word, its colour, where it stands, and by how many pixels it moves from one place
-#: on the lens to the next.
+PLACES = 7
+HEIGHT = 96
+WIDTH = 128
+#: The scene from far to near: a word, its colour, its position, and the number of pixels by which
+#: it moves from one place on the lens to the next.
 SCENE = (("far", 90, (32, 30), -2), ("middle", 160, (64, 50), 0), ("near", 255, (92, 74), 2))
 model = onnx.parser.parse_model(
     """
     <ir_version: 9, opset_import: ["": 20]>
-    focus (uint8[1, 1, V, U, H, W] light, float[1, V, U, H, W, 4] grid) => (uint8[1, 1, H, W] photograph)
+    focus (uint8[1, 1, V, U, H, W] light, float[1, V, U, H, W, 4] grid)
+        => (uint8[1, 1, H, W] photograph)
     <int64[2] places = {2, 3}>
     {
         shifted = GridSample <mode = "linear", padding_mode = "border"> (light, grid)
@@ -37,22 +41,21 @@ model = onnx.parser.parse_model(
 
 
 def light_field() -> np.ndarray:
-    """The scene from every place on the lens, (1, 1, PLACES, PLACES, HEIGHT, WIDTH)."""
-    font = ImageFont.truetype(
-        str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 22
-    )
+    """Return the scene from every place on the lens, (1, 1, PLACES, PLACES, HEIGHT, WIDTH)."""
+    font_path = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")
+    font = ImageFont.truetype(str(font_path), 22)
     light = np.empty((1, 1, PLACES, PLACES, HEIGHT, WIDTH), np.uint8)
     for v, u in np.ndindex(PLACES, PLACES):
         picture = Image.new("L", (WIDTH, HEIGHT), 25)
         for word, colour, (x, y), move in SCENE:
-            at = x + move * (u - PLACES // 2), y + move * (v - PLACES // 2)
-            ImageDraw.Draw(picture).text(at, word, fill=colour, font=font, anchor="mm")
+            position = x + move * (u - PLACES // 2), y + move * (v - PLACES // 2)
+            ImageDraw.Draw(picture).text(position, word, fill=colour, font=font, anchor="mm")
         light[0, 0, v, u] = picture
     return light
 
 
-def focused_at(move: float) -> np.ndarray:
-    """The grid that brings what moves by so many pixels a place to where it is from the middle of the lens."""
+def focusing_grid(move: float) -> np.ndarray:
+    """Return the grid that aligns what moves by ``move`` pixels between places on the lens."""
     lengths = np.array([PLACES, PLACES, HEIGHT, WIDTH])
     v, u, y, x = np.indices(lengths).astype(np.float32)
     pixels = [v, u, y + move * (v - PLACES // 2), x + move * (u - PLACES // 2)]
@@ -71,7 +74,7 @@ with TemporaryDirectory() as folder:
 light = light_field()
 shown = {"seen from one place": light[:, :, PLACES // 2, PLACES // 2]}
 for word, _, _, move in SCENE:
-    (shown[f"focused: {word}"],) = session.run(None, {"light": light, "grid": focused_at(move)})
+    (shown[f"focused: {word}"],) = session.run(None, {"light": light, "grid": focusing_grid(move)})
 
 figure = Figure(figsize=(9, 2), layout="constrained")
 for axes, (title, photograph) in zip(figure.subplots(1, 4), shown.items(), strict=True):

@@ -1,8 +1,9 @@
-"""Run a folder of pictures through a model with Ray Data: ``python examples/ray_folder.py [FOLDER [INTO]]``.
+"""Run a folder of pictures through a model with Ray Data.
 
-Needs ``pip install 'ray[data]' pillow``. Without a folder it makes one. Each actor has a session of its own, and Ray
-shows how far it is. What the first session compiles lies in NUMBA_CACHE_DIR: a folder that the actors share, so that
-none of them compiles anything.
+Run ``python examples/ray_folder.py [FOLDER [INTO]]``, after ``pip install 'ray[data]' pillow``.
+Without a folder, the example creates one. Each actor has a session of its own, and Ray shows the
+progress. Kernels that the first session compiles are stored in NUMBA_CACHE_DIR, which the actors
+share, so that no actor compiles anything.
 """
 
 import os
@@ -18,7 +19,7 @@ from PIL import Image
 
 import ort_gridsample as ogs
 
-# On a cluster of machines, a folder that all of them see.
+# On a cluster of several machines, use a folder that all of them can read.
 KERNELS = Path(
     os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample"))
 )
@@ -37,12 +38,13 @@ THETA = np.array([[0.87, -0.5, 0], [0.5, 0.87, 0]], np.float32)
 
 
 class Straighten:
-    """An actor: a session, and what it does to a batch."""
+    """An actor that straightens batches of pictures with its session."""
 
     def __init__(self, model: bytes, into: Path) -> None:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # the actors are as many as the processors
-        self.session, self.into = ogs.InferenceSession(model, options), into
+        options.intra_op_num_threads = 1  # there is an actor for each processor
+        self.session = ogs.InferenceSession(model, options)
+        self.into = into
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         thetas = np.broadcast_to(THETA, (len(batch["image"]), 2, 3))
@@ -52,30 +54,32 @@ class Straighten:
         return {"path": batch["path"], "process": np.full(len(straight), os.getpid())}
 
 
-def kernels() -> int:
-    """How many compiled functions there are on disk."""
+def count_kernels() -> int:
+    """Return the number of compiled functions on disk."""
     return sum(1 for _ in KERNELS.rglob("*.nbc"))
 
 
 def main(folder: Path, into: Path) -> None:
     model = onnx.parser.parse_model(MODEL).SerializeToString()
-    print(f"kernels on disk: {kernels()}")
+    print(f"kernels on disk: {count_kernels()}")
     ogs.InferenceSession(model)
-    print(f"after the first session: {(first := kernels())}")
-    here = {
+    n_kernels = count_kernels()
+    print(f"after the first session: {n_kernels}")
+    environment = {
         "env_vars": {
             "NUMBA_CACHE_DIR": str(KERNELS),
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         }
     }
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=here)
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     pictures = ray.data.read_images(str(folder), mode="RGB", include_paths=True)
     actors = ray.data.ActorPoolStrategy(size=2)
-    done = pictures.map_batches(
+    rows = pictures.map_batches(
         Straighten, fn_constructor_args=(model, into), batch_size=8, compute=actors
     ).take_all()
-    print(f"{len(done)} pictures in {into}, by {len({row['process'] for row in done})} workers")
-    print(f"kernels that workers compiled: {kernels() - first}")
+    processes = {row["process"] for row in rows}
+    print(f"{len(rows)} pictures in {into}, by {len(processes)} workers")
+    print(f"kernels that workers compiled: {count_kernels() - n_kernels}")
     ray.shutdown()
 
 
@@ -86,8 +90,8 @@ if __name__ == "__main__":
         else:
             source = Path(temporary)
             photograph = Image.open(Path(__file__).with_name("demo.png")).convert("RGB")
-            for left in range(0, photograph.width - 200, 25):
-                photograph.crop((left, 100, left + 200, 300)).save(source / f"{left:04}.png")
-        results = Path(sys.argv[2] if len(sys.argv) > 2 else "straightened").absolute()
-        results.mkdir(exist_ok=True)
-        main(source, results)
+            for x in range(0, photograph.width - 200, 25):
+                photograph.crop((x, 100, x + 200, 300)).save(source / f"{x:04}.png")
+        into = Path(sys.argv[2] if len(sys.argv) > 2 else "straightened").absolute()
+        into.mkdir(exist_ok=True)
+        main(source, into)

@@ -1,7 +1,9 @@
-"""A volume is turned about three axes: ``python examples/rotate_volume.py`` draws rotate_volume.png.
+"""Rotate a volume about three axes.
 
-Shepp and Logan's phantom of a head (after Kak and Slaney, with the contrast of Toft), with cubic interpolation, which
-onnxruntime has for two axes alone. theta has three rows of four numbers, for x, y and z; slices show what became of it.
+``python examples/rotate_volume.py`` draws rotate_volume.png. The volume is the head phantom of
+Shepp and Logan (after Kak and Slaney, with Toft's contrast). It is rotated with cubic
+interpolation, which onnxruntime has for two axes only. theta has three rows of four numbers, for x,
+y and z. The picture shows slices before and after the rotation.
 """
 
 from pathlib import Path
@@ -41,26 +43,31 @@ PHANTOM = (
 
 
 def phantom() -> np.ndarray:
-    """The head, (1, 1, D, H, W); its axes are z, y and x."""
+    """Return the head phantom, (1, 1, D, H, W). Its spatial axes are z, y and x."""
     z, y, x = (np.indices((SIDE,) * 3) * 2 + 1) / SIDE - 1
     volume = np.zeros((SIDE,) * 3, np.float32)
     for density, half_axes, centre, degrees in PHANTOM:
-        cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+        cos = np.cos(np.radians(degrees))
+        sin = np.sin(np.radians(degrees))
         dx, dy, dz = (position - c for position, c in zip((x, -y, z), centre, strict=True))
-        inside = [dx * cos + dy * sin, dy * cos - dx * sin, dz]
-        volume[sum((d / a) ** 2 for d, a in zip(inside, half_axes, strict=True)) <= 1] += density
+        rotated = [dx * cos + dy * sin, dy * cos - dx * sin, dz]
+        squares = [(d / half_axis) ** 2 for d, half_axis in zip(rotated, half_axes, strict=True)]
+        volume[sum(squares) <= 1] += density
     return volume[None, None]
 
 
 def rotation(*degrees: float) -> np.ndarray:
-    """About x, then y, then z, as a theta (1, 3, 4)."""
+    """Return the theta (1, 3, 4) of rotations about x, then y, then z."""
     matrix = np.eye(3)
     for axis, angle in enumerate(np.radians(degrees)):
-        i, j = (axis + 1) % 3, (axis + 2) % 3
-        about = np.eye(3)
-        about[i, i] = about[j, j] = np.cos(angle)
-        about[i, j], about[j, i] = -np.sin(angle), np.sin(angle)
-        matrix = about @ matrix
+        i = (axis + 1) % 3
+        j = (axis + 2) % 3
+        about_axis = np.eye(3)
+        about_axis[i, i] = np.cos(angle)
+        about_axis[j, j] = np.cos(angle)
+        about_axis[i, j] = -np.sin(angle)
+        about_axis[j, i] = np.sin(angle)
+        matrix = about_axis @ matrix
     return np.column_stack([matrix, np.zeros(3)])[None].astype(np.float32)
 
 
@@ -68,18 +75,22 @@ volume = phantom()
 session = ogs.InferenceSession(model)
 theta = rotation(20, -15, 30)
 (turned,) = session.run(None, {"volume": volume, "theta": theta})
-back = np.zeros_like(theta)
-back[0, :, :3] = theta[0, :, :3].T  # a rotation's inverse
-(again,) = session.run(None, {"volume": turned, "theta": back})
-print(
-    f"turned there and back, {np.abs(again - volume).mean():.3f} from the volume, whose densities are 0 to 1"
-)
+inverse = np.zeros_like(theta)
+inverse[0, :, :3] = theta[0, :, :3].T
+(restored,) = session.run(None, {"volume": turned, "theta": inverse})
+difference = np.abs(restored - volume).mean()
+print(f"turned there and back, {difference:.3f} from the volume, whose densities are 0 to 1")
 
 figure = Figure(figsize=(8, 5.8), layout="constrained")
-rows = zip(figure.subplots(2, 3), (volume, turned), ("as it is", "turned"), strict=True)
-for axes, (data, name) in ((axes, (data, name)) for axes, data, name in rows):
-    middle = data[0, 0, SIDE // 2], data[0, 0, :, SIDE // 2], data[0, 0, ::-1, :, SIDE // 2]
-    for ax, slice_, where in zip(axes, middle, ("z = 0", "y = 0", "x = 0"), strict=True):
-        ax.imshow(slice_, cmap="gray", vmin=0, vmax=0.5)
-        ax.set(xticks=[], yticks=[], title=f"{name}, {where}")
+middle = SIDE // 2
+rows = zip(figure.subplots(2, 3), ("as it is", "turned"), (volume, turned), strict=True)
+for row, name, data in rows:
+    slices = {
+        "z = 0": data[0, 0, middle],
+        "y = 0": data[0, 0, :, middle],
+        "x = 0": data[0, 0, ::-1, :, middle],
+    }
+    for axes, (plane, pixels) in zip(row, slices.items(), strict=True):
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=0.5)
+        axes.set(xticks=[], yticks=[], title=f"{name}, {plane}")
 figure.savefig(Path(__file__).with_suffix(".png"), dpi=80)

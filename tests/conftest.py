@@ -1,8 +1,9 @@
-"""What every test may ask for: a core to run on, and a path to reach the operators by."""
+"""Fixtures and marks for all tests: cores, kinds of ops, and ways to call the operators."""
 
 import importlib.util
 import os
 from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # A thread of onnxruntime's telemetry makes forked children hang at their end.
@@ -25,75 +26,80 @@ from support.paths import (
 
 fuzz.register()
 
-#: The NumPy core is always there, the compiled one where Numba is; ORT_GRIDSAMPLE_CORE narrows it down to one.
-CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
-CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
-#: What the package's sessions can run on here.
-OPS = (*(["python"] if HAS_PYTHON_OPS else []), *([] if unavailable_reason() else ["compiled"]))
-EVERY_OPS = [
-    pytest.param("python", marks=needs_python_ops),
-    *(each for each in OPS if each != "python"),
-]
+INSTALLED_CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
+#: The cores to test: all that are installed, or the one that ORT_GRIDSAMPLE_CORE names.
+CORES = tuple(
+    core for core in INSTALLED_CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core
+)
+PYTHON_OPS = ("python",) if HAS_PYTHON_OPS else ()
+COMPILED_OPS = () if unavailable_reason() else ("compiled",)
+#: The kinds of ops that sessions of this package can run.
+OPS = (*PYTHON_OPS, *COMPILED_OPS)
 
 
-def _on(core: str) -> Iterator[str]:
+@contextmanager
+def core_set_to(core: str) -> Iterator[None]:
+    """Select a core, and the previous one at the end."""
     before = ogs.get_core()
     ogs.set_core(core)
-    yield core
-    ogs.set_core(before)
+    try:
+        yield
+    finally:
+        ogs.set_core(before)
 
 
 @pytest.fixture(scope="module", params=CORES)
 def core(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test on every core; its name."""
-    yield from _on(request.param)
+    """Run the test on every core; yield the core's name."""
+    with core_set_to(request.param):
+        yield request.param
 
 
 def pytest_sessionstart() -> None:
-    """Let mutmut count what runs in this process alone: others find no settings of its where they are."""
+    """Let mutmut collect statistics in this process only: child processes lack its settings."""
     if os.environ.get("MUTANT_UNDER_TEST") == "stats":
         del os.environ["MUTANT_UNDER_TEST"]
 
 
 def with_slow(
-    names: str, values: Iterable[object], quick: Container[object], **how: Any
+    names: str, values: Iterable[object], quick: Container[object], **options: Any
 ) -> pytest.MarkDecorator:
-    """A test for each of ``values``, slow for those that are not among the ``quick``."""
-    return _marked(names, values, quick, pytest.mark.slow, **how)
+    """Parametrize a test; mark all values as slow except the ``quick`` ones."""
+    return _parametrize(names, values, quick, pytest.mark.slow, **options)
 
 
 def with_sweep(
-    names: str, values: Iterable[object], quick: Container[object], **how: Any
+    names: str, values: Iterable[object], quick: Container[object], **options: Any
 ) -> pytest.MarkDecorator:
-    """A test for each of ``values``, part of the sweep for those that are not among the ``quick``."""
-    return _marked(names, values, quick, pytest.mark.sweep, **how)
+    """Parametrize a test; mark all values as part of the sweep except the ``quick`` ones."""
+    return _parametrize(names, values, quick, pytest.mark.sweep, **options)
 
 
-def _marked(
+def _parametrize(
     names: str,
     values: Iterable[object],
     quick: Container[object],
     mark: pytest.MarkDecorator,
-    **how: Any,
+    **options: Any,
 ) -> pytest.MarkDecorator:
-    marks = [(value, () if value in quick else mark) for value in values]
-    parameters = [
-        pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark)
-        for each, mark in marks
-    ]
-    return pytest.mark.parametrize(names, parameters, **how)
+    parameters = []
+    for value in values:
+        arguments = value if isinstance(value, tuple) else (value,)
+        marks = () if value in quick else mark
+        parameters.append(pytest.param(*arguments, marks=marks))
+    return pytest.mark.parametrize(names, parameters, **options)
 
 
-@pytest.fixture(params=EVERY_OPS)
+@pytest.fixture(params=[pytest.param("python", marks=needs_python_ops), *COMPILED_OPS])
 def ops(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Make the test's sessions on every kind of op; its name."""
+    """Open the test's sessions on every kind of op; yield its name."""
     with running_on(request.param):
         yield request.param
 
 
 @pytest.fixture
 def python_ops() -> Iterator[None]:
-    """Make the test's sessions on Python ops."""
+    """Open the test's sessions on Python ops."""
     if not HAS_PYTHON_OPS:
         pytest.skip(NO_PYTHON_OPS)
     with running_on("python"):
@@ -102,15 +108,16 @@ def python_ops() -> Iterator[None]:
 
 @pytest.fixture
 def default_core() -> Iterator[None]:
-    """Let the test choose cores; afterwards it is the default one."""
+    """Select the default core after the test."""
     yield
     ogs.set_core(None)
 
 
 @pytest.fixture
 def numpy_core() -> Iterator[str]:
-    """Run the test on the NumPy core, which need not be compiled for the many types of some tests."""
-    yield from _on("numpy")
+    """Run the test on the NumPy core, which is not compiled for each type."""
+    with core_set_to("numpy"):
+        yield "numpy"
 
 
 @pytest.fixture(params=PATHS)

@@ -1,8 +1,10 @@
-/* Runs a patched model without Python: its inputs come from .npy files, and so does its first output go.
+/* Run a patched model without Python. Inputs are read from .npy files, and the first output is
+   written to one.
 
    run_model LIBRARY MODEL OUTPUT.npy INPUT.npy...
 
-   Of onnxruntime_c_api.h, which onnxruntime's archives hold, it declares what it calls. */
+   The functions of onnxruntime_c_api.h that are called are declared here. The header is in
+   onnxruntime's archives. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -10,14 +12,16 @@
 #include <string.h>
 
 typedef void *Any;
-typedef struct { /* OrtApi: a table of functions, each of which answers with a status; 0 is success */
+/* OrtApi: a table of functions that return a status, which is 0 on success. */
+typedef struct {
     Any before[2];
     const char *(*GetErrorMessage)(Any status);
     Any (*CreateEnv)(int level, const char *name, Any *env);
     Any gap3[4];
-    Any (*CreateSessionFromArray)(Any env, const void *model, size_t size, Any options, Any *session);
-    Any (*Run)(Any session, Any options, const char *const *names, const Any *inputs, size_t n_inputs,
-               const char *const *output_names, size_t n_outputs, Any *outputs);
+    Any (*CreateSessionFromArray)(Any env, const void *model, size_t size, Any options,
+                                  Any *session);
+    Any (*Run)(Any session, Any options, const char *const *names, const Any *inputs,
+               size_t n_inputs, const char *const *output_names, size_t n_outputs, Any *outputs);
     Any (*CreateSessionOptions)(Any *options);
     Any gap10[18];
     Any (*RegisterCustomOpsLibrary)(Any options, const char *path, Any *handle);
@@ -25,8 +29,9 @@ typedef struct { /* OrtApi: a table of functions, each of which answers with a s
     Any (*SessionGetInputName)(Any session, size_t index, Any allocator, char **name);
     Any (*SessionGetOutputName)(Any session, size_t index, Any allocator, char **name);
     Any gap37[11];
-    Any (*CreateTensorWithDataAsOrtValue)(Any memory, void *data, size_t size, const int64_t *shape, size_t axes,
-                                          int type, Any *value);
+    Any (*CreateTensorWithDataAsOrtValue)(Any memory, void *data, size_t size,
+                                          const int64_t *shape, size_t axes, int type,
+                                          Any *value);
     Any gap49;
     Any (*GetTensorMutableData)(Any value, void **data);
     Any gap51[8];
@@ -47,8 +52,10 @@ typedef struct {
 const Base *OrtGetApiBase(void);
 
 static const Api *ort;
-/* NumPy's names of the element types, by onnxruntime's numbers. */
-static const char *const types[] = {"", "<f4", "|u1", "|i1", "<u2", "<i2", "<i4", "<i8", "", "|b1", "<f2", "<f8", "<u4", "<u8"};
+/* NumPy's names of onnxruntime's element types. */
+static const char *const types[] = {"",    "<f4", "|u1", "|i1", "<u2", "<i2", "<i4",
+                                    "<i8", "",    "|b1", "<f2", "<f8", "<u4", "<u8"};
+enum { MAX_INPUTS = 16, MAX_AXES = 16, LAST_TYPE = 13 };
 
 static void check(Any status) {
     if (status) {
@@ -72,26 +79,35 @@ static char *contents(const char *path, size_t *size) {
     return data;
 }
 
-static Any loaded(const char *path, Any memory) {
-    size_t size, axes = 0;
-    int64_t shape[16];
-    int type = 13;
-    char *file = contents(path, &size), *data = file + 10 + *(uint16_t *)(file + 8);
-    data[-1] = 0; /* what is before is a dict of Python's, as text */
-    while (type && !(*types[type] && strstr(file + 10, types[type]))) type--;
-    for (char *at = strchr(file + 10, '(') + 1, *end; axes < 16; at = end + strspn(end, ", ")) {
-        int64_t length = strtoll(at, &end, 10);
-        if (end == at) break;
+/* Read a .npy file of version 1: 10 bytes, a header of text, and the elements. */
+static Any load(const char *path, Any memory) {
+    size_t size;
+    char *file = contents(path, &size);
+    char *header = file + 10;
+    char *data = header + *(uint16_t *)(file + 8);
+    data[-1] = 0; /* ends the header, the text of a Python dict */
+    int type = LAST_TYPE;
+    while (type && !(*types[type] && strstr(header, types[type]))) type--;
+    int64_t shape[MAX_AXES];
+    size_t axes = 0;
+    char *number = strchr(header, '(') + 1;
+    while (axes < MAX_AXES) {
+        char *end;
+        int64_t length = strtoll(number, &end, 10);
+        if (end == number) break;
         shape[axes++] = length;
+        number = end + strspn(end, ", ");
     }
     Any value;
-    check(ort->CreateTensorWithDataAsOrtValue(memory, data, (size_t)(file + size - data), shape, axes, type, &value));
+    size_t data_size = (size_t)(file + size - data);
+    check(ort->CreateTensorWithDataAsOrtValue(memory, data, data_size, shape, axes, type, &value));
     return value;
 }
 
+/* Write a tensor to a .npy file. */
 static void save(const char *path, Any value) {
-    size_t axes, count = 1;
-    int64_t shape[16];
+    size_t axes;
+    int64_t shape[MAX_AXES];
     int type;
     Any info;
     void *data;
@@ -100,37 +116,49 @@ static void save(const char *path, Any value) {
     check(ort->GetDimensionsCount(info, &axes));
     check(ort->GetDimensions(info, shape, axes));
     check(ort->GetTensorMutableData(value, &data));
-    char head[256];
-    int end = sprintf(head, "{'descr': '%s', 'fortran_order': False, 'shape': (", types[type]);
-    for (size_t axis = 0; axis < axes; axis++, count *= (size_t)shape[axis - 1])
-        end += sprintf(head + end, "%lld, ", (long long)shape[axis]);
-    end += sprintf(head + end, ")}");
+    char header[256];
+    size_t count = 1;
+    int end = sprintf(header, "{'descr': '%s', 'fortran_order': False, 'shape': (", types[type]);
+    for (size_t axis = 0; axis < axes; axis++) {
+        end += sprintf(header + end, "%lld, ", (long long)shape[axis]);
+        count *= (size_t)shape[axis];
+    }
+    end += sprintf(header + end, ")}");
     FILE *file = fopen(path, "wb");
     if (!file) exit(1);
-    fprintf(file, "\x93NUMPY%c%c%c%c%-245s\n", 1, 0, 246, 0, head);
+    fprintf(file, "\x93NUMPY%c%c%c%c%-245s\n", 1, 0, 246, 0, header);
     fwrite(data, (size_t)(types[type][2] - '0'), count, file);
     fclose(file);
 }
 
 int main(int argc, char **argv) {
-    Any env, options, library, session, allocator, memory, output = 0;
-    size_t size, n_inputs = (size_t)argc - 4;
     if (argc < 4) return 2;
+    size_t n_inputs = (size_t)argc - 4;
+    if (n_inputs > MAX_INPUTS) return 2;
+    Any env, options, library, session, allocator, memory;
     ort = OrtGetApiBase()->GetApi(17);
     check(ort->CreateEnv(4, "run_model", &env));
     check(ort->CreateSessionOptions(&options));
     check(ort->RegisterCustomOpsLibrary(options, argv[1], &library));
-    char *model = contents(argv[2], &size), *names[16], *output_name;
+    size_t size;
+    char *model = contents(argv[2], &size);
     check(ort->CreateSessionFromArray(env, model, size, options, &session));
     check(ort->GetAllocatorWithDefaultOptions(&allocator));
     check(ort->CreateCpuMemoryInfo(1, 0, &memory));
-    check(ort->SessionGetOutputName(session, 0, allocator, &output_name));
-    Any inputs[16];
-    for (size_t i = 0; i < n_inputs && i < 16; i++) {
-        check(ort->SessionGetInputName(session, i, allocator, &names[i]));
-        inputs[i] = loaded(argv[4 + i], memory);
+
+    const char *names[MAX_INPUTS];
+    Any inputs[MAX_INPUTS];
+    for (size_t i = 0; i < n_inputs; i++) {
+        char *name;
+        check(ort->SessionGetInputName(session, i, allocator, &name));
+        names[i] = name;
+        inputs[i] = load(argv[4 + i], memory);
     }
-    check(ort->Run(session, 0, (const char *const *)names, inputs, n_inputs, (const char *const *)&output_name, 1, &output));
+    char *output_name;
+    check(ort->SessionGetOutputName(session, 0, allocator, &output_name));
+    const char *output_names[] = {output_name};
+    Any output = 0;
+    check(ort->Run(session, 0, names, inputs, n_inputs, output_names, 1, &output));
     save(argv[3], output);
     return 0;
 }

@@ -1,1 +1,1 @@
-"""The standard suite: cases as data, backends as adapters, timing in rounds, and a report: ``python -m`` runs it."""
+"""Benchmarks: cases as data, backends as adapters, timing in rounds, and a report."""

@@ -1,4 +1,7 @@
-"""``python -m tests.benchmarks``: time this package against onnxruntime's own kernels, PyTorch and OpenVINO."""
+"""Time this package against onnxruntime's own kernels, PyTorch and OpenVINO.
+
+This is ``python -m tests.benchmarks``.
+"""
 
 import argparse
 import importlib.util
@@ -15,14 +18,15 @@ from . import run as runner
 from .backends import BACKENDS, kept
 
 THREADS = 2
-QUICK = {"rounds": 3, "seconds": 0.3}  # at most, and a case
+#: The options of ``--quick``.
+QUICK = {"rounds": 3, "seconds": 0.3}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
+    """Run the command line. The exit status is 1 if an output is wrong, and 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    each_has = f"for each backend (default: {THREADS}; whole models: each side's own)"
-    parser.add_argument("--threads", type=positive, metavar="N", help=each_has)
+    threads_help = f"for each backend (default: {THREADS}; whole models: each side's own)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=threads_help)
     parser.add_argument(
         "--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match"
     )
@@ -46,38 +50,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.quick:
         parser.set_defaults(**QUICK)
         arguments = parser.parse_args(argv)
-    wanted, every = arguments.only, (suite.operator_cases(), suite.network_cases())
-    kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in every)
-    others = [report.TINY_CALL] * bool(wanted.search(report.TINY_CALL))
-    if not (kernels or networks or others):
-        parser.error(f"argument --only: {wanted.pattern!r} matches no case of --list")
+    pattern = arguments.only
+    all_cases = (*suite.operator_cases(), *suite.network_cases())
+    cases = [case for case in all_cases if pattern.search(case.name)]
+    has_tiny_call = bool(pattern.search(report.TINY_CALL))
+    names = [case.name for case in cases]
+    if has_tiny_call:
+        names.append(report.TINY_CALL)
+    if not names:
+        parser.error(f"argument --only: {pattern.pattern!r} matches no case of --list")
     if arguments.list:
-        print("\n".join([*(case.name for case in (*kernels, *networks)), *others]))
+        print("\n".join(names))
         return 0
-    rounds, seconds = arguments.rounds, arguments.seconds
-    threads, backends = (
-        arguments.threads or THREADS,
-        [backend for backend in BACKENDS if backend.installed],
-    )
+    rounds = arguments.rounds
+    seconds = arguments.seconds
+    threads = arguments.threads or THREADS
+    backends = [backend for backend in BACKENDS if backend.installed]
     results: list[runner.Result] = []
-    found, interrupted = list[str](), False
+    tiny_call = ""
+    interrupted = False
     try:
-        with (
-            progress_bar("benchmarks", len(kernels) + len(networks) + len(others)) as begin,
-            kept(),
-        ):
-            for case in (*kernels, *networks):
+        with progress_bar("benchmarks", len(names)) as begin, kept():
+            for case in cases:
                 begin(case.name)
-                of_each = threads if case.operator else arguments.threads or 0
-                results.append(runner.run_case(case, backends, of_each, rounds, seconds))
-            for name in others:
-                begin(name)
-                found.append(report.tiny_call(threads, rounds, seconds))
+                case_threads = threads if case.operator else arguments.threads or 0
+                result = runner.run_case(case, backends, case_threads, rounds, seconds)
+                results.append(result)
+            if has_tiny_call:
+                begin(report.TINY_CALL)
+                tiny_call = report.tiny_call(threads, rounds, seconds)
     except KeyboardInterrupt:
         interrupted = True
     parts = [report.environment_text(threads)]
-    parts += [report.results_text(results), report.summary_text(results)] if results else []
-    print("\n\n".join(filter(None, [*parts, *found])))
+    if results:
+        parts += [report.results_text(results), report.summary_text(results)]
+    print("\n\n".join(filter(None, [*parts, tiny_call])))
     if arguments.plot:
         plot.draw_cases(arguments.plot, results)
     if arguments.plot_means:
@@ -86,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _picture(text: str) -> str:
-    """A file that a picture can be written to: what would fail after minutes is said at once."""
+    """Check that a picture can be written to a file, before minutes of measurements."""
     if not importlib.util.find_spec("matplotlib"):
         raise argparse.ArgumentTypeError("a picture needs matplotlib: pip install matplotlib")
     if not Path(text).resolve().parent.is_dir():

@@ -1,4 +1,4 @@
-"""Who takes part: small adapters from a case to something to call."""
+"""Backends: adapters that turn a case into a function to time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from .suite import Arrays, Case
 
 Answers = list[Array]
 Call = Callable[[], Answers]
-#: The cores of this package that can be had here, the fastest first.
+#: The available cores of this package, the fastest first.
 CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
 #: The names of PyTorch and OpenVINO, where they are not ONNX's.
 _OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
@@ -32,14 +32,24 @@ _OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run a case: what ``prepare``, or the first call, raises is the reason why it cannot."""
+    """A way to run a case.
+
+    Attributes:
+        name: its name in the report.
+        prepare: returns a function that runs a case, from the case, feeds and the number of threads
+            (0: the library's default). An exception of either says why the case cannot run.
+        core: the core of this package, or None for another library.
+        ops: the ops of this package's sessions.
+        needs: the module of another library that must be installed.
+        networks: whether it runs whole models.
+    """
 
     name: str
-    prepare: Callable[[Case, Arrays, int], Call]  # for so many threads, 0 for the library's default
-    core: CoreName | None = None  # of this package
-    ops: OpsName | None = None  # what the nodes of its sessions run on
-    needs: str = "onnxruntime"  # the module that must be installed, where it is not this package's
-    networks: bool = False  # whether it runs whole models
+    prepare: Callable[[Case, Arrays, int], Call]
+    core: CoreName | None = None
+    ops: OpsName | None = None
+    needs: str = "onnxruntime"
+    networks: bool = False
 
     @property
     def installed(self) -> bool:
@@ -64,7 +74,7 @@ class Backend:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Set the core again that was set before, and let the environment choose the ops."""
+    """Restore the core, and the default ops, at the end."""
     before = get_core()
     try:
         yield
@@ -74,9 +84,9 @@ def kept() -> Iterator[None]:
 
 
 def options_for(threads: int) -> onnxruntime.SessionOptions:
-    """So many threads, 0 for onnxruntime's default."""
+    """Return options with a number of threads, or 0 for onnxruntime's default."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # a refusal is an answer here
+    options.log_severity_level = 4  # errors are part of the report
     options.intra_op_num_threads = threads
     return options
 

@@ -1,4 +1,4 @@
-"""Small whole models with GridSample nodes in them, weights at random."""
+"""Small whole models with GridSample nodes and random weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Shape = Sequence[int]
 
 
 class _Graph(Expressions):
-    """A graph that grows by one node a call, with inputs of these shapes and of one type."""
+    """A graph to which each call adds a node. Its inputs have one type."""
 
     def __init__(self, name: str, type: str = "float32", **inputs: Shape) -> None:
         super().__init__(name, OPSET)
@@ -28,7 +28,7 @@ class _Graph(Expressions):
         return self.constant(self.generator.standard_normal(shape) / np.sqrt(fan_in), "float32")
 
     def conv(self, X: Tensor, inputs: int, outputs: int, rank: int, stride: int = 1) -> Tensor:
-        """A convolution of 3 pixels in each of ``rank`` axes."""
+        """Add a convolution of 3 pixels in each of ``rank`` axes."""
         W = self.weight(outputs, inputs, *[3] * rank, fan_in=inputs * 3**rank)
         return self.op(
             "Conv", X, W, kernel_shape=[3] * rank, pads=[1] * 2 * rank, strides=[stride] * rank
@@ -41,19 +41,17 @@ class _Graph(Expressions):
         return self.op("MatMul", X, self.weight(inputs, outputs, fan_in=inputs))
 
     def total(self, X: Tensor, axis: int) -> Tensor:
-        """The sum along an axis, which is no more."""
+        """Add a sum over an axis, which is removed."""
         return self.op("ReduceSum", X, self.constant([axis]), keepdims=0)
 
     def grid_sample(self, X: Tensor, grid: Tensor) -> Tensor:
         return self.op("GridSample", X, grid, mode="linear", padding_mode="zeros", align_corners=0)
 
     def model(self, *outputs: tuple[Tensor, Shape]) -> onnx.ModelProto:
-        """The model of these outputs, with their shapes."""
-        given = {value.name: shape for value, shape in outputs}
-        declared = partial(helper.make_tensor_value_info, elem_type=elem_type(self.type))
-        inputs, values = (
-            [declared(n, shape=s) for n, s in each.items()] for each in (self.shapes, given)
-        )
+        """Return the model of these outputs, with their shapes."""
+        value_info = partial(helper.make_tensor_value_info, elem_type=elem_type(self.type))
+        inputs = [value_info(name, shape=shape) for name, shape in self.shapes.items()]
+        values = [value_info(value.name, shape=shape) for value, shape in outputs]
         graph = helper.make_graph([*self._nodes.values()], self.prefix, inputs, values)
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9
@@ -69,7 +67,7 @@ def convolutions() -> onnx.ModelProto:
 
 
 def spatial_transformer() -> onnx.ModelProto:
-    """A picture of 1080 rows as theta says."""
+    """Transform a picture of 1080 rows by theta."""
     shape = (1, 3, 1080, 1920)
     g = _Graph("spatial transformer", X=shape, theta=(1, 2, 3))
     X, theta = g.inputs
@@ -79,7 +77,7 @@ def spatial_transformer() -> onnx.ModelProto:
 
 
 def optical_flow() -> onnx.ModelProto:
-    """A picture of 1080 rows, moved by a flow in pixels: each coordinate is normalized by itself, then both stacked."""
+    """Move a picture of 1080 rows by a flow in pixels. Each coordinate is normalized separately."""
     c, h, w = 3, 1080, 1920
     g = _Graph("optical flow", X=(1, c, h, w), flow=(1, 2, h, w))
     X, flow = g.inputs
@@ -88,17 +86,20 @@ def optical_flow() -> onnx.ModelProto:
     units = [
         g.gather(places, axis, axis=1) * 2 / (length - 1) - 1 for axis, length in enumerate((w, h))
     ]
-    grid = g.concatenate([g.op("Unsqueeze", each, g.constant([3])) for each in units], axis=3)
+    grid = g.concatenate([g.op("Unsqueeze", unit, g.constant([3])) for unit in units], axis=3)
     return g.model((g.grid_sample(X, grid), (1, c, h, w)))
 
 
 def deformable_attention() -> onnx.ModelProto:
-    """Six layers, each with a GridSample of 4 points a query between MatMuls: 8 heads of 32 channels at 100×100."""
+    """Run six layers, each with a GridSample of 4 points for each query between MatMuls.
+
+    There are 8 heads of 32 channels, at 100×100 pixels.
+    """
     heads, c, h, w, queries, points = 8, 32, 100, 100, 300, 4
     width = heads * c
     g = _Graph("deformable attention", memory=(1, h * w, width), queries=(1, queries, width))
     memory, query = g.inputs
-    # Every query looks around a place of its own.
+    # Each query samples around a point of its own.
     centres = g.constant(g.generator.uniform(-1, 1, (1, queries, 1, 2)), "float32")
     for _ in range(6):
         value = g.reshape(g.transpose(g.linear(memory, width, width), (0, 2, 1)), (heads, c, h, w))
@@ -115,7 +116,16 @@ def deformable_attention() -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Attention:
-    """The lengths of deformable attention: ``points`` on each of the ``levels``, for each query and head."""
+    """The lengths of deformable attention.
+
+    Attributes:
+        queries: the number of queries.
+        levels: the height and width of each level.
+        heads: the number of heads.
+        channels: the number of channels of each head.
+        points: the number of points on each level, for each query and head.
+        batches: the number of batches.
+    """
 
     queries: int
     levels: tuple[tuple[int, int], ...]
@@ -126,25 +136,29 @@ class Attention:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of values, locations and weights."""
-        pixels, each = (
-            sum(h * w for h, w in self.levels),
-            (self.batches, self.queries, self.heads, sum(self.points)),
-        )
+        """The shapes of values, locations and weights."""
+        pixels = sum(h * w for h, w in self.levels)
+        weights = (self.batches, self.queries, self.heads, sum(self.points))
         return {
             "value": (self.batches, pixels, self.heads, self.channels),
-            "locations": (*each, 2),
-            "weights": each,
+            "locations": (*weights, 2),
+            "weights": weights,
         }
 
 
 def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProto:
-    """From values, locations and weights on, as transformers' is exported; or RT-DETR v2's, of other points each."""
+    """Return an attention of values, locations and weights, as transformers exports it.
+
+    If levels have different numbers of points, it has the form of RT-DETR v2.
+    """
     g = _Graph("multi-scale deformable attention", type, **a.shapes)
     value, locations, weights = g.inputs
-    areas, total, width = [h * w for h, w in a.levels], sum(a.points), a.heads * a.channels
+    areas = [h * w for h, w in a.levels]
+    total = sum(a.points)
+    width = a.heads * a.channels
     stacks = len({*a.points}) == 1 and len(a.points) > 1
-    n, points = a.batches * a.heads, a.points[0]
+    n = a.batches * a.heads
+    points = a.points[0]
     if stacks:
         locations = g.reshape(locations, (a.batches, a.queries, a.heads, len(a.points), points, 2))
     grids = locations * 2 - 1
@@ -173,13 +187,13 @@ def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProt
         samples = [g.op("Unsqueeze", sample, g.constant([3])) for sample in samples]
     sampled = g.op("Concat", *samples, axis=3)
     sampled = g.reshape(sampled, (n, a.channels, a.queries, total)) if stacks else sampled
-    by = g.reshape(g.transpose(weights, (0, 2, 1, 3)), (n, 1, a.queries, total))
-    attended = g.reshape(g.total(sampled * by, -1), (a.batches, width, a.queries))
+    scores = g.reshape(g.transpose(weights, (0, 2, 1, 3)), (n, 1, a.queries, total))
+    attended = g.reshape(g.total(sampled * scores, -1), (a.batches, width, a.queries))
     return g.model((g.transpose(attended, (0, 2, 1)), (a.batches, a.queries, width)))
 
 
 def registration() -> onnx.ModelProto:
-    """A U-Net that moves one 48×64×64 volume onto another: a velocity, squared three times, and the warp."""
+    """Register two volumes of 48×64×64: a U-Net, a velocity that is squared three times, a warp."""
     volume = (48, 64, 64)
     g = _Graph("registration", moving=(1, 1, *volume), fixed=(1, 1, *volume))
     moving, _ = g.inputs

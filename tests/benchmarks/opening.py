@@ -1,7 +1,9 @@
-"""``python -m tests.benchmarks.opening [MODEL.onnx ...]``: what it takes to open a model, beside onnxruntime.
+"""Time how long it takes to open a model, compared with onnxruntime.
 
-Without models: the exported ones, and one of 10,000 nodes. Kernels are on disk and modules imported before that;
-sides take turns. With ``--options`` the caller gives SessionOptions; ``--peak`` shows the processes' peaks of memory.
+This is ``python -m tests.benchmarks.opening [MODEL.onnx ...]``. By default, it opens exported
+models, and a model of 10,000 nodes. Kernels are on disk, modules are imported before, and the sides
+alternate. With ``--options``, SessionOptions are given. ``--peak`` prints the processes' peaks of
+memory.
 """
 
 import argparse
@@ -22,11 +24,13 @@ from onnx import numpy_helper
 from ort_gridsample.cli.bench import SIDES
 
 EXPORTED = Path(__file__).parent.parent / "exported"
-ROUNDS, NODES, SIDE = 7, 10_000, 16
+ROUNDS = 7
+NODES = 10_000
+SIDE = 16
 
 
-def made() -> onnx.ModelProto:
-    """MatMul and Gather in turn, each with an initializer of its own, and a GridSample."""
+def long_model() -> onnx.ModelProto:
+    """Return a model of MatMuls and Gathers, each with an initializer, and a GridSample."""
     pairs = range(NODES // 2)
     nodes = "".join(
         f"m{i} = MatMul (g{i}, w{i}) g{i + 1} = Gather <axis = 3> (m{i}, i{i})\n" for i in pairs
@@ -34,7 +38,7 @@ def made() -> onnx.ModelProto:
     nodes += f"Y = GridSample (g{NODES // 2}, grid)"
     values = f"(float[1,3,{SIDE},{SIDE}] g0, float[1,4,4,2] grid) => (float[] Y)"
     model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> made {values} {{ {nodes} }}'
+        f'<ir_version: 8, opset_import: ["": 17]> long {values} {{ {nodes} }}'
     )
     for name, value in (("w", np.eye(SIDE, dtype=np.float32)), ("i", np.arange(SIDE))):
         model.graph.initializer.extend(numpy_helper.from_array(value, f"{name}{i}") for i in pairs)
@@ -42,6 +46,7 @@ def made() -> onnx.ModelProto:
 
 
 def seconds(side: str, model: Path, with_options: bool) -> float:
+    """Return the time in seconds that a side takes to open a model."""
     options = onnxruntime.SessionOptions() if with_options else None
     began = time.perf_counter()
     SIDES[side](model, options, providers=["CPUExecutionProvider"])
@@ -49,17 +54,15 @@ def seconds(side: str, model: Path, with_options: bool) -> float:
 
 
 def peak(side: str, model: Path) -> float:
-    """The peak of memory, in MiB, of a process that opens ``model``, after another one."""
-    code = (
-        f"from tests.benchmarks import opening as o; print(o.peak_here({side!r}, {str(model)!r}))"
-    )
+    """Return the peak memory in MiB of a process that opens ``model`` after another model."""
+    code = f"from tests.benchmarks import opening as o; print(o.own_peak({side!r}, {str(model)!r}))"
     return float(subprocess.check_output([sys.executable, "-c", code], text=True))
 
 
-def peak_here(side: str, model: str) -> float:
-    """As :func:`peak`, of this process, which has opened none."""
-    for each in SIDES:
-        seconds(each, EXPORTED / "rt_detr_v2.onnx", False)
+def own_peak(side: str, model: str) -> float:
+    """Return the peak memory in MiB of this process, which must not have opened a model."""
+    for name in SIDES:
+        seconds(name, EXPORTED / "rt_detr_v2.onnx", False)
     seconds(side, Path(model), False)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -72,9 +75,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.models:
-            onnx.save(made(), of_nodes := Path(folder, f"{NODES} nodes.onnx"))
+            long_path = Path(folder, f"{NODES} nodes.onnx")
+            onnx.save(long_model(), long_path)
             names = "rt_detr_v2", "deformable_detr", "voxelmorph", "raft"
-            arguments.models = [*(EXPORTED / f"{name}.onnx" for name in names), of_nodes]
+            arguments.models = [*(EXPORTED / f"{name}.onnx" for name in names), long_path]
         unit = "MiB" if arguments.peak else "ms"
         print(f"{'':30}{'onnxruntime':>14}{'ort_gridsample':>16}  ratio, of {unit}")
         for model in arguments.models:

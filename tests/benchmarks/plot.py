@@ -1,4 +1,4 @@
-"""Pictures of the ratios."""
+"""Draw the ratios of the backends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,35 +8,31 @@ from ort_gridsample.graph.files import atomic_write
 from .backends import BACKENDS, NATIVE
 from .run import Result, means
 
-#: Backend -> marker and colour; those of this package are filled.
+#: Backend -> marker and colour. The markers of this package are filled.
 _STYLES = {
-    **{
-        "compiled op": ("o", "tab:green"),
-        "Python op": ("o", "tab:red"),
-        "function jit": (".", "tab:red"),
-    },
-    **{
-        "function numpy": (".", "tab:blue"),
-        "PyTorch": ("x", "tab:orange"),
-        "OpenVINO": ("+", "tab:purple"),
-    },
+    "compiled op": ("o", "tab:green"),
+    "Python op": ("o", "tab:red"),
+    "function jit": (".", "tab:red"),
+    "function numpy": (".", "tab:blue"),
+    "PyTorch": ("x", "tab:orange"),
+    "OpenVINO": ("+", "tab:purple"),
 }
 
 
 def draw_cases(path: str, results: Sequence[Result]) -> None:
-    timed = [result for result in results if NATIVE in result.timings]
-    _draw(
-        path,
-        [
-            (r.case.name, {name: found.median for name in _STYLES if (found := r.ratio(name))})
-            for r in timed
-        ],
-        7,
-    )
+    """Draw a line for each case, with the ratio of each backend."""
+    lines = []
+    for result in results:
+        if NATIVE not in result.timings:
+            continue
+        ratios = {name: result.ratio(name) for name in _STYLES}
+        medians = {name: ratio.median for name, ratio in ratios.items() if ratio is not None}
+        lines.append((result.case.name, medians))
+    _draw(path, lines, 7)
 
 
 def draw_means(path: str, results: Sequence[Result]) -> None:
-    """One line a group of cases, of which it shows the geometric means."""
+    """Draw a line for each group of cases, with the geometric mean of each backend."""
     groups: dict[str, dict[str, float]] = {}
     for name in _STYLES:
         for group, mean in means(results, name).items():
@@ -46,7 +42,7 @@ def draw_means(path: str, results: Sequence[Result]) -> None:
 
 
 def _draw(path: str, lines: Sequence[tuple[str, Mapping[str, float]]], font: int) -> None:
-    """The lines, each a label and ratios by backend, from top to bottom, on a logarithmic axis."""
+    """Draw lines from top to bottom, each a label and ratios by backend, on a logarithmic axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -1,4 +1,4 @@
-"""Results as text of at most 100 columns."""
+"""Write the results as text of at most 100 columns."""
 
 import os
 import platform
@@ -31,27 +31,35 @@ _PACKAGES = (
 )
 
 NONE = "–"
-#: What ``--only`` and ``--list`` call it.
+#: The name of :func:`tiny_call` in ``--only`` and ``--list``.
 TINY_CALL = "a run on tiny tensors"
-#: Which backends stand side by side. Sessions are compared with the first; of the functions the first is with others.
+#: The caption of a table -> its backends. Sessions are compared with the first of them, and the
+#: first function with the others.
 _CAPTIONS = {
-    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.": BACKENDS[
-        :3
-    ],
-    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.": BACKENDS[
-        3:
-    ],
+    "Through session.run: ms a call ± half the distance of the quartiles, "
+    "× as fast as onnxruntime.": BACKENDS[:3],
+    "Function against function: ms a call ± as above; "
+    "×: how many times as fast the first one is.": BACKENDS[3:],
 }
 
 
+#: The pairs of backends whose smallest ratios are listed.
+_COMPARISONS = [
+    *product((COMPILED, PYTHON, "function numpy"), [NATIVE]),
+    *product(["function jit"], ("PyTorch", "OpenVINO")),
+]
+
+
 def environment_text(threads: int) -> str:
-    where = f"Python {platform.python_version()} on {_processor()}, {os.cpu_count()} processors; {threads} threads"
+    """Return a paragraph about the machine and the versions of the packages."""
+    python = f"Python {platform.python_version()} on {_processor()}"
+    processors = f"{os.cpu_count()} processors; {threads} threads"
     versions = [
         f"{name} {metadata.version(name)}"
         for name in _PACKAGES
         if any(metadata.distributions(name=name))
     ]
-    return textwrap.fill(f"{where}; {', '.join(versions)}", 98)
+    return textwrap.fill(f"{python}, {processors}; {', '.join(versions)}", 98)
 
 
 def _processor() -> str:
@@ -65,11 +73,16 @@ def _processor() -> str:
 
 
 def results_text(results: Sequence[Result]) -> str:
-    """A block for every heading, the sessions' first; then why there are dashes."""
+    """Return a block for each heading, those of sessions first, and the reasons of dashes."""
     parts = []
     for caption, backends in _CAPTIONS.items():
-        shown = [each.name for each in backends if any(each.name in r.timings for r in results)]
-        parts += [caption] * bool(shown)
+        shown = [
+            backend.name
+            for backend in backends
+            if any(backend.name in result.timings for result in results)
+        ]
+        if shown:
+            parts.append(caption)
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]
             if members:
@@ -79,83 +92,85 @@ def results_text(results: Sequence[Result]) -> str:
 
 
 def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
+    first = names[0]
     yield result.case.label
     for name in names:
-        timing, first = result.timings.get(name), names[0]
+        timing = result.timings.get(name)
         ratio = result.ratio(name) if NATIVE in names else result.ratio(first, name)
         text = NONE if timing is None else f"{digits(timing.median * 1e3)} ±{timing.spread:.0%}"
         yield text if ratio is None or name == first else f"{text} {digits(ratio.median)}×"
 
 
 def digits(value: float) -> str:
-    """Three digits, or all of a larger number."""
+    """Format a number with three digits, or with all digits of a larger integer part."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _reasons(results: Sequence[Result]) -> Iterable[str]:
-    """Why backends have no time, each reason once."""
-    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    """Yield a paragraph of the reasons why backends have no time."""
+    #: (backend, reason without numbers) -> the reasons and names of the cases.
+    cases: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for result in results:
         wrong = {name: f"WRONG: {reason}" for name, reason in result.wrong.items()}
         for name, reason in (*result.reasons.items(), *wrong.items()):
-            key = re.sub(r"[\d.]+", "#", reason)  # the same but for its numbers
-            found.setdefault((name, key), []).append((reason, result.case.name))
-    if found:
+            key = re.sub(r"[\d.]+", "#", reason)
+            cases.setdefault((name, key), []).append((reason, result.case.name))
+    if cases:
         lines = ["Why there is a –:"]
-        for (name, _), ((reason, case), *more) in found.items():
-            said = f"  {name}: {reason}"
-            said = said if len(said) <= 98 else f"{said[:97]}…"
-            lines += [said, f"    {case}" + (f" and {len(more)} more" if more else "")]
+        for (name, _), ((reason, case), *more) in cases.items():
+            line = f"  {name}: {reason}"
+            lines.append(line if len(line) <= 98 else f"{line[:97]}…")
+            lines.append(f"    {case} and {len(more)} more" if more else f"    {case}")
         yield "\n".join(lines)
 
 
 def summary_text(results: Sequence[Result]) -> str:
-    """Geometric means by group, and the least ratios with their cases."""
-    columns = {
-        c.name: found for c in BACKENDS if c.name != NATIVE and (found := means(results, c.name))
+    """Return the geometric means of each group, and the smallest ratios with their cases."""
+    all_means = {
+        backend.name: means(results, backend.name) for backend in BACKENDS if backend.name != NATIVE
     }
+    columns = {name: groups for name, groups in all_means.items() if groups}
     rows: list[Sequence[object]] = [("", *columns)]
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
         if any(group in column for column in columns.values()):
-            rows.append(
-                (
-                    group,
-                    *(
-                        f"{digits(c[group].mean)}×" if group in c else NONE
-                        for c in columns.values()
-                    ),
-                )
-            )
-    title = "Geometric mean of how many times as fast as onnxruntime"
-    parts = [f"{title}\n{table(rows, indent='  ')}"] * bool(columns)
-    natively = product((COMPILED, PYTHON, "function numpy"), [NATIVE])
-    for backend, baseline in (*natively, *product(["function jit"], ("PyTorch", "OpenVINO"))):
-        if found := means(results, backend, baseline):
+            cells = [
+                f"{digits(column[group].mean)}×" if group in column else NONE
+                for column in columns.values()
+            ]
+            rows.append((group, *cells))
+    parts = []
+    if columns:
+        title = "Geometric mean of how many times as fast as onnxruntime"
+        parts.append(f"{title}\n{table(rows, indent='  ')}")
+    for backend, baseline in _COMPARISONS:
+        if groups := means(results, backend, baseline):
             rows = [("", "cases", "mean", "least", "at")]
-            for group, mean in found.items():
-                at = f"{mean.at.case.group}, as above" if group == "all" else mean.at.case.short
-                rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), at))
+            for group, mean in groups.items():
+                case = mean.slowest.case
+                place = f"{case.group}, as above" if group == "all" else case.short
+                rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), place))
             parts.append(f"{backend} against {baseline}\n{table(rows, indent='  ')}")
     return "\n\n".join(parts)
 
 
 def tiny_call(threads: int, rounds: int, seconds: float) -> str:
-    """A table of how long a run of one node takes, in microseconds, and how much more than an Identity."""
+    """Return a table of the microseconds of one node, and of the difference to an Identity."""
     case = grid_sample_case((1, 1, 2, 2), (2, 2), "linear")
-    feeds, X = case.feeds(), ("float32", (1, 1, 2, 2))
+    feeds = case.feeds()
+    X = ("float32", (1, 1, 2, 2))
     session = onnxruntime.InferenceSession(
         one_node("Identity", {"X": X}, X, {}), options_for(threads)
     )
     turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
-    turns |= {
-        c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed
-    }
+    for backend in BACKENDS:
+        if backend.networks and backend.installed:
+            turns[backend.name], _ = backend.turn(case, feeds, threads)
     turns["native Identity"].call()
     timings = measure(turns, rounds, seconds)
-    rows, floor = [["", "µs", "above Identity"]], timings["native Identity"]
+    rows = [["", "µs", "above Identity"]]
+    floor = timings["native Identity"]
     for name, timing in timings.items():
-        above = (
-            statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)) * 1e6
-        )
+        differences = [a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)]
+        above = statistics.median(differences) * 1e6
         rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else digits(above)])
     return f"A run on tiny tensors (2×2 pixels), µs\n{table(rows, indent='  ')}"

@@ -1,4 +1,4 @@
-"""Running cases: every backend checked against the others, then timed against them; and what that comes to."""
+"""Run cases: compare the outputs of all backends, time them, and compute means of ratios."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,23 +11,28 @@ from ort_gridsample.cli.timing import Timing, Turn, measure
 from .backends import NATIVE, Answers, Backend
 from .suite import Case
 
-#: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.
+#: The share of elements of nearest that may have a neighbour's value, where a coordinate is a tie.
 TIES = 2e-3
 
 
 @dataclass
 class Result:
-    """What came of a case, by backend."""
+    """The result of a case, by backend.
+
+    Attributes:
+        case: the case.
+        timings: the timings.
+        reasons: why a backend has no timing.
+        wrong: what is wrong with an output of this package.
+    """
 
     case: Case
     timings: dict[str, Timing] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)  # why it has no timing
-    wrong: dict[str, str] = field(
-        default_factory=dict
-    )  # what is wrong with an answer of this package
+    reasons: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
 
     def ratio(self, backend: str, baseline: str = NATIVE) -> Timing | None:
-        """How many times faster than ``baseline``; None where one of the two has no time."""
+        """Return how many times as fast as ``baseline``, or None if one of the two has no time."""
         if backend not in self.timings or baseline not in self.timings:
             return None
         return self.timings[backend].times_faster_than(self.timings[baseline])
@@ -36,8 +41,12 @@ class Result:
 def run_case(
     case: Case, backends: Sequence[Backend], threads: int, rounds: int, seconds: float
 ) -> Result:
-    """Time ``backends`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``; this package's may raise."""
-    result, feeds = Result(case), case.feeds()
+    """Time ``backends`` on ``case``, for at most ``rounds`` rounds or so many ``seconds``.
+
+    Exceptions of this package are raised. Those of other libraries are reasons in the result.
+    """
+    result = Result(case)
+    feeds = case.feeds()
     turns: dict[str, Turn] = {}
     expected: Answers | None = None
     for backend in backends:
@@ -50,7 +59,7 @@ def run_case(
                 raise
             result.reasons[backend.name] = " ".join(str(error).split())
             continue
-        if expected is None:  # the first that runs it
+        if expected is None:  # the first backend that runs the case
             expected = [np.array(answer) for answer in answers]
         wrong = disagreement(answers, expected, case)
         if wrong and backend.core is not None:
@@ -63,20 +72,17 @@ def run_case(
     return result
 
 
-def disagreement(found: Answers, expected: Answers, case: Case) -> str:
-    """What is wrong with the outputs ``found``, in words; empty where they agree."""
-    for a, b in zip(found, expected, strict=True):
+def disagreement(actual: Answers, expected: Answers, case: Case) -> str:
+    """Describe how ``actual`` differs from ``expected``, or return "" if they agree."""
+    for a, b in zip(actual, expected, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"{a.dtype} {a.shape} instead of {b.dtype} {b.shape}"
-        with np.errstate(invalid="ignore"):  # float64 only where float32 would not do
-            difference = np.abs(
-                np.subtract(a, b, dtype=np.float64 if a.dtype == np.float64 else np.float32)
-            )
-        allowed = (
-            case.tolerance
-            if b.dtype.kind in "iu"
-            else case.tolerance * float(np.abs(b).max(initial=1e-30))
-        )
+        dtype = np.float64 if a.dtype == np.float64 else np.float32
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(np.subtract(a, b, dtype=dtype))
+        allowed = case.tolerance
+        if b.dtype.kind not in "iu":
+            allowed *= float(np.abs(b).max(initial=1e-30))
         if case.attributes.get("mode") == "nearest":
             part = np.count_nonzero(difference > allowed) / max(1, difference.size)
             if part > TIES:
@@ -88,15 +94,24 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    cases: int  # on which both have a time
-    mean: float  # the geometric one, of the ratios
+    """The mean of the ratios of a group of cases.
+
+    Attributes:
+        cases: the number of cases in which both backends have a time.
+        mean: the geometric mean.
+        least: the smallest ratio.
+        slowest: the result with the smallest ratio.
+    """
+
+    cases: int
+    mean: float
     least: float
-    at: Result  # which has the least ratio
+    slowest: Result
 
 
 def means(results: Sequence[Result], backend: str, baseline: str = NATIVE) -> dict[str, Mean]:
-    """By group in turn, and "all" at last; groups without a ratio are left out."""
-    found = {}
+    """Return the mean of each group with a ratio, and at the end that of "all"."""
+    group_means = {}
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
         members = [result for result in results if group in (result.case.group, "all")]
         ratios = [
@@ -105,7 +120,7 @@ def means(results: Sequence[Result], backend: str, baseline: str = NATIVE) -> di
             if (ratio := r.ratio(backend, baseline))
         ]
         if ratios:
-            least, at = min(ratios)
+            least, index = min(ratios)
             mean = statistics.geometric_mean(ratio for ratio, _ in ratios)
-            found[group] = Mean(len(ratios), mean, least, members[at])
-    return found
+            group_means[group] = Mean(len(ratios), mean, least, members[index])
+    return group_means

@@ -1,4 +1,4 @@
-"""The standard suite, as data."""
+"""The cases of the benchmarks, as data."""
 
 import json
 import math
@@ -20,36 +20,49 @@ from . import networks
 
 OPSET = 20
 SEED = 0
-#: The identity-like grid: turned by ANGLE radians in the two innermost axes, scaled by SCALE.
-ANGLE, SCALE = 0.2, 0.9
-#: Random coordinates lie in [-REACH, REACH): a few outside, so that the padding has work.
+#: The angle in radians, in the two innermost axes, and the scale of the rotated grid.
+ANGLE = 0.2
+SCALE = 0.9
+#: Random coordinates lie in [-REACH, REACH). A few are outside, so that padding is timed.
 REACH = 1.1
 
 Arrays = dict[str, Array]
 Shape = tuple[int, ...]
 Typed = tuple[str, Shape]  # a type and a shape
-#: By type of X, and of a whole model.
+#: The type of X or of a model -> how far outputs may differ.
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time: what it is called, the model that does it, and what the model is fed."""
+    """A case to time.
 
-    heading: str  # what it shares with the cases beside it in a table
-    label: str  # what tells it from these
-    group: str  # what it is averaged with
-    short: str  # what tells it from the others in its group
-    feeds: Callable[[], Arrays]  # makes the inputs, the same every time
+    Attributes:
+        heading: the heading of its table.
+        label: its name in the table.
+        group: the group of cases whose mean is reported.
+        short: its name in the group.
+        feeds: returns the inputs, the same each time.
+        model: returns the model.
+        operator: the operator, or None for a whole model.
+        attributes: those of the operator.
+        tolerance: how far outputs may differ, relative to the largest value, or for integers
+            absolutely.
+    """
+
+    heading: str
+    label: str
+    group: str
+    short: str
+    feeds: Callable[[], Arrays]
     model: Callable[[], bytes]
-    operator: str | None = None  # None for a whole model
+    operator: str | None = None
     attributes: Mapping[str, str | int] = field(default_factory=dict)
-    #: How far answers may lie apart, as a part of the largest value (for integers: in units).
     tolerance: float = TOLERANCES["float32"]
 
     @property
     def name(self) -> str:
-        """The whole name, which ``--only`` is matched with."""
+        """The name that ``--only`` matches."""
         return f"{self.heading} {self.label}"
 
 
@@ -61,46 +74,56 @@ def grid_sample_case(
     grid: str = "rotated",
     type: str = "float32",
 ) -> Case:
-    """One GridSample node: X (N, C, D1, …), the output's spatial axes, how it samples, and where."""
+    """Return a case of one GridSample node.
+
+    Args:
+        X: the shape of X, (N, C, D1, …).
+        output: the spatial lengths of the output.
+        mode: the attribute.
+        padding_mode: the attribute.
+        grid: a key of ``GRIDS``.
+        type: the type of X.
+    """
     grid_type = "float32" if type == "uint8" else type
     attributes: dict[str, str | int] = {
         "mode": mode,
         "padding_mode": padding_mode,
         "align_corners": 0,
     }
-    Y, grid_shape = (*X[:2], *output), (X[0], *output, len(output))
+    Y = (*X[:2], *output)
+    grid_shape = (X[0], *output, len(output))
 
     def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
-        values = (
-            generator.integers(0, 256, X, np.uint8)
-            if type == "uint8"
-            else generator.uniform(-1, 1, X)
-        )
-        return {
-            "X": values.astype(type),
-            "grid": GRIDS[grid](generator, X[0], output).astype(grid_type),
-        }
+        if type == "uint8":
+            values = generator.integers(0, 256, X, np.uint8)
+        else:
+            values = generator.uniform(-1, 1, X).astype(type)
+        return {"X": values, "grid": GRIDS[grid](generator, X[0], output).astype(grid_type)}
 
-    def model() -> bytes:
-        return one_node(
-            "GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes
-        )
-
+    inputs = {"X": (type, X), "grid": (grid_type, grid_shape)}
     sizes = f"{times(X)} → {times(output)}"
-    group = f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}")
-    names = (
-        f"{sizes} {type}",
-        f"{mode} {padding_mode} {grid}",
-        group,
-        f"{sizes} {padding_mode} {grid}",
+    group = f"{len(output)}-D {mode}"
+    if type != "float32":
+        group += f" {type}"
+    return Case(
+        heading=f"{sizes} {type}",
+        label=f"{mode} {padding_mode} {grid}",
+        group=group,
+        short=f"{sizes} {padding_mode} {grid}",
+        feeds=feeds,
+        model=partial(one_node, "GridSample", inputs, (type, Y), attributes),
+        operator="GridSample",
+        attributes=attributes,
+        tolerance=TOLERANCES[type],
     )
-    return Case(*names, feeds, model, "GridSample", attributes, TOLERANCES[type])
 
 
 def affine_grid_case(n: int, output: Shape) -> Case:
-    """One AffineGrid node of float32: N, and the output's spatial axes."""
-    r, short, attributes = len(output), times((n, *output)), {"align_corners": 0}
+    """Return a case of one AffineGrid node of float32, with N and the output's spatial lengths."""
+    r = len(output)
+    short = times((n, *output))
+    attributes: dict[str, str | int] = {"align_corners": 0}
     inputs = {"theta": ("float32", (n, r, r + 1)), "size": ("int64", (r + 2,))}
     model = partial(one_node, "AffineGrid", inputs, ("float32", (n, *output, r)), attributes)
 
@@ -108,22 +131,22 @@ def affine_grid_case(n: int, output: Shape) -> Case:
         return {"theta": rotation(n, r), "size": np.array([n, 1, *output])}
 
     return Case(
-        f"{short} float32",
-        "AffineGrid",
-        "AffineGrid",
-        short,
-        feeds,
-        model,
-        "AffineGrid",
-        attributes,
-        1e-5,
+        heading=f"{short} float32",
+        label="AffineGrid",
+        group="AffineGrid",
+        short=short,
+        feeds=feeds,
+        model=model,
+        operator="AffineGrid",
+        attributes=attributes,
+        tolerance=1e-5,
     )
 
 
 def network_case(
     label: str, build: Callable[[], onnx.ModelProto], stored: Path | None = None
 ) -> Case:
-    """A small whole model, with the default options of each side; fed what is ``stored``, or at random."""
+    """Return a case of a whole model, with ``stored`` or random feeds, and default options."""
 
     def feeds() -> Arrays:
         if stored is not None:
@@ -143,12 +166,20 @@ def network_case(
         }
 
     return Case(
-        "whole model", label, "whole models", label, feeds, lambda: build().SerializeToString()
+        heading="whole model",
+        label=label,
+        group="whole models",
+        short=label,
+        feeds=feeds,
+        model=lambda: build().SerializeToString(),
     )
 
 
 def attention_case(label: str, shapes: networks.Attention, type: str = "float32") -> Case:
-    """Deformable attention: an encoder's, whose queries are the pixels, or a decoder's, whose queries lie anywhere."""
+    """Return a case of deformable attention.
+
+    In an encoder, the queries are the pixels. In a decoder, they lie anywhere.
+    """
 
     def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
@@ -156,31 +187,38 @@ def attention_case(label: str, shapes: networks.Attention, type: str = "float32"
             generator.standard_normal(shape, np.float32) for shape in shapes.shapes.values()
         )
         lengths = np.repeat(np.array(shapes.levels), shapes.points, axis=0)
-        places = [
-            (np.indices(level).reshape(2, -1).T[:, ::-1] + 0.5) / level[::-1]
-            for level in shapes.levels
-        ]
-        centres = (
-            np.concatenate(places)
-            if shapes.queries == value.shape[1]
-            else generator.random((shapes.queries, 2))
-        )
+        if shapes.queries == value.shape[1]:  # an encoder
+            pixels = [
+                (np.indices(level).reshape(2, -1).T[:, ::-1] + 0.5) / level[::-1]
+                for level in shapes.levels
+            ]
+            centres = np.concatenate(pixels)
+        else:
+            centres = generator.random((shapes.queries, 2))
         locations = centres[:, None, None] + 2 * offsets / lengths[:, ::-1]
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-        return {
-            name: a.astype(type)
-            for name, a in zip(shapes.shapes, (value, locations, weights), strict=True)
-        }
+        arrays = {"value": value, "locations": locations, "weights": weights}
+        return {name: array.astype(type) for name, array in arrays.items()}
 
     def model() -> bytes:
         return networks.multi_scale_attention(shapes, type).SerializeToString()
 
-    # onnxruntime rounds grids to halves too, which are pixels on a long axis.
-    tolerance = TOLERANCES[type] * (5 if type == "float16" else 1)
-    name = f"{label}, {shapes.heads} heads × {shapes.channels}" + (
-        "" if type == "float32" else f", {type}"
+    tolerance = TOLERANCES[type]
+    name = f"{label}, {shapes.heads} heads × {shapes.channels}"
+    if type != "float32":
+        name += f", {type}"
+    if type == "float16":
+        # onnxruntime also rounds grids to halves, an error of pixels on a long axis.
+        tolerance *= 5
+    return Case(
+        heading="attention",
+        label=name,
+        group="attention",
+        short=name,
+        feeds=feeds,
+        model=model,
+        tolerance=tolerance,
     )
-    return Case("attention", name, "attention", name, feeds, model, tolerance=tolerance)
 
 
 def times(lengths: Shape) -> str:
@@ -188,10 +226,11 @@ def times(lengths: Shape) -> str:
 
 
 def rotation(n: int, r: int) -> Array:
-    """Theta (n, r, r + 1), float32, of the identity-like grid."""
+    """Return the theta (n, r, r + 1) of the rotated grid, in float32."""
     theta = np.zeros((n, r, r + 1), np.float32)
     theta[:, range(r), range(r)] = SCALE
-    cos, sin = SCALE * math.cos(ANGLE), SCALE * math.sin(ANGLE)
+    cos = SCALE * math.cos(ANGLE)
+    sin = SCALE * math.sin(ANGLE)
     theta[:, :2, :2] = [[cos, -sin], [sin, cos]]
     return theta
 
@@ -202,16 +241,18 @@ def one_node(
     values = [
         f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()
     ]
-    Y = f"{spec.TYPES[output[0]].onnx}{list(output[1])} Y"
+    output_type, output_shape = output
+    Y = f"{spec.TYPES[output_type].onnx}{list(output_shape)} Y"
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in attributes.items())
-    written = f"<{settings}>" if attributes else ""  # the parser takes no empty pair
-    text = f"{operator} ({', '.join(values)}) => ({Y}) {{ Y = {operator} {written} ({', '.join(inputs)}) }}"
-    return onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["": {OPSET}]> {text}'
-    ).SerializeToString()
+    written = f"<{settings}>" if attributes else ""  # the parser refuses "<>"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": {OPSET}]>
+        {operator} ({", ".join(values)}) => ({Y}) {{
+            Y = {operator} {written} ({", ".join(inputs)}) }}""")
+    return model.SerializeToString()
 
 
-#: X and the output's spatial axes.
+#: The shape of X, and the spatial lengths of the output.
 SHAPES = (
     *(
         ((1, 3, 512, 512), (512, 512)),
@@ -222,11 +263,11 @@ SHAPES = (
     ((8, 32, 100, 100), (300, 4)),  # deformable attention: 300 queries, 4 points
     *(((1, 32, 16, 64, 64), (16, 64, 64)), ((1, 1, 128, 128, 128), (128, 128, 128))),
 )
-#: So many of the first shapes are tried with every padding.
+#: The number of the first shapes that are timed with every padding.
 SHAPES_WITH_EVERY_PADDING = 2
 
 AFFINE_GRIDS = ((8, (1080, 1920)), (1, (128, 128, 128)))
-#: Name -> from a generator, N and the output's spatial axes to a grid of float32.
+#: The name of a grid -> a function of a generator, N and the output's spatial lengths.
 GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
     "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
     "random": lambda generator, n, output: generator.uniform(
@@ -241,15 +282,16 @@ NETWORKS = {
     "6 × deformable attention": networks.deformable_attention,
     "3-D registration U-Net": networks.registration,
 }
-#: Models of the tests that PyTorch exported: detectors, a segmentation, and a registration.
+#: Exported models of the tests: detectors, a segmentation and a registration.
 EXPORTED = ("deformable_detr", "rt_detr_v2", "mask2former", "voxelmorph")
 
 
 def operator_cases() -> Iterator[Case]:
-    for i, (X, output) in enumerate(SHAPES):
-        paddings = spec.PADDING_MODES if i < SHAPES_WITH_EVERY_PADDING else ("zeros",)
+    for number, (X, output) in enumerate(SHAPES):
+        has_every_padding = number < SHAPES_WITH_EVERY_PADDING
+        paddings = spec.PADDING_MODES if has_every_padding else ("zeros",)
         for mode, padding_mode, grid in product(spec.MODES, paddings, GRIDS):
-            if mode != "cubic" or len(output) == 2:  # as onnxruntime
+            if mode != "cubic" or len(output) == 2:  # like onnxruntime
                 yield grid_sample_case(X, output, mode, padding_mode, grid)
     for mode, grid in product(("nearest", "linear"), GRIDS):
         yield grid_sample_case(*SHAPES[1], mode, grid=grid, type="uint8")
@@ -259,25 +301,31 @@ def operator_cases() -> Iterator[Case]:
         yield affine_grid_case(n, output)
 
 
-#: The levels of a picture of 800×1066 pixels, and of one of 640×640.
-LEVELS, FEWER_LEVELS = ((100, 134), (50, 67), (25, 34), (13, 17)), ((80, 80), (40, 40), (20, 20))
+#: The levels of a picture of 800×1066 pixels.
+LEVELS = ((100, 134), (50, 67), (25, 34), (13, 17))
+#: The levels of a picture of 640×640 pixels.
+FEWER_LEVELS = ((80, 80), (40, 40), (20, 20))
 PIXELS = sum(h * w for h, w in LEVELS)
-ATTENTION = {
-    "encoder": networks.Attention(PIXELS, LEVELS),
-    "encoder ": networks.Attention(PIXELS, LEVELS, 16, 16),
-    "encoder  ": networks.Attention(PIXELS, LEVELS, 4, 64),
-    "decoder": networks.Attention(300, LEVELS),
-    "decoder, 4, 2 and 3 points": networks.Attention(300, FEWER_LEVELS, points=(4, 2, 3)),
-    "decoder, one level": networks.Attention(1300, ((48, 48),), 16, 16, (2,)),
-    "decoder, 8 pictures": networks.Attention(300, LEVELS, batches=8),
-}
+ENCODER = networks.Attention(PIXELS, LEVELS)
+DECODER = networks.Attention(300, LEVELS)
+ONE_LEVEL = networks.Attention(1300, ((48, 48),), heads=16, channels=16, points=(2,))
+#: A label and lengths. Labels of encoders differ by their heads, which are added to them.
+ATTENTION = [
+    ("encoder", ENCODER),
+    ("encoder", networks.Attention(PIXELS, LEVELS, heads=16, channels=16)),
+    ("encoder", networks.Attention(PIXELS, LEVELS, heads=4, channels=64)),
+    ("decoder", DECODER),
+    ("decoder, 4, 2 and 3 points", networks.Attention(300, FEWER_LEVELS, points=(4, 2, 3))),
+    ("decoder, one level", ONE_LEVEL),
+    ("decoder, 8 pictures", networks.Attention(300, LEVELS, batches=8)),
+]
 
 
 def network_cases() -> Iterator[Case]:
-    for name, shapes in ATTENTION.items():
-        yield attention_case(name.strip(), shapes)
-    for name in ("encoder", "decoder"):
-        yield attention_case(name, ATTENTION[name], "float16")
+    for label, shapes in ATTENTION:
+        yield attention_case(label, shapes)
+    yield attention_case("encoder", ENCODER, "float16")
+    yield attention_case("decoder", DECODER, "float16")
     for name, build in NETWORKS.items():
         yield network_case(name, build)
     for name in EXPORTED:

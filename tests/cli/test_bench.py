@@ -1,4 +1,4 @@
-"""``ort-gridsample bench MODEL``: how it counts, and what it says. No test looks at how fast anything is."""
+"""``ort-gridsample bench``: rounds, statistics and output."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return made
 
 
-def test_turns_rotate(clock: FakeClock) -> None:
+def test_measure_rotates_turns(clock: FakeClock) -> None:
     turns = {"a": clock.turn("a", 1.0), "b": clock.turn("b", 2.0)}
     assert timing.measure(turns, rounds=3, seconds=0) == {
         "a": Timing((1.0,) * 3),
@@ -54,7 +54,7 @@ def test_turns_rotate(clock: FakeClock) -> None:
     assert clock.log[4:] == [*turn_a, *turn_b, *turn_b, *turn_a, *turn_a, *turn_b]
 
 
-def test_short_calls_are_repeated_and_rounds_end_with_the_time(clock: FakeClock) -> None:
+def test_measure_repeats_short_calls_and_ends_in_time(clock: FakeClock) -> None:
     # an estimate (5 calls a turn), then a round: one slow call that is not timed, and five that are
     turn = clock.turn("a", 0.002, 9.0, 0.001, 0.002, 0.004, 0.003, 9.0)
     (found,) = timing.measure({"a": turn}, rounds=1, seconds=0).values()
@@ -98,7 +98,7 @@ def test_profile() -> None:
     }
 
 
-def test_a_side_is_compared_with_the_native_one() -> None:
+def test_bench_compares_runs_with_the_native_one() -> None:
     def side(value: float, whole: float, warp: float) -> bench.SideResult:
         nodes = {"warp": bench.Node("GridSample", warp), "rest": bench.Node("Conv", 0.001)}
         return bench.SideResult([np.array([1, value])], Timing((whole,)), nodes, {})
@@ -118,7 +118,7 @@ def test_a_side_is_compared_with_the_native_one() -> None:
     assert (found[bench.NATIVE]["difference"], found[bench.OURS]["difference"]) == (None, 0.25)
 
 
-def test_a_model(
+def test_bench_of_a_model_prints_times(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_a_model(
     ]  # no profile is left
 
 
-def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_of_fused_nodes_prints_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     """The op counts as the GridSample, and natively so does all that it stands for."""
     assert (
         main(["bench", str(Path(__file__).parents[1] / "exported" / "stn.onnx"), "--rounds", "1"])
@@ -170,7 +170,7 @@ def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     assert [len(re.findall(row, out, re.MULTILINE)) for row in rows] == [1, 1]
 
 
-def test_a_model_that_does_not_run_natively(
+def test_bench_of_model_without_native_kernels_prints_our_times(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = grid_sample_model("uint8", "float32", 2, [Attributes("linear", "zeros", False)])

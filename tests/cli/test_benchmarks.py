@@ -1,4 +1,4 @@
-"""The standard suite: what it times, how it counts, and what it says. No test looks at how fast anything is."""
+"""The benchmark suite: its cases, statistics and command."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_the_suite_is_the_standard_one() -> None:
+def test_suite_has_the_standard_cases() -> None:
     assert len(STANDARD) == len({case.name for case in STANDARD})
     kernels = {f"2-D {mode}": 20 for mode in ("nearest", "linear", "cubic")} | {
         "3-D nearest": 4,
@@ -57,7 +57,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("case", [TINY, UNSUPPORTED, suite.affine_grid_case(2, (3, 4))])
-def test_a_case_is_a_model_and_the_same_feeds_every_time(case: Case) -> None:
+def test_case_has_a_model_and_reproducible_feeds(case: Case) -> None:
     model, feeds = onnx.load_from_string(case.model()), case.feeds()
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == list(feeds)
@@ -72,7 +72,7 @@ def test_whole_models() -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_model_runs_with_onnxruntimes_own_options() -> None:
+def test_whole_model_runs_with_default_options() -> None:
     (case,) = (case for case in suite.network_cases() if case.label.startswith("voxelmorph"))
     with pytest.raises(Exception, match="allow_spinning"):
         backends.options_for(0).get_session_config_entry("session.intra_op.allow_spinning")
@@ -81,7 +81,7 @@ def test_a_whole_model_runs_with_onnxruntimes_own_options() -> None:
     assert not result.wrong
 
 
-def test_a_wrong_answer_has_no_time(
+def test_wrong_output_has_no_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wrong(case: Case, feeds: suite.Arrays, threads: int) -> backends.Call:
@@ -158,7 +158,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[1] for row in tables[-1][2:]] == ["native Identity", *heads[0]]
 
 
-def test_an_interruption_loses_nothing(
+def test_interrupted_benchmark_keeps_its_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run.Result(TINY, {NATIVE: Timing((0.25,))})
@@ -167,7 +167,7 @@ def test_an_interruption_loses_nothing(
     assert "linear zeros rotated  250 ±0%" in capsys.readouterr().out
 
 
-def test_a_mistake_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     for words, sentence in (
         ("--only nothing", "'nothing' matches no case of --list"),
         ("--plot missing/b.png", "is not in a folder that exists"),

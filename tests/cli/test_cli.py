@@ -21,7 +21,7 @@ import pytest
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample import spec, versions
-from ort_gridsample.cli import COMMANDS, agreement, demo, main
+from ort_gridsample.cli import COMMANDS, demo, main
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.far import LIMIT, zero_far_coordinates
 from ort_gridsample.cli.inputs import random_array
@@ -31,7 +31,8 @@ from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.models import grid_sample_model, parsed
 
-#: Words -> what the command line prints in this process; on stderr where it ends with the status 2 or more.
+#: A function of a command's words and its exit status, which returns its stdout, or its stderr if
+#: the status is 2 or more.
 Cli = Callable[..., str]
 
 FAR = np.where(np.arange(GRID.size).reshape(GRID.shape) == 0, np.float32(3e9), GRID)
@@ -69,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def external() -> None:
-    """The folders in, out and elsewhere in the current one; a model with external data is in the first."""
+    """Create the folders in, out and elsewhere, and a model with external data in the first."""
     for name in ("in", "out", "elsewhere"):
         Path(name).mkdir()
     external_model(Path("in"))
@@ -83,7 +84,7 @@ def files(folder: str) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-def assert_answers(path: str) -> None:
+def assert_patched_output(path: str) -> None:
     session = onnxruntime.InferenceSession(path, ogs.register())
     np.testing.assert_array_equal(session.run(None, {"X": X})[0], ogs.grid_sample(X, GRID))
 
@@ -187,10 +188,10 @@ def test_inspect_of_a_refused_node_shows_the_error(
 
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
-    prober = MagicMock()
-    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), prober)
+    accelerators = MagicMock()
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerators)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    prober.form_of.assert_not_called()
+    accelerators.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
@@ -217,7 +218,7 @@ def test_inspect_does_not_warn_of_compiled_ops(cli: Cli, monkeypatch: pytest.Mon
     assert "unsafe" not in out
 
 
-def test_patch_and_run(cli: Cli) -> None:
+def test_patched_model_runs_with_the_functions_output(cli: Cli) -> None:
     each, last = cli("patch model.onnx patched.onnx").splitlines()
     assert each == "GridSample 'sample0' → ort_gridsample op"
     assert last == "patched.onnx: 1 node replaced"
@@ -313,11 +314,12 @@ def test_random_inputs_have_every_value_of_a_small_type() -> None:
     assert -1 <= found["float"].min() < -0.99 < 0.99 < found["float"].max() < 1
 
 
-def test_each_output_is_saved_in_a_file_of_its_own(cli: Cli) -> None:
+def test_run_saves_each_output_in_a_separate_file(cli: Cli) -> None:
     """Though some file systems take two names for one."""
     np.save("two.npy", np.array([-2, -3], np.float32))
     save(
-        "(float[2] X) => (float[2] p, float[2] q, float[2] A_b) { p = Neg (X) q = Abs (X) A_b = Exp (X) }",
+        "(float[2] X) => (float[2] p, float[2] q, float[2] A_b) {"
+        " p = Neg (X) q = Abs (X) A_b = Exp (X) }",
         "m.onnx",
     )
     model = onnx.load("m.onnx")
@@ -340,7 +342,7 @@ IN_THE_WAY = "external data is in the way of"
 @pytest.mark.usefixtures("external")
 @pytest.mark.parametrize("location", ["weights.bin", "../in/weights.bin"])
 def test_external_data_stays_external(location: str, cli: Cli) -> None:
-    """Also where its location leaves the model's folder and comes back, by a name that the copy's folder has not."""
+    """Also if its location leaves the model's folder and comes back."""
     model = onnx.load("in/model.onnx", load_external_data=False)
     for entry in (entry for tensor in model.graph.initializer for entry in tensor.external_data):
         entry.value = location if entry.key == "location" else entry.value
@@ -356,7 +358,7 @@ def test_external_data_stays_external(location: str, cli: Cli) -> None:
             "out/weights.bin: external data, copied\n" if copied else f"{out}: 1 node replaced\n"
         )
         assert Path(out).stat().st_size < 10_000
-        assert_answers(out)
+        assert_patched_output(out)
     assert files("out") == ["patched.onnx", "weights.bin"]
     Path("out/weights.bin").write_bytes(b"another")
     refused = cli("patch in/model.onnx out/patched.onnx", 2)
@@ -372,7 +374,7 @@ def test_external_data_behind_links_is_copied(cli: Cli) -> None:
     )  # for which the rest of the model is converted
     assert "out/patched.onnx: opset 20 → 17\n" in said
     assert Path("out/patched.onnx").stat().st_size < 10_000
-    assert_answers("out/patched.onnx")
+    assert_patched_output("out/patched.onnx")
     beside = path.with_name("patched.onnx")
     assert IN_THE_WAY in cli(f"patch {path} {beside}", 2)
     assert not beside.exists()
@@ -391,7 +393,9 @@ def test_external_data_is_not_written_over_nor_through_a_link(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("external")
-def test_the_only_file_left_is_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_patch_leaves_only_the_previous_file(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A patch that fails leaves no copy of external data, and the model that was there."""
     out = Path("out/patched.onnx")
     out.mkdir()  # a folder where the model would be
@@ -421,12 +425,13 @@ def far_model(kind: str) -> onnx.ModelProto:
     }
     body["branch"] = f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>"
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
-    return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body[kind]} }}
+    return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{
+        {body[kind]} }}
         {function if kind == "function" else ""}""")
 
 
 @pytest.mark.parametrize("kind", ["input", "computed", "branch", "function"])
-def test_verify_says_how_far_coordinates_account_for_a_difference(kind: str, cli: Cli) -> None:
+def test_verify_names_far_coordinates_as_cause_of_a_difference(kind: str, cli: Cli) -> None:
     target = "ort_gridsample" if kind in ("input", "function") else "primitives"
     onnx.save(far_model(kind), "a.onnx")
     cli(f"patch a.onnx b.onnx --target {target}")
@@ -443,7 +448,7 @@ def test_verify_says_how_far_coordinates_account_for_a_difference(kind: str, cli
     assert "all agree: these coordinates account for it" in out
 
 
-def test_far_coordinates_are_put_to_0() -> None:
+def test_zero_far_coordinates_changes_only_far_ones() -> None:
     model, changed = far_model("computed"), far_model("computed")
     zero_far_coordinates(changed, {"grid": "float32"})
     feeds = {"X": X, "given": np.where(abs(FAR) < LIMIT, FAR, np.float32(0))}
@@ -454,7 +459,7 @@ def test_far_coordinates_are_put_to_0() -> None:
     np.testing.assert_array_equal(answer, expected)
 
 
-def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
+def test_verify_of_difference_without_far_coordinates_names_no_cause(cli: Cli) -> None:
     onnx.save(
         grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", True)], opset=20),
         "other.onnx",
@@ -471,7 +476,7 @@ def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
     assert content["far"]["grids"]["grid"] == {"coordinates": GRID.size, "far": 1}
 
 
-def test_answers_are_compared_as_they_are() -> None:
+def test_verify_compares_outputs_of_any_type() -> None:
     a, b = np.array([2**60]), np.array([2**60 + 1])  # which are one float64
     assert agreement.difference(a, b)[0] > 0 == agreement.difference(a, a)[0]
     assert not agreement.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
@@ -484,7 +489,9 @@ def test_answers_are_compared_as_they_are() -> None:
         assert (found.difference, found.of, found.agrees) == (0, 0, True), without_largest
 
 
-def test_what_onnxruntime_logs_of_a_refusal_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_of_onnxruntime_about_refused_model_is_hidden(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert (
         main(
             [
@@ -515,15 +522,18 @@ def keys(content: object) -> set[str]:
 
 
 SAID = {
-    "inspect": "X action align_corners domain fused graph grid inputs library mode name native op_type opset"
+    "inspect": "X action align_corners domain fused graph grid inputs library mode name native"
+    " op_type opset"
     " padding_mode rank reason runs_on session shape type",
     "verify": "A B agree agrees difference far model name note of outputs refusal shape type way",
-    "bench": "Python core difference median model nodes numba numpy onnx onnxruntime onnxruntime-extensions op_type"
-    " ort-gridsample ort_gridsample quartiles ratio rounds sample0 seconds shares sides threads versions",
+    "bench": "Python core difference median model nodes numba numpy onnx onnxruntime"
+    " onnxruntime-extensions op_type"
+    " ort-gridsample ort_gridsample quartiles ratio rounds sample0 seconds shares sides threads"
+    " versions",
 }
 
 
-def test_json_is_all_that_is_printed(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_option_prints_only_json(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         "inspect model.onnx",
         "verify model.onnx model.onnx",
@@ -556,7 +566,7 @@ def test_json_is_all_that_is_printed(cli: Cli, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
-def test_any_encoding_will_do(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_in_any_encoding_succeeds(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for a name that few have; and the stream comes back as it was."""
     model = grid_sample_model("float16", "float16", 2, [Attributes()])
     model.graph.node[0].name = "Маша"
@@ -576,7 +586,7 @@ def test_any_encoding_will_do(encoding: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise on Windows")
 @pytest.mark.parametrize("words", ["inspect model.onnx", "--help"])
-def test_a_broken_pipe_is_silent(words: str) -> None:
+def test_broken_pipe_prints_no_error(words: str) -> None:
     read, write = os.pipe()
     os.close(read)
     path = os.pathsep.join(
@@ -614,16 +624,14 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("error", "status", "said"), FAILURES, ids=[repr(error) for error, *_ in FAILURES]
 )
-def test_each_failure_is_a_line_and_a_status(
+def test_failure_is_one_line_and_an_exit_status(
     error: BaseException, status: int, said: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ort_gridsample.cli.inspect.run", Mock(side_effect=error))
     assert cli("inspect model.onnx", status) == f"ort-gridsample: {said}\n"
 
 
-def test_a_mistake_of_our_own_is_traced_and_not_blamed_on_the_file(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_error_has_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ort_gridsample.cli.inputs.make_feeds", Mock(side_effect=KeyError("lost")))
     said = f"ort-gridsample: internal error: KeyError: 'lost'; {REPORT}\n"
     assert cli("run model.onnx --random", 70) == said
@@ -632,7 +640,7 @@ def test_a_mistake_of_our_own_is_traced_and_not_blamed_on_the_file(
         assert re.fullmatch(traced + re.escape(said), cli(words, 70))
 
 
-def test_the_environment_is_read_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_checked_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ogs.set_core(None)
     monkeypatch.setenv("ORT_GRIDSAMPLE_CORE", "bogus")
     assert "ORT_GRIDSAMPLE_CORE is 'bogus', expected one of" in cli("inspect model.onnx", 2)
@@ -653,7 +661,7 @@ SAID_TO = re.findall(r"\$ ort-gridsample (.*)\n((?:.+\n)+)", TRANSCRIPT)
     ("words", "said"),
     [pytest.param(*case, marks=DEMO if case[0].startswith("demo") else ()) for case in SAID_TO],
 )
-def test_what_each_command_says(words: str, said: str, folder: Path, cli: Cli) -> None:
+def test_command_prints_its_result(words: str, said: str, folder: Path, cli: Cli) -> None:
     """A mistake is one line and exit code 2, and leaves no file."""
     (
         np.save("double.npy", X.astype(np.float64)),
@@ -690,7 +698,7 @@ def test_what_each_command_says(words: str, said: str, folder: Path, cli: Cli) -
     assert not is_mistake or sorted(folder.iterdir()) == before
 
 
-def test_options_that_make_no_sense_are_refused(cli: Cli) -> None:
+def test_contradictory_options_are_refused(cli: Cli) -> None:
     finite = "is not a finite number of 0 or more"
     for words, said in (
         ("", "the following arguments are required: COMMAND"),
@@ -707,7 +715,7 @@ def test_options_that_make_no_sense_are_refused(cli: Cli) -> None:
         assert cli(words, 2).endswith(f"error: {said}\n")
 
 
-def test_the_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
     pixels = np.array(
         [[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]]
     )  # the last one is no tie
@@ -717,10 +725,8 @@ def test_the_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixt
 
 
 @DEMO
-def test_the_demo_prints_and_draws_what_each_side_answers(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a large picture, of which nearest takes other pixels than onnxruntime at a few positions."""
+def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a large picture, where mode nearest differs from onnxruntime at a few positions."""
     from matplotlib.figure import Figure
     from PIL import Image
 
@@ -730,12 +736,22 @@ def test_the_demo_prints_and_draws_what_each_side_answers(
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **how: drawn.append((figure, how)))
     out = cli("demo noise.bmp --output warps.png")
     assert out.startswith(
-        "AffineGrid → GridSample (opset 20) on a photograph of 2400×1600 pixels: ort_gridsample against"
+        "AffineGrid → GridSample (opset 20) on a photograph of 2400×1600 pixels: "
+        "ort_gridsample against"
     )
-    head = "'s own kernels, the largest difference of values in [0, 1]\n\n         zeros    border   reflection\n"
+    head = (
+        "'s own kernels, the largest difference of values in [0, 1]\n\n"
+        "         zeros    border   reflection\n"
+    )
     assert head in out
-    ties = "which is nearer\n\nThe same on the photograph's own bytes .uint8.:\n  onnxruntime    .*NOT_IMPLEMENTED.*\n"
-    truncated = r"  ort_gridsample runs it; at most 1.00 of 255 from the result above \(bytes are truncated\)\n"
+    ties = (
+        "which is nearer\n\nThe same on the photograph's own bytes .uint8.:\n"
+        "  onnxruntime    .*NOT_IMPLEMENTED.*\n"
+    )
+    truncated = (
+        r"  ort_gridsample runs it; at most 1.00 of 255 from the result above "
+        r"\(bytes are truncated\)\n"
+    )
     assert re.search(f"{ties}{truncated}\nwarps.png: what each mode and padding did\n$", out)
     differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]
     assert len(differences) == 9
@@ -787,8 +803,8 @@ def test_the_demo_prints_and_draws_what_each_side_answers(
     ]
 
 
-def test_the_demo_draws_the_outputs_pixels_where_they_lie() -> None:
-    """Of the identity the outermost lines run along the photograph's edges, heavier than the others."""
+def test_demo_draws_output_pixels_at_their_positions() -> None:
+    """The outermost lines of the identity are bold, along the edges of the photograph."""
     (height, width), axes = (60, 80), MagicMock()
     draw_grid(axes, np.eye(2, 3, dtype=np.float32)[None], height, width)
     *grid, (x, y) = (np.array(each.args) for each in axes.plot.call_args_list)

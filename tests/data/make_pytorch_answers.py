@@ -1,4 +1,7 @@
-"""Write PyTorch's answers to a few small calls into ``pytorch_answers.npz``: ``python make_pytorch_answers.py``."""
+"""Write the outputs of PyTorch for a few small calls to ``pytorch_answers.npz``.
+
+Run ``python make_pytorch_answers.py``.
+"""
 
 import itertools
 from pathlib import Path
@@ -16,8 +19,9 @@ SIZES = {2: [(3, 5), (1, 1), (4, 1)], 3: [(2, 3, 4), (1, 1, 1), (1, 3, 2)]}
 
 
 def inputs() -> dict[str, np.ndarray]:
-    """X, grid and theta for 2 and 3 spatial axes, each in float32 (and of so few bits that float64 is the same)."""
-    rng, arrays = np.random.default_rng(20), {}
+    """Return X, grid and theta for 2 and 3 spatial axes, in float32."""
+    rng = np.random.default_rng(20)
+    arrays = {}
     for r, lengths in LENGTHS.items():
         arrays[f"X{r}"] = rng.normal(size=(2, 2, *lengths)).astype(np.float32)
         arrays[f"grid{r}"] = rng.uniform(-2.6, 2.6, (2, *OUTPUTS[r], r)).astype(np.float32)
@@ -26,20 +30,21 @@ def inputs() -> dict[str, np.ndarray]:
 
 
 def answers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """PyTorch's answers by "operator rank mode padding alignment"."""
-    tensors, found = {name: torch.from_numpy(array) for name, array in arrays.items()}, {}
+    """Return the outputs, named "operator rank mode padding alignment"."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    outputs = {}
     for r, (mode, name), padding, aligned in itertools.product(
         LENGTHS, MODES.items(), PADDING, (0, 1)
     ):
         if mode == "cubic" and r == 3:
-            continue  # PyTorch has no cubic for volumes
+            continue  # PyTorch has no cubic in three axes
         Y = F.grid_sample(tensors[f"X{r}"], tensors[f"grid{r}"], name, padding, bool(aligned))
-        found[f"grid_sample {r} {mode} {padding} {aligned}"] = Y.numpy()
+        outputs[f"grid_sample {r} {mode} {padding} {aligned}"] = Y.numpy()
     for r, aligned in itertools.product(LENGTHS, (0, 1)):
         for lengths in SIZES[r]:
             grid = F.affine_grid(tensors[f"theta{r}"], (2, 1, *lengths), bool(aligned))
-            found[f"affine_grid {r} {'x'.join(map(str, lengths))} {aligned}"] = grid.numpy()
-    return found
+            outputs[f"affine_grid {r} {'x'.join(map(str, lengths))} {aligned}"] = grid.numpy()
+    return outputs
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Print the members of OrtApi and OrtCustomOp in an ``onnxruntime_c_api.h``, one a line, in the header's order.
+"""Print the members of OrtApi and OrtCustomOp of an ``onnxruntime_c_api.h``, one on each line.
 
-This made ``onnxruntime_c_api.txt``, with the header of the oldest and of the newest supported release::
+``onnxruntime_c_api.txt`` is the output for the headers of the oldest and the newest supported
+release::
 
     python tests/data/read_c_api_header.py 1.17 include/onnxruntime/core/session/onnxruntime_c_api.h
 """
@@ -20,7 +21,7 @@ MEMBER = re.compile(
 
 
 def members(header: str, struct: str) -> list[str]:
-    """The members of ``struct``, a C struct of numbers and function pointers."""
+    """Return the members of ``struct``, a C struct of numbers and function pointers."""
     begin = header.index(f"struct {struct} {{")
     body = COMMENT.sub("", header[begin : header.index("\n};", begin)])
     return [

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the public functions run, and print what they show."""
+"""Run the examples in the docstrings of the public functions."""
 
 import copy
 import doctest
@@ -14,7 +14,7 @@ FUNCTIONS = [name for name in ogs.__all__ if inspect.isroutine(getattr(ogs, name
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_docstring_examples_print_what_they_show(
+def test_docstring_examples_print_the_output_that_they_show(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_registry", copy.deepcopy(registry._registry))

@@ -1,7 +1,8 @@
-"""Regenerate attention.zip beside this file: `python tests/exported/attention.py [--into FILE]`.
+"""Write attention.zip next to this file: `python tests/exported/attention.py [--into FILE]`.
 
-Deformable attention in the forms of transformers, RT-DETR v2 and RF-DETR, as PyTorch's exporters write them. Needs
-onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names: FORM/SIZES-EXPORTER.
+The models are deformable attention in the forms of transformers, RT-DETR v2 and RF-DETR, as
+PyTorch's exporters write them. Their names are FORM/SIZES-EXPORTER. The script needs onnx, torch
+and onnxscript, as in requirements.txt, and downloads nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +16,23 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from writing import Form, called, write
 
-LEVELS, POINTS, HEADS, CHANNELS = ((4, 6), (2, 3), (1, 2)), (4, 2, 3), 3, 4
+LEVELS = ((4, 6), (2, 3), (1, 2))
+POINTS = (4, 2, 3)
+HEADS = 3
+CHANNELS = 4
 
 
 def stacked(
     value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tuple[int, ...], ...] = LEVELS
 ) -> Tensor:
-    """As transformers and mmcv: values (B, S, H, D), locations (B, Q, H, L, P, r), weights (B, Q, H, L, P)."""
+    """Compute attention as transformers and mmcv do.
+
+    Args:
+        value: (B, S, H, D).
+        locations: (B, Q, H, L, P, r).
+        weights: (B, Q, H, L, P).
+        levels: the lengths of each level.
+    """
     b, _, h, d = value.shape
     _, q, _, n, p, r = locations.shape
     values = value.split([torch.Size(level).numel() for level in levels], dim=1)
@@ -42,7 +53,13 @@ def stacked(
 
 
 def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
-    """As RT-DETR v2: other points on each level, locations (B, Q, H, P, 2), weights (B, Q, H, P)."""
+    """Compute attention as RT-DETR v2 does, with another number of points on each level.
+
+    Args:
+        value: (B, S, H, D).
+        locations: (B, Q, H, P, 2).
+        weights: (B, Q, H, P).
+    """
     b, _, h, d = value.shape
     q = locations.shape[1]
     values = value.permute(0, 2, 3, 1).flatten(0, 1).split([a * c for a, c in LEVELS], dim=-1)
@@ -58,7 +75,13 @@ def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
 
 
 def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
-    """As RF-DETR with one level: values (B, S, H·D), locations (B, Q, H, 1, P, 2), weights (B, Q, H, P)."""
+    """Compute attention as RF-DETR with one level does.
+
+    Args:
+        value: (B, S, H·D).
+        locations: (B, Q, H, 1, P, 2).
+        weights: (B, Q, H, P).
+    """
     b, s, _ = value.shape
     q = locations.shape[1]
     images = value.transpose(1, 2).contiguous().view(b, HEADS, CHANNELS, s)
@@ -72,9 +95,9 @@ def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
 
 
 volumes = partial(stacked, levels=((2, 3, 4), (1, 2, 3)))
-FORMS: dict[
-    str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-] = {
+Shape = tuple[int, ...]
+#: The name of a form -> its function, and the shapes of values, locations and weights.
+FORMS: dict[str, tuple[Callable[..., Tensor], Shape, Shape, Shape]] = {
     "stacked": (stacked, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, 3, 2, 2), (2, 5, HEADS, 3, 2)),
     "concatenated": (
         concatenated,
@@ -85,11 +108,12 @@ FORMS: dict[
     "single": (single, (2, 24, HEADS * CHANNELS), (2, 5, HEADS, 1, 2, 2), (2, 5, HEADS, 2)),
     "volumes": (volumes, (2, 30, HEADS, CHANNELS), (2, 5, HEADS, 2, 2, 3), (2, 5, HEADS, 2, 2)),
 }
-#: The axes that are dynamic, of each input.
+#: The dynamic axes of each input.
 SIZES = {"static": ((), (), ()), "batch": ((0,),) * 3, "queries": ((0,), (0, 1), (0, 1))}
 
 
 def forms() -> Iterator[tuple[str, Form]]:
+    """Yield the name and the form of each model."""
     for (name, (function, *shapes)), size, dynamo in product(FORMS.items(), SIZES, (False, True)):
         form = called(function, [*map(torch.rand, shapes)], SIZES[size], dynamo=dynamo, opset=20)
         yield f"{name}/{size}-{'dynamo' if dynamo else 'torchscript'}", form

@@ -1,8 +1,9 @@
-"""Regenerate the exported models beside this file: `python tests/exported/export.py [--into FOLDER] [NAME ...]`.
+"""Write the exported models: `python tests/exported/export.py [--into FOLDER] [NAME ...]`.
 
-Needs onnx and what requirements.txt names; nothing is downloaded. Every model is a published architecture at toy size
-with seeded random weights; those of :data:`LARGE`, which are not stored, have their real size. For each case this
-writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and PyTorch's own outputs (`out.*`).
+Each model is a published architecture of toy size, with seeded random weights. Those of
+:data:`LARGE` have their real size and are not stored. The files of a model are NAME.onnx and
+NAME.npz, with inputs (`in.*`) and PyTorch's outputs (`out.*`). The script needs onnx and
+requirements.txt, and downloads nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequent
 
 
 def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
-    """Noise on every weight: no zero-initialised layer may hide what its inputs are."""
+    """Add noise to every weight, because a layer of zeros would hide its inputs."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(std * torch.randn_like(parameter))
@@ -42,19 +43,19 @@ def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
 
 
 def pixel_grid(height: int, width: int) -> Tensor:
-    """(1, 2, H, W) pixel coordinates, x first."""
+    """Return pixel coordinates (1, 2, H, W), x first."""
     ys, xs = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     return torch.stack((xs, ys)).float()[None]
 
 
 def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
-    """`x` at pixel coordinates `xy` (N, 2, H, W)."""
+    """Sample `x` at pixel coordinates `xy` (N, 2, H, W)."""
     unit = [2 * xy[:, i] / (x.shape[3 - i] - 1) - 1 for i in range(2)]
     return F.grid_sample(x, torch.stack(unit, -1), align_corners=True, **options)
 
 
 def kornia_warp_affine() -> Form:
-    """`kornia.geometry.warp_affine`, which calls affine_grid: AffineGrid on a computed matrix."""
+    """Export `kornia.geometry.warp_affine`: an AffineGrid of a computed matrix."""
     theta = torch.tensor(
         [[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]]
     )
@@ -136,11 +137,10 @@ class SpatialTransformer(nn.Module):
 
 
 def stn() -> Form:
-    module, dynamic = (
-        perturbed(SpatialTransformer(), 0.3),
-        {"dynamic_axes": {"X": {0: "N", 2: "H", 3: "W"}}},
-    )
-    inputs, other = {"X": torch.rand(1, 1, 12, 12)}, {"X": torch.rand(3, 1, 14, 11)}
+    module = perturbed(SpatialTransformer(), 0.3)
+    dynamic = {"dynamic_axes": {"X": {0: "N", 2: "H", 3: "W"}}}
+    inputs = {"X": torch.rand(1, 1, 12, 12)}
+    other = {"X": torch.rand(3, 1, 14, 11)}
     return Form(module, inputs, ("Y", "logits"), dynamo=False, dynamic=dynamic, other=other)
 
 
@@ -150,13 +150,16 @@ def stn_3d() -> Form:
 
 
 def stn_bicubic() -> Form:
-    """The dynamo exporter writes affine_grid out in basic operators."""
+    """Export affine_grid with the dynamo exporter, which decomposes it into basic operators."""
     module = perturbed(SpatialTransformer(2, "bicubic"), 0.3)
     return Form(module, {"X": torch.rand(2, 1, 11, 13)}, ("Y", "logits"), opset=22)
 
 
 class InverseCompositional(nn.Module):
-    """Inverse compositional spatial transformer (Lin and Lucey, 2017): one predictor, applied `steps` times."""
+    """The inverse compositional spatial transformer (Lin and Lucey, 2017).
+
+    One predictor is applied `steps` times.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,13 +184,13 @@ class InverseCompositional(nn.Module):
 
 
 def ic_stn_loop() -> Form:
-    """A scripted loop: AffineGrid and GridSample inside a Loop body."""
+    """Export a scripted loop: AffineGrid and GridSample in the body of a Loop."""
     module = torch.jit.script(perturbed(InverseCompositional(), 0.3))
     return Form(module, {"X": torch.rand(1, 1, 12, 14), "steps": torch.tensor(3)}, dynamo=False)
 
 
 class Gated(nn.Module):
-    """Warps bilinearly or copies nearest pixels, as the image's mean decides."""
+    """A module that warps with bilinear or nearest, depending on the mean of the image."""
 
     def forward(self, x: Tensor, grid: Tensor) -> Tensor:
         def smooth(x: Tensor, grid: Tensor) -> Tensor:
@@ -201,9 +204,10 @@ class Gated(nn.Module):
         return torch.cond(x.mean() > 0, smooth, crisp, (x, grid))
 
 
-# At opset 20 and up torch 2.13 leaves "bilinear" in subgraphs, which onnxruntime refuses; 18 still means opset 16's op.
+# From opset 20 on, torch 2.13 writes "bilinear" in subgraphs, which onnxruntime refuses. At opset
+# 18, the op is that of opset 16.
 def cond_if() -> Form:
-    """`torch.cond`: a GridSample in each branch of an If."""
+    """Export `torch.cond`: a GridSample in each branch of an If."""
     return Form(
         Gated(),
         {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3},
@@ -212,13 +216,18 @@ def cond_if() -> Form:
 
 
 class VoxelMorph(nn.Module):
-    """VoxelMorph with a diffeomorphic field (Dalca et al., 2018): U-Net, scaling and squaring, warp."""
+    """VoxelMorph with a diffeomorphic field (Dalca et al., 2018).
+
+    It consists of a U-Net, scaling and squaring, and a warp.
+    """
 
     def __init__(self, steps: int = 3) -> None:
         super().__init__()
         self.steps = steps
-        self.down, self.inner = conv(2, 6, stride=2, rank=3), conv(6, 6, rank=3)
-        self.up, self.velocity = conv(8, 6, rank=3), nn.Conv3d(6, 3, 3, padding=1)
+        self.down = conv(2, 6, stride=2, rank=3)
+        self.inner = conv(6, 6, rank=3)
+        self.up = conv(8, 6, rank=3)
+        self.velocity = nn.Conv3d(6, 3, 3, padding=1)
 
     @staticmethod
     def warp(x: Tensor, flow: Tensor, **options: Any) -> Tensor:
@@ -244,7 +253,8 @@ class VoxelMorph(nn.Module):
         )
 
 
-# Five GridSample nodes on volumes; at opset 18 under opset 16's text, which knows images only: dynamo writes that.
+# Five GridSample nodes of volumes. At opset 18, whose GridSample is defined for images only, dynamo
+# writes them nevertheless.
 def voxelmorph(opset: int = 20, dynamo: bool = False) -> Form:
     inputs = {name: torch.rand(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
     inputs["labels"] = torch.randint(0, 4, (1, 1, 8, 6, 7)).float()
@@ -253,11 +263,15 @@ def voxelmorph(opset: int = 20, dynamo: bool = False) -> Form:
 
 
 class PWCWarp(nn.Module):
-    """One level of PWC-Net (Sun et al., 2018): warp by the upsampled flow, mask, correlate, refine."""
+    """One level of PWC-Net (Sun et al., 2018).
+
+    It warps by the upsampled flow, masks, correlates and refines.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.features, self.refine = conv(3, 6, stride=2), nn.Conv2d(9 + 6 + 2, 2, 3, padding=1)
+        self.features = conv(3, 6, stride=2)
+        self.refine = nn.Conv2d(9 + 6 + 2, 2, 3, padding=1)
 
     def forward(self, first: Tensor, second: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
         f1, f2 = self.features(first), self.features(second)
@@ -277,14 +291,22 @@ def pwcnet() -> Form:
         return {**images, "flow": 2 * torch.randn(1, 2, height // 2, width // 2)}
 
     axes = {"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}}
-    outputs, dynamic = ("flow_out", "warped"), {"dynamic_axes": axes}
     return Form(
-        perturbed(PWCWarp()), inputs(16, 20), outputs, 16, False, dynamic, other=inputs(22, 14)
+        perturbed(PWCWarp()),
+        inputs(16, 20),
+        outputs=("flow_out", "warped"),
+        opset=16,
+        dynamo=False,
+        dynamic={"dynamic_axes": axes},
+        other=inputs(22, 14),
     )
 
 
 class RAFT(nn.Module):
-    """RAFT (Teed and Deng, 2020): all-pairs correlation pyramid, lookup around the flow, recurrent update."""
+    """RAFT (Teed and Deng, 2020).
+
+    It has a pyramid of all-pairs correlations, a lookup around the flow, and a recurrent update.
+    """
 
     def __init__(self, levels: int = 2, radius: int = 1) -> None:
         super().__init__()
@@ -323,7 +345,7 @@ class RAFT(nn.Module):
 
 
 class ScannedRAFT(RAFT):
-    """The same, its updates a scan over a damping schedule: the lookup lies in a Scan body."""
+    """RAFT with updates in a scan over a damping schedule: the lookup is in the body of a Scan."""
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         hidden, f2 = self.features(first), self.features(second)
@@ -347,12 +369,16 @@ def raft(kind: type[RAFT] = RAFT, output: str = "flow", opset: int = 22) -> Form
 
 
 class FirstOrderMotion(nn.Module):
-    """First order motion model (Siarohin et al., 2019): key points, sparse motions, dense motion, deformed features."""
+    """The first order motion model (Siarohin et al., 2019).
+
+    It computes sparse motions from key points, dense motion, and deformed features.
+    """
 
     def __init__(self, points: int = 3) -> None:
         super().__init__()
         self.points = points
-        self.encode, self.decode = conv(3, 6, stride=2), nn.Conv2d(6, 3, 3, padding=1)
+        self.encode = conv(3, 6, stride=2)
+        self.decode = nn.Conv2d(6, 3, 3, padding=1)
         self.dense = nn.Conv2d((points + 1) * 3, points + 2, 3, padding=1)
 
     def forward(
@@ -382,7 +408,7 @@ class FirstOrderMotion(nn.Module):
 
 
 def first_order_motion() -> Form:
-    """Face animation: images and feature maps by sparse and dense motion."""
+    """Export a face animation, which moves images and feature maps."""
     points = {name: torch.rand(1, 3, 2) * 1.6 - 0.8 for name in ("kp_source", "kp_driving")}
     module = perturbed(FirstOrderMotion(), 0.1)
     return Form(
@@ -395,7 +421,7 @@ def first_order_motion() -> Form:
 
 
 class LIIF(nn.Module):
-    """Local implicit image function (Chen et al., 2021): nearest features, local ensemble."""
+    """The local implicit image function (Chen et al., 2021), with a local ensemble."""
 
     def __init__(self, channels: int = 4) -> None:
         super().__init__()
@@ -441,13 +467,12 @@ def liif() -> Form:
 
 
 class TriPlane(nn.Module):
-    """Tri-plane field (EG3D, Chan et al., 2022) with an occupancy volume beside it, as in NeRF accelerators."""
+    """The tri-plane field of EG3D (Chan et al., 2022), with an occupancy volume."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.planes, self.occupancy = (
-            nn.Parameter(torch.randn(shape)) for shape in ((3, 4, 8, 8), (1, 1, 5, 5, 5))
-        )
+        self.planes = nn.Parameter(torch.randn((3, 4, 8, 8)))
+        self.occupancy = nn.Parameter(torch.randn((1, 1, 5, 5, 5)))
         self.decode = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 4))
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -478,7 +503,7 @@ def inverse_warp(x, xy, size):  # type: ignore[no-untyped-def]  # ONNX Script, t
 
 
 class InverseWarp(torch.autograd.Function):
-    """`inverse_warp` in PyTorch, exported as a call of the function."""
+    """`inverse_warp` in PyTorch, which is exported as a call of the function."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, xy: Tensor, size: Tensor) -> Tensor:
@@ -511,13 +536,14 @@ class SfMLearner(nn.Module):
 
 
 def sfmlearner_function() -> Form:
-    """GridSample inside a model-local function that the model calls twice."""
+    """Export a GridSample in a model-local function that the model calls twice."""
     pose = torch.eye(3, 4)[None] + 0.1 * torch.randn(1, 3, 4)
     inputs = {"target": torch.rand(1, 3, 12, 14), "source": torch.rand(1, 3, 12, 14), "pose": pose}
     return Form(perturbed(SfMLearner()), inputs, ("synthesised", "depth"), 16, dynamo=False)
 
 
-BOXES, MASKS = ("logits", "pred_boxes"), ("class_queries_logits", "masks_queries_logits")
+BOXES = ("logits", "pred_boxes")
+MASKS = ("class_queries_logits", "masks_queries_logits")
 RESNET: dict[str, Any] = {
     "embedding_size": 8,
     "hidden_sizes": [8, 8, 8, 16],
@@ -532,22 +558,20 @@ SWIN: dict[str, Any] = {
     "num_heads": [1] * 4,
     "window_size": 2,
 }
-#: Of every one, with what only some of them read.
+#: The sizes of every detector. Some of them are read by some detectors only.
 DETR: dict[str, Any] = {
-    **{
-        "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-    },
-    **{
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_n_points": 2,
-        "decoder_n_points": 2,
-    },
-    **{"num_queries": 5, "num_feature_levels": 3, "num_labels": 3},
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_n_points": 2,
+    "decoder_n_points": 2,
+    "num_queries": 5,
+    "num_feature_levels": 3,
+    "num_labels": 3,
 }
 
 
@@ -566,21 +590,22 @@ class Pick(nn.Module):
 def transformer(
     model: nn.Module, outputs: Sequence[str], words: Tensor | None = None, **how: Any
 ) -> Form:
-    inputs = {"pixel_values": torch.randn(1, 3, 64, 64)} | (
-        {} if words is None else {"input_ids": words}
-    )
-    # Strong enough that scores differ: the queries a detector picks must not hang on a rounding error.
+    """Return the form of a detector of toy size."""
+    inputs = {"pixel_values": torch.randn(1, 3, 64, 64)}
+    if words is not None:
+        inputs["input_ids"] = words
+    # The noise makes scores differ, so that no rounding error changes which queries are chosen.
     return Form(Pick(perturbed(model, 0.2), outputs), inputs, outputs, **how)
 
 
 def deformable_detr() -> Form:
-    """Deformable DETR (Zhu et al., 2021)."""
+    """Export Deformable DETR (Zhu et al., 2021)."""
     config = tr.DeformableDetrConfig(backbone_config=tr.ResNetConfig(**RESNET), **DETR)
     return transformer(tr.DeformableDetrForObjectDetection(config), BOXES)
 
 
 def mask2former() -> Form:
-    """Mask2Former (Cheng et al., 2022) on a Swin backbone."""
+    """Export Mask2Former (Cheng et al., 2022) with a Swin backbone."""
     swin = tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"])
     sizes = dict.fromkeys(("feature_size", "mask_feature_size", "hidden_dim"), 32)
     sizes |= dict.fromkeys(("encoder_feedforward_dim", "dim_feedforward"), 16) | {
@@ -592,7 +617,10 @@ def mask2former() -> Form:
 
 
 def grounding_dino() -> Form:
-    """Grounding DINO (Liu et al., 2023): Swin, BERT. The exporter makes its grids, not its images, float64."""
+    """Export Grounding DINO (Liu et al., 2023), with Swin and BERT.
+
+    The exporter writes its grids, but not its images, in float64.
+    """
     text = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = tr.GroundingDinoConfig(
         backbone_config=tr.SwinConfig(**SWIN, out_features=["stage2", "stage3", "stage4"]),
@@ -601,7 +629,8 @@ def grounding_dino() -> Form:
         **DETR,
     )
     words = torch.tensor([[5, 17, 23, 40, 9]])
-    # The masks of phrases hang on the text alone; isin or cummax in them stops either exporter: they become constants.
+    # The masks of phrases depend on the text alone. They are replaced by constants, because neither
+    # exporter supports isin and cummax.
     masks = grounding.generate_masks_with_special_tokens_and_transfer_map(
         words, torch.tensor([5, 40, 9])
     )
@@ -612,30 +641,28 @@ def grounding_dino() -> Form:
 
 
 def rt_detr_v2() -> Form:
-    """RT-DETRv2 (Lv et al., 2024)."""
-    resnet, fewer = (
-        tr.RTDetrResNetConfig(**RESNET),
-        {"d_model": 16, "hidden_expansion": 0.5, "num_denoising": 0},
-    )
+    """Export RT-DETRv2 (Lv et al., 2024)."""
+    resnet = tr.RTDetrResNetConfig(**RESNET)
+    sizes = {"d_model": 16, "hidden_expansion": 0.5, "num_denoising": 0}
     channels = {
         "encoder_hidden_dim": 16,
         "encoder_in_channels": [8, 8, 16],
         "decoder_in_channels": [16, 16, 16],
     }
-    config = tr.RTDetrV2Config(backbone_config=resnet, **DETR | channels | fewer)
+    config = tr.RTDetrV2Config(backbone_config=resnet, **DETR | channels | sizes)
     return transformer(
         tr.RTDetrV2ForObjectDetection(config), BOXES, opset=16, dynamo=False, fold=True
     )
 
 
 def detector(model: nn.Module, outputs: Sequence[str], *size: int, **how: Any) -> Form:
-    """A model of real size, weights as it begins its training with them, on a picture of (H, W)."""
+    """Return the form of a model of real size, with its initial weights, for a picture (H, W)."""
     inputs = {"pixel_values": torch.randn(1, 3, *size)}
     return Form(Pick(model, outputs), inputs, outputs, **how)
 
 
 def deformable_detr_r50() -> Form:
-    """On a ResNet-50: 17,821 pixels in four levels."""
+    """Export Deformable DETR with a ResNet-50: 17,821 pixels in four levels."""
     resnet = tr.ResNetConfig(out_features=["stage2", "stage3", "stage4"])
     config = tr.DeformableDetrConfig(backbone_config=resnet, use_timm_backbone=False, backbone=None)
     return detector(tr.DeformableDetrForObjectDetection(config), BOXES, 800, 1066)
@@ -649,32 +676,32 @@ def rt_detr_v2_r50() -> Form:
 def mask2former_swin_t() -> Form:
     swin = tr.SwinConfig(image_size=224, out_features=["stage1", "stage2", "stage3", "stage4"])
     model = tr.Mask2FormerForUniversalSegmentation(tr.Mask2FormerConfig(backbone_config=swin))
-    model.set_attn_implementation("eager")  # the exporter cannot write the other
+    model.set_attn_implementation("eager")  # the exporter does not support the default
     return detector(model, MASKS, 512, 512)
 
 
 STORED = (
-    *(
-        kornia_warp_affine,
-        kornia_elastic_transform2d,
-        kornia_warp_perspective,
-        kornia_remap,
-        kornia_homography_warp3d,
-    ),
-    *(
-        stn,
-        stn_3d,
-        stn_bicubic,
-        ic_stn_loop,
-        cond_if,
-        voxelmorph,
-        pwcnet,
-        raft,
-        first_order_motion,
-        liif,
-        triplane,
-    ),
-    *(sfmlearner_function, deformable_detr, mask2former, grounding_dino, rt_detr_v2),
+    kornia_warp_affine,
+    kornia_elastic_transform2d,
+    kornia_warp_perspective,
+    kornia_remap,
+    kornia_homography_warp3d,
+    stn,
+    stn_3d,
+    stn_bicubic,
+    ic_stn_loop,
+    cond_if,
+    voxelmorph,
+    pwcnet,
+    raft,
+    first_order_motion,
+    liif,
+    triplane,
+    sfmlearner_function,
+    deformable_detr,
+    mask2former,
+    grounding_dino,
+    rt_detr_v2,
 )
 MODELS: dict[str, Callable[[], Form]] = {build.__name__: build for build in STORED}
 MODELS["kornia_warp_perspective_float64"] = partial(kornia_warp_perspective, torch.float64)
@@ -682,23 +709,23 @@ MODELS |= {
     "voxelmorph_opset18": partial(voxelmorph, 18, dynamo=True),
     "raft_scan": partial(raft, ScannedRAFT, "flows", 18),
 }
-#: Those of real size, which are made where they are asked for.
+#: The models of real size, which are written only if they are named.
 LARGE = {
     build.__name__: build for build in (deformable_detr_r50, rt_detr_v2_r50, mask2former_swin_t)
 }
 
 
 def export(name: str, folder: Path) -> None:
-    """Write the model of that name, its inputs and its outputs into ``folder``."""
+    """Write a model, its inputs and its outputs to ``folder``."""
     torch.manual_seed(0)
     form = (MODELS | LARGE)[name]()
     form.module.eval()
     onnx.save(exported(form), folder / f"{name}.onnx")
-    fed = form.other or form.inputs
+    inputs = form.other or form.inputs
     with torch.no_grad():
-        answer = form.module(*fed.values())
+        answer = form.module(*inputs.values())
     answers = (answer,) if isinstance(answer, Tensor) else answer
-    arrays = {f"in.{key}": value.numpy() for key, value in fed.items()}
+    arrays = {f"in.{key}": value.numpy() for key, value in inputs.items()}
     arrays |= {
         f"out.{key}": value.numpy() for key, value in zip(form.outputs, answers, strict=True)
     }
@@ -709,10 +736,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = f"of {', '.join(MODELS)} (default: all of these), {', '.join(LARGE)}"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
-    beside = Path(__file__).parent
-    parser.add_argument(
-        "--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)"
-    )
+    folder = Path(__file__).parent
+    into_help = "the folder to write to (default: that of this file)"
+    parser.add_argument("--into", type=Path, default=folder, metavar="FOLDER", help=into_help)
     arguments = parser.parse_args()
     if unknown := {*arguments.names} - {*MODELS, *LARGE}:
         parser.error(f"no such model: {', '.join(unknown)}")

@@ -1,8 +1,8 @@
-"""Regenerate unrolled.zip beside this file: `python tests/exported/unrolled.py [--into FILE]`.
+"""Write unrolled.zip next to this file: `python tests/exported/unrolled.py [--into FILE]`.
 
-Small models in which GridSample and AffineGrid are unrolled to basic operators, as PyTorch's exporters and people do.
-Needs onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names say what each computes:
-FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
+The models are small. GridSample and AffineGrid are decomposed into basic operators in them, by
+PyTorch's exporters or by hand. Their names are FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER. The script
+needs onnx, torch and onnxscript, as in requirements.txt, and downloads nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from writing import Form, called, write
 
 
 def pixels(grid: Tensor, sizes: tuple[int, int], align: bool) -> list[Tensor]:
-    """The coordinates x and y in pixels."""
+    """Return the coordinates x and y in pixels."""
     both = []
     for axis, size in enumerate(sizes[::-1]):
         at = grid[..., axis] + 1
@@ -27,7 +27,10 @@ def pixels(grid: Tensor, sizes: tuple[int, int], align: bool) -> list[Tensor]:
 
 
 def padded(X: Tensor, grid: Tensor, align: bool) -> Tensor:
-    """As mmcv's bilinear_grid_sample: indices into an image with a frame of zeros, positions in one row."""
+    """Sample as mmcv's bilinear_grid_sample does.
+
+    It computes indices into an image with a border of zeros, for positions in one row.
+    """
     n, c, h, w = X.shape
     x, y = (at.reshape(n, -1) for at in pixels(grid, (h, w), align))
     left, top = x.floor().long(), y.floor().long()
@@ -46,7 +49,10 @@ def padded(X: Tensor, grid: Tensor, align: bool) -> Tensor:
 
 
 def clamped(X: Tensor, grid: Tensor, padding: str, align: bool) -> Tensor:
-    """As RF-DETR's _bilinear_grid_sample: clamped indices, and with zeros a mask for each corner."""
+    """Sample as RF-DETR's _bilinear_grid_sample does, with clamped indices.
+
+    For padding with zeros, it multiplies each corner by a mask.
+    """
     n, c, h, w = X.shape
     x, y = pixels(grid, (h, w), align)
     left, top = x.floor().long(), y.floor().long()
@@ -67,9 +73,11 @@ def clamped(X: Tensor, grid: Tensor, padding: str, align: bool) -> Tensor:
 
 
 def deformable_attention(value: Tensor, locations: Tensor) -> Tensor:
-    """Multi-scale deformable attention of two levels, 4×6 and 2×3, that samples as :func:`clamped` does.
+    """Compute deformable attention of two levels, 4×6 and 2×3, that samples with :func:`clamped`.
 
-    ``value`` is (N, heads, channels, 30), ``locations`` (N, queries, heads, 2 levels, points, 2) in [0, 1].
+    Args:
+        value: (N, heads, channels, 30).
+        locations: (N, queries, heads, 2 levels, points, 2), from 0 to 1.
     """
     n, heads, channels, _ = value.shape
     levels = []
@@ -82,7 +90,7 @@ def deformable_attention(value: Tensor, locations: Tensor) -> Tensor:
 
 
 def discrete(X: Tensor, locations: Tensor) -> Tensor:
-    """As D-FINE's attention where it is "discrete": what is near, but not what GridSample says is nearest."""
+    """Sample a near pixel as D-FINE's "discrete" attention does, unlike GridSample's nearest."""
     n, _, h, w = X.shape
     at = (locations * torch.tensor([w, h]) + 0.5).to(torch.int64)
     x, y = at[..., 0].clamp(0, w - 1), at[..., 1].clamp(0, h - 1)
@@ -91,12 +99,12 @@ def discrete(X: Tensor, locations: Tensor) -> Tensor:
 
 
 def batched(theta: Tensor, image: Tensor, align: bool) -> Tensor:
-    """AffineGrid of as many as ``theta`` has, of the size of one image."""
+    """Return a grid for each theta, of the size of one image."""
     return F.affine_grid(theta, [theta.shape[0], *image.shape[1:]], align)
 
 
 def affine(theta: Tensor, image: Tensor, align: bool) -> Tensor:
-    """The base grid, which is constant, times theta: what ATen's affine_grid does, by hand."""
+    """Multiply a constant base grid by theta, as ATen's affine_grid does."""
     sizes = tuple(image.shape[2:])
     axes = [torch.linspace(-1, 1, size) * (1 if align else (size - 1) / size) for size in sizes]
     base = torch.stack([*torch.meshgrid(*axes, indexing="ij")[::-1], torch.ones(sizes)], -1)
@@ -105,6 +113,7 @@ def affine(theta: Tensor, image: Tensor, align: bool) -> Tensor:
 
 
 def forms() -> Iterator[tuple[str, Form]]:
+    """Yield the name and the form of each model."""
     torch.manual_seed(0)
     X, grid = torch.rand(2, 3, 4, 5), torch.rand(2, 6, 7, 2)
     sizes = {"static": ((), ()), "dynamic": ((0, 1, 2, 3), (0, 1, 2))}
@@ -114,7 +123,8 @@ def forms() -> Iterator[tuple[str, Form]]:
         ("bilinear", "nearest", "bicubic"), paddings, aligns, sizes
     ):
         if mode == "bicubic" and (size == "static") == (padding == "border"):
-            continue  # dynamic ones take minutes; a static one of border lacks a value, as torch 2.13.0 writes it
+            # Dynamic ones take minutes. In a static one of border, torch 2.13.0 leaves out a value.
+            continue
         function = partial(
             F.grid_sample, mode=mode, padding_mode=padding, align_corners=bool(align)
         )

@@ -1,4 +1,4 @@
-"""What the scripts here have in common: a PyTorch module in, a small ONNX model out."""
+"""Export PyTorch modules as small ONNX models, for the scripts in this folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Axes = Sequence[Sequence[int]]
 
 
 class Call(nn.Module):
-    """A function of two or three values as a module; the exporters call them so."""
+    """A function of two or three values as a module, which the exporters need."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -33,16 +33,27 @@ class Call(nn.Module):
 
 @dataclass
 class Form:
-    """A module, or a program that PyTorch traced already; named inputs to trace it with, and how it is exported."""
+    """A module with its inputs, and how it is exported.
+
+    Attributes:
+        module: a module, or a program that PyTorch has traced.
+        inputs: the inputs to trace it with, by name.
+        outputs: the names of the outputs.
+        opset: the opset.
+        dynamo: whether the dynamo exporter writes it, or the TorchScript exporter.
+        dynamic: the exporter's arguments for dynamic axes.
+        other: inputs of other lengths to run it with, if axes are dynamic.
+        fold: whether ONNX Script's optimizer folds constants.
+    """
 
     module: Any
     inputs: Mapping[str, Tensor]
     outputs: Sequence[str] = ("Y",)
     opset: int = 20
     dynamo: bool = True
-    dynamic: Mapping[str, Any] = field(default_factory=dict)  # what the exporter is told of axes
-    other: Mapping[str, Tensor] | None = None  # where axes are dynamic, the inputs to run it on
-    fold: bool = False  # by ONNX Script's optimizer
+    dynamic: Mapping[str, Any] = field(default_factory=dict)
+    other: Mapping[str, Tensor] | None = None
+    fold: bool = False
 
 
 def called(
@@ -52,15 +63,26 @@ def called(
     decompose: bool = False,
     **how: Any,
 ) -> Form:
-    """The form of a function, with the dynamic axes of each input; whether PyTorch's operators are decomposed first."""
-    module, named = Call(function).eval(), dict(zip("abc", inputs, strict=False))
+    """Return the form of a function.
+
+    Args:
+        function: a function of two or three tensors.
+        inputs: the inputs to trace it with.
+        axes: the dynamic axes of each input.
+        decompose: whether PyTorch's operators are decomposed before the export.
+        how: attributes of the form.
+    """
+    module = Call(function).eval()
+    named = dict(zip("abc", inputs, strict=False))
     if how.get("dynamo", True):
-        shapes = tuple(dict.fromkeys(each, torch.export.Dim.DYNAMIC) for each in axes)
+        shapes = tuple(dict.fromkeys(input_axes, torch.export.Dim.DYNAMIC) for input_axes in axes)
         module = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
     else:
-        how["dynamic"] = {
-            "dynamic_axes": {n: {i: f"{n}{i}" for i in e} for n, e in zip(named, axes, strict=True)}
+        dynamic_axes = {
+            name: {axis: f"{name}{axis}" for axis in input_axes}
+            for name, input_axes in zip(named, axes, strict=True)
         }
+        how["dynamic"] = {"dynamic_axes": dynamic_axes}
     if decompose:
         decompositions = core_aten_decompositions()
         decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
@@ -69,9 +91,9 @@ def called(
 
 
 def anonymous(message: Any) -> Any:
-    """``message`` without what the exporters note about the machine: stack traces, doc strings, profiling scopes.
+    """Remove what the exporters write about the machine: stack traces, doc strings and scopes.
 
-    Types go as well: they are half of a small file, and onnxruntime infers them again.
+    Types are removed as well: they are half of a small file, and onnxruntime infers them.
     """
     for name in {"doc_string", "metadata_props", "value_info"}.intersection(
         message.DESCRIPTOR.fields_by_name
@@ -79,20 +101,21 @@ def anonymous(message: Any) -> Any:
         message.ClearField(name)
     for descriptor, value in message.ListFields():
         if descriptor.message_type is not None:
-            for each in [value] if hasattr(value, "ListFields") else value:
-                anonymous(each)
+            for child in [value] if hasattr(value, "ListFields") else value:
+                anonymous(child)
     return message
 
 
 def exported(form: Form) -> onnx.ModelProto:
-    """The model that PyTorch writes."""
+    """Return the checked model that PyTorch writes."""
     options = {
         "input_names": [*form.inputs],
         "output_names": [*form.outputs],
         "opset_version": form.opset,
     }
     options |= {"dynamo": form.dynamo, "verbose": False, **form.dynamic}
-    torch.onnx.export(form.module, tuple(form.inputs.values()), buffer := io.BytesIO(), **options)
+    buffer = io.BytesIO()
+    torch.onnx.export(form.module, tuple(form.inputs.values()), buffer, **options)
     model = onnx.load_from_string(buffer.getvalue())
     model = anonymous(onnxscript.optimizer.optimize(model) if form.fold else model)
     onnx.checker.check_model(model, full_check=True)
@@ -100,7 +123,7 @@ def exported(form: Form) -> onnx.ModelProto:
 
 
 def write(script: str, forms: Iterable[tuple[str, Form]]) -> None:
-    """Write all models into the archive beside the ``script``, or the one that the command line names."""
+    """Write all models to the archive next to ``script``, or to the one on the command line."""
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description="Make models, as this script's docstring says.")
     parser.add_argument(

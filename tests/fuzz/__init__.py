@@ -1,7 +1,8 @@
-"""Random models and feeds: whatever comes, the answer is the oracle's or an exception that says where and what.
+"""Random models and feeds. Outputs are the oracle's, or errors name the node and the argument.
 
-Hypothesis makes the cases and a process of their own runs them, so that an abort is a failure like any other, with
-the smallest case that causes it: few and always the same ones, or many with ``--hypothesis-profile=nightly``.
+Hypothesis draws the cases, and a process of its own runs them: if that process ends, the case has
+failed like any other, and Hypothesis finds the smallest one. The default profile runs few cases,
+always the same. ``--hypothesis-profile=nightly`` runs many.
 """
 
 import getpass
@@ -11,18 +12,26 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
-FEW, MANY = 100, 20_000
+FEW = 100
+MANY = 20_000
 
 
 def register() -> None:
-    """Give Hypothesis its profiles, and load the default one; what it keeps lies in the folder of temporary files."""
+    """Register Hypothesis' profiles, and load the default one.
+
+    Hypothesis stores its files in the folder of temporary files.
+    """
     folder = Path(tempfile.gettempdir()) / f"ort_gridsample_hypothesis_{getpass.getuser()}"
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(folder))
-    phases, checks = [Phase.explicit, Phase.generate, Phase.shrink], list(HealthCheck)
-    how = {"deadline": None, "database": None, "report_multiple_bugs": False}
-    always = settings(phases=phases, suppress_health_check=checks, **how)
-    settings.register_profile("default", always, max_examples=FEW, derandomize=True)
-    settings.register_profile("nightly", always, max_examples=MANY, derandomize=False)
+    common = settings(
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+    )
+    settings.register_profile("default", common, max_examples=FEW, derandomize=True)
+    settings.register_profile("nightly", common, max_examples=MANY, derandomize=False)
     settings.load_profile("default")
 
 

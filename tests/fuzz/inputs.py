@@ -1,4 +1,4 @@
-"""One case as data, how Hypothesis draws it, and the arrays that it stands for."""
+"""Cases as data, the strategies that draw them, and their arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +14,25 @@ from support.cases import FAR, OUTSIDE, TIES, dtype_of
 
 ROUTES = ("function", "session", "patched")
 X_TYPES = (
-    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
-    *("uint8", "uint16", "uint32", "uint64", "bool", "str", "complex64", "complex128"),
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "str",
+    "complex64",
+    "complex128",
 )
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-#: Types whose kernels are soon compiled: a float, a half, an integer, and one that has no kernels.
+#: Types whose kernels compile quickly: a float, a half, an integer, and one without kernels.
 FEW_TYPES = ("float32", "float16", "uint8", "str")
 LAYOUTS = (
     "plain",
@@ -30,9 +44,9 @@ LAYOUTS = (
     "broadcast",
     "unaligned",
 )
-#: A shape as the model declares it: as fed, by names, not at all, or another one.
+#: The shape that a model declares: that of the feed, names, none, or another one.
 DECLARED = ("exact", "names", "names", "unknown", "another")
-#: What a node may say beside its operator's attributes, inputs and outputs.
+#: What is wrong with a node, apart from the values of its attributes.
 SLIPS = ("", "third input", "no second input", "second output", "attribute", "kind of attribute")
 NAMES = (
     "warp",
@@ -47,14 +61,21 @@ NAMES = (
 MODES = ("linear", "nearest", "cubic", "bilinear", "bicubic")
 PADDING = ("zeros", "border", "reflection")
 HUGE = (1 << 20, (1 << 31) - 1, 1 << 31, 1 << 33, 1 << 40, 1 << 62)
-#: At most so many taps are added up for one case: the oracle is slow.
+#: The most taps of a case. The oracle is slow.
 MAX_TAPS = 6000
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array: its type, its shape, what is in it and how it lies in memory."""
+    """An array.
+
+    Attributes:
+        type: its type.
+        shape: its shape.
+        values: ``tame`` values are finite and small, ``wild`` ones may be anything.
+        layout: one of ``LAYOUTS``.
+    """
 
     type: str
     shape: tuple[int, ...]
@@ -64,7 +85,23 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """One call: GridSample of X and grid, or AffineGrid of theta and size."""
+    """One call: GridSample of X and grid, or AffineGrid of theta and size.
+
+    Attributes:
+        route: one of ``ROUTES``.
+        operator: GridSample or AffineGrid.
+        first: X or theta.
+        second: the grid, or the type and shape of size.
+        size: the numbers of size.
+        mode: the attribute, or None if the node lacks it.
+        padding_mode: as mode.
+        align_corners: the attribute.
+        opset: the opset of the model.
+        declared: one of ``DECLARED``.
+        slip: one of ``SLIPS``.
+        name: the name of the node.
+        seed: of the random generator of the values.
+    """
 
     route: str
     operator: str
@@ -82,22 +119,22 @@ class Case:
 
     @property
     def is_coded(self) -> bool:
-        """Whether the model's node says a mode in PyTorch's integers, as plugins of its name take them."""
+        """Whether the node has an integer as mode or padding, as in plugins of its name."""
         return self.route != "function" and bool({type(self.mode), type(self.padding_mode)} & {int})
 
     @property
     def attributes(self) -> tuple[object, object]:
-        """The mode and the padding mode; in a model, what is left out is the default, which plugins have none of."""
+        """The mode and the padding mode as words, with the defaults of a model's node.
+
+        Plugins have no defaults.
+        """
         if self.route == "function":
             return self.mode, self.padding_mode
         if self.is_coded:
-            modes, paddings = (
-                dict(enumerate(("linear", "nearest", "cubic"))),
-                dict(enumerate(PADDING)),
-            )
-            return modes.get(self.mode, self.mode), paddings.get(
-                self.padding_mode, self.padding_mode
-            )
+            modes = dict(enumerate(("linear", "nearest", "cubic")))
+            paddings = dict(enumerate(PADDING))
+            mode = modes.get(self.mode, self.mode)  # type: ignore[call-overload]
+            return mode, paddings.get(self.padding_mode, self.padding_mode)  # type: ignore[call-overload]
         default = "linear" if self.opset >= 20 else "bilinear"
         return (
             default if self.mode is None else self.mode,
@@ -116,11 +153,12 @@ class Case:
 
 
 def _mostly(usual: st.SearchStrategy, odd: st.SearchStrategy, one_in: int = 8) -> st.SearchStrategy:
+    """Draw from ``odd`` once in ``one_in`` draws."""
     return st.integers(1, one_in).flatmap(lambda i: odd if i == one_in else usual)
 
 
 def _tensors(types: tuple[str, ...], shape: tuple[int, ...]) -> st.SearchStrategy:
-    # Huge shapes take no memory: all their elements are one.
+    # Huge arrays need no memory: all their elements are the same.
     layouts = st.just("broadcast") if math.prod(shape) > 1 << 16 else st.sampled_from(LAYOUTS)
     return st.builds(
         Tensor,
@@ -142,122 +180,169 @@ _aligned_or_not = _mostly(st.sampled_from((0, 1)), st.sampled_from((2, -1, 1 << 
 
 
 def _floats(types: tuple[str, ...]) -> st.SearchStrategy:
-    """Mostly the floats of ``types``, and now and then what no grid is of."""
+    """Draw mostly the floats of ``types``, and sometimes types that no grid has."""
     others = tuple(name for name in X_TYPES if name not in FLOATS)
     return _mostly(st.just(tuple(name for name in FLOATS if name in types)), st.just(others), 16)
 
 
+#: What may be wrong with the shapes of X and grid. Most often nothing is.
+GRID_SAMPLE_MISTAKES = (
+    *[""] * 23,
+    "another batch",
+    "other coordinates",
+    "huge X",
+    "huge grid",
+    "fewer axes of X",
+    "fewer axes of grid",
+    "one more axis of X",
+    "one more axis of grid",
+    "any shapes",
+)
+#: What may be wrong with theta and size. Most often nothing is.
+AFFINE_GRID_MISTAKES = (
+    *[""] * 10,
+    "negative length",
+    "huge length",
+    "huge lengths",
+    "any size",
+    "any theta",
+    "another length of theta",
+)
+_small = st.integers(0, 3)
+_batches_or_channels = _mostly(st.integers(1, 3), st.just(0), 12)
+
+
 @st.composite
 def _grid_sample(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
-    r, mode = draw(st.integers(1, 5)), draw(_mode_or_not)
-    taps = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(str(mode), 2) ** r
-    n, c = (
-        draw(_mostly(st.integers(1, 3), st.just(0), 12)),
-        draw(_mostly(st.integers(1, 3), st.just(0), 12)),
-    )
-    lengths, outputs = [draw(_lengths) if i < 3 else draw(st.integers(1, 2)) for i in range(r)], []
-    for _ in range(r):
-        room = MAX_TAPS // (taps * max(n, 1) * max(c, 1) * max(math.prod(outputs), 1))
-        outputs.append(draw(_mostly(st.integers(1, min(max(room, 1), 5)), st.just(0), 16)))
-    X, grid = [n, c, *lengths], [n, *outputs, r]
-    what = draw(st.integers(0, 31))
-    if what == 0:
+    r = draw(st.integers(1, 5))
+    mode = draw(_mode_or_not)
+    n = draw(_batches_or_channels)
+    c = draw(_batches_or_channels)
+    lengths = [draw(_lengths) if axis < 3 else draw(st.integers(1, 2)) for axis in range(r)]
+    outputs = draw(_output_lengths(r, max(n, 1) * max(c, 1), str(mode)))
+    X = [n, c, *lengths]
+    grid = [n, *outputs, r]
+    mistake = draw(st.sampled_from(GRID_SAMPLE_MISTAKES))
+    if mistake == "another batch":
         grid[0] = draw(st.integers(0, 4))
-    elif what == 1:
+    elif mistake == "other coordinates":
         grid[-1] = draw(st.integers(0, 6))
-    elif what == 2:
+    elif mistake == "huge X":
         X[draw(st.integers(0, r + 1))] = draw(st.sampled_from(HUGE))
-    elif what == 3:
+    elif mistake == "huge grid":
         grid[draw(st.integers(0, r))] = draw(st.sampled_from(HUGE))
-    elif what == 4:
+    elif mistake == "fewer axes of X":
         X = X[: draw(st.integers(0, len(X)))]
-    elif what == 5:
+    elif mistake == "fewer axes of grid":
         grid = grid[: draw(st.integers(0, len(grid)))]
-    elif what == 6:
-        X.append(draw(st.integers(0, 3)))
-    elif what == 7:
-        grid.insert(1, draw(st.integers(0, 3)))
-    elif what == 8:
-        X, grid = [[draw(st.integers(0, 3)) for _ in range(draw(st.integers(0, 7)))] for _ in "Xg"]
-    first, second = (
-        draw(_tensors(types, tuple(X))),
-        draw(_tensors(draw(_floats(types)), tuple(grid))),
-    )
-    made = {"operator": "GridSample", "first": first, "second": second, "size": ()}
-    return made | {"mode": mode, "padding_mode": draw(_padding_or_not)}
+    elif mistake == "one more axis of X":
+        X.append(draw(_small))
+    elif mistake == "one more axis of grid":
+        grid.insert(1, draw(_small))
+    elif mistake == "any shapes":
+        X, grid = draw(st.tuples(*[st.lists(_small, max_size=7)] * 2))
+    return {
+        "operator": "GridSample",
+        "first": draw(_tensors(types, tuple(X))),
+        "second": draw(_tensors(draw(_floats(types)), tuple(grid))),
+        "size": (),
+        "mode": mode,
+        "padding_mode": draw(_padding_or_not),
+    }
+
+
+@st.composite
+def _output_lengths(draw: st.DrawFn, r: int, images: int, mode: str) -> list[int]:
+    """Draw the spatial lengths of an output, with at most ``MAX_TAPS`` taps for all images."""
+    taps = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2) ** r
+    outputs: list[int] = []
+    for _ in range(r):
+        room = MAX_TAPS // (taps * images * max(math.prod(outputs), 1))
+        outputs.append(draw(_mostly(st.integers(1, min(max(room, 1), 5)), st.just(0), 16)))
+    return outputs
 
 
 @st.composite
 def _affine_grid(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
-    r, n = draw(st.integers(2, 3)), draw(_mostly(st.integers(1, 3), st.just(0)))
-    theta, size = [n, r, r + 1], [n, draw(_lengths), *(draw(_lengths) for _ in range(r))]
-    what = draw(st.integers(0, 15))
-    if what == 0:
+    r = draw(st.integers(2, 3))
+    n = draw(_mostly(st.integers(1, 3), st.just(0)))
+    theta = [n, r, r + 1]
+    size = [n, draw(_lengths), *(draw(_lengths) for _ in range(r))]
+    mistake = draw(st.sampled_from(AFFINE_GRID_MISTAKES))
+    if mistake == "negative length":
         size[draw(st.integers(0, r + 1))] = draw(st.sampled_from((-1, -(1 << 63), -(1 << 40))))
-    elif what == 1:
+    elif mistake == "huge length":
         size[draw(st.integers(0, r + 1))] = draw(st.sampled_from(HUGE))
-    elif what == 2:
+    elif mistake == "huge lengths":
         size[2:] = [draw(st.sampled_from(HUGE)) for _ in size[2:]]
-    elif what == 3:
-        size = [draw(st.integers(-1, 3)) for _ in range(draw(st.integers(0, 7)))]
-    elif what == 4:
-        theta = [draw(st.integers(0, 4)) for _ in range(draw(st.integers(0, 5)))]
-    elif what == 5:
+    elif mistake == "any size":
+        size = draw(st.lists(st.integers(-1, 3), max_size=7))
+    elif mistake == "any theta":
+        theta = draw(st.lists(st.integers(0, 4), max_size=5))
+    elif mistake == "another length of theta":
         theta[draw(st.integers(0, 2))] = draw(st.sampled_from((0, 1, 5, 1 << 33)))
     size_type = draw(_mostly(st.just("int64"), st.sampled_from(("int32", "float32", "uint8")), 16))
     if size_type != "float32":
         size = np.array(size, np.int64).astype(size_type).tolist()
-    first, second = (
-        draw(_tensors(draw(_floats(types)), tuple(theta))),
-        Tensor(size_type, (len(size),)),
-    )
-    made = {"operator": "AffineGrid", "first": first, "second": second, "size": tuple(size)}
-    return made | {"mode": None, "padding_mode": None}
+    return {
+        "operator": "AffineGrid",
+        "first": draw(_tensors(draw(_floats(types)), tuple(theta))),
+        "second": Tensor(size_type, (len(size),)),
+        "size": tuple(size),
+        "mode": None,
+        "padding_mode": None,
+    }
 
 
 @st.composite
 def cases(draw: st.DrawFn, types: tuple[str, ...] = X_TYPES) -> Case:
-    """Any case of ``types``; about half of them are what their operator's specification allows."""
+    """Draw any case of ``types``. The specification allows about half of them."""
     operator = draw(_mostly(_grid_sample(types), _affine_grid(types), 5))
     route = draw(st.sampled_from(ROUTES))
     opsets = (16, 19, 20, 22, 22) if operator["operator"] == "GridSample" else (20, 21, 22)
     opsets = tuple(opset for opset in opsets if opset <= faults.OPSET)
     opset = draw(_mostly(st.sampled_from(opsets), st.sampled_from((13, 15, 16)), 20))
     mode = operator["mode"]
-    if route != "function" and isinstance(
-        mode, str
-    ):  # each mode by its opset's name, save now and then
+    if route != "function" and isinstance(mode, str):
+        # Most often, the mode has its name in the opset.
         stem = mode.removeprefix("bi")
-        proper = f"bi{stem}" if opset < 20 and stem in ("linear", "cubic") else stem
-        mode = draw(_mostly(st.just(proper), st.just(mode), 16))
-    drawn = {"mode": mode, "route": route, "opset": opset, "align_corners": draw(_aligned_or_not)}
-    drawn["declared"] = draw(st.sampled_from(DECLARED))
-    drawn["slip"] = draw(_mostly(st.just(""), st.sampled_from(SLIPS), 16))
-    return Case(
-        **operator | drawn,
-        name=draw(st.sampled_from(NAMES)),
-        seed=draw(st.integers(0, (1 << 32) - 1)),
-    )
+        name = f"bi{stem}" if opset < 20 and stem in ("linear", "cubic") else stem
+        mode = draw(_mostly(st.just(name), st.just(mode), 16))
+    fields = {
+        "mode": mode,
+        "route": route,
+        "opset": opset,
+        "align_corners": draw(_aligned_or_not),
+        "declared": draw(st.sampled_from(DECLARED)),
+        "slip": draw(_mostly(st.just(""), st.sampled_from(SLIPS), 16)),
+        "name": draw(st.sampled_from(NAMES)),
+        "seed": draw(st.integers(0, (1 << 32) - 1)),
+    }
+    return Case(**operator | fields)
 
 
 def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -> np.ndarray:
-    """The array of ``tensor``, whose values are normalized coordinates or pixels."""
-    dtype, shape, layout = dtype_of(tensor.type), tensor.shape, tensor.layout
-    lengths = {"broadcast": [min(d, 1) for d in shape], "strided": [2 * d for d in shape]}.get(
-        layout, shape
-    )
-    values = _values(dtype, tuple(lengths), rng, coordinates, wild=tensor.values == "wild")
-    if layout == "broadcast":
-        return np.broadcast_to(values, shape)
-    if layout == "fortran":
-        return np.asfortranarray(values)
-    if layout in ("strided", "reversed"):
-        return np.asarray(
-            values[(slice(None, None, 2 if layout == "strided" else -1),) * len(shape)]
-        )
-    if layout == "unaligned" and dtype.kind != "O":
-        return np.ndarray(shape, dtype, bytearray(1) + values.tobytes(), offset=1)
-    values.flags.writeable = layout != "read-only"
+    """Return the array of ``tensor``, with normalized coordinates or with pixels."""
+    dtype = dtype_of(tensor.type)
+    shape = tensor.shape
+    lengths = shape
+    if tensor.layout == "broadcast":
+        lengths = tuple(min(length, 1) for length in shape)
+    elif tensor.layout == "strided":
+        lengths = tuple(2 * length for length in shape)
+    values = _values(dtype, lengths, rng, coordinates, wild=tensor.values == "wild")
+    match tensor.layout:
+        case "broadcast":
+            return np.broadcast_to(values, shape)
+        case "fortran":
+            return np.asfortranarray(values)
+        case "strided":
+            return np.asarray(values[(slice(None, None, 2),) * len(shape)])
+        case "reversed":
+            return np.asarray(values[(slice(None, None, -1),) * len(shape)])
+        case "unaligned" if dtype.kind != "O":
+            return np.ndarray(shape, dtype, bytearray(1) + values.tobytes(), offset=1)
+    values.flags.writeable = tensor.layout != "read-only"
     return values
 
 
@@ -270,9 +355,8 @@ def _values(
         far = rng.choice([*TIES, *TIES, *OUTSIDE, *(FAR if wild else ())], shape)
         values = np.where(rng.random(shape) < 0.5, inside, far)
     elif kind == "O":
-        return np.array(rng.choice(["", "a", "Ångström", "日本", "x" * 40], shape), object).reshape(
-            shape
-        )
+        words = rng.choice(["", "a", "Ångström", "日本", "x" * 40], shape)
+        return np.array(words, object).reshape(shape)
     elif kind == "b":
         values = rng.random(shape) < 0.5
     elif kind in "iu":
@@ -283,8 +367,7 @@ def _values(
         values = rng.normal(size=shape) * rng.choice([1.0, 1000.0])
         values = values + (1j * rng.normal(size=shape) if kind == "c" else 0)
         if wild:
-            values = np.where(
-                rng.random(shape) < 0.1, rng.choice([np.nan, np.inf, -np.inf]), values
-            )
+            special = rng.choice([np.nan, np.inf, -np.inf])
+            values = np.where(rng.random(shape) < 0.1, special, values)
     with np.errstate(over="ignore"):
         return np.asarray(values).astype(dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""The ops of machine code: the whole matrix against the oracle, their sentences, and what may not disturb them."""
+"""Test the compiled ops: outputs, errors, placement, memory, threads and forks."""
 
 import itertools
 import pickle
@@ -15,16 +15,16 @@ from conftest import with_slow, with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.memory import available
-from ort_gridsample.rewriting.targets.compiled_op import unsupported
+from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from support.cases import (
     ATTRIBUTES,
     RANKS,
     SESSION_TYPES,
     USUAL,
     Attributes,
+    Case,
     dtype_of,
     generator,
     matrix,
@@ -43,8 +43,7 @@ from support.paths import (
     run,
     running_on,
 )
-from support.processes import PREAMBLE, run_each, started
-from support.processes import run as run_process
+from support.processes import run_on_openers, run_program, start_program
 
 UNAVAILABLE = registry.unavailable_reason()
 pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
@@ -53,321 +52,364 @@ TYPES = tuple(name for name in SESSION_TYPES if name != "str")
 
 
 @with_sweep("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), USUAL)
-def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
-    """And a file that was patched earlier answers as the session, bit for bit."""
+def test_compiled_op_matches_the_oracle(X_type: str, grid_type: str) -> None:
+    """In a session, in a patched file (bit for bit), and from a library."""
     for rank in RANKS:
         cases = matrix([X_type], [grid_type], [rank])
-        X, grid = cases[0].X, cases[0].grid
+        X = cases[0].X
+        grid = cases[0].grid
         model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
         session = open_compiled(model)
         assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
-        opened = session, open_compiled_file(model), *([open_library(model)] if LIBRARY else [])
-        for case, Y, of_file, *of_library in zip(
-            cases, *(run(each, X.dtype, X, grid) for each in opened), strict=True
-        ):
+        outputs = run(session, X.dtype, X, grid)
+        file_outputs = run(open_compiled_file(model), X.dtype, X, grid)
+        for case, Y, file_Y in zip(cases, outputs, file_outputs, strict=True):
             with about(case):
-                for answer in (Y, *of_library):
-                    how = case.attributes.mode, case.attributes.padding_mode
-                    assert_matches(answer, case.expected, grid.dtype, *how)
-                assert_identical(of_file, Y)
+                assert_case_matches(Y, case)
+                assert_identical(file_Y, Y)
+        if LIBRARY:
+            library_outputs = run(open_library(model), X.dtype, X, grid)
+            for case, Y in zip(cases, library_outputs, strict=True):
+                with about(f"{case}, library"):
+                    assert_case_matches(Y, case)
 
 
-#: Empty ones among them, and two that are written past the caches.
+def assert_case_matches(Y: np.ndarray, case: Case) -> None:
+    mode = case.attributes.mode
+    assert_matches(Y, case.expected, case.grid.dtype, mode, case.attributes.padding_mode)
+
+
+#: Sizes of grids, some of them empty.
 SIZES = [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 0, 4), (0, 1, 2, 3)]
-SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
+#: Sizes of grids that are written past the caches, and whether corners are aligned.
+LARGE_SIZES = [((1, 1, 1451, 1453), False), ((2, 1, 73, 101, 103), True)]
 
 
 @with_slow("theta_type", ["float32", "float16", "float64", "bfloat16"], ["float32", "float16"])
-def test_affine_grid_is_the_functions(theta_type: str) -> None:
+def test_compiled_affine_grid_is_identical_to_the_function(theta_type: str) -> None:
     from ort_gridsample.kernels.workers import MIN_BYTES_PAST_CACHES
 
     kinds = itertools.product((2, 3), (False, True))
     sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
-    for size, aligned in (
-        *itertools.product(SIZES[:-2], (False, True)),
-        *zip(SIZES[-2:], (False, True), strict=True),
-    ):
+    dtype = dtype_of(theta_type)
+    for size, align_corners in (*itertools.product(SIZES, (False, True)), *LARGE_SIZES):
         axes = len(size) - 2
-        theta = (
-            generator("theta", axes)
-            .normal(size=(size[0], axes, axes + 1))
-            .astype(dtype_of(theta_type))
-        )
-        (grid,) = run(sessions[axes, aligned], theta.dtype, theta, np.array(size, np.int64))
-        assert (grid.size * 4 >= MIN_BYTES_PAST_CACHES) == (size in SIZES[-2:])
-        with about((size, aligned)):
-            assert_identical(grid, ogs.affine_grid(theta, size, aligned))
+        theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype)
+        session = sessions[axes, align_corners]
+        (grid,) = run(session, theta.dtype, theta, np.array(size, np.int64))
+        is_large = (size, align_corners) in LARGE_SIZES
+        assert (grid.size * 4 >= MIN_BYTES_PAST_CACHES) == is_large
+        with about((size, align_corners)):
+            assert_identical(grid, ogs.affine_grid(theta, size, align_corners))
 
 
-#: Large enough for many stretches, blocks and threads, in odd sizes.
+#: Shapes of X and grid that need many chunks, tiles and threads, in odd sizes.
 LARGE = {
     "two axes": ((2, 3, 150, 131), (2, 211, 163, 2)),
     "many channels": ((1, 70, 31, 33), (1, 41, 37, 2)),
     "few positions of many channels": ((3, 129, 40, 40), (3, 5, 1, 2)),
-    "one stretch of very many channels": ((1, 8200, 8, 9), (1, 8, 8, 2)),
+    "one tile of very many channels": ((1, 8200, 8, 9), (1, 8, 8, 2)),
     "three axes": ((1, 5, 20, 21, 22), (1, 23, 24, 25, 3)),
     "one axis": ((2, 3, 5000), (2, 70001, 1)),
 }
-#: Types of X and of the grid, and how far sums may be off.
+#: The types of X and grid -> how far sums may be off.
 ROUNDINGS = {("float32", "float32"): 1e-3, ("float16", "float16"): 0.13, ("uint8", "float32"): 1}
+#: Each shape and each mode with one pair of types; each pair of types is tried with each mode.
+LARGE_CASES = [
+    (name, mode, types)
+    for (i, name), (j, mode) in itertools.product(enumerate(LARGE), enumerate(spec.MODES))
+    for k, types in enumerate(ROUNDINGS)
+    if (i + j) % 3 == k
+]
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However the work is cut: threads lay X out for themselves where there is enough of it for each of the CPUs."""
-    shapes = LARGE[name]
-    for i, mode in enumerate(spec.MODES, list(LARGE).index(name)):
-        types = list(ROUNDINGS)[i % 3]
-        rng = generator("large", shapes)
-        X = (rng.normal(size=shapes[0]) * 60).astype(types[0])
-        grid = rng.uniform(-1.2, 1.2, shapes[1]).astype(types[1])
-        with monkeypatch.context() as patch:
-            patch.setattr("ort_gridsample.functions.cores._core", sampler)
-            expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
-        model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
-        for threads, cpus in ((1, 1), (3, 2), (3, 64)):
-            monkeypatch.setattr(registry.compiled_ops()._library, "cpus", cpus)
-            options = quiet_options()
-            options.intra_op_num_threads = threads
-            (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
-            with about((types, mode, threads, cpus)):
-                rounding = 0 if mode == "nearest" else ROUNDINGS[types]
-                np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
+@pytest.mark.parametrize(
+    ("name", "mode", "types"), LARGE_CASES, ids=lambda v: "-".join(v) if isinstance(v, tuple) else v
+)
+def test_compiled_op_of_large_inputs_agrees_with_the_numpy_core(
+    name: str, mode: str, types: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the work is divided. Threads copy X if there is enough of it for each of the CPUs."""
+    X_shape, grid_shape = LARGE[name]
+    rng = generator("large", LARGE[name])
+    X = (rng.normal(size=X_shape) * 60).astype(types[0])
+    grid = rng.uniform(-1.2, 1.2, grid_shape).astype(types[1])
+    with monkeypatch.context() as patch:
+        patch.setattr("ort_gridsample.functions.cores._core", sampler)
+        expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
+    model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
+    for threads, cpus in ((1, 1), (3, 2), (3, 64)):
+        monkeypatch.setattr(registry.compiled_ops()._library, "cpus", cpus)
+        options = quiet_options()
+        options.intra_op_num_threads = threads
+        (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
+        with about((threads, cpus)):
+            rounding = 0 if mode == "nearest" else ROUNDINGS[types]
+            np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
 
 
-#: Shapes of X and grid, of border padding, that do not go together.
-WRONG_GRIDS = [((1, 2, 5, 6), grid) for grid in ((1, 3, 4, 3), (1, 3, 2), (2, 3, 4, 2))]
-WRONG_GRIDS += [((1, 2, 5), (1, 3, 4, 2)), ((1, 2), (1, 3)), ((), ()), ((1, 2, 0, 6), (1, 3, 4, 2))]
-WRONG_GRIDS += [((1, 2, 5, 6, 7), (1, 3, 4, 3, 4))]
-#: A shape of theta, and a size.
-WRONG_SIZES = [(theta, (1, 1, 2, 3)) for theta in ((1, 2, 4), (2, 3), (1, 3, 4), (2, 2, 3))]
-WRONG_SIZES += [((1, 2, 3), size) for size in ((1, 1, 2, 3, 4), (1, 1, -2, 3), ((1, 1), (2, 3)), 5)]
-WRONG_SIZES += [((1, 3, 4), (1, 1, 2, -(2**63), 3))]
+#: Shapes of X and grid that do not fit, for border padding.
+WRONG_GRIDS = [
+    ((1, 2, 5, 6), (1, 3, 4, 3)),
+    ((1, 2, 5, 6), (1, 3, 2)),
+    ((1, 2, 5, 6), (2, 3, 4, 2)),
+    ((1, 2, 5), (1, 3, 4, 2)),
+    ((1, 2), (1, 3)),
+    ((), ()),
+    ((1, 2, 0, 6), (1, 3, 4, 2)),
+    ((1, 2, 5, 6, 7), (1, 3, 4, 3, 4)),
+]
+#: The shape of theta, and a size that does not fit.
+WRONG_SIZES = [
+    ((1, 2, 4), (1, 1, 2, 3)),
+    ((2, 3), (1, 1, 2, 3)),
+    ((1, 3, 4), (1, 1, 2, 3)),
+    ((2, 2, 3), (1, 1, 2, 3)),
+    ((1, 2, 3), (1, 1, 2, 3, 4)),
+    ((1, 2, 3), (1, 1, -2, 3)),
+    ((1, 2, 3), ((1, 1), (2, 3))),
+    ((1, 2, 3), 5),
+    ((1, 3, 4), (1, 1, 2, -(2**63), 3)),
+]
 
 
-@pytest.mark.parametrize("wrong", [*WRONG_GRIDS, *WRONG_SIZES], ids=str)
-def test_what_is_wrong_is_the_functions_sentence(wrong: tuple) -> None:
-    first, second = wrong
-    if wrong in WRONG_GRIDS:
-        model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
-        feeds = {"X": np.zeros(first, np.float32), "grid": np.zeros(second, np.float32)}
-        how = {"padding_mode": "border", "where": "GridSample node 'sample0'"}
-    else:
-        model = affine_grid_model("float32", 2, False)
-        feeds = {"theta": np.zeros(first, np.float32), "size": np.array(second, np.int64)}
-        how = {"where": "AffineGrid node '(grid)'"}
-    expected = refusal(
-        ogs.grid_sample if wrong in WRONG_GRIDS else ogs.affine_grid, *feeds.values(), **how
-    )
+def assert_same_refusal(
+    model: onnx.ModelProto, feeds: dict[str, np.ndarray], expected: ogs.GridSampleError
+) -> None:
+    """Assert that the ops of ``model`` raise the function's error, and that sessions continue."""
     session = open_compiled(loose(model))
-    for _ in range(2):  # the session goes on
+    for _ in range(2):
         assert refusal(session.run, None, feeds).args == expected.args
     with pytest.raises(Exception, match=re.escape(str(expected))):
         open_compiled_file(model).run(None, feeds)
 
 
-def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
-    """Also where its kernel cannot be made."""
-    patched = ogs.patch_model(
-        loose(grid_sample_model("float32", "float32", 2, [Attributes()])), target="compiled"
-    )
+@pytest.mark.parametrize(("X_shape", "grid_shape"), WRONG_GRIDS)
+def test_compiled_grid_sample_of_wrong_shapes_has_the_error_of_the_function(
+    X_shape: tuple[int, ...], grid_shape: tuple[int, ...]
+) -> None:
+    feeds = {"X": np.zeros(X_shape, np.float32), "grid": np.zeros(grid_shape, np.float32)}
+    where = "GridSample node 'sample0'"
+    expected = refusal(ogs.grid_sample, *feeds.values(), padding_mode="border", where=where)
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
+    assert_same_refusal(model, feeds, expected)
+
+
+@pytest.mark.parametrize(("theta_shape", "size"), WRONG_SIZES)
+def test_compiled_affine_grid_of_wrong_inputs_has_the_error_of_the_function(
+    theta_shape: tuple[int, ...], size: object
+) -> None:
+    feeds = {"theta": np.zeros(theta_shape, np.float32), "size": np.array(size, np.int64)}
+    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node '(grid)'")
+    assert_same_refusal(affine_grid_model("float32", 2, False), feeds, expected)
+
+
+@pytest.fixture
+def unlabelled() -> onnx.ModelProto:
+    """A patched model whose node lacks the attribute of its label, and is named "by hand"."""
+    model = loose(grid_sample_model("float32", "float32", 2, [Attributes()]))
+    patched = ogs.patch_model(model, target="compiled")
     (node,) = patched.graph.node
-    *said, label = node.attribute
-    assert [each.name for each in said] == [
-        "mode",
-        "padding_mode",
-        "align_corners",
-    ]  # and no number of threads
-    node.attribute.remove(label)
+    names = [attribute.name for attribute in node.attribute]
+    assert names == ["mode", "padding_mode", "align_corners", "node"]
+    del node.attribute[-1]
     node.name = "by hand"
-    session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
+    return patched
+
+
+def test_run_of_a_node_without_a_label_raises_with_its_name(unlabelled: onnx.ModelProto) -> None:
+    session = onnxruntime.InferenceSession(unlabelled.SerializeToString(), ogs.register())
+    feeds = {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)}
     with pytest.raises(Exception, match="GridSample node 'by hand': grid is of shape"):
-        session.run(
-            None,
-            {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)},
-        )
-    node.attribute[0].s = b"bogus"
+        session.run(None, feeds)
+
+
+def test_session_of_a_node_without_a_label_raises_with_its_name(
+    unlabelled: onnx.ModelProto,
+) -> None:
+    unlabelled.graph.node[0].attribute[0].s = b"bogus"
     with pytest.raises(Exception, match="GridSample node 'by hand': mode is 'bogus', expected"):
-        onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
+        onnxruntime.InferenceSession(unlabelled.SerializeToString(), ogs.register())
 
 
-def test_a_size_that_no_machine_has_is_refused() -> None:
+def test_output_larger_than_the_address_space_is_refused() -> None:
     session = open_compiled(loose(grid_sample_model("float32", "float32", 1, [Attributes()])))
-    feeds = {
-        "X": np.zeros((1, 1 << 60, 0), "f"),
-        "grid": np.zeros((1, 1 << 10, 1), "f"),
-    }  # of no pixel
-    assert "fewer bytes than an address can reach" in str(refusal(session.run, None, feeds))
+    X = np.zeros((1, 1 << 60, 0), np.float32)
+    grid = np.zeros((1, 1 << 10, 1), np.float32)
+    error = refusal(session.run, None, {"X": X, "grid": grid})
+    assert "fewer bytes than an address can reach" in error.expected
 
 
-def test_shapes_are_inferred() -> None:
-    model = parsed(
-        "g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float[] Y) { Y = GridSample (X, grid) }"
-    )
+def test_shape_of_the_output_is_inferred() -> None:
+    model = parsed("""
+        g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float[] Y) {
+            Y = GridSample (X, grid) }""")
     for session in (open_compiled(model), open_native(model)):
         assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]
 
 
-def on(
-    X_type: str = "float32", model: onnx.ModelProto | None = None, **how: object
+def placement_of(
+    X_type: str = "float32", model: onnx.ModelProto | None = None, **kwargs: object
 ) -> tuple[str, str]:
-    """What the one node of a model runs on, and why."""
+    """Return what the only node of a model runs on, and why."""
     model = model or grid_sample_model(X_type, "float32", 2, [Attributes()])
-    (placement,) = (session := ogs.InferenceSession(model, **how)).replaced
+    session = ogs.InferenceSession(model, **kwargs)
+    (placement,) = session.replaced
     assert session._runs_python_ops == (placement.runs_on == "Python op")
-    assert pickle.loads(pickle.dumps(session)).replaced[0].runs_on == placement.runs_on
+    unpickled = pickle.loads(pickle.dumps(session))
+    assert unpickled.replaced[0].runs_on == placement.runs_on
     return placement.runs_on, placement.reason
 
 
-def test_an_op_has_so_many_taps() -> None:
+def test_cubic_in_nine_axes_is_unsupported() -> None:
     models = (grid_sample_model("float32", "float32", r, [Attributes("cubic")]) for r in (8, 9))
-    said = [unsupported_reason(record) for model in models for record in records_of(model)]
-    assert said == ["", "cubic in 9 spatial axes has more than 65536 taps"]
+    reasons = [unsupported_reason(record) for model in models for record in records_of(model)]
+    assert reasons == ["", "cubic in 9 spatial axes has more than 65536 taps"]
 
 
-def test_types_of_compiled_ops_are_no_standard_operators() -> None:
-    """Providers that look at a node's type only, such as OpenVINO's in the body of a Scan, would claim such nodes."""
+def test_op_types_of_compiled_ops_are_no_standard_operators() -> None:
+    """Providers that compare only a node's type, as OpenVINO's does in a Scan, would claim them."""
     for op in catalog.OPS:
         assert not onnx.defs.has(op.op_type)
 
 
+ASKED = "Python ops were asked for"
+
+
+def nearest_model(X_type: str) -> onnx.ModelProto:
+    return grid_sample_model(X_type, "float32", 2, [Attributes("nearest")])
+
+
 @needs_python_ops
-def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    half, text = (
-        grid_sample_model(kind, "float32", 2, [Attributes("nearest")])
-        for kind in ("float16", "str")
-    )
+def test_strings_run_on_the_python_op() -> None:
+    model = nearest_model("str")
+    assert placement_of(model=model) == ("Python op", "X is of type str")
+    patched = ogs.patch_model(model, target="compiled")
+    assert [node.op_type for node in patched.graph.node] == ["GridSample"]
+
+
+@needs_python_ops
+def test_nodes_run_on_compiled_ops_by_default() -> None:
     assert ogs.get_ops() == "compiled"
-    assert on(model=text) == ("Python op", "X is of type str")
-    assert [node.op_type for node in ogs.patch_model(text, target="compiled").graph.node] == [
-        "GridSample"
-    ]
-    assert on(model=ogs.patch_model(half))[0] == "compiled op"
-    assert on() == on(nodes="all") == on("uint8", nodes="unsupported") == ("compiled op", "")
-    assert on(nodes="unsupported") == (
-        "onnxruntime",
-        "onnxruntime runs it, and nodes is 'unsupported'",
-    )
-    assert on("float16", nodes=lambda record: False) == (
-        "onnxruntime",
-        "the function given as nodes leaves it",
-    )
-    assert on(nodes=lambda record: record.native)[0] == "compiled op"
+    assert placement_of() == ("compiled op", "")
+    assert placement_of(nodes="all") == ("compiled op", "")
+    assert placement_of("uint8", nodes="unsupported") == ("compiled op", "")
+    assert placement_of(nodes=lambda record: record.native)[0] == "compiled op"
+    assert placement_of(model=ogs.patch_model(nearest_model("float16")))[0] == "compiled op"
+
+
+def test_nodes_that_are_not_selected_run_in_onnxruntime() -> None:
+    supported = ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
+    assert placement_of(nodes="unsupported") == supported
+    declined = ("onnxruntime", "the function given as nodes leaves it")
+    assert placement_of("float16", nodes=lambda record: False) == declined
+
+
+@needs_python_ops
+def test_nodes_run_on_python_ops_if_those_are_set() -> None:
     with running_on("python"):
         assert ogs.get_ops() == "python"
-        assert on() == ("onnxruntime", "Python ops were asked for")
-        assert on("uint8") == on(nodes="all") == ("Python op", "Python ops were asked for")
-        assert on(model=ogs.patch_model(half, target="compiled"))[0] == "Python op"
+        assert placement_of() == ("onnxruntime", ASKED)
+        assert placement_of("uint8") == ("Python op", ASKED)
+        assert placement_of(nodes="all") == ("Python op", ASKED)
+        patched = ogs.patch_model(nearest_model("float16"), target="compiled")
+        assert placement_of(model=patched)[0] == "Python op"
+
+
+@needs_python_ops
+def test_get_ops_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "python")
     assert ogs.get_ops() == "python"
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "bogus")
     with pytest.raises(ValueError, match="ORT_GRIDSAMPLE_OPS is 'bogus', expected one of 'auto'"):
         ogs.get_ops()
+
+
+def test_set_ops_refuses_an_unknown_name() -> None:
     with pytest.raises(ValueError, match="the choice of ops is 'jit'"):
         ogs.set_ops("jit")  # type: ignore[arg-type]
-    assert "nodes is 'some', expected" in str(refusal(on, nodes="some"))
-    monkeypatch.delenv("ORT_GRIDSAMPLE_OPS")
+
+
+def test_session_refuses_an_unknown_name_of_nodes() -> None:
+    error = refusal(placement_of, nodes="some")
+    assert (error.argument, error.found) == ("nodes", "'some'")
+
+
+@needs_python_ops
+def test_nodes_run_on_python_ops_if_compiled_ops_are_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(registry, "unavailable_reason", lambda: "it is Tuesday")
-    assert on("uint8") == ("Python op", "it is Tuesday")
+    assert placement_of("uint8") == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):
         ogs.set_ops("compiled")
     assert ogs.get_ops() == "python"
 
 
 @needs_python_ops
-def test_what_is_not_compiled_runs_in_python(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("nodes", "runs_on"), [(None, "onnxruntime"), ("all", "Python op")])
+def test_node_that_cannot_be_compiled_runs_elsewhere(
+    nodes: str | None,
+    runs_on: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
-    assert on(model=affine_grid_model("float32", 2, False), nodes="all")[0] == "Python op"
+    assert placement_of(nodes=nodes) == (runs_on, "compiling it failed: no compiler today")
+    failure = "compiling GridSample node 'sample0' failed, it runs on the Python op"
+    assert caplog.messages[-1] == f"{failure}: RuntimeError('no compiler today')"
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
     feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
-    for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
-        assert on(nodes=nodes) == (runs_on, "compiling it failed: no compiler today")
-        assert caplog.messages[-1] == (
-            "GridSample node 'sample0': compiling it failed: no compiler today; "
-            f"it runs on: {runs_on}"
-        )
-        session = ogs.InferenceSession(
-            grid_sample_model("float32", "float32", 2, [Attributes()]), nodes=nodes
-        )
-        assert session.run(None, feeds)[0].shape == (1, 1, 2, 2)
+    (Y,) = ogs.InferenceSession(model, nodes=nodes).run(None, feeds)
+    assert Y.shape == (1, 1, 2, 2)
 
 
-def test_the_oldest_release_has_every_function() -> None:
+@needs_python_ops
+def test_affine_grid_that_cannot_be_compiled_runs_on_the_python_op(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
+    model = affine_grid_model("float32", 2, False)
+    assert placement_of(model=model, nodes="all")[0] == "Python op"
+
+
+def test_oldest_release_is_that_of_the_c_interface() -> None:
     assert versions.OLDEST["onnxruntime"] == f"1.{c_api.VERSION}"
 
 
-def test_shapes_are_read_without_the_function_that_newer_releases_have(
+def test_shapes_are_read_without_the_function_of_newer_releases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
+    """Those of X, grid, theta, size and the fused op's inputs. Other tests use the function."""
     monkeypatch.setattr(registry.compiled_ops()._library, "get_shape_reference", 0)
-    model, fed = transformer(attributes=Attributes()), feed()
-    expected = ogs.grid_sample(fed["X"], ogs.affine_grid(fed["theta"], fed["size"]))
+    model = transformer(attributes=Attributes())
+    feeds = feed()
+    expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
     for session in (ogs.InferenceSession(model, quiet_options()), two_ops(model)):
-        np.testing.assert_allclose(session.run(None, fed)[0], expected, atol=1e-5)
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
         with pytest.raises(Exception, match="size is"):
-            session.run(None, fed | {"size": np.array([3, 3, 4, 6])})
+            session.run(None, feeds | {"size": np.array([3, 3, 4, 6])})
 
 
-def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
-    # Once a run has written its first number, a call of C keeps Python's lock until it has written its last: both are
-    # read from memory that is bound as the run's output.
-    script = """
-import ctypes, threading, time
-from numba import cfunc, types
-from ort_gridsample.kernels.pointers import array
-usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
-
-@cfunc(types.int64(types.int64, types.int64))
-def wait(at, milliseconds):
-    while array(at, (1,), np.uint8)[0] == 0 and milliseconds > 0:
-        usleep(1000)
-        milliseconds -= 1
-    return milliseconds
-
-with_the_lock = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(wait.address)
-session = make(open_compiled)
-X, grid = np.full((1, 16, 64, 64), 3, np.float32), np.zeros((1, 1024, 1024, 2), np.float32)
-Y = np.zeros((1, 16, 1024, 1024), np.float32)
-first, last = (Y.ctypes.data + at + 3 for at in (0, Y.nbytes - 4))  # the byte of a float 3 that is not 0
-binding = session.io_binding()
-binding.bind_cpu_input("X", X)
-binding.bind_cpu_input("grid", grid)
-binding.bind_output("Y0", "cpu", 0, np.float32, Y.shape, Y.ctypes.data)
-for attempt in range(50):
-    Y[...] = 0
-    thread = threading.Thread(target=session.run_with_iobinding, args=(binding,))
-    thread.start()
-    while not Y[0, 0, 0, 0]:
-        time.sleep(0)
-    was_under_way = not Y[0, -1, -1, -1]
-    left = with_the_lock(last, 60_000)
-    thread.join()
-    if was_under_way:
-        break
-print(was_under_way, left > 0, Y.min())
-"""
-    assert run_process(script, "open_compiled") == ["True True 3.0"]
+def test_compiled_op_runs_while_another_thread_holds_pythons_lock() -> None:
+    (line,) = run_program("run_without_lock.py")
+    is_under_way, milliseconds_left, smallest = line.split()
+    assert is_under_way == "True"
+    assert int(milliseconds_left) > 0
+    assert smallest == "3.0"
 
 
-def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
-    script = """
-import builtins, os, warnings
-warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # Python 3.12, of every fork
-sessions = [make(open_compiled), make(open_compiled_file)]
-child = os.fork()
-if child == 0:
-    print(attempt(make(open_compiled, "uint8", "nearest"), X.astype("u1"), grid), flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-for session in sessions:
-    print(attempt(session, X, grid))
-builtins.kept = sessions  # which lives until the interpreter is nearly gone
-"""
-    with started(PREAMBLE.format(open_model="open_compiled") + script, storms=True) as process:
+def test_compiled_sessions_survive_a_fork_and_the_end_of_the_interpreter() -> None:
+    with start_program("fork_compiled_sessions.py", measures_coverage=False) as process:
         out, err = process.communicate(timeout=120)
-    assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
+    assert err == ""
+    assert process.returncode == 0
+    assert out.splitlines() == ["(1, 2, 64, 64)"] * 3
+
+
+#: Memory in MiB that a compiled op may use beyond onnxruntime: its scratch, and the allocators'.
+SCRATCH_MIB = 64
+ALLOCATORS_MIB = 16
 
 
 @pytest.mark.skipif(
@@ -375,82 +417,23 @@ builtins.kept = sessions  # which lives until the interpreter is nearly gone
     reason="X and Y take a GiB each, in one process after another",
 )
 @pytest.mark.parametrize(
-    ("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)]
+    ("channels", "length"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)]
 )
-def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(
-    channels: int, positions: int
+def test_large_run_needs_only_its_scratch_beyond_onnxruntimes_memory(
+    channels: int, length: int
 ) -> None:
-    # What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
-    script = """
-image = np.ones((1, channels, 2048, 2048), np.float32)
-line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
-grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
-session = make(open_model)
-attempt(session, X, np.zeros((1, 64, 64, 2), np.float32))
-open("/proc/self/clear_refs", "w").write("5")  # forgets the peak of whoever ran before
-before = resident()
-(Y,) = session.run(None, {"X": image, "grid": grid})
-peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
-print(peak - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
-"""
-    answers = run_each(
-        f"channels, positions = {channels}, {positions}{script}", ["open_compiled", "open_native"]
-    )
-    (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
-    assert (right, as_well) == ("True", "True")
-    assert (
-        float(compiled) <= float(native) + 64 + 16
-    )  # MiB of scratch, and some for what the allocators keep
+    openers = ["open_compiled", "open_native"]
+    results = run_on_openers("large_run_memory.py", str(channels), str(length), openers=openers)
+    compiled_mib, is_right = results["open_compiled"]
+    native_mib, native_is_right = results["open_native"]
+    assert is_right
+    assert native_is_right
+    assert compiled_mib <= native_mib + SCRATCH_MIB + ALLOCATORS_MIB
 
 
 @pytest.mark.parametrize(
     "count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
-def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
-    script = """
-model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()
-options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = 1
-patched = ogs.patch_model(model, target="compiled").SerializeToString()
-ogs.register(options)
-sizes = []
-for i in range(count):
-    session = onnxruntime.InferenceSession(patched, options)
-    if i % 100 == 0:
-        attempt(session, X, grid)
-    if i % (count // 5) == count // 5 - 1:
-        sizes.append(resident())
-print(sizes[-1] - sizes[0] < 8)
-"""
-    assert run_process(f"count = {count}\n{script}", "open_compiled") == ["True"]
-
-
-def test_session_without_the_fused_op_runs_single_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    compile_state = registry.state_address
-
-    def fail_for_fused(op: catalog.Op, types: tuple[str, ...], index: int) -> int:
-        if op.name == FUSED:
-            raise RuntimeError("no compiler today")
-        return compile_state(op, types, index)
-
-    monkeypatch.setattr(registry, "state_address", fail_for_fused)
-    session = ogs.InferenceSession(test_fusion.transformer(attributes=Attributes()))
-    assert [node.runs_on for node in session.replaced] == ["compiled op", "compiled op"]
-    feeds = test_fusion.feed()
-    expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
-    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(("cast", "state"), [(None, 1), (onnx.TensorProto.FLOAT16, 1 + 3 * 3)])
-def test_fused_op_is_compiled_before_onnxruntime_creates_it(
-    cast: int | None,
-    state: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The state has the mode linear, and the grid's type if that is not theta's."""
-    prepare = Mock(side_effect=registry.prepare)
-    monkeypatch.setattr(registry, "prepare", prepare)
-    between = [] if cast is None else [("Cast", {"to": cast})]
-    ogs.InferenceSession(test_fusion.transformer(between, attributes=Attributes()))
-    calls = [call.args for call in prepare.call_args_list if call.args[0] == FUSED]
-    assert calls == [(FUSED, ("float32", "int64", "float32"), state)]
+def test_dropped_sessions_leak_no_memory(count: int) -> None:
+    (growth_mib,) = run_program("session_leaks.py", str(count), timeout=1700)
+    assert float(growth_mib) < 8

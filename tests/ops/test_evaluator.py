@@ -1,10 +1,9 @@
-"""onnx's own evaluator and OpenVINO with this package's operators: the function's answers, there bit for bit."""
+"""Test this package's operators in onnx's evaluator (bit for bit) and in OpenVINO."""
 
 import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
-from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -28,31 +27,31 @@ from support.cases import (
     image,
     is_defined,
 )
-from compare import about, assert_identical, refusal
-from models import affine_grid_model, grid_sample_model, loose, parsed
-from ort_gridsample import spec
-from ort_gridsample.dialects.registry import target_names
-from ort_gridsample.dialects.table import ATTENTION, PACKAGE_DIALECTS
-from ort_gridsample.interop.openvino import _convert
-from paths import function_answer, open_native
-from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
-from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
+from support.compare import about, assert_identical, refusal
+from support.foreign_nodes import DIALECTS, GRID3, X3, feeds_of, sampler
+from support.graphs import GRID, HEADER, MODELS, SIGNATURE, X
+from support.models import affine_grid_model, grid_sample_model, loose, parsed
+from support.paths import function_answer, open_native
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
+Runner = Callable[..., list[np.ndarray]]
+
+
 def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
-    """All outputs of ``model``; bfloat16 travels as float32, as NumPy knows none."""
+    """Run ``model`` in onnx's evaluator, with bfloat16 as float32, which NumPy has."""
     evaluator = ReferenceEvaluator(model, new_ops=ogs.reference_ops())
-    return evaluator.run(None, dict(zip(evaluator.input_names, map(carried, inputs), strict=True)))
+    values = map(without_bfloat16, inputs)
+    return evaluator.run(None, dict(zip(evaluator.input_names, values, strict=True)))
 
 
-def carried(value: np.ndarray) -> np.ndarray:
+def without_bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
 
 
 def read(model: onnx.ModelProto):
-    """OpenVINO's model, in which functions are inlined."""
+    """Return OpenVINO's model, with inlined functions."""
     openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
     core = openvino.Core()
     core.add_extension(ogs.openvino_extensions())
@@ -60,228 +59,312 @@ def read(model: onnx.ModelProto):
 
 
 def run_openvino(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
-    """As :func:`run`."""
+    """Run ``model`` in OpenVINO, with bfloat16 as float32."""
     converted = read(model)
-    compiled = (
-        importlib.import_module("openvino").Core().compile_model(converted, "CPU", IN_FLOAT32)
-    )
-    feeds = dict(
-        zip([value.name for value in model.graph.input], map(carried, inputs), strict=True)
-    )
-    return list(
-        compiled([feeds[each.get_friendly_name()] for each in converted.get_parameters()]).values()
-    )
+    core = importlib.import_module("openvino").Core()
+    compiled = core.compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    names = [value.name for value in model.graph.input]
+    feeds = dict(zip(names, map(without_bfloat16, inputs), strict=True))
+    ordered = [feeds[parameter.get_friendly_name()] for parameter in converted.get_parameters()]
+    return list(compiled(ordered).values())
 
 
-#: What a runner is given: the model, or what a patch makes of it.
+#: The targets of patches that a runner is given. "" is the model itself.
 TARGETS = ["", "ort_gridsample", "compiled", "ai.onnx"]
+PACKAGE_TARGETS = ["ort_gridsample", "compiled"]
 FLOATS = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_BFLOAT16_ARRAYS)]
 NUMBERS = [name for name in SESSION_TYPES if name != "str"]
-IN_FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
-#: For OpenVINO: every type, the ranks in turn, and every rank.
-KINDS = (
-    [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)]
-    + [("float32", r) for r in RANKS]
-    + [("uint8", 2)]
-)
+#: (X type, rank) for OpenVINO: each type with one of the ranks 1 to 3, and float32 with each.
+OPENVINO_CASES = [
+    *zip(NUMBERS, itertools.cycle(RANKS[:3])),
+    *(("float32", rank) for rank in RANKS),
+    ("uint8", 2),
+]
 
 
 def patched(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
     return ogs.patch_model(model, target=target) if target else model
 
 
-@pytest.mark.parametrize(
-    "X_type", [name for name in spec.TYPES if name in FLOATS or name not in spec.FLOATS]
+# Against the functions
+
+#: The rank, opset and target of a model.
+EVALUATOR_KINDS = list(itertools.product(RANKS, (16, 20, 22), TARGETS))
+TYPE_PAIRS = [
+    (X_type, grid_type)
+    for X_type, grid_type in itertools.product(spec.TYPES, FLOATS)
+    if X_type in FLOATS or X_type not in spec.FLOATS
+]
+#: Each pair of types with a kind, at random. There are more pairs than kinds.
+KINDS_OF_PAIRS = dict(
+    zip(
+        TYPE_PAIRS,
+        generator("kinds").permutation(np.resize(np.arange(len(EVALUATOR_KINDS)), len(TYPE_PAIRS))),
+        strict=True,
+    )
 )
-def test_answers_as_the_function(X_type: str) -> None:
-    """With each type of grid; ranks, opsets and targets in turns."""
-    attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
-    turn = list(spec.TYPES).index(X_type)
-    for i, grid_type in enumerate(FLOATS):
-        rank = RANKS[(turn + i) % 4]
-        opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, 22)[(turn + i) % 3]
-        target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].transport is not None else ""
-        model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
-        cases = [Case(X_type, grid_type, rank, each) for each in attributes]
-        for case, Y in zip(
-            cases, run(patched(model, target), cases[0].X, cases[0].grid), strict=True
-        ):
-            with about(f"{case}, opset {opset}, {target}"):
-                assert_identical(Y.astype(cases[0].X.dtype), function_answer(case, "numpy"))
 
 
-@pytest.mark.parametrize(("X_type", "rank"), KINDS)
-@pytest.mark.parametrize("target", TARGETS[1:3])
-def test_openvino_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
-    """At positions not far outside, where OpenVINO's own answers go wrong, and on no tie."""
+@pytest.mark.parametrize(("X_type", "grid_type"), TYPE_PAIRS)
+def test_evaluator_has_the_outputs_of_the_function(X_type: str, grid_type: str) -> None:
+    rank, opset, target = EVALUATOR_KINDS[KINDS_OF_PAIRS[X_type, grid_type]]
+    if "bfloat16" in (X_type, grid_type):
+        opset = 22
+    if spec.TYPES[X_type].transport is None:
+        target = ""  # patches refuse types that onnxruntime does not have
+    attributes = [values for values in ATTRIBUTES if is_defined(X_type, values.mode)]
+    model = patched(grid_sample_model(X_type, grid_type, rank, attributes, opset), target)
+    cases = [Case(X_type, grid_type, rank, values) for values in attributes]
+    X = cases[0].X
+    for case, Y in zip(cases, run(model, X, cases[0].grid), strict=True):
+        with about(f"{case}, opset {opset}, {target}"):
+            assert_identical(Y.astype(X.dtype), function_answer(case, "numpy"))
+
+
+@pytest.mark.parametrize(("X_type", "rank"), OPENVINO_CASES)
+@pytest.mark.parametrize("target", PACKAGE_TARGETS)
+def test_openvino_has_the_outputs_of_the_function(X_type: str, rank: int, target: str) -> None:
+    """Not at ties, nor far outside, where OpenVINO's own kernel is wrong."""
     attributes = [
-        each
-        for each in ATTRIBUTES
-        if is_defined(X_type, each.mode) and (each.mode != "cubic" or rank < 4)
+        values
+        for values in ATTRIBUTES
+        if is_defined(X_type, values.mode) and (values.mode != "cubic" or rank < 4)
     ]
-    pixels = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1])
+    X = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1])
     grid = generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(np.float32)
     model = ogs.patch_model(grid_sample_model(X_type, "float32", rank, attributes), target=target)
-    own = (
-        [each for each in attributes if each.mode == "nearest" or X_type in spec.FLOATS]
-        if rank == 2
-        else []
-    )
-    assert [op.get_type_name() for op in read(model).get_ops()].count("GridSample") == len(own)
-    for each, Y in zip(attributes, run_openvino(model, pixels, grid), strict=True):
-        expected = ogs.grid_sample(pixels, grid, *astuple(each))
-        error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(
-            np.abs(pixels.astype(np.float64)).max()
-        )
-        error = error if X_type in spec.FLOATS else 0  # integers are truncated
-        assert np.abs(Y.astype(np.float64) - expected.astype(np.float64)).max() <= error, str(each)
+    n_native = count_native(X_type, rank, attributes)
+    operators = [op.get_type_name() for op in read(model).get_ops()]
+    assert operators.count("GridSample") == n_native
+
+    relative = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5)
+    atol = relative * float(np.abs(X.astype(np.float64)).max())
+    if X_type not in spec.FLOATS:
+        atol = 0  # integers are truncated
+    for values, Y in zip(attributes, run_openvino(model, X, grid), strict=True):
+        expected = ogs.grid_sample(X, grid, *astuple(values)).astype(np.float64)
+        assert np.abs(Y.astype(np.float64) - expected).max() <= atol, str(values)
 
 
-AFFINE = [*itertools.product([run], FLOATS, TARGETS[:3])]
-AFFINE += itertools.product([run_openvino], ("float32", "float64", "float16"), TARGETS[1:3])
+def count_native(X_type: str, rank: int, attributes: list[Attributes]) -> int:
+    """Return how many nodes run on OpenVINO's own GridSample."""
+    if rank != 2:
+        return 0
+    if X_type in spec.FLOATS:
+        return len(attributes)
+    return sum(values.mode == "nearest" for values in attributes)
 
 
-@pytest.mark.parametrize(("runner", "theta_type", "target"), AFFINE)
-def test_affine_grid(runner: Callable[..., list[np.ndarray]], theta_type: str, target: str) -> None:
+AFFINE_GRID_CASES = [
+    *itertools.product([run], FLOATS, ["", *PACKAGE_TARGETS]),
+    *itertools.product([run_openvino], ("float32", "float64", "float16"), PACKAGE_TARGETS),
+]
+
+
+@pytest.mark.parametrize(("runner", "theta_type", "target"), AFFINE_GRID_CASES)
+def test_affine_grid_has_the_outputs_of_the_function(
+    runner: Runner, theta_type: str, target: str
+) -> None:
+    dtype = dtype_of(theta_type)
     for rank, align_corners in itertools.product((2, 3), (False, True)):
         size = np.array([2, 3, 1, 4, 5][: rank + 2])
-        theta = (
-            np.random.default_rng(rank)
-            .normal(size=(2, rank, rank + 1))
-            .astype(dtype_of(theta_type))
-        )
-        (found,) = runner(
-            patched(affine_grid_model(theta_type, rank, align_corners), target), theta, size
-        )
+        theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(dtype)
+        model = patched(affine_grid_model(theta_type, rank, align_corners), target)
+        (grid,) = runner(model, theta, size)
         expected = ogs.affine_grid(theta, size, align_corners)
         with about((rank, align_corners)):
             if runner is run:
-                assert_identical(found.astype(theta.dtype), expected)
+                assert_identical(grid.astype(dtype), expected)
             else:
-                np.testing.assert_allclose(
-                    found, expected, rtol=0, atol=1e-2 if theta_type == "float16" else 1e-5
-                )
+                atol = 1e-2 if theta_type == "float16" else 1e-5
+                np.testing.assert_allclose(grid, expected, rtol=0, atol=atol)
 
 
-def test_other_dialects() -> None:
-    """All but a plugin's operator in a domain of somebody's own."""
-    for dialect, model in DIALECTS.items():
-        if model.graph.node[0].domain not in ("custom.plugins", "myonnx_plugin"):
-            image, grid = feeds_of(model).values()
-            with about(dialect):
-                assert_identical(
-                    run(model, image, grid)[0],
-                    ogs.grid_sample(image, grid, "linear", "border", True),
-                )
-    model = sampler(
-        "GridSample3D", "trt.plugins", axes=3, interpolation_mode=1, padding_mode=2, align_corners=0
-    )
-    assert_identical(run(model, X3, GRID3)[0], ogs.grid_sample(X3, GRID3, "nearest", "reflection"))
+#: The dialects that the evaluator knows: all but those of a domain that users choose.
+KNOWN_DIALECTS = {
+    name: model
+    for name, model in DIALECTS.items()
+    if model.graph.node[0].domain not in ("custom.plugins", "myonnx_plugin")
+}
 
 
-def test_the_size_of_an_aten_grid_is_an_attribute() -> None:
+@pytest.mark.parametrize("dialect", KNOWN_DIALECTS)
+def test_evaluator_runs_every_dialect(dialect: str) -> None:
+    model = KNOWN_DIALECTS[dialect]
+    image, grid = feeds_of(model).values()
+    (Y,) = run(model, image, grid)
+    assert_identical(Y, ogs.grid_sample(image, grid, "linear", "border", True))
+
+
+def test_evaluator_runs_tensorrts_plugin_of_volumes() -> None:
+    attributes = {"interpolation_mode": 1, "padding_mode": 2, "align_corners": 0}
+    model = sampler("GridSample3D", "trt.plugins", axes=3, **attributes)
+    (Y,) = run(model, X3, GRID3)
+    assert_identical(Y, ogs.grid_sample(X3, GRID3, "nearest", "reflection"))
+
+
+def test_evaluator_reads_the_size_of_an_aten_grid_from_an_attribute() -> None:
     call = "aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta)"
     model = parsed(f"g (float[N, 2, 3] theta) => (float[N, H, W, 2] grid) {{ grid = {call} }}", 16)
     theta = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
+# Lengths of 0
+
+
+every_empty_axis = pytest.mark.parametrize("empty_axis", range(4))
+
+
+def size_with_empty_axis(empty_axis: int) -> list[int]:
+    size = [2, 3, 4, 5]
+    size[empty_axis] = 0
+    return size
+
+
+@every_empty_axis
+def test_openvino_affine_grid_of_an_empty_axis_has_its_shape(empty_axis: int) -> None:
+    size = size_with_empty_axis(empty_axis)
+    theta = np.zeros((size[0], 2, 3), np.float32)
+    model = ogs.patch_model(affine_grid_model("float32", 2, False))
+    (grid,) = run_openvino(model, theta, np.array(size))
+    assert grid.shape == ogs.affine_grid(theta, size, False).shape
+
+
+@every_empty_axis
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("X_type", ["float32", "int32"])
+def test_openvino_grid_sample_of_an_empty_axis_has_its_shape(
+    X_type: str, mode: str, empty_axis: int
+) -> None:
+    n, c, *output = size_with_empty_axis(empty_axis)
+    X = np.zeros((n, c, 4, 5), X_type)
+    grid = np.zeros((n, *output, 2), np.float32)
+    model = ogs.patch_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode)]))
+    (Y,) = run_openvino(model, X, grid)
+    assert Y.shape == (n, c, *output)
+
+
+def test_openvino_image_without_pixels_is_zeros() -> None:
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 0
+    X = np.ones((1, 1, 0, 5), np.float32)
+    grid = np.zeros((1, 3, 4, 2), np.float32)
+    (Y,) = run_openvino(ogs.patch_model(model), X, grid)
+    assert Y.shape == (1, 1, 3, 4)
+    assert not Y.any()
+
+
+# Bodies and functions
+
 GRAPHS = MODELS | {
-    "function, attribute with a default": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <p = "border"> (X, G) }}
+    "function, attribute with a default": f"""{HEADER} {SIGNATURE} {{
+            Y = local.warp <p = "border"> (X, G) }}
         <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {{
             C = GridSample <padding_mode: string = @p> (A, B) }}"""
 }
 
 
-@pytest.mark.parametrize("none", range(4))
-def test_openvino_takes_lengths_of_0(none: int) -> None:
-    size = np.array([0 if axis == none else 2 + axis for axis in range(4)])
-    theta = np.zeros((size[0], 2, 3), np.float32)
-    (found,) = run_openvino(ogs.patch_model(affine_grid_model("float32", 2, False)), theta, size)
-    assert found.shape == ogs.affine_grid(theta, size, False).shape
-    X, grid = (
-        np.zeros(shape, np.float32) for shape in ((*size[:2], 4, 5), (size[0], *size[2:], 2))
-    )
-    for X_type, mode in itertools.product(("float32", "int32"), ("nearest", "linear")):
-        model = ogs.patch_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode)]))
-        assert (
-            run_openvino(model, X.astype(X_type), grid)[0].shape
-            == ogs.grid_sample(X, grid, mode).shape
-        )
-
-
-def test_an_image_known_to_have_no_pixels_in_openvino() -> None:
-    model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
-    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 0
-    feeds = np.ones((1, 1, 0, 5), np.float32), np.zeros((1, 3, 4, 2), np.float32)
-    (found,) = run_openvino(ogs.patch_model(model), *feeds)
-    assert found.shape == (1, 1, 3, 4)
-    assert not found.any()
-
-
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_bodies_and_functions(graph: str) -> None:
-    """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined, patched to any target."""
+def test_evaluator_runs_nodes_in_bodies_and_functions(graph: str) -> None:
+    """Patched to any target. The evaluator gets inlined functions."""
     if graph == "Scan" and faults.SCAN_SEES_NOTHING:
-        pytest.skip("onnx's evaluator shows a Scan's body nothing from outside")
-    assert_answers_as_native(GRAPHS[graph], run, ["", *target_names()])
+        pytest.skip("in this onnx's evaluator, the body of a Scan cannot read outer values")
+    assert_outputs_of_onnxruntime(GRAPHS[graph], run, ["", *target_names()])
+
+
+@pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])
+def test_openvino_runs_nodes_in_bodies_and_functions(graph: str) -> None:
+    """OpenVINO does not read this Scan."""
+    assert_outputs_of_onnxruntime(GRAPHS[graph], run_openvino, PACKAGE_TARGETS)
+
+
+def assert_outputs_of_onnxruntime(text: str, runner: Runner, targets: list[str]) -> None:
+    """Assert that a model has onnxruntime's outputs after a patch to each of ``targets``."""
+    model = parser.parse_model(text)
+    native = open_native(model)
+    for target in targets:
+        inlined = inliner.inline_local_functions(patched(model, target))
+        for condition in (False, True):
+            inputs = X, GRID, np.array(condition)
+            (expected,) = native.run(None, dict(zip("XGc", inputs, strict=True)))
+            (Y,) = runner(inlined, *inputs)
+            with about((target, condition)):
+                np.testing.assert_allclose(Y, expected, rtol=1e-5, atol=1e-4)
+
+
+# Errors
+
+
+def without_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    model.graph.node[0].name = ""
+    return model
+
+
+def without_grid(model: onnx.ModelProto) -> onnx.ModelProto:
+    del model.graph.node[0].input[1]
+    return model
+
+
+GRID_SAMPLE = sampler("GridSample", "", 20)
+WRONG_GRID = GRID[..., :1]
+AS_X = "as X of shape (2, 3, 4, 5) has 2 spatial axes"
+WRONG_SHAPE = (
+    "GridSample node 'warp'",
+    "grid",
+    "of shape (2, 4, 5, 1)",
+    f"shape (N, D1_out, D2_out, 2), {AS_X}",
+)
+#: A model, a grid, and the parts of the error.
+MISTAKES = {
+    "mode": (
+        sampler("GridSample", "", 20, mode="bilinear"),
+        GRID,
+        ("GridSample node 'warp'", "mode", "'bilinear'", "'linear', 'nearest' or 'cubic'"),
+    ),
+    "grid": (GRID_SAMPLE, WRONG_GRID, WRONG_SHAPE),
+    # The patch writes the name into an attribute as well.
+    "grid of a patched node without a name": (
+        without_names(ogs.patch_model(GRID_SAMPLE)),
+        WRONG_GRID,
+        WRONG_SHAPE,
+    ),
+    "missing input": (
+        without_names(without_grid(sampler("GridSample", "", 20))),
+        GRID,
+        ("GridSample node '(Y)'", "grid", "missing", "an input"),
+    ),
+    "ATen operator": (
+        sampler("ATen", "aten", operator="roll"),
+        GRID,
+        ("ATen node 'warp'", "operator", "'roll'", "grid_sampler or affine_grid_generator"),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_evaluator_of_a_wrong_model_or_grid_raises(mistake: str) -> None:
+    model, grid, (where, argument, found, expected) = MISTAKES[mistake]
+    error = refusal(run, model, X, grid)
+    assert (error.where, error.argument) == (where, argument)
+    assert (error.found, error.expected) == (found, expected)
 
 
 @pytest.mark.parametrize(
-    "graph", [name for name in GRAPHS if name != "Scan"]
-)  # which OpenVINO does not read
-def test_bodies_and_functions_in_openvino(graph: str) -> None:
-    assert_answers_as_native(GRAPHS[graph], run_openvino, TARGETS[1:3])
-
-
-def assert_answers_as_native(
-    text: str, runner: Callable[..., list[np.ndarray]], targets: list[str]
-) -> None:
-    model = parser.parse_model(text)
-    native = open_native(model)
-    inlined = {each: inliner.inline_local_functions(patched(model, each)) for each in targets}
-    for target, condition in itertools.product(targets, (False, True)):
-        inputs = X, GRID, np.array(condition)
-        (expected,) = native.run(None, dict(zip("XGc", inputs, strict=True)))
-        with about((target, condition)):
-            np.testing.assert_allclose(
-                runner(inlined[target], *inputs)[0], expected, rtol=1e-5, atol=1e-4
-            )
-
-
-def test_what_is_wrong_is_said() -> None:
-    right, without = (sampler("GridSample", "", 20) for _ in range(2))
-    unnamed = ogs.patch_model(right)
-    unnamed.graph.node[0].name = ""  # which the patch wrote into an attribute as well
-    without.graph.node[0].name = ""
-    del without.graph.node[0].input[1]
-    operator = "operator is 'roll', expected grid_sampler or affine_grid_generator"
-    mode = "GridSample node 'warp': mode is 'bilinear', expected 'linear', 'nearest' or 'cubic'"
-    shape = "GridSample node 'warp': grid is of shape (2, 4, 5, 1), expected shape (N, D1_out, D2_out, 2), as X of "
-    for model, grid, said in (
-        (sampler("GridSample", "", 20, mode="bilinear"), GRID, mode),
-        (right, GRID[..., :1], f"{shape}shape (2, 3, 4, 5) has 2 spatial axes"),
-        (unnamed, GRID[..., :1], f"{shape}shape (2, 3, 4, 5) has 2 spatial axes"),
-        (without, GRID, "GridSample node '(Y)': grid is missing, expected an input"),
-        (sampler("ATen", "aten", operator="roll"), GRID, f"ATen node 'warp': {operator}"),
-    ):
-        assert str(refusal(run, model, X, grid)) == said
-
-
-def test_openvino_is_told_in_words_what_cannot_be() -> None:
-    strings = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
-    unknown_axes = loose(grid_sample_model("int32", "float32", 2, [Attributes()]))
-    expected = "X is of type str, expected another type, as OpenVINO has no strings"
-    for model, said in ((strings, expected), (unknown_axes, "sample0: X is of unknown rank")):
-        with pytest.raises(RuntimeError, match="GridSampleError") as caught:
-            read(ogs.patch_model(model))
-        assert said in str(caught.value)
-
-
-def test_fused_attention_is_refused_by_openvino_with_a_remedy() -> None:
-    node = Mock()
-    node.get_attribute.return_value = "sum"
-    with pytest.raises(ogs.GridSampleError) as caught:
-        _convert(PACKAGE_DIALECTS[ATTENTION], node)
-    assert caught.value.where == "DeformableAttention node 'sum'"
-    assert "patch_model" in caught.value.expected
+    ("model", "message"),
+    [
+        (
+            grid_sample_model("str", "float32", 2, [Attributes("nearest")]),
+            "X is of type str, expected another type, as OpenVINO has no strings",
+        ),
+        (
+            loose(grid_sample_model("int32", "float32", 2, [Attributes()])),
+            "sample0: X is of unknown rank",
+        ),
+    ],
+    ids=["strings", "unknown rank"],
+)
+def test_openvino_of_an_unsupported_model_raises(model: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(RuntimeError, match="GridSampleError") as raised:
+        read(ogs.patch_model(model))
+    assert message in str(raised.value)

@@ -1,10 +1,12 @@
-"""The functions against the oracle, sessions against them: every type, rank, mode and padding, and all odd arrays."""
+"""Test the functions against the oracle, and sessions against the functions."""
 
 import itertools
 import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
+from functools import partial
+from typing import NamedTuple
 
 import hypothesis.extra.numpy as arrays
 import hypothesis.strategies as st
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import ort_gridsample as ogs
 from conftest import CORES, with_slow, with_sweep
-from ort_gridsample import affine_grid, grid_sample, patch_model, spec
+from ort_gridsample import affine_grid, grid_sample, spec
 from ort_gridsample.functions import validation
 from support import oracle
 from support.cases import (
@@ -35,6 +38,7 @@ from support.paths import (
     PATHS,
     Function,
     Model,
+    Open,
     function_answer,
     needs_python_ops,
     open_patched_file,
@@ -51,10 +55,13 @@ INTEGERS = [name for name in spec.TYPES if "int" in name]
 def on_cores(
     names: str, values: Iterable[tuple[str, ...]], usual: Iterable[tuple[str, ...]]
 ) -> pytest.MarkDecorator:
-    """Every core with these ``values``; those beside the ``usual`` ones are in the sweep on the compiled core."""
-    each = [(core, *value) for core, value in itertools.product(CORES, values)]
-    quick = [(core, *value) for core, *value in each if core != "jit" or tuple(value) in usual]
-    return with_sweep(f"core,{names}", each, quick, indirect=["core"])
+    """Parametrize a test by every core and each of ``values``.
+
+    On the compiled core, the values that are not ``usual`` are in the sweep.
+    """
+    cases = [(core, *value) for core, value in itertools.product(CORES, values)]
+    quick = [(core, *value) for core, *value in cases if core != "jit" or tuple(value) in usual]
+    return with_sweep(f"core,{names}", cases, quick, indirect=["core"])
 
 
 def on_cores_by_type(names: Iterable[str]) -> pytest.MarkDecorator:
@@ -62,9 +69,10 @@ def on_cores_by_type(names: Iterable[str]) -> pytest.MarkDecorator:
 
 
 def sample(case: Case, X: np.ndarray | None = None, grid: np.ndarray | None = None) -> np.ndarray:
-    return grid_sample(
-        case.X if X is None else X, case.grid if grid is None else grid, *astuple(case.attributes)
-    )
+    """Return the function's output for a case, or for other arrays with its attributes."""
+    X = case.X if X is None else X
+    grid = case.grid if grid is None else grid
+    return grid_sample(X, grid, *astuple(case.attributes))
 
 
 def assert_is_the_oracles(X: np.ndarray, grid: np.ndarray, attributes: Attributes) -> None:
@@ -74,26 +82,25 @@ def assert_is_the_oracles(X: np.ndarray, grid: np.ndarray, attributes: Attribute
         assert_matches(Y, expected, grid.dtype, attributes.mode, attributes.padding_mode)
 
 
+# Against the oracle
+
+
 @on_cores("X_type,grid_type", itertools.product(spec.TYPES, spec.FLOATS), USUAL)
-def test_matches_the_oracle(X_type: str, grid_type: str, core: str) -> None:
+def test_grid_sample_matches_the_oracle(X_type: str, grid_type: str, core: str) -> None:
     for case in matrix([X_type], [grid_type]):
         with about(case):
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 Y = function_answer(case, core)
             assert Y.dtype == case.X.dtype
-            assert_matches(
-                Y,
-                case.expected,
-                case.grid.dtype,
-                case.attributes.mode,
-                case.attributes.padding_mode,
-            )
+            mode = case.attributes.mode
+            padding_mode = case.attributes.padding_mode
+            assert_matches(Y, case.expected, case.grid.dtype, mode, padding_mode)
 
 
-#: Halves, which no weight of float32 makes subnormal.
+#: Numbers in half precision, which no float32 weight makes subnormal.
 finite = st.floats(-6e4, 6e4, width=16)
-#: Any number whose pixel coordinate is finite, often nearby, and what is none.
+#: Numbers with a finite pixel coordinate, often near X, and those that are not finite.
 anything = st.one_of(
     *(st.floats(-x, x, width=32) for x in (1.5, 2.0**120)),
     st.sampled_from([np.nan, np.inf, -np.inf]),
@@ -102,112 +109,152 @@ anything = st.one_of(
 
 @settings(max_examples=400)
 @given(st.data(), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from(ATTRIBUTES))
-def test_any_arrays_match_the_oracle(
+def test_grid_sample_of_any_arrays_matches_the_oracle(
     data: st.DataObject, lengths: list[int], attributes: Attributes
 ) -> None:
-    """X lies between numbers that are none: a tap that leaves it would show."""
+    """X lies between NaNs in memory, so that a tap outside it would show."""
     r = len(lengths)
     X = data.draw(arrays.arrays(np.float32, (2, 2, *lengths), elements=finite, fill=finite))
-    grid = data.draw(
-        arrays.arrays(np.float32, (2, *(1,) * (r - 1), 6, r), elements=anything, fill=anything)
-    )
-    around = np.full(X.size, np.nan, np.float32)
-    fenced = np.concatenate([around, X.reshape(-1), around])[X.size : -X.size].reshape(X.shape)
+    grid_shape = (2, *(1,) * (r - 1), 6, r)
+    grid = data.draw(arrays.arrays(np.float32, grid_shape, elements=anything, fill=anything))
+    nans = np.full(X.size, np.nan, np.float32)
+    fenced = np.concatenate([nans, X.reshape(-1), nans])[X.size : -X.size].reshape(X.shape)
     expected = oracle.grid_sample(X, grid, *astuple(attributes))
     Y = grid_sample(fenced, grid, *astuple(attributes))
     assert_matches(Y, expected, grid.dtype, attributes.mode, attributes.padding_mode)
 
 
 @pytest.mark.parametrize("r", [5, 6])
-def test_higher_ranks_match_the_oracle(r: int) -> None:
+def test_grid_sample_of_more_axes_matches_the_oracle(r: int) -> None:
     X = image("float32", (1, 1, *(2, 3, 2, 1, 2, 3)[:r]))
     grid = generator(r).uniform(-1.6, 1.6, (1, 2, *(1,) * (r - 1), r)).astype(np.float32)
     for attributes in ATTRIBUTES:
-        # 4096 taps a position are the oracle's limit, not the function's.
+        # The oracle is too slow for the 4096 taps of each position of cubic in six axes.
         if attributes.align_corners and (r, attributes.mode) != (6, "cubic"):
             assert_is_the_oracles(X, grid, attributes)
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
-def test_many_positions_and_channels_match_the_oracle(mode: str) -> None:
-    """More output than any block or chunk of a core holds; the oracle looks at some of it."""
-    X, grid = (
-        image("float32", (1, 70, 6, 7)),
-        generator("many").uniform(-1.5, 1.5, (1, 150, 131, 2)).astype("float32"),
-    )
-    some = np.ascontiguousarray(grid[:, ::37, ::26])
+def test_grid_sample_of_many_positions_and_channels_matches_the_oracle(mode: str) -> None:
+    """The output is larger than any chunk of a core. Some of its positions are compared."""
+    X = image("float32", (1, 70, 6, 7))
+    grid = generator("many").uniform(-1.5, 1.5, (1, 150, 131, 2)).astype(np.float32)
+    some_positions = np.ascontiguousarray(grid[:, ::37, ::26])
+    some_channels = X[:, ::23]
     for padding_mode, align_corners in itertools.product(spec.PADDING_MODES, (False, True)):
-        Y = grid_sample(X, grid, mode, padding_mode, align_corners)[:, ::23, ::37, ::26]
-        expected = oracle.grid_sample(X[:, ::23], some, mode, padding_mode, align_corners)
-        with about((padding_mode, align_corners)):
+        attributes = mode, padding_mode, align_corners
+        Y = grid_sample(X, grid, *attributes)[:, ::23, ::37, ::26]
+        expected = oracle.grid_sample(some_channels, some_positions, *attributes)
+        with about(attributes):
             assert_matches(Y, expected, grid.dtype, mode, padding_mode)
+
+
+# Against sessions
+
+OPENERS = (open_session, open_patched_file)
+#: The rank, opset and opener of a session. Opset 0 is the newest that onnxruntime reads.
+SESSION_KINDS = list(itertools.product(RANKS, (16, 20, 0), OPENERS))
+TYPE_PAIRS = list(itertools.product(SESSION_TYPES, spec.FLOATS))
+
+
+def _kinds_of_pairs() -> dict[tuple[str, str], tuple[int, int, Open]]:
+    """Return a random kind of session for each pair of types. Each kind occurs at least twice."""
+    repeated = SESSION_KINDS * (len(TYPE_PAIRS) // len(SESSION_KINDS) + 1)
+    order = generator("session kinds").permutation(len(TYPE_PAIRS))
+    return {pair: repeated[number] for pair, number in zip(TYPE_PAIRS, order, strict=True)}
+
+
+KINDS_OF_PAIRS = _kinds_of_pairs()
 
 
 @needs_python_ops
 @on_cores_by_type(SESSION_TYPES)
-def test_session_answers_as_the_function(core: str, X_type: str) -> None:
-    """With each type of grid; ranks, opsets, and sessions of the model or of a patched file, in turns."""
-    attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
-    usual, is_half = dict(USUAL).get(X_type) if core == "jit" else None, X_type.endswith("float16")
-    turn = SESSION_TYPES.index(X_type)
-    for i, grid_type in enumerate([usual] if usual else spec.FLOATS):
-        rank, open_model = (
-            RANKS[(turn + i) % 4],
-            (open_session, open_patched_file)[(turn // 2 + i) % 2],
-        )
-        opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, None)[(turn + i) % 3]
-        cases = [Case(X_type, grid_type, rank, each) for each in attributes]
+def test_session_has_the_outputs_of_the_function(core: str, X_type: str) -> None:
+    """With each type of grid, or on the compiled core with the usual one."""
+    usual_grid_type = dict(USUAL).get(X_type) if core == "jit" else None
+    attributes = [values for values in ATTRIBUTES if is_defined(X_type, values.mode)]
+    for grid_type in [usual_grid_type] if usual_grid_type else spec.FLOATS:
+        rank, opset, open_model = KINDS_OF_PAIRS[X_type, grid_type]
+        if "bfloat16" in (X_type, grid_type):
+            opset = 22
+        cases = [Case(X_type, grid_type, rank, values) for values in attributes]
         session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
-        for case, Y in zip(
-            cases, run(session, cases[0].X.dtype, cases[0].X, cases[0].grid), strict=True
-        ):
+        X = cases[0].X
+        outputs = run(session, X.dtype, X, cases[0].grid)
+        for case, Y in zip(cases, outputs, strict=True):
             with about(f"{case}, opset {opset}, {open_model.__name__}"):
-                expected = function_answer(case, core)
-                assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
-                # Halves that are added up reach the op as float32, and are added up otherwise.
-                if not is_half or case.attributes.mode == "nearest":
-                    assert_identical(Y, expected)
-                else:
-                    rounding = float(finfo(Y.dtype).eps)
-                    np.testing.assert_allclose(
-                        Y.astype("f"), expected.astype("f"), rtol=rounding, atol=rounding
-                    )
+                assert_is_the_functions(Y, function_answer(case, core), case)
 
 
-@with_slow("X_type,bit", [("float16", 2**-9), ("bfloat16", 2**-6)], [("float16", 2**-9)])
-def test_half_precision(X_type: str, bit: float) -> None:
-    """Through Casts to and from float32 on a Python op, as it is on a compiled one; the answer is the function's."""
+def assert_is_the_functions(Y: np.ndarray, expected: np.ndarray, case: Case) -> None:
+    """Assert that a session's output is the function's.
+
+    Halves reach the op as float32, and sums may be computed in another order.
+    """
+    assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+    if not case.X_type.endswith("float16") or case.attributes.mode == "nearest":
+        assert_identical(Y, expected)
+        return
+    eps = float(finfo(Y.dtype).eps)
+    np.testing.assert_allclose(
+        Y.astype(np.float32), expected.astype(np.float32), rtol=eps, atol=eps
+    )
+
+
+@pytest.mark.parametrize("X_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("target", "casts"),
+    [
+        ("ort_gridsample", 2),
+        pytest.param(
+            "compiled",
+            0,
+            marks=pytest.mark.skipif("compiled" not in PATHS, reason="there are no compiled ops"),
+        ),
+    ],
+)
+def test_half_precision_is_cast_for_python_ops_only(X_type: str, target: str, casts: int) -> None:
     model = grid_sample_model(X_type, "float32", 2, [Attributes("linear", "border")])
-    outside = [node.op_type for node in model.graph.node if node.op_type != "GridSample"]
-    for target, casts in (("ort_gridsample", 2), ("compiled", 0))[
-        : 2 if "compiled" in PATHS else 1
-    ]:
-        patched = [node.op_type for node in patch_model(model, target=target).graph.node]
-        assert patched.count("Cast") == len(outside) + casts, target
+    before = [node.op_type for node in model.graph.node].count("Cast")
+    patched = ogs.patch_model(model, target=target)  # type: ignore[call-overload]
+    assert [node.op_type for node in patched.graph.node].count("Cast") == before + casts
+
+
+@with_slow("X_type,atol", [("float16", 2**-9), ("bfloat16", 2**-6)], [("float16", 2**-9)])
+def test_half_precision_on_every_path_has_the_outputs_of_the_function(
+    X_type: str, atol: float
+) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1, 2, 5, 6)).astype(dtype_of(X_type))
     grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
-    expected = grid_sample(X, grid, "linear", "border")
+    expected = grid_sample(X, grid, "linear", "border").astype(float)
     for name, path in PATHS.items():
-        found = path.grid_sample(X, grid, "linear", "border", False)
-        assert found.dtype == X.dtype, name
-        np.testing.assert_allclose(
-            found.astype(float), expected.astype(float), rtol=0, atol=bit, err_msg=name
-        )
+        Y = path.grid_sample(X, grid, "linear", "border", False)
+        with about(name):
+            assert Y.dtype == X.dtype
+            np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=atol)
 
 
-def test_inputs_are_read_only_and_stay_as_they_are() -> None:
+# Arrays
+
+
+def test_grid_sample_does_not_write_to_its_inputs() -> None:
     for case in FLOAT_CASES:
-        X, grid = case.X.copy(), case.grid.copy()
-        Y = sample(case)
+        X = case.X.copy()
+        grid = case.grid.copy()
+        sample(case)
         with about(case):
             assert_identical(case.X, X)
             assert_identical(case.grid, grid)
-            assert (Y.flags.writeable, Y.flags.c_contiguous, np.shares_memory(Y, case.X)) == (
-                True,
-                True,
-                False,
-            )
+
+
+def test_output_of_grid_sample_is_a_new_writable_array() -> None:
+    for case in FLOAT_CASES:
+        Y = sample(case)
+        with about(case):
+            assert Y.flags.writeable
+            assert Y.flags.c_contiguous
+            assert not np.shares_memory(Y, case.X)
 
 
 STRINGS = [
@@ -227,69 +274,105 @@ LAYOUTS = {
 }
 
 
+LAYOUT_ATTRIBUTES = [Attributes("nearest"), Attributes("linear", "border", True)]
+#: (X type, grid type) that are also tested on the NumPy core, which compiles nothing.
+MORE_TYPES = [("int16", "float64"), ("complex64", "float32")]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout_answers_the_same(layout: str, core: str) -> None:
-    for X_type, grid_type in [
-        *USUAL,
-        *[("int16", "float64"), ("complex64", "float32")] * (core == "numpy"),
-    ]:
-        for case in matrix(
-            [X_type],
-            [grid_type],
-            [2],
-            [Attributes("nearest"), Attributes("linear", "border", True)],
-        ):
-            X, grid = LAYOUTS[layout](case.X), LAYOUTS[layout](case.grid)
+def test_grid_sample_of_any_layout_has_identical_outputs(layout: str, core: str) -> None:
+    change = LAYOUTS[layout]
+    pairs = [*USUAL, *MORE_TYPES] if core == "numpy" else USUAL
+    for X_type, grid_type in pairs:
+        for case in matrix([X_type], [grid_type], [2], LAYOUT_ATTRIBUTES):
+            X = change(case.X)
+            grid = change(case.grid)
             with about(case):
-                assert_identical(
-                    sample(case, X, grid), sample(case, X.astype(X_type), grid.astype(grid_type))
-                )
+                expected = sample(case, X.astype(X_type), grid.astype(grid_type))
+                assert_identical(sample(case, X, grid), expected)
 
 
-@on_cores("wide", [("int64",)], usual=())
-def test_array_likes_and_every_type_of_strings(wide: str) -> None:
-    assert_identical(
-        grid_sample([[[1, 2, 4]]], [[[0.0], [1.0]]], "nearest"), np.array([[[2, 4]]], wide)
-    )
-    case = Case("str", "float32", 2, Attributes("nearest", "zeros", False))
-    for dtype in STRINGS:
-        assert sample(case, case.X.astype(dtype)).tolist() == sample(case).tolist()
+@on_cores("integer", [("int64",)], usual=())
+def test_grid_sample_accepts_lists(integer: str) -> None:
+    Y = grid_sample([[[1, 2, 4]]], [[[0.0], [1.0]]], "nearest")
+    assert_identical(Y, np.array([[[2, 4]]], integer))
 
 
-EMPTY = [((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))]
-EMPTY += [((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))]
-NO_PIXEL = ((1, 2, 0, 3), (1, 2, 2, 2))
+@pytest.mark.parametrize("dtype", STRINGS, ids=str)
+def test_grid_sample_accepts_every_type_of_strings(dtype: np.dtype) -> None:
+    case = Case("str", "float32", 2, Attributes("nearest"))
+    assert sample(case, case.X.astype(dtype)).tolist() == sample(case).tolist()
 
 
-def test_empty_outputs(path: Function | Model) -> None:
-    """And one that is not, of an image without pixels."""
-    for X, grid in [*EMPTY, NO_PIXEL]:
-        attributes = [
-            each for each in ATTRIBUTES if (X, grid) != NO_PIXEL or each.padding_mode == "zeros"
-        ]
-        answers = path.grid_samples(np.ones(X, "u1"), np.ones(grid, "f"), attributes)
-        for Y, each in zip(answers, attributes, strict=True):
-            with about((X, grid, each)):
-                assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.uint8))
+#: Shapes of X and grid with an empty output.
+EMPTY = [
+    ((0, 3, 4, 5), (0, 6, 7, 2)),
+    ((2, 0, 4, 5), (2, 6, 7, 2)),
+    ((2, 3, 4, 5), (2, 0, 7, 2)),
+    ((2, 3, 4, 5), (2, 6, 0, 2)),
+    ((2, 3, 0, 5), (2, 6, 0, 2)),
+    ((0, 0, 0), (0, 0, 1)),
+]
+ZERO_PADDED = [values for values in ATTRIBUTES if values.padding_mode == "zeros"]
 
 
-@pytest.mark.parametrize("lengths", [(0, 5), (4, 0), (0, 0)])
-def test_no_pixel_to_read(lengths: tuple[int, int]) -> None:
+def assert_zeros(
+    path: Function | Model,
+    X_shape: tuple[int, ...],
+    grid_shape: tuple[int, ...],
+    attributes: Sequence[Attributes],
+) -> None:
+    """Assert that the outputs for an X of ones have the right shape and only zeros."""
+    X = np.ones(X_shape, np.uint8)
+    outputs = path.grid_samples(X, np.ones(grid_shape, np.float32), attributes)
+    expected = np.zeros((*X_shape[:2], *grid_shape[1:-1]), np.uint8)
+    for Y, values in zip(outputs, attributes, strict=True):
+        with about((X_shape, grid_shape, values)):
+            assert_identical(Y, expected)
+
+
+def test_empty_outputs_have_their_shape(path: Function | Model) -> None:
+    for X_shape, grid_shape in EMPTY:
+        assert_zeros(path, X_shape, grid_shape, ATTRIBUTES)
+
+
+def test_image_without_pixels_is_zeros(path: Function | Model) -> None:
+    assert_zeros(path, (1, 2, 0, 3), (1, 2, 2, 2), ZERO_PADDED)
+
+
+TYPES_AND_MODES = [
+    (X_type, mode)
+    for X_type, mode in itertools.product(spec.TYPES, spec.MODES)
+    if is_defined(X_type, mode)
+]
+without_pixels = pytest.mark.parametrize("lengths", [(0, 5), (4, 0), (0, 0)])
+
+
+@without_pixels
+def test_image_without_pixels_of_every_type_is_zeros(lengths: tuple[int, int]) -> None:
     grid = np.zeros((1, 3, 1, 2), np.float32)
-    for X_type, mode in filter(
-        lambda each: is_defined(*each), itertools.product(spec.TYPES, spec.MODES)
-    ):
+    for X_type, mode in TYPES_AND_MODES:
         X = np.zeros((1, 2, *lengths), dtype_of(X_type))
+        zero = "" if X_type == "str" else 0
         with about((X_type, mode)):
-            assert_identical(
-                grid_sample(X, grid, mode),
-                np.full((1, 2, 3, 1), "" if X_type == "str" else 0, X.dtype),
-            )
-        for padding_mode in ("border", "reflection"):
-            needs = f"expected no spatial axis of length 0, as padding_mode '{padding_mode}' needs a pixel"
-            assert f"X is of shape {X.shape}, {needs}" in str(
-                refusal(grid_sample, X, grid, mode, padding_mode)
-            )
+            assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), zero, X.dtype))
+
+
+@without_pixels
+@pytest.mark.parametrize("padding_mode", ["border", "reflection"])
+def test_image_without_pixels_is_refused_if_the_padding_needs_one(
+    padding_mode: str, lengths: tuple[int, int]
+) -> None:
+    grid = np.zeros((1, 3, 1, 2), np.float32)
+    for X_type, mode in TYPES_AND_MODES:
+        X = np.zeros((1, 2, *lengths), dtype_of(X_type))
+        error = refusal(grid_sample, X, grid, mode, padding_mode)
+        assert (error.argument, error.found) == ("X", f"of shape {X.shape}")
+        needs = f"as padding_mode '{padding_mode}' needs a pixel"
+        assert error.expected == f"no spatial axis of length 0, {needs}"
+
+
+# Values
 
 
 @on_cores_by_type(INTEGERS)
@@ -299,66 +382,80 @@ def test_constant_integers_stay_exactly_constant(X_type: str) -> None:
     if limits.bits == 64:
         values |= {2**62 + 1, 2**53 + 1, 2**61 - 1}
     for lengths in ((9,), (9, 8), (9, 8, 8), (8, 8, 8, 8)):
-        positions = generator("constant").uniform(
-            -0.4, 0.4, (1, 200, *[1] * (len(lengths) - 1), len(lengths))
-        )
+        r = len(lengths)
+        grid = generator("constant").uniform(-0.4, 0.4, (1, 200, *[1] * (r - 1), r))
+        grid = grid.astype(np.float32)
         for value, mode, padding_mode in itertools.product(values, spec.MODES, spec.PADDING_MODES):
-            Y = grid_sample(
-                np.full((1, 1, *lengths), value, X_type), positions.astype("f"), mode, padding_mode
-            )
+            Y = grid_sample(np.full((1, 1, *lengths), value, X_type), grid, mode, padding_mode)
             assert (np.array(value, X_type) == Y).all(), (lengths, value, mode, padding_mode)
 
 
 @on_cores_by_type(INTEGERS)
-def test_integers_truncate_toward_zero_and_saturate(X_type: str) -> None:
+def test_integers_are_truncated_toward_zero(X_type: str) -> None:
+    signs = (1, -1) if np.iinfo(X_type).min else (1,)
+    for sign in signs:
+        X = np.array([[[2, 5]]], X_type) * sign
+        assert grid_sample(X, np.zeros((1, 1, 1), np.float32)).item() == 3 * sign
+
+
+@on_cores_by_type(INTEGERS)
+def test_integers_are_saturated(X_type: str) -> None:
+    """Cubic overshoots next to a step, here beyond both limits."""
     limits = np.iinfo(X_type)
-    for sign in (1, -1) if limits.min else (1,):
-        assert (
-            grid_sample(np.array([[[2, 5]]], X_type) * sign, np.zeros((1, 1, 1), "f")).item()
-            == 3 * sign
-        )
-    # Cubic overshoots beside a step: beyond both limits.
     step = np.array([[[limits.min, limits.min, limits.max, limits.max]]], X_type)
     Y = grid_sample(step, np.array([[[-0.45], [0.45]]], np.float32), "cubic", "border")
     assert Y.tolist() == [[[limits.min, limits.max]]]
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
-def test_nan_and_infinity_show_only_where_they_are_read(mode: str) -> None:
-    for case in [case for case in FLOAT_CASES if case.attributes.mode == mode]:
+def test_nan_and_infinity_spread_only_to_positions_that_read_them(mode: str) -> None:
+    for case in matrix(["float32"], ["float32"]):
+        if case.attributes.mode != mode:
+            continue
         lengths = case.X.shape[2:]
         taps = oracle.grid_taps(case.grid, lengths, *astuple(case.attributes))
-        every = [*np.ndindex(lengths)]
-        for pixels in (every[:1], every[-1:], [tuple(n // 2 for n in lengths)], every):
-            unread = [
-                [all(index not in pixels for index, _ in position) for position in batch]
-                for batch in taps
-            ]
-            read = [
-                [any(index in pixels and w for index, w in position) for position in batch]
-                for batch in taps
-            ]
-            for value in (np.nan, np.inf):
-                X = case.X.copy()
-                X[(..., *np.transpose(pixels))] = value
-                Y = sample(case, X).reshape(*X.shape[:2], -1).swapaxes(1, 2)
-                assert np.isfinite(Y[unread]).all(), (case, pixels, value)
-                assert not np.isfinite(Y[read]).any(), (case, pixels, value)
+        all_pixels = [*np.ndindex(lengths)]
+        middle = tuple(n // 2 for n in lengths)
+        for pixels in (all_pixels[:1], all_pixels[-1:], [middle], all_pixels):
+            assert_spread(case, pixels, taps)
+
+
+def assert_spread(
+    case: Case, pixels: list[tuple[int, ...]], taps: list[list[list[oracle.Tap]]]
+) -> None:
+    """Assert that outputs are finite exactly where none of ``pixels`` is read.
+
+    A pixel that is read with the weight 0 may spread or not.
+    """
+    is_unread = [
+        [all(index not in pixels for index, _ in position) for position in batch] for batch in taps
+    ]
+    is_read = [
+        [any(index in pixels and weight for index, weight in position) for position in batch]
+        for batch in taps
+    ]
+    for value in (np.nan, np.inf):
+        X = case.X.copy()
+        X[(..., *np.transpose(pixels))] = value
+        Y = sample(case, X).reshape(*X.shape[:2], -1).swapaxes(1, 2)
+        with about((case, pixels, value)):
+            assert np.isfinite(Y[is_unread]).all()
+            assert not np.isfinite(Y[is_read]).any()
 
 
 @on_cores("grid_type", [(name,) for name in spec.FLOATS], usual=[("float32",), ("float16",)])
-def test_a_far_coordinate_is_the_edge_it_lies_beyond(grid_type: str) -> None:
+def test_far_coordinate_is_the_nearest_edge_or_zero(grid_type: str) -> None:
     X = np.array([[[3.0, 5.0, 7.0]]], "float64" if grid_type == "float64" else "float32")
-    far = np.array([-1e10, 1e10, -3e38, 3e38, -np.inf, np.inf, -6e4, 6e4])
+    infinite = [-np.inf, np.inf]
+    finite = [-1e10, 1e10, -3e38, 3e38, -6e4, 6e4]
     with np.errstate(over="ignore"):
-        grid = far.astype(dtype_of(grid_type))[None, :, None]
+        far = np.array([*infinite, *finite]).astype(dtype_of(grid_type))[None, :, None]
     for mode, align_corners in itertools.product(spec.MODES, (False, True)):
-        assert grid_sample(X, grid, mode, "border", align_corners)[0, 0].tolist() == [3.0, 7.0] * 4
-        assert grid_sample(X, grid[:, 4:6], mode, "reflection", align_corners)[0, 0].tolist() == [
-            3.0,
-            7.0,
-        ]
-        assert not grid_sample(X, grid, mode, "zeros", align_corners).any()
+        border = grid_sample(X, far, mode, "border", align_corners)
+        assert border.tolist() == [[[3.0, 7.0] * 4]]
+        reflected = grid_sample(X, far[:, :2], mode, "reflection", align_corners)
+        assert reflected.tolist() == [[[3.0, 7.0]]]
+        assert not grid_sample(X, far, mode, "zeros", align_corners).any()
 
 
 @on_cores_by_type(["float16", "bfloat16"])
@@ -366,112 +463,127 @@ def test_halves_are_rounded_once(X_type: str) -> None:
     X = image(X_type, (1, 4, 6, 6))
     grid = generator("halves").uniform(-1, 1, (1, 20, 20, 2)).astype(np.float32)
     for mode in ("linear", "cubic"):
-        assert_identical(
-            grid_sample(X, grid, mode),
-            grid_sample(X.astype(np.float32), grid, mode).astype(X.dtype),
-        )
+        expected = grid_sample(X.astype(np.float32), grid, mode).astype(X.dtype)
+        assert_identical(grid_sample(X, grid, mode), expected)
 
 
-ONE = np.zeros((1, 1, 4, 5), np.float32)
-TWO = np.zeros((1, 2, 3, 2), np.float32)
-LINE, POINTS = np.zeros((1, 1, 4), np.float32), np.zeros((1, 3, 1), np.float32)
-TYPES, FLOATS = f"one of {', '.join(spec.TYPES)}", "one of float32, float64, float16, bfloat16"
-FOR_TEXT = "'nearest', the only mode that is defined for str X"
-NO_AXIS = "shape (N, C, D1, …, Dr) with at least one spatial axis"
-IN_TWO = "shape (N, D1_out, D2_out, 2), as X of shape (1, 1, 4, 5) has 2 spatial axes"
-IN_ONE = "shape (N, D1_out, 1), as X of shape (1, 1, 4) has 1 spatial axis"
-#: Arguments -> which of them is wrong, what was found, and what was expected.
-MISTAKES = {
-    "mode": (
-        (ONE, TWO, "lanczos"),
-        "mode",
-        "'lanczos'",
-        "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'",
+# Errors
+
+
+class Mistake(NamedTuple):
+    """Arguments of a function, and the parts of the error."""
+
+    arguments: tuple[object, ...]
+    argument: str
+    found: str
+    expected: str
+
+
+X = np.zeros((1, 1, 4, 5), np.float32)
+GRID = np.zeros((1, 2, 3, 2), np.float32)
+X_1D = np.zeros((1, 1, 4), np.float32)
+GRID_1D = np.zeros((1, 3, 1), np.float32)
+ANY_TYPE = f"one of {', '.join(spec.TYPES)}"
+ANY_FLOAT = "one of float32, float64, float16, bfloat16"
+ANY_MODE = "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"
+ONLY_NEAREST = "'nearest', the only mode that is defined for str X"
+SPATIAL_AXIS = "shape (N, C, D1, …, Dr) with at least one spatial axis"
+GRID_OF_2 = "shape (N, D1_out, D2_out, 2), as X of shape (1, 1, 4, 5) has 2 spatial axes"
+GRID_OF_1 = "shape (N, D1_out, 1), as X of shape (1, 1, 4) has 1 spatial axis"
+STRUCTURED = np.zeros((1, 1, 4), "f4,f4")
+GRID_SAMPLE_MISTAKES = {
+    "mode": Mistake((X, GRID, "lanczos"), "mode", "'lanczos'", ANY_MODE),
+    "padding": Mistake(
+        (X, GRID, "linear", "wrap"), "padding_mode", "'wrap'", "'zeros', 'border' or 'reflection'"
     ),
-    "padding": (
-        (ONE, TWO, "linear", "wrap"),
-        "padding_mode",
-        "'wrap'",
-        "'zeros', 'border' or 'reflection'",
+    "mode in a list": Mistake((X, GRID, ["linear"]), "mode", "['linear']", ANY_MODE),
+    "string linear": Mistake((X.astype(str), GRID, "linear"), "mode", "'linear'", ONLY_NEAREST),
+    "X type": Mistake((X.astype("datetime64[s]"), GRID), "X", "of type datetime64[s]", ANY_TYPE),
+    "X structured": Mistake(
+        (STRUCTURED, GRID_1D), "X", "of type [('f0', '<f4'), ('f1', '<f4')]", ANY_TYPE
     ),
-    "mode in a list": (
-        (ONE, TWO, ["linear"]),
-        "mode",
-        "['linear']",
-        "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'",
-    ),
-    "string linear": ((ONE.astype(str), TWO, "linear"), "mode", "'linear'", FOR_TEXT),
-    "X type": ((ONE.astype("datetime64[s]"), TWO), "X", "of type datetime64[s]", TYPES),
-    "X structured": (
-        (np.zeros((1, 1, 4), "f4,f4"), POINTS),
-        "X",
-        "of type [('f0', '<f4'), ('f1', '<f4')]",
-        TYPES,
-    ),
-    "integer grid": ((ONE, TWO.astype(np.int64)), "grid", "of type int64", FLOATS),
-    "X rank": ((ONE[0, 0], TWO), "X", "of shape (4, 5)", NO_AXIS),
-    "X scalar": ((np.float32(1), TWO), "X", "of shape ()", NO_AXIS),
-    "grid rank": ((ONE, TWO[0]), "grid", "of shape (2, 3, 2)", IN_TWO),
-    "grid last axis": ((ONE, TWO[..., :1]), "grid", "of shape (1, 2, 3, 1)", IN_TWO),
-    "grid last axis, one axis": ((LINE, TWO[0]), "grid", "of shape (2, 3, 2)", IN_ONE),
-    "batch": (
-        (ONE, TWO.repeat(2, 0)),
+    "integer grid": Mistake((X, GRID.astype(np.int64)), "grid", "of type int64", ANY_FLOAT),
+    "X rank": Mistake((X[0, 0], GRID), "X", "of shape (4, 5)", SPATIAL_AXIS),
+    "X scalar": Mistake((np.float32(1), GRID), "X", "of shape ()", SPATIAL_AXIS),
+    "grid rank": Mistake((X, GRID[0]), "grid", "of shape (2, 3, 2)", GRID_OF_2),
+    "grid last axis": Mistake((X, GRID[..., :1]), "grid", "of shape (1, 2, 3, 1)", GRID_OF_2),
+    "grid last axis, one axis": Mistake((X_1D, GRID[0]), "grid", "of shape (2, 3, 2)", GRID_OF_1),
+    "batch": Mistake(
+        (X, GRID.repeat(2, 0)),
         "grid",
         "of shape (2, 2, 3, 2)",
         "N = 1 first, as X is of shape (1, 1, 4, 5)",
     ),
 }
 THETA = np.zeros((2, 2, 3), np.float32)
-THETAS, AS_THETA = "shape (N, 2, 3) or (N, 3, 4)", "as theta is of shape (2, 2, 3)"
-IN_SPACE = "(N, C, D, H, W), as theta is of shape (2, 3, 4)"
-AFFINE_MISTAKES = {
-    "theta type": ((THETA.astype(int), (2, 1, 3, 4)), "theta", "of type int64", FLOATS),
-    "theta rank": ((THETA[0], (2, 1, 3, 4)), "theta", "of shape (2, 3)", THETAS),
-    "theta shape": ((np.zeros((2, 3, 3)), (2, 1, 3, 4)), "theta", "of shape (2, 3, 3)", THETAS),
-    "size rank": ((THETA, (2, 1, 3, 4, 5)), "size", "(2, 1, 3, 4, 5)", f"(N, C, H, W), {AS_THETA}"),
-    "size too short": ((np.zeros((2, 3, 4)), (2, 1, 3, 4)), "size", "(2, 1, 3, 4)", IN_SPACE),
-    "size batch": ((THETA, (3, 1, 3, 4)), "size", "(3, 1, 3, 4)", f"N = 2 first, {AS_THETA}"),
-    "negative": (
+THETA_3D = np.zeros((2, 3, 4))
+THETA_SHAPES = "shape (N, 2, 3) or (N, 3, 4)"
+AS_THETA = "as theta is of shape (2, 2, 3)"
+SIZE_OF_3D = "(N, C, D, H, W), as theta is of shape (2, 3, 4)"
+AFFINE_GRID_MISTAKES = {
+    "theta type": Mistake((THETA.astype(int), (2, 1, 3, 4)), "theta", "of type int64", ANY_FLOAT),
+    "theta rank": Mistake((THETA[0], (2, 1, 3, 4)), "theta", "of shape (2, 3)", THETA_SHAPES),
+    "theta shape": Mistake(
+        (np.zeros((2, 3, 3)), (2, 1, 3, 4)), "theta", "of shape (2, 3, 3)", THETA_SHAPES
+    ),
+    "size rank": Mistake(
+        (THETA, (2, 1, 3, 4, 5)), "size", "(2, 1, 3, 4, 5)", f"(N, C, H, W), {AS_THETA}"
+    ),
+    "size too short": Mistake((THETA_3D, (2, 1, 3, 4)), "size", "(2, 1, 3, 4)", SIZE_OF_3D),
+    "size batch": Mistake(
+        (THETA, (3, 1, 3, 4)), "size", "(3, 1, 3, 4)", f"N = 2 first, {AS_THETA}"
+    ),
+    "negative": Mistake(
         (THETA, (2, 1, -3, 4)),
         "size",
         "(2, 1, -3, 4)",
         f"(N, C, H, W), nothing negative, {AS_THETA}",
     ),
-    "float size": (
-        (THETA, np.ones(4)),
-        "size",
-        "of type float64 and shape (4)",
-        "a row of integers",
+    "float size": Mistake(
+        (THETA, np.ones(4)), "size", "of type float64 and shape (4)", "a row of integers"
     ),
-    "size of two axes": (
-        (THETA, np.ones((1, 4), int)),
-        "size",
-        "of type int64 and shape (1, 4)",
-        "a row of integers",
+    "size of two axes": Mistake(
+        (THETA, np.ones((1, 4), int)), "size", "of type int64 and shape (1, 4)", "a row of integers"
     ),
 }
+MISTAKES = [
+    *(
+        pytest.param(grid_sample, mistake, id=name)
+        for name, mistake in GRID_SAMPLE_MISTAKES.items()
+    ),
+    *(
+        pytest.param(affine_grid, mistake, id=name)
+        for name, mistake in AFFINE_GRID_MISTAKES.items()
+    ),
+]
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *AFFINE_MISTAKES])
-def test_a_mistake_names_argument_found_and_expected(mistake: str) -> None:
-    function, mistakes = (
-        (grid_sample, MISTAKES) if mistake in MISTAKES else (affine_grid, AFFINE_MISTAKES)
-    )
-    arguments, argument, found, expected = mistakes[mistake]
-    for where, named in ((function.__name__, {}), ("the node", {"where": "the node"})):
-        error = refusal(function, *arguments, **named)
-        assert isinstance(error, ValueError)
-        assert (error.where, error.argument, error.found, error.expected) == (
-            where,
-            argument,
-            found,
-            expected,
-        )
-        for each in (error, pickle.loads(pickle.dumps(error))):
-            assert str(each) == f"{where}: {argument} is {found}, expected {expected}"
+@pytest.mark.parametrize(("function", "mistake"), MISTAKES)
+def test_function_of_a_wrong_argument_is_refused(
+    function: Callable[..., np.ndarray], mistake: Mistake
+) -> None:
+    default = refusal(function, *mistake.arguments)
+    named = refusal(function, *mistake.arguments, where="the node")
+    assert (default.where, named.where) == (function.__name__, "the node")
+    for error in (default, named):
+        assert (error.argument, error.found) == (mistake.argument, mistake.found)
+        assert error.expected == mistake.expected
 
 
-#: Some have axes of one pixel, which is in the middle where corners are aligned, or of none.
+def test_error_is_a_value_error_with_a_sentence_and_can_be_pickled() -> None:
+    error = refusal(grid_sample, X, GRID, padding_mode="wrap")
+    assert isinstance(error, ValueError)
+    sentence = "grid_sample: padding_mode is 'wrap', expected 'zeros', 'border' or 'reflection'"
+    assert str(error) == sentence
+    unpickled = pickle.loads(pickle.dumps(error))
+    assert str(unpickled) == sentence
+    assert unpickled.args == error.args
+
+
+# AffineGrid
+
+
+#: Sizes with axes of one pixel, which is in the middle if corners are aligned, and of none.
 SIZES = [
     (2, 3, 4, 5),
     (1, 1, 1, 1),
@@ -480,59 +592,92 @@ SIZES = [
     (2, 3, 3, 4, 5),
     (1, 1, 1, 5, 1),
     (3, 0, 2, 2),
+    (0, 3, 4, 5),
+    (2, 3, 0, 5),
+    (2, 3, 4, 0, 5),
 ]
-SIZES += [(0, 3, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0, 5)]
 
 
 @pytest.mark.parametrize("theta_type", spec.FLOATS)
 def test_affine_grid_matches_the_oracle(theta_type: str) -> None:
-    dtype, compute = dtype_of(theta_type), np.finfo(spec.TYPES[theta_type].compute).eps
+    dtype = dtype_of(theta_type)
+    compute_eps = np.finfo(spec.TYPES[theta_type].compute).eps
     for size, align_corners in itertools.product(SIZES, (False, True)):
         r = len(size) - 2
         theta = generator("theta", r).normal(size=(size[0], r, r + 1)).astype(dtype)
-        grid, expected = (
-            affine_grid(theta, size, align_corners),
-            oracle.affine_grid(theta, size, align_corners),
-        )
+        grid = affine_grid(theta, size, align_corners)
+        expected = oracle.affine_grid(theta, size, align_corners)
         assert (grid.dtype, grid.shape) == (dtype, expected.shape)
         scale = abs(theta.astype(np.float64)).sum(-1).reshape(size[0], *(1,) * r, r)
-        error = 4 * compute * scale + (
-            finfo(dtype).eps / 2 * abs(expected) if finfo(dtype).bits < 32 else 0
-        )
+        error = 4 * compute_eps * scale
+        if finfo(dtype).bits < 32:
+            error = error + finfo(dtype).eps / 2 * abs(expected)
         assert (abs(grid.astype(np.float64) - expected) <= error).all(), (size, align_corners)
 
 
-def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
+def test_affine_grid_accepts_any_row_of_integers_as_size() -> None:
     size = (2, 1, 3, 4)
-    for row in (size, list(size), *(np.array(size, name) for name in ("int32", "int64", "uint8"))):
+    arrays = [np.array(size, name) for name in ("int32", "int64", "uint8")]
+    for row in (size, list(size), *arrays):
         assert affine_grid(THETA, row).shape == (2, 3, 4, 2)
+
+
+def test_affine_grid_that_overflows_is_infinite_without_a_warning() -> None:
+    theta = np.full((2, 2, 3), np.finfo(np.float32).max)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert np.isinf(
-            affine_grid(np.full((2, 2, 3), np.finfo(np.float32).max), size, align_corners=True)
-        ).any()
+        grid = affine_grid(theta, (2, 1, 3, 4), align_corners=True)
+    assert np.isinf(grid).any()
 
 
-def test_size_selects_the_axes_of_a_theta_of_unknown_lengths() -> None:
-    validation.check_affine_grid_shapes("here", ("N", None, None), [1, 2, 3, 4, 5])
-    validation.check_affine_grid_shapes("here", ("N", None, None), [1, 2, 3, 4])
-    error = refusal(validation.check_affine_grid_shapes, "here", ("N", None, 4), [1, 2, 3, 4])
+# The shapes of a node's inputs, as far as they are known
+
+check_theta_and_size = partial(validation.check_affine_grid_shapes, "node")
+check_x_and_grid = partial(validation.check_grid_sample_shapes, "node")
+
+
+def test_theta_of_unknown_lengths_may_have_a_size_of_two_or_three_axes() -> None:
+    check_theta_and_size(("N", None, None), [1, 2, 3, 4])
+    check_theta_and_size(("N", None, None), [1, 2, 3, 4, 5])
+
+
+def test_theta_of_three_rows_and_a_size_of_two_axes_are_refused() -> None:
+    error = refusal(check_theta_and_size, ("N", None, 4), [1, 2, 3, 4])
     assert (error.argument, error.found) == ("size", "(1, 2, 3, 4)")
 
 
-def test_a_size_or_a_grid_alone_is_checked() -> None:
-    """What is known of a model's node whose other input is not."""
-    validation.check_affine_grid_shapes("here", None, [0, 1, 0, 4])
-    validation.check_grid_sample_shapes("here", None, (1, "h", "w", None))
-    sizes, grids = "(N, C, H, W) or (N, C, D, H, W)", "expected shape (N, D1_out, …, Dr_out, r)"
-    for check, shape, said in (
+def test_right_size_or_grid_without_the_other_input_is_accepted() -> None:
+    check_theta_and_size(None, [0, 1, 0, 4])
+    check_x_and_grid(None, (1, "h", "w", None))
+
+
+ANY_SIZE = "(N, C, H, W) or (N, C, D, H, W)"
+ANY_GRID = "shape (N, D1_out, …, Dr_out, r)"
+
+
+@pytest.mark.parametrize(
+    ("check", "shape", "argument", "found", "expected"),
+    [
         (
-            validation.check_affine_grid_shapes,
+            check_theta_and_size,
             (1, 1, -1, 4),
-            f"size is (1, 1, -1, 4), expected {sizes}, nothing negative",
+            "size",
+            "(1, 1, -1, 4)",
+            f"{ANY_SIZE}, nothing negative",
         ),
-        (validation.check_affine_grid_shapes, (1, 1, 4), f"size is (1, 1, 4), expected {sizes}"),
-        (validation.check_grid_sample_shapes, (1, None), f"grid is of shape (1, ?), {grids}"),
-        (validation.check_grid_sample_shapes, (1, "h", 2), f"grid is of shape (1, h, 2), {grids}"),
-    ):
-        assert str(refusal(check, "here", None, shape)) == f"here: {said}"
+        (check_theta_and_size, (1, 1, 4), "size", "(1, 1, 4)", ANY_SIZE),
+        (check_x_and_grid, (1, None), "grid", "of shape (1, ?)", ANY_GRID),
+        (check_x_and_grid, (1, "h", 2), "grid", "of shape (1, h, 2)", ANY_GRID),
+    ],
+    ids=["negative size", "short size", "grid of two axes", "grid of another last axis"],
+)
+def test_wrong_size_or_grid_without_the_other_input_is_refused(
+    check: Callable[..., None],
+    shape: tuple[object, ...],
+    argument: str,
+    found: str,
+    expected: str,
+) -> None:
+    error = refusal(check, None, shape)
+    assert (error.where, error.argument) == ("node", argument)
+    assert (error.found, error.expected) == (found, expected)

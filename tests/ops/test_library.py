@@ -1,6 +1,7 @@
-"""A library of compiled ops: built, registered where there is nothing of ours, taken by sessions, and refused.
+"""Test libraries of compiled ops: built, used with and without this package, and refused.
 
-It has what the models here need. ``ORT_GRIDSAMPLE_TESTED_LIBRARY`` names one of all ops, which other tests try, too.
+The library has the kernels of the models here. ``ORT_GRIDSAMPLE_TESTED_LIBRARY`` names one of all
+ops, which other tests use as well.
 """
 
 import importlib.util
@@ -11,10 +12,13 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -35,67 +39,87 @@ from support.compare import refusal
 from support.fused_models import feed, transformer
 from support.models import affine_grid_model, grid_sample_model, loose
 from support.pixel_graphs import Graph
-from support.processes import WITHOUT_TORCH, python
+from support.processes import run_json_program, run_program
 
-COMPILES = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
+CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
     metadata.version("numba"), builder.NUMBA
 )
-LINKS = COMPILES and bool(importlib.util.find_spec("ziglang") or shutil.which("cc"))
+HAS_ZIG = bool(importlib.util.find_spec("ziglang"))
+CAN_LINK = CAN_COMPILE and (HAS_ZIG or bool(shutil.which("cc")))
 pytestmark = [
     pytest.mark.skipif(
-        not LINKS, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"
+        not CAN_LINK, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"
     ),
     pytest.mark.timeout(1800),
 ]
+needs_zig = pytest.mark.skipif(not HAS_ZIG, reason="ziglang links for other machines")
 ROOT = Path(__file__).parents[2]
 
 Feeds = dict[str, np.ndarray]
+
+
+class Sample(NamedTuple):
+    """A patched model and its feeds."""
+
+    model: onnx.ModelProto
+    feeds: Feeds
+
+
 _rng = np.random.default_rng(30)
-THETA = _rng.normal(size=(2, 2, 3)).astype("f")
+THETA = _rng.normal(size=(2, 2, 3)).astype(np.float32)
 
 
-def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
-    """Models, patched, and what they are fed; grids of two axes are so large that several threads sample."""
-    found: dict[str, tuple[onnx.ModelProto, Feeds]] = {}
-    for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3)):
-        model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
-        X = _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]).astype("f")
-        fed = {
-            "X": X,
-            "grid": _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)).astype(
-                "f"
-            ),
-        }
-        found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), fed
+def sample_models() -> dict[str, Sample]:
+    """Return models of every op. Grids of two axes are so large that several threads sample."""
+    samples = {
+        f"{mode} {rank}": grid_sample_of(mode, rank)
+        for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3))
+    }
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
-    found["AffineGrid"] = affine, {"theta": THETA, "size": np.array([2, 3, 4, 5])}
-    fused = transformer(attributes=Attributes())
-    patch_in_place(fused, target=FusedOp())
-    found["fused AffineGrid"] = fused, feed()
-    graph = Graph()
-    pixels = graph.sampled(
-        graph.apply(graph.fed("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5)), (1, 1, 5, 6)
-    )
-    patch_in_place(pixels, target=FusedOp())
-    found["fused program"] = (
-        pixels,
-        {name: np.asarray(value) for name, value in graph.feeds.items()},
-    )
-    assert [sum(op.op_type == FUSED for op in model.graph.node) for model, _ in found.values()] == [
-        0
-    ] * 5 + [1, 1]
+    size = np.array([2, 3, 4, 5])
+    samples["AffineGrid"] = Sample(affine, {"theta": THETA, "size": size})
+    fused_affine = transformer(attributes=Attributes())
+    patch_in_place(fused_affine, target=FusedOp())
+    samples["fused AffineGrid"] = Sample(fused_affine, feed())
+    samples["fused program"] = fused_program()
+    assert [name for name, sample in samples.items() if has_fused_op(sample.model)] == [
+        "fused AffineGrid",
+        "fused program",
+    ]
     levels = np.array([[2, 3, 4], [1, 2, 2]])
-    value, at, by = operands(levels)
-    fed = {"value": value, "levels": levels, "at": at, "by": by}
-    found["DeformableAttention"] = op_model("float32", "float32", False), fed
-    return found
+    value, locations, weights = operands(levels)
+    feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
+    samples["DeformableAttention"] = Sample(op_model("float32", "float32", False), feeds)
+    return samples
+
+
+def grid_sample_of(mode: str, rank: int) -> Sample:
+    model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
+    X = _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]).astype(np.float32)
+    length = 300 if rank == 2 else 7
+    grid = _rng.uniform(-1.2, 1.2, (1, *[length] * rank, rank)).astype(np.float32)
+    return Sample(ogs.patch_model(model, target="compiled"), {"X": X, "grid": grid})
+
+
+def fused_program() -> Sample:
+    """Return a model of a GridSample that is fused with the arithmetic of its grid."""
+    graph = Graph()
+    grid = graph.apply(graph.fed("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5))
+    model = graph.sampled(grid, (1, 1, 5, 6))
+    patch_in_place(model, target=FusedOp())
+    return Sample(model, {name: np.asarray(value) for name, value in graph.feeds.items()})
+
+
+def has_fused_op(model: onnx.ModelProto) -> bool:
+    return any(node.op_type == FUSED for node in model.graph.node)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library of what :func:`sample_models` need, for this processor; built once for all processes that test."""
+    """A library for :func:`sample_models` on this processor, built once for all test processes."""
     folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
     path = folder / "libort_gridsample.so"
     try:
         (folder / "building").mkdir()
@@ -103,136 +127,135 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         while not path.exists():
             time.sleep(0.5)
     else:
-        ogs.build_library(path, "native", models=[model for model, _ in sample_models().values()])
+        models = [sample.model for sample in sample_models().values()]
+        ogs.build_library(path, "native", models=models)
     return path
 
 
-def test_it_runs_where_there_is_nothing_of_ours(built: Path, tmp_path: Path) -> None:
-    """One by one, then by sixteen threads on one session; and as the session of this package answers."""
+def test_library_without_this_package_has_its_outputs(built: Path, tmp_path: Path) -> None:
+    """Also in sixteen threads on one session."""
     expected = {}
-    for number, (model, fed) in enumerate(sample_models().values()):
+    for number, (model, feeds) in enumerate(sample_models().values()):
         onnx.save(model, tmp_path / f"{number}.onnx")
-        np.savez(tmp_path / f"{number}.npz", **fed)
-        expected[number] = onnxruntime.InferenceSession(
-            model.SerializeToString(), ogs.register()
-        ).run(None, fed)[0]
-    script = f"""
-for name in ("numba", "onnx", "onnxruntime_extensions", "ort_gridsample"):
-    sys.modules[name] = None
-import numpy as np, onnxruntime, pathlib
-from concurrent.futures import ThreadPoolExecutor
-options = onnxruntime.SessionOptions()
-options.register_custom_ops_library({str(built)!r})
-folder = pathlib.Path({str(tmp_path)!r})
-for path in sorted(folder.glob("*.onnx")):
-    session, fed = onnxruntime.InferenceSession(path, options), dict(np.load(path.with_suffix(".npz")))
-    (Y,) = session.run(None, fed)
-    np.save(path.with_suffix(".npy"), Y)
-    with ThreadPoolExecutor(16) as pool:
-        print(all(pool.map(lambda _: np.array_equal(session.run(None, fed)[0], Y), range(320))))
-"""
-    assert python(script) == ["True"] * len(expected)
+        np.savez(tmp_path / f"{number}.npz", **feeds)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
+        expected[number] = session.run(None, feeds)[0]
+    lines = run_program("library_alone.py", str(built), str(tmp_path))
+    assert lines == ["True"] * len(expected)
     for number, Y in expected.items():
         np.testing.assert_allclose(np.load(tmp_path / f"{number}.npy"), Y, rtol=0, atol=2e-6)
 
 
-def errors(model: onnx.ModelProto, path: Path, fed: Feeds | None = None) -> str:
+def error_with_library(model: onnx.ModelProto, path: Path, feeds: Feeds | None = None) -> str:
+    """Return the message that a plain session with the library raises, when made or when run."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(str(path))
-    with pytest.raises(Exception, match="node") as told:
-        onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, fed or {})
-    return str(told.value)
+    with pytest.raises(Exception, match="node") as raised:
+        onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds or {})
+    return str(raised.value)
 
 
-def test_its_sentences_are_the_functions(built: Path) -> None:
-    samples = sample_models()
-    model, _ = samples["linear 2"]
-    grids = {
-        (1, 2): [(1, 3)],
-        (1, 2, 0, 6): [(1, 3, 4, 2)],
-        (1, 2, 5, 6): [(1, 3, 4, 3), (2, 3, 4, 2)],
-    }
-    for X, grid in ((X, grid) for X, each in grids.items() for grid in each):
-        fed = {"X": np.zeros(X, "f"), "grid": np.zeros(grid, "f")}
-        expected = refusal(
-            ogs.grid_sample, *fed.values(), padding_mode="border", where="GridSample node 'sample0'"
-        )
-        assert str(expected) in errors(model, built, fed)
-    model, _ = samples["AffineGrid"]
-    fed = {"theta": THETA, "size": np.array([1, 3, 4, 5])}
-    expected = refusal(ogs.affine_grid, *fed.values(), where="AffineGrid node '(grid)'")
-    assert str(expected) in errors(model, built, fed)
-    model, fed = samples["fused program"]
-    said = errors(loose(model), built, fed | {"coords": np.zeros((1, 3, 4, 3), "f")})
-    assert (
-        "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)"
-        in said
-    )
+@pytest.mark.parametrize(
+    ("X_shape", "grid_shape"),
+    [
+        ((1, 2), (1, 3)),
+        ((1, 2, 0, 6), (1, 3, 4, 2)),
+        ((1, 2, 5, 6), (1, 3, 4, 3)),
+        ((1, 2, 5, 6), (2, 3, 4, 2)),
+    ],
+)
+def test_library_of_wrong_shapes_has_the_error_of_the_function(
+    X_shape: tuple[int, ...], grid_shape: tuple[int, ...], built: Path
+) -> None:
+    feeds = {"X": np.zeros(X_shape, np.float32), "grid": np.zeros(grid_shape, np.float32)}
+    where = "GridSample node 'sample0'"
+    expected = refusal(ogs.grid_sample, *feeds.values(), padding_mode="border", where=where)
+    model = sample_models()["linear 2"].model
+    assert str(expected) in error_with_library(model, built, feeds)
 
 
-def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
+def test_library_of_a_wrong_size_has_the_error_of_the_function(built: Path) -> None:
+    feeds = {"theta": THETA, "size": np.array([1, 3, 4, 5])}
+    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node '(grid)'")
+    model = sample_models()["AffineGrid"].model
+    assert str(expected) in error_with_library(model, built, feeds)
+
+
+def test_library_of_wrong_coordinates_names_their_shape(built: Path) -> None:
+    model, feeds = sample_models()["fused program"]
+    feeds = feeds | {"coords": np.zeros((1, 3, 4, 3), np.float32)}
+    error = "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)"
+    assert error in error_with_library(loose(model), built, feeds)
+
+
+def with_attribute(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
+    """Return a copy of ``model`` with another value of an attribute of its compiled op."""
     copy = deepcopy(model)
     (node,) = (node for node in copy.graph.node if node.domain)
-    said = (
-        next((each for each in node.attribute if each.name == name), None) or node.attribute.add()
-    )
-    said.CopyFrom(onnx.helper.make_attribute(name, value))
+    matches = [attribute for attribute in node.attribute if attribute.name == name]
+    attribute = matches[0] if matches else node.attribute.add()
+    attribute.CopyFrom(onnx.helper.make_attribute(name, value))
     return copy
 
 
-def test_a_node_that_it_cannot_run_says_why(built: Path) -> None:
-    model, _ = sample_models()["linear 2"]
-    listed = "expected 'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"
-    for value in ("bogus", "it's", "\"'\\", "tab\t\x01 line\n", "größer"):
-        assert f"GridSample node 'sample0': mode is {value!r}, {listed}" in errors(
-            changed(model, "mode", value), built
-        )
-    assert "padding_mode is 'circular', expected 'zeros'" in errors(
-        changed(model, "padding_mode", "circular"), built
-    )
-    long = changed(
-        changed(model, "mode", "x"), "node", "a" * 1500
-    )  # onnxruntime 1.20 cuts what is longer than 2048
-    assert f"GridSample node {'a' * 1500!r}: mode" in errors(long, built)
-    assert "interface is 2, expected 1: the model is of another" in errors(
-        changed(model, "interface", 2), built
-    )
-    lacks = "library is made without mode 'cubic' for X of float32 and grid of float32, expected one that was made for"
-    assert lacks in errors(changed(model, "mode", "cubic"), built)
+@pytest.mark.parametrize("mode", ["bogus", "it's", "\"'\\", "tab\t\x01 line\n", "größer"])
+def test_library_of_an_unknown_mode_shows_its_repr(mode: str, built: Path) -> None:
+    model = with_attribute(sample_models()["linear 2"].model, "mode", mode)
+    expected = "expected 'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"
+    error = f"GridSample node 'sample0': mode is {mode!r}, {expected}"
+    assert error in error_with_library(model, built)
 
 
-def in_package(script: str, path: Path | str, first: str = "") -> list[str]:
-    begin = f"{first}\nimport sys, numpy as np, onnxruntime, ort_gridsample as ogs\n"
-    begin += "from support.cases import Attributes\nfrom support.models import grid_sample_model\n"
-    begin += "X, grid = np.ones((1, 2, 4, 4), np.float32), np.zeros((1, 3, 3, 2), np.float32)\n"
-    begin += "model = grid_sample_model('float32', 'float32', 2, [Attributes()])\n"
-    return python(begin + script, env={**os.environ, library_file.VARIABLE: str(path)})
+@pytest.mark.parametrize(
+    ("attribute", "value", "error"),
+    [
+        ("padding_mode", "circular", "padding_mode is 'circular', expected 'zeros'"),
+        ("interface", 2, "interface is 2, expected 1: the model is of another"),
+        (
+            "mode",
+            "cubic",
+            "library is made without mode 'cubic' for X of float32 and grid of float32, "
+            "expected one that was made for",
+        ),
+    ],
+    ids=["unknown padding", "newer interface", "mode without a kernel"],
+)
+def test_library_refuses_a_node_that_it_cannot_run(
+    attribute: str, value: object, error: str, built: Path
+) -> None:
+    model = with_attribute(sample_models()["linear 2"].model, attribute, value)
+    assert error in error_with_library(model, built)
 
 
-@pytest.mark.parametrize("extensions", [True, False])
-def test_sessions_take_it_before_they_compile(extensions: bool, built: Path) -> None:
-    """Beside onnxruntime-extensions, which run what is no compiled op, and where there are none."""
-    script = """
-session = ogs.InferenceSession(model)
-print(session.run(None, {"X": X, "grid": grid})[0].shape, session.replaced[0].runs_on, session.replaced[0].library)
-patched = ogs.patch_model(model, target="compiled").SerializeToString()
-for _ in range(2):
-    session = onnxruntime.InferenceSession(patched, ogs.register())
-    print(session.run(None, {"X": X, "grid": grid})[0].shape, session.get_outputs()[0].shape)
-options = onnxruntime.SessionOptions()
-options.register_custom_ops_library(__import__("os").environ["ORT_GRIDSAMPLE_LIBRARY"])
-print(onnxruntime.InferenceSession(patched, options).run(None, {"X": X, "grid": grid})[0].shape)
-print("numba" in sys.modules)
-text = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
-print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).astype(object), "grid": grid})[0].shape))
-"""
-    first = "" if extensions else "import sys\nsys.modules['onnxruntime_extensions'] = None\n"
-    ran, *files, plain, numba, text = in_package(script, built, first)
-    assert ran == f"(1, 2, 3, 3) compiled op {built}, {library_file.validate(built)}"
-    assert files == ["(1, 2, 3, 3) ['N', 'C', 'D0_out', 'D1_out']"] * 2
-    assert (plain, numba) == ("(1, 2, 3, 3)", "False")
-    lacks = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run on Python ops only"
-    assert text == "(1, 2, 3, 3)" if extensions else text.startswith(lacks)
+def test_library_error_names_a_node_of_a_long_label(built: Path) -> None:
+    label = "a" * 1500  # onnxruntime 1.20 cuts messages after 2048 bytes
+    model = with_attribute(sample_models()["linear 2"].model, "mode", "x")
+    model = with_attribute(model, "node", label)
+    assert f"GridSample node {label!r}: mode" in error_with_library(model, built)
+
+
+def library_environment(path: Path) -> dict[str, str]:
+    return {library_file.VARIABLE: str(path)}
+
+
+@pytest.mark.parametrize("extensions", ["with extensions", "without extensions"])
+def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Path) -> None:
+    results = run_json_program("library_sessions.py", extensions, env=library_environment(built))
+    shape = [1, 2, 3, 3]
+    strings = results.pop("strings")
+    assert results == {
+        "shape": shape,
+        "runs_on": "compiled op",
+        "library": f"{built}, {library_file.validate(built)}",
+        "plain shapes": [shape] * 3,
+        "inferred shape": ["N", "C", "D0_out", "D1_out"],
+        "is_numba_imported": False,
+    }
+    if extensions == "with extensions":
+        assert strings == shape
+    else:
+        error = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run"
+        assert strings.startswith(f"{error} on Python ops only")
 
 
 @pytest.mark.skipif(
@@ -240,230 +263,261 @@ print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).asty
     reason="onnxruntime-extensions is not installed",
 )
 def test_library_and_onnxruntime_extensions_run_in_one_session(built: Path) -> None:
-    """Registered before and after it, by hand and by this package."""
-    script = """
-import os, onnxruntime_extensions as ext
-from support.models import parsed
-path = os.environ["ORT_GRIDSAMPLE_LIBRARY"]
-both = parsed('''g (string[N] a, float[1,2,4,4] X, float[1,3,3,2] grid) => (string[N] b, float[1,2,3,3] Y) {
-    b = ai.onnx.contrib.StringUpper (a)
-    Y = GridSample (X, grid) }''')
-feeds = {"a": np.array(["ab"], object), "X": X, "grid": grid}
-patched = ogs.patch_model(both, target="compiled").SerializeToString()
-for libraries in (path, ext.get_library_path()), (ext.get_library_path(), path):
-    options = onnxruntime.SessionOptions()
-    for each in libraries:
-        options.register_custom_ops_library(each)
-    for given in options, ogs.register(options):
-        b, Y = onnxruntime.InferenceSession(patched, given).run(None, feeds)
-        print(b.tolist(), np.array_equal(Y, ogs.grid_sample(X, grid)), "numba" in sys.modules)
-"""
-    first = f"{WITHOUT_TORCH}import sys; sys.modules['numba'] = None"
-    assert in_package(script, built, first) == ["['AB'] True True"] * 4
+    """In either order, registered by hand and by this package."""
+    lines = run_program("library_with_extensions.py", env=library_environment(built))
+    assert lines == ["True"] * 4
 
 
-REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "half of it": (lambda content: content[: len(content) // 2], "end is not a library's"),
-    "a bit of it": (
-        lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
-        "content is damaged",
-    ),
-    "another": (lambda content: b"\x7fELF", "end is not a library's"),
-    "another machine's": (
+def flip_a_bit(content: bytes) -> bytes:
+    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+
+
+#: Changes of the library's bytes -> the beginning of the reason in the error.
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "half of the file": (lambda content: content[: len(content) // 2], "end is not a library's"),
+    "a flipped bit": (flip_a_bit, "content is damaged"),
+    "another file": (lambda content: b"\x7fELF", "end is not a library's"),
+    "another machine": (
         lambda content: content.replace(b" for x86_64-", b" for s390x-"),
         "machine is s390x-linux",
     ),
-    "older": (
+    "an older interface": (
         lambda content: content.replace(b"ops 2 of", b"ops 1 of"),
         "interface is 1, of release",
     ),
 }
 
 
-@pytest.mark.parametrize("which", REFUSED)
-def test_what_is_no_library_is_refused(which: str, built: Path, tmp_path: Path) -> None:
-    change, reason = REFUSED[which]
-    (tmp_path / "it.so").write_bytes(change(built.read_bytes()))
-    script = """
-for make in (lambda: ogs.InferenceSession(model), ogs.register):
-    print(told(make))
-print(ogs.grid_sample(X, grid).shape)
-"""
-    session, registered, works = in_package(script, tmp_path / "it.so")
-    said = f"GridSampleError: library {str(tmp_path / 'it.so')!r}: {reason}"
-    assert [session.startswith(said), registered.startswith(said), works] == [
-        True,
-        True,
-        "(1, 2, 3, 3)",
-    ]
-    assert "file is not to be read: No such file" in str(
-        refusal(library_file.validate, tmp_path / "none.so")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_invalid_library_is_refused_and_the_functions_work(
+    damage: str, built: Path, tmp_path: Path
+) -> None:
+    change, reason = DAMAGES[damage]
+    path = tmp_path / "it.so"
+    path.write_bytes(change(built.read_bytes()))
+    session, registered, shape = run_json_program(
+        "library_refused.py", env=library_environment(path)
     )
+    error = f"GridSampleError: library {str(path)!r}: {reason}"
+    assert session.startswith(error)
+    assert registered.startswith(error)
+    assert shape == [1, 2, 3, 3]
+
+
+def test_missing_library_is_refused(tmp_path: Path) -> None:
+    error = refusal(library_file.validate, tmp_path / "none.so")
+    assert error.argument == "file"
+    assert "No such file" in str(error)
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file"
+    sys.platform != "linux" or not shutil.which("readelf"), reason="reads an ELF file by readelf"
 )
-def test_it_links_nothing_but_c_and_exports_one_function(built: Path) -> None:
-    words = ["readelf", "-dlW", "--dyn-syms", str(built)]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert {name.partition(".")[0] for name in re.findall(r"NEEDED.*\[(.*)\]", shown)} <= {
-        "libc",
-        "libm",
-    }
-    assert re.findall(r"GLOBAL +DEFAULT +\d+ (\w+)", shown) == ["RegisterCustomOps"]
-    assert "TEXTREL" not in shown
-    assert re.search(r"GNU_STACK.* RW ", shown)
+def test_library_links_only_c_and_exports_one_function(built: Path) -> None:
+    command = ["readelf", "-dlW", "--dyn-syms", str(built)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = {name.partition(".")[0] for name in re.findall(r"NEEDED.*\[(.*)\]", text)}
+    assert needed <= {"libc", "libm"}
+    assert re.findall(r"GLOBAL +DEFAULT +\d+ (\w+)", text) == ["RegisterCustomOps"]
+    assert "TEXTREL" not in text
+    assert re.search(r"GNU_STACK.* RW ", text)
 
 
-def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(**arguments: object) -> str:
-        with pytest.raises((ogs.GridSampleError, ImportError)) as error:
-            ogs.build_library(tmp_path / "it.so", **arguments)  # type: ignore[arg-type]
-        return str(error.value)
-
-    assert told(target="sparc-solaris").startswith(
-        "library: target is 'sparc-solaris', expected 'x86_64-linux'"
-    )
-    assert told(cpu="generic", target="x86_64-linux").startswith(
-        "library: cpu is 'generic', expected 'x86-64-v2'"
-    )
-    assert (
-        told(cpu="native", target="aarch64-macos") == "library: cpu is 'native', expected 'generic'"
-    )
-    assert told(models=[b"nonsense"]).endswith("expected an ONNX model")
-    with monkeypatch.context() as older:
-        older.setattr(metadata, "version", lambda name: "0.61.2")
-        assert (
-            told()
-            == f"a library needs numba {builder.NUMBA} or newer, and 0.61.2 is installed: pip install -U numba"
-        )
-    with pytest.raises(RuntimeError, match=r"^linking failed: no room$"):
-        linking.run([sys.executable, "-c", "raise SystemExit('no room')"], "linking")
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "ziglang" else find_spec(name)
-    )
-    assert "linker is not there, expected the package ziglang" in told(target="aarch64-macos")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "linker is not there, expected cc, or the package ziglang" in told()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert told() == "a library is compiled by Numba: pip install 'ort-gridsample[jit]'"
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[..., object]]:
+    """``build_library`` to a path in an empty folder, which must stay empty."""
+    yield partial(ogs.build_library, tmp_path / "it.so")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_library_has_what_its_models_need_and_no_more() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "argument", "found", "expected"),
+    [
+        ({"target": "sparc-solaris"}, "target", "'sparc-solaris'", "'x86_64-linux'"),
+        ({"cpu": "generic", "target": "x86_64-linux"}, "cpu", "'generic'", "'x86-64-v2'"),
+        ({"cpu": "native", "target": "aarch64-macos"}, "cpu", "'native'", "'generic'"),
+    ],
+    ids=["target", "cpu", "native cpu of another machine"],
+)
+def test_build_library_of_an_unknown_name_is_refused(
+    arguments: dict[str, str],
+    argument: str,
+    found: str,
+    expected: str,
+    build: Callable[..., object],
+) -> None:
+    error = refusal(build, **arguments)
+    assert (error.where, error.argument, error.found) == ("library", argument, found)
+    assert error.expected.startswith(expected)
+
+
+def test_build_library_of_no_model_is_refused(build: Callable[..., object]) -> None:
+    error = refusal(build, models=[b"nonsense"])
+    assert error.expected == "an ONNX model"
+
+
+def test_build_library_with_an_old_numba_is_refused(
+    build: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "0.61.2")
+    needed = f"a library needs numba {builder.NUMBA} or newer, and 0.61.2 is installed"
+    with pytest.raises(ImportError, match=re.escape(f"{needed}: pip install -U numba")):
+        build()
+
+
+def test_build_library_without_numba_is_refused(
+    build: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    message = "a library is compiled by Numba: pip install 'ort-gridsample[jit]'"
+    with pytest.raises(ImportError, match=re.escape(message)):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("aarch64-macos", "the package ziglang"), (None, "cc, or the package ziglang")],
+    ids=["another machine", "this machine"],
+)
+def test_build_library_without_a_linker_is_refused(
+    target: str | None,
+    expected: str,
+    build: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find_spec = importlib.util.find_spec
+    without_zig = lambda name: None if name == "ziglang" else find_spec(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without_zig)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    error = refusal(build, target=target)
+    assert (error.argument, error.found) == ("linker", "not there")
+    assert error.expected.startswith(expected)
+
+
+def test_failed_linker_raises_with_its_message() -> None:
+    with pytest.raises(RuntimeError, match=r"^linking failed: no room$"):
+        linking.run([sys.executable, "-c", "raise SystemExit('no room')"], "linking")
+
+
+def test_library_has_the_kernels_of_its_models_only() -> None:
     models = [
         grid_sample_model("float16", "float32", 2, [Attributes("nearest")]),
         affine_grid_model("float64", 2, True),
     ]
-    found = {
+    assert builder._wanted(models) == {
         "X": ["float16"],
         "grid": ["float32"],
         "mode": ["nearest"],
         "theta": ["float64"],
         "size": ["int64"],
     }
-    assert builder._wanted(models) == found
 
 
-def program(
+def build_program(
     folder: Path, cc: list[str], runtime: Path | None = None, name: str = "run_model"
 ) -> Path:
-    """The program of the example in C, built in ``folder`` beside the shared library of onnxruntime."""
-    runtime = runtime or next(
-        (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    )
-    there = folder / ("onnxruntime.dll" if runtime.suffix == ".dll" else "libonnxruntime.so.1")
-    shutil.copy(runtime, there)
-    flags = [] if runtime.suffix == ".dll" else ["-Wl,-rpath,$ORIGIN"]
-    command = [
-        *cc,
-        "-O1",
-        str(ROOT / "examples/c/run_model.c"),
-        str(there),
-        *flags,
-        "-o",
-        str(folder / name),
-    ]
+    """Build the example in C in ``folder``, next to a copy of onnxruntime's shared library.
+
+    Args:
+        folder: where to build.
+        cc: the words of the compiler's command.
+        runtime: the shared library of onnxruntime, by default the installed one.
+        name: the file name of the program.
+    """
+    if runtime is None:
+        runtime = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    is_windows = runtime.suffix == ".dll"
+    runtime_copy = folder / ("onnxruntime.dll" if is_windows else "libonnxruntime.so.1")
+    shutil.copy(runtime, runtime_copy)
+    source = ROOT / "examples/c/run_model.c"
+    flags = [] if is_windows else ["-Wl,-rpath,$ORIGIN"]
+    program = folder / name
+    command = [*cc, "-O1", str(source), str(runtime_copy), *flags, "-o", str(program)]
     subprocess.run(command, check=True, capture_output=True)
-    return folder / name
+    return program
 
 
-def assert_program_answers(command: list[str], path: Path, folder: Path) -> None:
-    """The program at the end of ``command`` answers every model with the library at ``path``, and tells its errors."""
+def run_on_files(
+    command: list[str], library: str, sample: Sample, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run the example in C on files in ``folder``; the output is Y.npy."""
+    model, feeds = sample
+    onnx.save(model, folder / "model.onnx")
+    for name, value in feeds.items():
+        np.save(folder / f"{name}.npy", value)
+    inputs = [f"{value.name}.npy" for value in model.graph.input]
+    words = [*command, library, "model.onnx", "Y.npy", *inputs]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
 
-    def run(model: onnx.ModelProto, fed: Feeds) -> subprocess.CompletedProcess[str]:
-        onnx.save(model, folder / "model.onnx")
-        for name, value in fed.items():
-            np.save(folder / f"{name}.npy", value)
-        words = [
-            *command,
-            path.name,
-            "model.onnx",
-            "Y.npy",
-            *[f"{each.name}.npy" for each in model.graph.input],
-        ]
-        return subprocess.run(words, cwd=folder, capture_output=True, text=True)
 
-    shutil.copy(path, folder / path.name)
-    for model, fed in sample_models().values():
-        done = run(model, fed)
+def assert_program_runs_every_model(command: list[str], library: Path, folder: Path) -> None:
+    """Assert that the example in C has the right outputs and errors with a library.
+
+    Args:
+        command: the words that run the program in ``folder``.
+        library: the path of the library.
+        folder: where the program is.
+    """
+    shutil.copy(library, folder / library.name)
+    samples = sample_models()
+    for sample in samples.values():
+        done = run_on_files(command, library.name, sample, folder)
         assert done.returncode == 0, done.stderr
-        (Y,) = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register()).run(
-            None, fed
-        )
-        np.testing.assert_allclose(np.load(folder / "Y.npy"), Y, rtol=0, atol=1e-5)
-    model, fed = sample_models()["linear 2"]
-    done = run(model, fed | {"grid": fed["grid"][..., :1]})
-    said = "GridSample node 'sample0': grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
-    assert (done.returncode, said in done.stderr) == (1, True)
+        session = onnxruntime.InferenceSession(sample.model.SerializeToString(), ogs.register())
+        (expected,) = session.run(None, sample.feeds)
+        np.testing.assert_allclose(np.load(folder / "Y.npy"), expected, rtol=0, atol=1e-5)
+
+    model, feeds = samples["linear 2"]
+    wrong = Sample(model, feeds | {"grid": feeds["grid"][..., :1]})
+    done = run_on_files(command, library.name, wrong, folder)
+    assert done.returncode == 1
+    error = "grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
+    assert f"GridSample node 'sample0': {error}" in done.stderr
 
 
 @pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("cc"),
     reason="the program is built by cc, for Linux",
 )
-def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None:
-    """As the commands of its page build and run it, with a compiler that has nothing to warn of."""
-    (commands,) = re.findall(
-        r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    model, fed = sample_models()["linear 2"]
+def test_example_in_c_runs_models_with_a_library(built: Path, tmp_path: Path) -> None:
+    """The commands on the examples' page build and run it, without a warning of the compiler."""
+    page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    commands = re.sub("^cc ", "cc -Wall -Wextra -Werror ", commands, flags=re.MULTILINE)
+    model, feeds = sample_models()["linear 2"]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     shutil.copy(built, tmp_path / "libort_gridsample.so")
     onnx.save(model, tmp_path / "patched.onnx")
-    for name, value in fed.items():
+    for name, value in feeds.items():
         np.save(tmp_path / f"{name}.npy", value)
-    path, strict = (
-        os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "cc -Wall -Wextra -Werror ",
-    )
-    words = ["bash", "-ec", re.sub("^cc ", strict, commands, flags=re.MULTILINE)]
-    subprocess.run(words, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
-    expected = ogs.grid_sample(fed["X"], fed["grid"], padding_mode="border")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path}
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, check=True)
+    expected = ogs.grid_sample(feeds["X"], feeds["grid"], padding_mode="border")
     np.testing.assert_allclose(np.load(tmp_path / "Y.npy"), expected, rtol=0, atol=1e-6)
-    assert_program_answers(["./run_model"], built.resolve(), tmp_path)
+    assert_program_runs_every_model(["./run_model"], built.resolve(), tmp_path)
 
 
 @pytest.mark.skipif(
     not shutil.which("qemu-x86_64-static") or not shutil.which("cc"),
-    reason="this needs an emulator",
+    reason="needs an emulator of x86-64, and cc",
 )
-def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
+def test_library_on_an_older_processor_raises(built: Path, tmp_path: Path) -> None:
     if "x86-64-v2" in library_file.validate(built):
-        pytest.skip("this processor is of the least level itself")
-    made = program(tmp_path, ["cc"])
-    model, _ = sample_models()["linear 2"]
-    onnx.save(model, tmp_path / "model.onnx")
-    words = ["qemu-x86_64-static", "-cpu", "Nehalem", str(made), str(built), "model.onnx", "Y.npy"]
+        pytest.skip("the library has a variant for the emulated processor")
+    program = build_program(tmp_path, ["cc"])
+    onnx.save(sample_models()["linear 2"].model, tmp_path / "model.onnx")
+    emulator = ["qemu-x86_64-static", "-cpu", "Nehalem"]
+    words = [*emulator, str(program), str(built), "model.onnx", "Y.npy"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, "this processor is none of 'x86-64-v" in done.stderr) == (1, True)
+    assert done.returncode == 1
+    assert "this processor is none of 'x86-64-v" in done.stderr
 
 
-#: What an ARM machine says of its processor, which onnxruntime reads.
+#: /proc/cpuinfo of an ARM machine, which onnxruntime reads.
 CPUINFO = """processor\t: 0
-Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp \
+asimdhp cpuid asimdrdm lrcpc dcpop asimddp
 CPU implementer\t: 0x41
 CPU architecture: 8
 CPU variant\t: 0x3
@@ -474,6 +528,7 @@ WINE = shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
 
 
 def under_qemu(folder: Path) -> list[str]:
+    """Return the words that run an ARM program in ``folder``."""
     shutil.copytree("/usr/aarch64-linux-gnu", folder / "root", symlinks=True)
     (folder / "root/proc").mkdir()
     (folder / "root/proc/cpuinfo").write_text(CPUINFO)
@@ -481,125 +536,138 @@ def under_qemu(folder: Path) -> list[str]:
 
 
 def under_wine(folder: Path) -> list[str]:
+    """Return the words that run a Windows program in ``folder``."""
     return ["env", "WINEDEBUG=-all", f"WINEPREFIX={folder / 'prefix'}", str(WINE)]
 
 
-#: Target -> the wheel's platform, the library in it, Zig's name, the program's, and what runs it.
+@dataclass(frozen=True)
+class Machine:
+    """Another machine, for which a library is built.
+
+    Attributes:
+        platform: the platform of onnxruntime's wheel.
+        runtime: the pattern of onnxruntime's shared library in the wheel.
+        zig_target: Zig's name of the machine.
+        program: the file name of a program.
+        emulator: returns the words that run a program in a folder.
+        has_emulator: whether the emulator is installed.
+    """
+
+    platform: str
+    runtime: str
+    zig_target: str
+    program: str
+    emulator: Callable[[Path], list[str]]
+    has_emulator: bool
+
+
 MACHINES = {
-    "aarch64-linux": (
-        *(
-            "manylinux_2_28_aarch64",
-            "libonnxruntime.so.*",
-            "aarch64-linux-gnu.2.28",
-            "run_model",
-            under_qemu,
-        ),
-        shutil.which("qemu-aarch64-static") and Path("/usr/aarch64-linux-gnu").exists(),
+    "aarch64-linux": Machine(
+        platform="manylinux_2_28_aarch64",
+        runtime="libonnxruntime.so.*",
+        zig_target="aarch64-linux-gnu.2.28",
+        program="run_model",
+        emulator=under_qemu,
+        has_emulator=bool(shutil.which("qemu-aarch64-static"))
+        and Path("/usr/aarch64-linux-gnu").exists(),
     ),
-    "x86_64-windows": (
-        "win_amd64",
-        "onnxruntime.dll",
-        "x86_64-windows-gnu",
-        "run_model.exe",
-        under_wine,
-        WINE,
+    "x86_64-windows": Machine(
+        platform="win_amd64",
+        runtime="onnxruntime.dll",
+        zig_target="x86_64-windows-gnu",
+        program="run_model.exe",
+        emulator=under_wine,
+        has_emulator=bool(WINE),
     ),
 }
 
 
+def download_runtime(machine: Machine, folder: Path) -> Path:
+    """Download onnxruntime's wheel for a machine, and return its shared library."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+    command += ["--only-binary", ":all:", "--platform", machine.platform]
+    command += [f"onnxruntime=={onnxruntime.__version__}", "-d", str(folder)]
+    subprocess.run(command, check=True)
+    pattern = f"capi/{machine.runtime}"
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        (member,) = (name for name in archive.namelist() if Path(name).match(pattern))
+        return Path(archive.extract(member, folder / "wheel"))
+
+
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.skipif(
-    not importlib.util.find_spec("ziglang"), reason="ziglang links for other machines"
-)
+@needs_zig
 @pytest.mark.parametrize("target", MACHINES)
-def test_another_machine_s_library_answers_there(target: str, tmp_path: Path) -> None:
-    """Under an emulator, with onnxruntime's own wheel for it."""
-    platform, pattern, linked, name, runner, is_there = MACHINES[target]
-    if not is_there:
-        pytest.skip("nothing here runs its programs")
-    wheel = [
-        *("pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--platform", platform)
-    ]
-    wheel += [f"onnxruntime=={onnxruntime.__version__}", "-d", str(tmp_path)]
-    subprocess.run([sys.executable, "-m", *wheel], check=True)
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
-        (member,) = (each for each in archive.namelist() if Path(each).match(f"capi/{pattern}"))
-        runtime = Path(archive.extract(member, tmp_path / "wheel"))
-    path = tmp_path / f"built{linking.SUFFIXES[builder.TARGETS[target].system]}"
-    ogs.build_library(
-        path,
-        builder.TARGETS[target].cpus[:1],
-        target,
-        [model for model, _ in sample_models().values()],
-    )
-    there = tmp_path / "there"
-    there.mkdir()
-    program(there, [sys.executable, "-m", "ziglang", "cc", "-target", linked], runtime, name)
-    assert_program_answers([*runner(there), f"./{name}"], path, there)
+def test_library_for_another_machine_runs_every_model_there(target: str, tmp_path: Path) -> None:
+    """In an emulator, with onnxruntime's wheel for that machine."""
+    machine = MACHINES[target]
+    if not machine.has_emulator:
+        pytest.skip("no emulator of this machine is installed")
+    runtime = download_runtime(machine, tmp_path)
+    library = tmp_path / f"built{linking.SUFFIXES[builder.TARGETS[target].system]}"
+    models = [sample.model for sample in sample_models().values()]
+    ogs.build_library(library, builder.TARGETS[target].cpus[:1], target, models)
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", machine.zig_target]
+    build_program(folder, zig, runtime, machine.program)
+    command = [*machine.emulator(folder), f"./{machine.program}"]
+    assert_program_runs_every_model(command, library, folder)
+
+
+@pytest.mark.slow
+@needs_zig
+def test_library_for_macos_exports_its_function(tmp_path: Path) -> None:
+    """There is no emulator to run it."""
+    path = tmp_path / "it.dylib"
+    models = [sample_models()["linear 2"].model]
+    description = ogs.build_library(path, target="aarch64-macos", models=models)
+    assert description.endswith("for aarch64-darwin generic")
+    assert b"\0_RegisterCustomOps\0" in path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def x86_64_v2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two builds of one library for the oldest x86-64 processor."""
+    folder = tmp_path_factory.mktemp("x86_64_v2")
+    paths = folder / "one", folder / "two"
+    for path in paths:
+        models = [sample_models()["linear 2"].model]
+        ogs.build_library(path, "x86-64-v2", "x86_64-linux", models)
+    return paths
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="builds for Linux")
+def test_library_is_reproducible(x86_64_v2: tuple[Path, Path]) -> None:
+    one, two = x86_64_v2
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not importlib.util.find_spec("ziglang"), reason="ziglang links for other machines"
+    sys.platform != "linux" or not shutil.which("objdump"), reason="reads x86-64 code by objdump"
 )
-def test_a_library_for_macos_exports_its_function(tmp_path: Path) -> None:
-    """Nothing here runs it."""
-    model, _ = sample_models()["linear 2"]
-    said = ogs.build_library(tmp_path / "it.dylib", target="aarch64-macos", models=[model])
-    assert said.endswith("for aarch64-darwin generic")
-    assert b"\0_RegisterCustomOps\0" in (tmp_path / "it.dylib").read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    sys.platform != "linux" or not shutil.which("objdump"), reason="this reads x86-64 code"
-)
-def test_it_is_reproducible_and_the_least_processor_s_has_no_newer_instructions(
-    tmp_path: Path,
+def test_library_for_an_old_processor_has_no_newer_instructions(
+    x86_64_v2: tuple[Path, Path],
 ) -> None:
-    model, _ = sample_models()["linear 2"]
-    for name in ("one", "two"):
-        ogs.build_library(tmp_path / name, "x86-64-v2", "x86_64-linux", [model])
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    shown = ["objdump", "-d", "--no-show-raw-insn", str(tmp_path / "one")]
-    code = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
-    found = {
-        line.split("\t")[1].split()[0]
-        for line in code.splitlines()
-        if line.count("\t") and line.split("\t")[1]
-    }
-    assert found >= {"cpuid", "mulps"}
-    assert not {each for each in found if each.startswith("v")} - {"verr", "verw"}
+    command = ["objdump", "-d", "--no-show-raw-insn", str(x86_64_v2[0])]
+    code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    columns = [line.split("\t") for line in code.splitlines()]
+    instructions = {words[1].split()[0] for words in columns if len(words) > 1 and words[1].strip()}
+    assert instructions >= {"cpuid", "mulps"}
+    assert {name for name in instructions if name.startswith("v")} <= {"verr", "verw"}
     assert not re.search(r"%[yz]mm", code)
 
 
-def test_it_counts_processors_and_knows_this_one() -> None:
+def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None:
     import llvmlite.binding
     from numba import njit
 
     from ort_gridsample.library import entry
 
     llvmlite.binding.initialize_native_asmparser()
-    found = njit(lambda: (entry.cpus(), entry.level()))()
-    assert found == (
-        available_cpus(),
-        builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]].level,
-    )
-
-
-def test_build_library_in_a_frozen_program_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
-    with pytest.raises(ogs.GridSampleError) as caught:
-        ogs.build_library(tmp_path / "library.so")
-    assert (caught.value.where, caught.value.argument) == ("library", "this program")
-    assert "use an installed Python" in caught.value.expected
-
-
-def test_linker_in_a_frozen_program_is_not_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
-    monkeypatch.setattr(linking.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert linking.linker(None, "compiled ops")[0] == "/usr/bin/cc"
+    count, level = njit(lambda: (entry.cpus(), entry.level()))()
+    (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
+    assert count == available_cpus()
+    assert level == builder.CPUS[native].level

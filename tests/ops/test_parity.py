@@ -1,7 +1,8 @@
-"""The ops against the implementations in the field, wherever those support the case.
+"""Compare the ops with onnxruntime, PyTorch and OpenVINO in the cases that these support.
 
-Two things are left out because the field itself disagrees there: coordinates far out or not finite, where integers
-overflow in it, and ties for the libraries that order the arithmetic of a coordinate differently from ONNX Runtime.
+Two kinds of coordinates are left out because the libraries disagree: those that are far outside or
+not finite, where integers overflow, and ties, if a library computes coordinates in another order
+than onnxruntime.
 """
 
 import importlib
@@ -22,39 +23,44 @@ from support.models import affine_grid_model, grid_sample_model, node_attributes
 from support.paths import PATHS, Function, Model, open_native, run
 
 DATA = Path(__file__).parents[1] / "data"
-ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))
-#: Relative to values of about 1.
+STORED = dict(np.load(DATA / "pytorch_answers.npz"))
+#: The allowed difference, relative to values of about 1.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 
 def arrays(dtype: str, r: int) -> tuple[np.ndarray, np.ndarray]:
-    """An X and a grid inside and outside, without ties."""
-    X = image(dtype, (2, 4, *(9, 8, 7)[:r])) / np.array([1, 1000, 1, 1000], dtype).reshape(
-        4, *(1,) * r
-    )
-    return X, generator("parity", r).uniform(-3, 3, (2, *(7, 6, 5)[:r], r)).astype(dtype)
+    """Return an X and a grid with coordinates inside and outside, but no ties."""
+    channel_scales = np.array([1, 1000, 1, 1000], dtype).reshape(4, *(1,) * r)
+    X = image(dtype, (2, 4, *(9, 8, 7)[:r])) / channel_scales
+    grid = generator("parity", r).uniform(-3, 3, (2, *(7, 6, 5)[:r], r)).astype(dtype)
+    return X, grid
 
 
 def ties(dtype: str, r: int) -> np.ndarray:
-    """A grid of exact ties and centres, and of the numbers next to them, for axes of 8 and 9 pixels."""
+    """Return a grid of ties and centres for axes of 8 and 9 pixels, and of adjacent numbers."""
     exact = np.arange(-24, 25, dtype=dtype) / 16
-    numbers = np.concatenate(
-        [exact, *(np.nextafter(exact, exact.dtype.type(end)) for end in (np.inf, -np.inf))]
-    )
+    above = np.nextafter(exact, exact.dtype.type(np.inf))
+    below = np.nextafter(exact, exact.dtype.type(-np.inf))
+    numbers = np.concatenate([exact, above, below])
     return generator("ties", r).choice(numbers, (2, 60, *(5,) * (r - 1), r))
 
 
-def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    np.testing.assert_allclose(
-        found, expected, rtol=0, atol=TOLERANCE[found.dtype.name] * max(1, abs(expected).max())
-    )
+def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    atol = TOLERANCE[actual.dtype.name] * max(1, abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
-#: Attributes that the field supports, by rank: cubic in 2-D only.
-SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
+#: The attributes that the libraries support, by rank. They have cubic in 2-D only.
+SUPPORTED = {2: ATTRIBUTES, 3: [values for values in ATTRIBUTES if values.mode != "cubic"]}
+#: The opsets whose GridSample onnxruntime implements.
 OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
-#: The default run compiles no kernels for float64.
+#: Each path with one of the opsets.
+PATH_OPSETS = {
+    dtype: dict(zip(PATHS, itertools.cycle(opsets), strict=False))
+    for dtype, opsets in OPSETS.items()
+}
+#: The default run does not compile kernels for float64.
 on_floats = pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
 )
@@ -62,103 +68,93 @@ on_floats = pytest.mark.parametrize(
 
 @on_floats
 @pytest.mark.parametrize("r", SUPPORTED)
-def test_native(dtype: str, r: int, path: Function | Model) -> None:
-    """At the opsets in turns."""
-    opset = min(
-        OPSETS[dtype][(list(PATHS.values()).index(path) + r) % len(OPSETS[dtype])], faults.OPSET
-    )
-    native = open_native(grid_sample_model(dtype, dtype, r, SUPPORTED[r], opset))
+@pytest.mark.parametrize("name", PATHS)
+def test_grid_sample_agrees_with_onnxruntime(dtype: str, r: int, name: str) -> None:
+    opset = min(PATH_OPSETS[dtype][name], faults.OPSET)
+    supported = SUPPORTED[r]
+    native = open_native(grid_sample_model(dtype, dtype, r, supported, opset))
     X, grid = arrays(dtype, r)
     on_ties = ties(dtype, r)
     for positions in (grid, on_ties, on_ties.clip(-1, 1)):
-        answers = path.grid_samples(X, positions, SUPPORTED[r], opset)
-        for attributes, Y, expected in zip(
-            SUPPORTED[r], answers, run(native, X.dtype, X, positions), strict=True
-        ):
-            # Its kernel rounds before it reflects, the specification's nearest after: they differ on a tie outside.
-            if positions is not on_ties or attributes != Attributes("nearest", "reflection", False):
-                with about((attributes, opset)):
-                    assert_close(Y, expected)
+        outputs = PATHS[name].grid_samples(X, positions, supported, opset)
+        expected_outputs = run(native, X.dtype, X, positions)
+        for attributes, Y, expected in zip(supported, outputs, expected_outputs, strict=True):
+            # onnxruntime rounds before it reflects; in the specification, nearest rounds after.
+            # The results differ at a tie outside.
+            if positions is on_ties and attributes == Attributes("nearest", "reflection", False):
+                continue
+            with about((attributes, opset)):
+                assert_close(Y, expected)
 
 
 @on_floats
-def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
+def test_affine_grid_agrees_with_onnxruntime(dtype: str, path: Function | Model) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
     for r, align_corners in itertools.product((2, 3), (False, True)):
-        theta, size = (
-            generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype),
-            (2, 3, *(4, 5, 6)[:r]),
-        )
-        [expected] = run(
-            open_native(affine_grid_model(dtype, r, align_corners)),
-            theta.dtype,
-            theta,
-            np.array(size),
-        )
-        found = path.affine_grid(theta, size, align_corners)
-        assert found.dtype == dtype
+        theta = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype)
+        size = (2, 3, *(4, 5, 6)[:r])
+        native = open_native(affine_grid_model(dtype, r, align_corners))
+        (expected,) = run(native, theta.dtype, theta, np.array(size))
+        grid = path.affine_grid(theta, size, align_corners)
+        assert grid.dtype == dtype
         with about((r, align_corners)):
-            assert_close(found.astype(precision), expected.astype(precision))
+            assert_close(grid.astype(precision), expected.astype(precision))
 
 
-def test_pytorch_on_file(path: Function | Model) -> None:
-    assert sum(name.startswith("grid_sample ") for name in ANSWERS) == sum(
-        map(len, SUPPORTED.values())
-    )
+def test_grid_sample_agrees_with_the_stored_outputs_of_pytorch(path: Function | Model) -> None:
+    stored = [name for name in STORED if name.startswith("grid_sample ")]
+    assert len(stored) == sum(map(len, SUPPORTED.values()))
     for r, supported in SUPPORTED.items():
-        answers = path.grid_samples(ANSWERS[f"X{r}"], ANSWERS[f"grid{r}"], supported)
-        for (mode, padding_mode, align_corners), Y in zip(
-            map(astuple, supported), answers, strict=True
-        ):
-            name = f"grid_sample {r} {mode} {padding_mode} {align_corners:d}"
+        outputs = path.grid_samples(STORED[f"X{r}"], STORED[f"grid{r}"], supported)
+        for values, Y in zip(supported, outputs, strict=True):
+            name = f"grid_sample {r} {values.mode} {values.padding_mode} {values.align_corners:d}"
             with about(name):
-                assert_close(Y, ANSWERS[name])
+                assert_close(Y, STORED[name])
 
 
-def test_pytorch_affine_grid_on_file(path: Function | Model) -> None:
-    names = [name for name in ANSWERS if name.startswith("affine_grid ")]
+def test_affine_grid_agrees_with_the_stored_outputs_of_pytorch(path: Function | Model) -> None:
+    names = [name for name in STORED if name.startswith("affine_grid ")]
     assert len(names) == 12
     for name in names:
         _, r, _, align_corners = name.split()
-        n, *lengths, _ = ANSWERS[name].shape
+        n, *lengths, _ = STORED[name].shape
+        grid = path.affine_grid(STORED[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
         with about(name):
-            assert_close(
-                path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1"),
-                ANSWERS[name],
-            )
+            assert_close(grid, STORED[name])
 
 
-def test_pytorch_on_file_is_pytorch() -> None:
+def test_stored_outputs_of_pytorch_are_those_of_the_installed_one() -> None:
     pytest.importorskip("torch", reason="compares the file with PyTorch itself")
     script = runpy.run_path(str(DATA / "make_pytorch_answers.py"))
     arrays = script["inputs"]()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about an aligned axis of one pixel
+        warnings.simplefilter("ignore", UserWarning)  # of an aligned axis of one pixel
         answers = script["answers"](arrays)
-    assert set(ANSWERS) == set(arrays) | set(answers)
+    assert set(STORED) == set(arrays) | set(answers)
     for name, value in (arrays | answers).items():
         with about(name):
-            assert_close(ANSWERS[name], value)
+            assert_close(STORED[name], value)
 
 
 @pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_openvino(dtype: str) -> None:
+def test_grid_sample_agrees_with_openvino(dtype: str) -> None:
     openvino = pytest.importorskip("openvino", reason="OpenVINO is not a dependency of the tests")
     opset = importlib.import_module("openvino.opset9")
     X, grid = arrays("float32", 2)
     X = (X * 100).astype(dtype)
     inputs = [opset.parameter([-1] * 4, X.dtype), opset.parameter([-1, -1, -1, 2], grid.dtype)]
     for attributes in ATTRIBUTES:
-        named = node_attributes(attributes, 16) | {"align_corners": attributes.align_corners}
-        model = openvino.Model([opset.grid_sample(*inputs, named)], inputs)
+        written = node_attributes(attributes, 16) | {"align_corners": attributes.align_corners}
+        model = openvino.Model([opset.grid_sample(*inputs, written)], inputs)
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        expected, Y = compiled([X, grid])[0], grid_sample(X, grid, *astuple(attributes))
+        expected = compiled([X, grid])[0]
+        Y = grid_sample(X, grid, *astuple(attributes))
         with about(attributes):
             if dtype == "float32":
                 assert_close(Y, expected)
             elif attributes.mode == "cubic":
-                # Truncated from float32: where all taps are equal, its rounding error may cost it 1.
+                # OpenVINO truncates from float32. If all taps are equal, rounding may cost 1.
                 assert abs(Y - expected).max() <= 1
             else:
                 assert_identical(Y, expected)

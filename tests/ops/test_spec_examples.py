@@ -1,13 +1,19 @@
-"""What the specification texts show and say, on every path, tests named after the texts; and onnx's own node tests."""
+"""Test the examples and sentences of the specification texts on every path, and onnx's node tests.
+
+The tests are named after the texts.
+"""
 
 import importlib
 import itertools
 from dataclasses import astuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx.backend.test.case import node as node_cases
+from onnx.backend.test.case.test_case import TestCase
 from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
@@ -27,17 +33,16 @@ from support.paths import (
     run,
 )
 
-# onnx-gridsample-16-first-draft.rst: its examples. Only the shared X and grids are named here; the text repeats them.
+# The examples of onnx-gridsample-16-first-draft.rst. The text repeats X and the grids.
 
 PIXELS_4x4 = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
 PIXELS_3x2 = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2)
 STEPS = np.array([-1.0, -0.6, -0.2, 0.2, 0.6, 1.0], np.float32)
-#: In the names of onnx's own node tests.
-EXPANDED = "_expanded"
 GRID_6x6 = np.stack(np.meshgrid(STEPS, STEPS), -1)[None]
 
 
 def diagonal(*rows: list[float]) -> np.ndarray:
+    """Return a grid with x = y at each position."""
     return np.array(rows, np.float32)[None, ..., None].repeat(2, -1)
 
 
@@ -81,79 +86,96 @@ def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
         Y = path.grid_sample(X, grid, *astuple(attributes), opset=min(opset, faults.OPSET))
         assert Y.shape == (1, 1, *np.shape(expected))
         with about((attributes, opset)):
-            np.testing.assert_allclose(
-                Y[0, 0], expected, rtol=0, atol=6e-5
-            )  # the text prints four digits
+            # The text has four decimals.
+            np.testing.assert_allclose(Y[0, 0], expected, rtol=0, atol=6e-5)
 
 
 def floats(*numbers: float) -> np.ndarray:
-    """An X of one row, of a type that most tests have kernels for."""
+    """Return an X of one row."""
     return np.array([[numbers]], np.float32)
 
 
-def at(*coordinates: float) -> np.ndarray:
-    """A grid of one axis; float32 is exact at all that are given here."""
+def row(*coordinates: float) -> np.ndarray:
+    """Return a grid of one axis. All coordinates of the tests are exact in float32."""
     return np.array(coordinates, np.float32)[None, :, None]
 
 
 def test_onnx_gridsample_22__minus_3_5_reflects_to_1_5_and_then_0_5(path: Function | Model) -> None:
     for mode, align_corners in itertools.product(spec.MODES, (False, True)):
-        Y = path.grid_sample(
-            image("float32", (1, 2, 7)), at(-3.5, 1.5, 0.5), mode, "reflection", align_corners
-        )
+        X = image("float32", (1, 2, 7))
+        Y = path.grid_sample(X, row(-3.5, 1.5, 0.5), mode, "reflection", align_corners)
         with about((mode, align_corners)):
             np.testing.assert_allclose(Y[..., :2], Y[..., 2:].repeat(2, -1), rtol=2e-6)
 
 
-CORNERS, CENTERS = floats(2, 3, 5, 7), ((True, 1.0), (False, 0.75))
-VOLUME, POSITION = (
-    np.arange(24, dtype=np.float32).reshape(1, 1, 2, 3, 4),
-    np.array([[[[[1, -1, 1]]]]], np.float32),
-)
-HALFWAY = at(-0.75, -0.25, 0.25, 0.75)
+CORNERS = floats(2, 3, 5, 7)
+#: Whether corners are aligned -> the normalized coordinate of the last pixel's centre.
+LAST_CENTRE = {True: 1.0, False: 0.75}
+VOLUME = np.arange(24, dtype=np.float32).reshape(1, 1, 2, 3, 4)
+#: x = 3 of W, y = 0 of H, z = 1 of D.
+POSITION = np.array([[[[[1, -1, 1]]]]], np.float32)
+HALFWAY = row(-0.75, -0.25, 0.25, 0.75)
+#: The weights of the taps at the pixel coordinate -0.5, from Keys' kernel for a = -0.75.
+INNER = 0.59375
+OUTER = -0.09375
+#: The value at the pixel coordinate -0.5 of the row 1, 2, 4, 8, 16, for each padding.
 PADDED = {
-    "zeros": 0.59375 - 2 * 0.09375,
-    "border": 2 * 0.59375 - 3 * 0.09375,
-    "reflection": 3 * 0.59375 - 6 * 0.09375,
+    "zeros": INNER * 1 + OUTER * 2,
+    "border": OUTER * 1 + INNER * 1 + INNER * 1 + OUTER * 2,
+    "reflection": OUTER * 4 + INNER * 2 + INNER * 1 + OUTER * 2,
 }
-#: Sentence -> X, grid, mode, padding and alignment, and the answer.
+
+
+class Example(NamedTuple):
+    """The arguments of a call, and the output."""
+
+    X: np.ndarray
+    grid: np.ndarray
+    mode: str
+    padding_mode: str
+    align_corners: bool
+    expected: list[float]
+
+
 SENTENCES = {
-    # "If index 0 represents the margin pixel": -1 and 1 are the centres of the corner pixels, 0.5 apart.
+    # "If index 0 represents the margin pixel". Centres of pixels are 0.5 apart.
     "the_value_at_index_minus_1_is_the_one_at_index_1": [
-        (floats(2, 3, 5, 7, 11), at(-1.5, 1.5), mode, "reflection", True, [3, 7])
+        Example(floats(2, 3, 5, 7, 11), row(-1.5, 1.5), mode, "reflection", True, [3, 7])
         for mode in spec.MODES
     ],
-    # The outer corner of a corner pixel is halfway to the padding: linear answers the mean of both.
     "the_extrema_are_centers_or_corners": [
         *(
-            (CORNERS, at(-x, x), mode, "zeros", aligned, [2, 7])
+            Example(CORNERS, row(-x, x), mode, "zeros", align_corners, [2, 7])
             for mode in spec.MODES
-            for aligned, x in CENTERS
+            for align_corners, x in LAST_CENTRE.items()
         ),
-        (CORNERS, at(-1, 1), "linear", "zeros", False, [1, 3.5]),
+        # The outer corner of a corner pixel is halfway to the padding: the mean of both.
+        Example(CORNERS, row(-1, 1), "linear", "zeros", False, [1, 3.5]),
     ],
-    # x = 3 of W, y = 0 of H, z = 1 of D.
-    "the_grid_lists_the_innermost_axis_first": [(VOLUME, POSITION, "nearest", "zeros", True, [15])],
+    "the_grid_lists_the_innermost_axis_first": [
+        Example(VOLUME, POSITION, "nearest", "zeros", True, [15])
+    ],
     "nearest_rounds_halfway_to_even": [
-        (floats(*range(5)), HALFWAY, "nearest", "zeros", True, [0, 2, 2, 4])
+        Example(floats(*range(5)), HALFWAY, "nearest", "zeros", True, [0, 2, 2, 4])
     ],
-    # The pixel coordinate -1.5 is reflected to 0.5, halfway, which rounds to 0; rounded first it would be -2, then 1.
+    # The pixel coordinate -1.5 is reflected to 0.5, which is rounded to 0. Rounded first, it would
+    # be -2, and reflected 1.
     "nearest_reflects_before_it_rounds": [
-        (floats(*range(4)), at(-1.5), "nearest", "reflection", False, [0])
+        Example(floats(*range(4)), row(-1.5), "nearest", "reflection", False, [0])
     ],
-    # At the pixel coordinate -0.5 the taps -2, -1, 0 and 1 have the weights of Keys' kernel for a = -0.75.
     "cubic_pads_each_tap": [
-        (floats(1, 2, 4, 8, 16), at(-1.25), "cubic", padding_mode, True, [Y])
+        Example(floats(1, 2, 4, 8, 16), row(-1.25), "cubic", padding_mode, True, [Y])
         for padding_mode, Y in PADDED.items()
     ],
-    "integers_are_computed_as_floating_point_and_cast": [  # 3.25, 8.25 and 3.5
-        (
-            np.array([[[4, 3, 10]]], np.uint8),
-            at(-0.25, 0.75, -0.5),
-            "linear",
-            "zeros",
-            True,
-            [3, 8, 3],
+    # The values are 3.25, 8.25 and 3.5.
+    "integers_are_computed_as_floating_point_and_cast": [
+        Example(
+            X=np.array([[[4, 3, 10]]], np.uint8),
+            grid=row(-0.25, 0.75, -0.5),
+            mode="linear",
+            padding_mode="zeros",
+            align_corners=True,
+            expected=[3, 8, 3],
         )
     ],
 }
@@ -161,98 +183,138 @@ SENTENCES = {
 
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_onnx_gridsample_22(sentence: str, path: Function | Model) -> None:
-    for X, grid, *how, expected in SENTENCES[sentence]:
-        with about(how):
-            Y = path.grid_sample(X, grid, *how)
-            assert_identical(Y, np.array(expected, X.dtype).reshape(1, 1, *grid.shape[1:-1]))
+    for X, grid, mode, padding_mode, align_corners, values in SENTENCES[sentence]:
+        with about((mode, padding_mode, align_corners)):
+            Y = path.grid_sample(X, grid, mode, padding_mode, align_corners)
+            expected = np.array(values, X.dtype).reshape(1, 1, *grid.shape[1:-1])
+            assert_identical(Y, expected)
 
 
 def test_onnx_gridsample_22_20_16__defaults() -> None:
-    X, grid = image("float32", (1, 1, 4, 4)), GRID_6x6 * np.float32(1.3)
+    X = image("float32", (1, 1, 4, 4))
+    grid = GRID_6x6 * np.float32(1.3)
     expected = oracle.grid_sample(X, grid)
-    graph = "g (float[1,1,4,4] X, float[1,6,6,2] grid) => (float[1,1,6,6] Y) { Y = GridSample (X, grid) }"
+    graph = """
+        g (float[1,1,4,4] X, float[1,6,6,2] grid) => (float[1,1,6,6] Y) {
+            Y = GridSample (X, grid) }"""
     opsets = (16, 17, 20) if faults.OPSET < 22 else (16, 17, 20, 21, 22, 23)
     for opset, open_model in itertools.product(opsets, (open_session, open_patched_file)):
         session = open_model(parsed(graph, opset))
+        (Y,) = run(session, X.dtype, X, grid)
         with about((opset, open_model.__name__)):
-            assert_matches(
-                run(session, X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros"
-            )
+            assert_matches(Y, expected, grid.dtype, "linear", "zeros")
 
 
-def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None:
-    for operator, versions in spec.OPERATORS.items():
-        for opset, version in versions.items():
-            schema = onnx.defs.get_schema(operator, opset)
-            assert (schema.since_version, set(version.attributes)) == (
-                opset,
-                set(schema.attributes),
-            )
-            for name, attribute in version.attributes.items():
-                default = onnx.helper.get_attribute_value(schema.attributes[name].default_value)
-                assert attribute.default == (
-                    default.decode() if isinstance(default, bytes) else default
-                )
-            allowed = {
-                each.type_param_str: set(each.allowed_type_strs) for each in schema.type_constraints
-            }
-            for argument in schema.inputs:
-                types = {
-                    f"tensor({spec.TYPES[name].onnx})" for name in version.types[argument.name]
-                }
-                assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
+VERSIONS = [
+    (operator, opset) for operator, versions in spec.OPERATORS.items() for opset in versions
+]
+every_version = pytest.mark.parametrize(("operator", "opset"), VERSIONS)
+
+
+@every_version
+def test_attributes_of_the_package_are_those_of_the_schema(operator: str, opset: int) -> None:
+    version = spec.OPERATORS[operator][opset]
+    schema = onnx.defs.get_schema(operator, opset)
+    assert schema.since_version == opset
+    defaults = {}
+    for name, attribute in schema.attributes.items():
+        default = onnx.helper.get_attribute_value(attribute.default_value)
+        defaults[name] = default.decode() if isinstance(default, bytes) else default
+    assert {name: value.default for name, value in version.attributes.items()} == defaults
+
+
+@every_version
+def test_types_of_the_package_are_those_of_the_schema(operator: str, opset: int) -> None:
+    version = spec.OPERATORS[operator][opset]
+    schema = onnx.defs.get_schema(operator, opset)
+    allowed = {
+        constraint.type_param_str: set(constraint.allowed_type_strs)
+        for constraint in schema.type_constraints
+    }
+    for argument in schema.inputs:
+        types = {f"tensor({spec.TYPES[name].onnx})" for name in version.types[argument.name]}
+        assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
 
 
 @pytest.mark.parametrize("theta_type", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_onnx_affinegrid_20__function_body(theta_type: str, path: Function | Model) -> None:
     body = ReferenceEvaluator(onnx.defs.get_schema("AffineGrid", 20).function_body)
+    atol = 1e-6 if theta_type == "float32" else 1e-14
     sizes = [(2, 3, 4, 5), (3, 1, 2, 7), (2, 2, 3, 4, 5), (2, 1, 1, 3, 2)]
     for size, align_corners in itertools.product(sizes, (False, True)):
-        # Aligned, the body divides by 0 on an axis of one pixel or puts it at -1: the package puts it at 0, as PyTorch.
-        if not (align_corners and 1 in size[2:]):
-            r = len(size) - 2
-            theta = generator("affine", r).normal(size=(size[0], r, r + 1)).astype(theta_type)
-            inputs = {"theta": theta, "size": np.array(size)}
-            [expected] = body.run(None, inputs, attributes={"align_corners": int(align_corners)})
-            grid = path.affine_grid(theta, size, align_corners)
-            assert grid.dtype == theta.dtype
-            with about((size, align_corners)):
-                np.testing.assert_allclose(
-                    grid, expected, rtol=0, atol=1e-6 if theta_type == "float32" else 1e-14
-                )
+        # If corners are aligned, the body divides by 0 on an axis of one pixel, or moves it to -1.
+        # The package has it at 0, like PyTorch.
+        if align_corners and 1 in size[2:]:
+            continue
+        r = len(size) - 2
+        theta = generator("affine", r).normal(size=(size[0], r, r + 1)).astype(theta_type)
+        inputs = {"theta": theta, "size": np.array(size)}
+        (expected,) = body.run(None, inputs, attributes={"align_corners": int(align_corners)})
+        grid = path.affine_grid(theta, size, align_corners)
+        assert grid.dtype == theta.dtype
+        with about((size, align_corners)):
+            np.testing.assert_allclose(grid, expected, rtol=0, atol=atol)
 
 
 def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
-    for align_corners, marks in (
-        (True, [-1, -1 / 3, 1 / 3, 1]),
-        (False, [-0.75, -0.25, 0.25, 0.75]),
-    ):
-        grid = path.affine_grid(np.eye(2, 3, dtype=np.float32)[None], (1, 1, 1, 4), align_corners)
-        np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
+    theta = np.eye(2, 3, dtype=np.float32)[None]
+    aligned = path.affine_grid(theta, (1, 1, 1, 4), True)
+    np.testing.assert_allclose(aligned[0, 0, :, 0], [-1, -1 / 3, 1 / 3, 1], rtol=1e-7)
+    unaligned = path.affine_grid(theta, (1, 1, 1, 4), False)
+    np.testing.assert_allclose(unaligned[0, 0, :, 0], [-0.75, -0.25, 0.25, 0.75], rtol=1e-7)
 
 
-# Importing an operator's module is what registers its tests; all operators take 15 s.
+# Importing an operator's module registers its tests. The modules of all operators take 15 s.
 for _operator in spec.OPERATORS:
     importlib.import_module(f"{node_cases.__name__}.{_operator.lower()}")
-WANTED = ("test_gridsample", "test_affine_grid")
-CASES = {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(WANTED)}
+PREFIXES = ("test_gridsample", "test_affine_grid")
+CASES = {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(PREFIXES)}
+#: In the names of tests whose model is the function body of the operator.
+EXPANDED = "_expanded"
+OPERATOR_CASES = [name for name in CASES if EXPANDED not in name]
+EXPANDED_CASES = [name for name in CASES if EXPANDED in name]
 assert len(CASES) >= 26
-assert any(EXPANDED in name for name in CASES)
+assert EXPANDED_CASES
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_node(name: str) -> None:
-    """Or the operator's function body, in which there is nothing to patch: onnxruntime and the op agree with it."""
-    case, op = CASES[name], CASES[name.partition(EXPANDED)[0]]
-    patched = {(node.domain, node.op_type) for node in ogs.patch_model(case.model).graph.node}
-    assert patched.isdisjoint(("", op_type) for op_type in spec.OPERATORS)
-    assert any(domain == "ort_gridsample" for domain, _ in patched) == (case is op)
-    sessions = [open_session(op.model), open_patched_file(op.model)]
-    if case is not op:
-        sessions += [open_native(case.model), open_session(case.model)]
-    elif not unavailable_reason():
-        sessions.append(open_compiled(op.model))
+def assert_case_passes(sessions: list[onnxruntime.InferenceSession], case: TestCase) -> None:
     for session, (inputs, outputs) in itertools.product(sessions, case.data_sets):
         for Y, expected in zip(run(session, inputs[0].dtype, *inputs), outputs, strict=True):
             assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
             np.testing.assert_allclose(Y, expected, rtol=case.rtol, atol=max(case.atol, 1e-6))
+
+
+def operator_types(model: onnx.ModelProto) -> set[tuple[str, str]]:
+    return {(node.domain, node.op_type) for node in model.graph.node}
+
+
+STANDARD = {("", op_type) for op_type in spec.OPERATORS}
+
+
+@pytest.mark.parametrize("name", OPERATOR_CASES)
+def test_node_test_passes_on_every_op(name: str) -> None:
+    case = CASES[name]
+    patched = operator_types(ogs.patch_model(case.model))
+    assert patched.isdisjoint(STANDARD)
+    assert "ort_gridsample" in {domain for domain, _ in patched}
+    sessions = [open_session(case.model), open_patched_file(case.model)]
+    if not unavailable_reason():
+        sessions.append(open_compiled(case.model))
+    assert_case_passes(sessions, case)
+
+
+@pytest.mark.parametrize("name", EXPANDED_CASES)
+def test_expanded_node_test_passes_on_the_ops_and_in_onnxruntime(name: str) -> None:
+    """There is nothing to patch in a function body. The operator itself has the same outputs."""
+    case = CASES[name]
+    operator_model = CASES[name.partition(EXPANDED)[0]].model
+    patched = operator_types(ogs.patch_model(case.model))
+    assert patched.isdisjoint(STANDARD)
+    assert "ort_gridsample" not in {domain for domain, _ in patched}
+    sessions = [
+        open_session(operator_model),
+        open_patched_file(operator_model),
+        open_native(case.model),
+        open_session(case.model),
+    ]
+    assert_case_passes(sessions, case)

@@ -1,7 +1,8 @@
-"""Inputs that do not fit the operators: an error by every way and in every target, never an answer."""
+"""Test that inputs that do not fit the operators are errors on every op and in every target."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ from support import faults
 from support.models import parsed
 from support.paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, OPENERS, Open
 
-#: X and grid of which only the rank is declared.
+#: Declared shapes of X and grid with known ranks and unknown lengths.
 OPEN = {"X": "a, b, c, d", "G": "e, f, g, h"}
 OPEN_3D = {"X": "a, b, c, d, e", "G": "f, g, h, i, j"}
 OPEN_1D = {"X": "a, b, c", "G": "e, f, g"}
@@ -24,18 +25,19 @@ THETA = {"T": "n, 2, 3", "S": "4"}
 
 @dataclass(frozen=True)
 class Wrong:
-    """Inputs that a node must not answer.
+    """Inputs that are wrong for a node.
 
-    ``declared`` are the shapes that the model declares: as little as leaves the mistake to a run. An input ``S`` is
-    fed the numbers of its row, every other input an array of zeros of its shape.
+    Attributes:
+        declared: the shapes that the model declares, so loose that only a run can find the mistake.
+        fed: the shape of each input, which is fed zeros; for the input ``S`` its numbers.
+        attributes: those of the node.
+        has_empty: whether a length is 0, which the forms for some runtimes do not support.
     """
 
     declared: dict[str, str]
     fed: dict[str, tuple[int, ...]]
     attributes: dict[str, str] = field(default_factory=dict)
-    has_empty: bool = (
-        False  #: whether a length is 0, which the forms for some runtimes do not support
-    )
+    has_empty: bool = False
 
     @property
     def operator(self) -> str:
@@ -61,7 +63,7 @@ class Wrong:
         }
 
     def call(self) -> np.ndarray:
-        """What the function answers."""
+        """Call the function with the inputs."""
         if self.operator == "AffineGrid":
             return ogs.affine_grid(np.zeros(self.fed["T"], np.float32), self.fed["S"])
         X, grid = (np.zeros(self.fed[name], np.float32) for name in ("X", "G"))
@@ -144,105 +146,121 @@ WRONG = {
     "a size of five numbers": _grids({"T": "n, 2, 3", "S": "k"}, (3, 2, 3), 3, 1, 4, 5, 6),
     "a size of three numbers": _grids({"T": "n, 2, 3", "S": "k"}, (3, 2, 3), 3, 1, 4),
 }
-#: Where onnxruntime's own AffineGrid answers, and this package does not.
+#: onnxruntime's AffineGrid accepts this size, and this package refuses it.
 NEGATIVE_CHANNELS = _grids(THETA, (3, 2, 3), 3, -1, 4, 5)
 
-#: How a model is lowered: the arguments of ``patch_model``.
+#: The name of a lowering -> the arguments of ``patch_model``.
 LOWERED: dict[str, dict[str, object]] = {
-    **{
-        f"primitives, opset {opset}": {"target": "primitives", "opset": opset}
-        for opset in (11, 13, 16, 20)
-    },
+    "primitives, opset 11": {"target": "primitives", "opset": 11},
+    "primitives, opset 13": {"target": "primitives", "opset": 13},
+    "primitives, opset 16": {"target": "primitives", "opset": 16},
+    "primitives, opset 20": {"target": "primitives", "opset": 20},
     "primitives, functions": {"target": "primitives", "functions": True},
     "ai.onnx": {"target": "ai.onnx"},
     "ai.onnx-2d": {"target": "ai.onnx-2d"},
     "com.microsoft": {"target": "com.microsoft"},
-    **{
-        f"primitives for {name}": {"target": "primitives", "for_runtime": name} for name in RUNTIMES
-    },
 }
+for _runtime in RUNTIMES:
+    LOWERED[f"primitives for {_runtime}"] = {"target": "primitives", "for_runtime": _runtime}
+#: The lowerings to basic operators or to 4-D GridSamples.
+REWRITTEN = [name for name in LOWERED if "primitives" in name or "2d" in name]
 
-
-#: The targets that leave the sampling to kernels of onnxruntime.
+#: The targets whose sampling nodes run on kernels of onnxruntime.
 NATIVE = ("ai.onnx", "ai.onnx-2d", "com.microsoft")
 
 
-def run_lowered(wrong: Wrong, how: dict[str, object]) -> None:
-    """Patch the model and run it in plain onnxruntime."""
-    patched = ogs.patch_model(wrong.model(), **how)  # type: ignore[arg-type]
+#: Parts of the names of lowerings that do not support lengths that are 0 at run time.
+NEEDS_ELEMENTS = ("iree", "tvm")
+
+
+def run_lowered(model: onnx.ModelProto, lowering: str, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """Lower the model, run it in plain onnxruntime, and return its first output."""
+    patched = ogs.patch_model(model, **LOWERED[lowering])  # type: ignore[arg-type]
     session = onnxruntime.InferenceSession(
         patched.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    session.run(None, wrong.feeds())
+    return session.run(None, feeds)[0]
 
 
-@pytest.mark.parametrize(
-    "wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"]
+def raises_and_names_the_node(
+    lowering: str, pattern: str = "warp"
+) -> AbstractContextManager[object]:
+    """Expect an exception that names the node, or any exception if nodes are function calls.
+
+    A function has no name of a single node. onnxruntime raises exceptions of its own types.
+    """
+    is_shared = LOWERED[lowering].get("functions", False)
+    return pytest.raises(Exception, match=None if is_shared else pattern)
+
+
+with_every_opener = pytest.mark.parametrize(
+    "open_model", sorted(OPENERS, key=lambda opener: opener.__name__)
 )
+
+
+def skip_without_python_ops(open_model: Open) -> None:
+    if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
+        pytest.skip(NO_PYTHON_OPS)
+
+
+# GridSample and AffineGrid
+
+ALL_WRONG = {**WRONG, "negative channels": NEGATIVE_CHANNELS}
+
+
+@pytest.mark.parametrize("wrong", ALL_WRONG.values(), ids=ALL_WRONG)
 def test_function_of_wrong_inputs_raises(wrong: Wrong) -> None:
     with pytest.raises(ogs.GridSampleError):
         wrong.call()
 
 
-@pytest.mark.parametrize("open_model", sorted(OPENERS, key=lambda each: each.__name__))
-@pytest.mark.parametrize(
-    "wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"]
-)
+@with_every_opener
+@pytest.mark.parametrize("wrong", ALL_WRONG.values(), ids=ALL_WRONG)
 def test_ops_of_wrong_inputs_raise_and_name_the_node(wrong: Wrong, open_model: Open) -> None:
-    if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
-        pytest.skip(NO_PYTHON_OPS)
-    with pytest.raises(Exception, match="warp"):  # onnxruntime has exceptions of its own
+    skip_without_python_ops(open_model)
+    with pytest.raises(Exception, match="warp"):  # onnxruntime raises exceptions of its own types
         open_model(wrong.model()).run(None, wrong.feeds())
 
 
 @pytest.mark.parametrize("name", LOWERED)
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_lowered_model_of_wrong_inputs_raises_and_names_the_node(wrong: Wrong, name: str) -> None:
-    if wrong.has_empty and ("iree" in name or "tvm" in name):
-        pytest.skip("their forms are not for lengths that turn out to be 0")
-    if (
-        faults.OUTPUT_CRASHES
-        and name in NATIVE
-        and (wrong.has_empty or wrong.operator == "AffineGrid")
-    ):
+    if wrong.has_empty and any(runtime in name for runtime in NEEDS_ELEMENTS):
+        pytest.skip("this form does not support lengths that are 0 at run time")
+    ends_process = faults.OUTPUT_CRASHES and name in NATIVE
+    if ends_process and (wrong.has_empty or wrong.operator == "AffineGrid"):
         pytest.skip("kernels of this onnxruntime end the process for such inputs")
-    how = LOWERED[name]
-    is_shared = how.get("functions", False)  # a function has no name of a single node
-    with pytest.raises(
-        Exception, match=None if is_shared else "warp"
-    ):  # onnxruntime has exceptions of its own
-        run_lowered(wrong, how)
+    with raises_and_names_the_node(name):
+        run_lowered(wrong.model(), name, wrong.feeds())
 
 
-@pytest.mark.parametrize("name", [name for name in LOWERED if "primitives" in name or "2d" in name])
+@pytest.mark.parametrize("name", REWRITTEN)
 def test_lowered_affine_grid_of_negative_channels_raises(name: str) -> None:
     with pytest.raises(Exception, match="size_must_not_be_negative"):
-        run_lowered(NEGATIVE_CHANNELS, LOWERED[name])
+        run_lowered(NEGATIVE_CHANNELS.model(), name, NEGATIVE_CHANNELS.feeds())
 
 
-@pytest.mark.parametrize("name", [name for name in LOWERED if "primitives" in name or "2d" in name])
+@pytest.mark.parametrize("name", REWRITTEN)
 @pytest.mark.parametrize("batches", [0, 1, 3])
 @pytest.mark.parametrize("declared", [OPEN, OPEN_1D, OPEN_3D], ids=["2-D", "1-D", "3-D"])
 def test_lowered_model_of_any_batches_agrees_with_the_function(
     declared: dict[str, str], batches: int, name: str
 ) -> None:
-    if batches == 0 and (
-        "iree" in name or "tvm" in name or "onnx2torch" in name or name.endswith(("11", "13"))
-    ):
-        pytest.skip("their forms are not for lengths that turn out to be 0")
+    is_excluded = any(runtime in name for runtime in (*NEEDS_ELEMENTS, "onnx2torch"))
+    if batches == 0 and (is_excluded or name.endswith(("opset 11", "opset 13"))):
+        pytest.skip("this form does not support lengths that are 0 at run time")
     r = len(declared["X"].split(",")) - 2
     rng = np.random.default_rng(batches)
     X = rng.standard_normal((batches, 2, *(5, 6, 4)[:r]), "float32")
     grid = rng.uniform(-1, 1, (batches, *(3, 2, 4)[:r], r)).astype("float32")
-    model = ogs.patch_model(_samples(declared, X.shape, grid.shape).model(), **LOWERED[name])  # type: ignore[arg-type]
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    (Y,) = session.run(None, {"X": X, "G": grid})
+    model = _samples(declared, X.shape, grid.shape).model()
+    Y = run_lowered(model, name, {"X": X, "G": grid})
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid), rtol=0, atol=1e-5)
 
 
-#: The right shapes of an attention: B = 2, levels of 2×3 and 1×2 pixels, Q = 5, H = 4, D = 3, P = 6.
+# Deformable attention
+
+#: Shapes that fit: B = 2, levels of 2×3 and 1×2 pixels, Q = 5, H = 4, D = 3, P = 6.
 ATTENTION_SHAPES = {
     "value": (2, 8, 4, 3),
     "sampling_locations": (2, 5, 4, 2, 6, 2),
@@ -253,30 +271,41 @@ LEVELS = ((2, 3), (1, 2))
 
 @dataclass(frozen=True)
 class WrongAttention:
-    """Inputs that no deformable attention answers: those that differ from the right ones."""
+    """Inputs that are wrong for deformable attention.
+
+    Attributes:
+        shapes: the shapes that differ from ``ATTENTION_SHAPES``.
+        levels: the lengths of each level.
+    """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     levels: tuple[tuple[int, ...], ...] = LEVELS
 
-    def feeds(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
         shapes = ATTENTION_SHAPES | self.shapes
         return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+    def feeds(self, *, are_levels_fed: bool) -> dict[str, np.ndarray]:
+        if not are_levels_fed:
+            return self.arrays()
+        return self.arrays() | {"levels": np.array(self.levels), "starts": self.starts()}
 
     def starts(self) -> np.ndarray:
         areas = np.prod(self.levels, axis=1, dtype=np.int64)
         return np.cumsum(areas) - areas
 
     def model(self, *, are_levels_fed: bool) -> onnx.ModelProto:
-        """One node as MMCV spells it. Only the ranks of its inputs are declared, where they are the right ones."""
+        """Return a model of one node as in MMCV. Only ranks are declared, where they fit."""
         inputs = []
         for name, shape in ATTENTION_SHAPES.items():
             has_rank = len(self.shapes.get(name, shape)) == len(shape)
             dims = ", ".join(f"{name}{axis}" for axis in range(len(shape))) if has_rank else ""
             inputs.append(f"float[{dims}] {name}")
         if are_levels_fed:
-            # Lowered models need the number of levels.
+            # A lowered model needs the number of levels.
             inputs += ["int64[2, 2] levels", "int64[m] starts"]
-        node = "mmcv.MMCVMultiScaleDeformableAttention (value, levels, starts, sampling_locations, attention_weights)"
+        operands = "value, levels, starts, sampling_locations, attention_weights"
+        node = f"mmcv.MMCVMultiScaleDeformableAttention ({operands})"
         model = parsed(f"g ({', '.join(inputs)}) => (float[] Y) {{ Y = {node} }}", opset=17)
         model.graph.node[0].name = "warp"
         if not are_levels_fed:
@@ -287,7 +316,7 @@ class WrongAttention:
         return model
 
     def call(self) -> np.ndarray:
-        value, locations, weights = self.feeds().values()
+        value, locations, weights = self.arrays().values()
         return ogs.deformable_attention(value, np.array(self.levels), locations, weights)
 
 
@@ -343,54 +372,46 @@ def test_attention_function_of_the_right_shapes_answers() -> None:
 
 
 @pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
-@pytest.mark.parametrize("open_model", sorted(OPENERS, key=lambda opener: opener.__name__))
+@with_every_opener
 @pytest.mark.parametrize("wrong", WRONG_ATTENTION.values(), ids=WRONG_ATTENTION)
 def test_attention_ops_of_wrong_inputs_raise_and_name_the_node(
     wrong: WrongAttention, open_model: Open, are_levels_fed: bool
 ) -> None:
-    if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
-        pytest.skip(NO_PYTHON_OPS)
-    feeds = wrong.feeds()
-    if are_levels_fed:
-        feeds |= {"levels": np.array(wrong.levels), "starts": wrong.starts()}
-    # onnxruntime has exceptions of its own, and checks the declared shape of levels itself.
+    skip_without_python_ops(open_model)
+    feeds = wrong.feeds(are_levels_fed=are_levels_fed)
+    # onnxruntime raises exceptions of its own types, and checks the declared shape of levels.
     with pytest.raises(Exception, match=r"warp|for input: levels"):
         open_model(wrong.model(are_levels_fed=are_levels_fed)).run(None, feeds)
 
 
-#: One target of sampling nodes and one of basic operators are in the default run.
+#: In the default run, there is one target of sampling nodes and one of basic operators.
 ATTENTION_LOWERED = [
     name
     if name in ("ai.onnx", "primitives, opset 13")
     else pytest.param(name, marks=pytest.mark.sweep)
     for name in LOWERED
 ]
-
-
-@pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
-@pytest.mark.parametrize("name", ATTENTION_LOWERED)
-@pytest.mark.parametrize(
-    "wrong", [WrongAttention(), *WRONG_ATTENTION.values()], ids=["right", *WRONG_ATTENTION]
+constant_or_fed = pytest.mark.parametrize(
+    "are_levels_fed", [False, True], ids=["constant levels", "fed levels"]
 )
+
+
+@constant_or_fed
+@pytest.mark.parametrize("name", ATTENTION_LOWERED)
+def test_lowered_attention_of_the_right_shapes_answers(name: str, are_levels_fed: bool) -> None:
+    right = WrongAttention()
+    feeds = right.feeds(are_levels_fed=are_levels_fed)
+    Y = run_lowered(right.model(are_levels_fed=are_levels_fed), name, feeds)
+    assert Y.shape == (2, 5, 12)
+
+
+@constant_or_fed
+@pytest.mark.parametrize("name", ATTENTION_LOWERED)
+@pytest.mark.parametrize("wrong", WRONG_ATTENTION.values(), ids=WRONG_ATTENTION)
 def test_lowered_attention_of_wrong_inputs_raises_and_names_the_node(
     wrong: WrongAttention, name: str, are_levels_fed: bool
 ) -> None:
-    feeds = wrong.feeds()
-    if are_levels_fed:
-        feeds |= {"levels": np.array(wrong.levels), "starts": wrong.starts()}
     model = wrong.model(are_levels_fed=are_levels_fed)
-
-    def run() -> np.ndarray:
-        patched = ogs.patch_model(model, **LOWERED[name])  # type: ignore[arg-type]
-        session = onnxruntime.InferenceSession(
-            patched.SerializeToString(), providers=["CPUExecutionProvider"]
-        )
-        return session.run(None, feeds)[0]
-
-    if wrong == WrongAttention():
-        assert run().shape == (2, 5, 12)
-        return
-    with pytest.raises(
-        Exception, match=None if LOWERED[name].get("functions") else r"warp|for input: levels"
-    ):
-        run()
+    feeds = wrong.feeds(are_levels_fed=are_levels_fed)
+    with raises_and_names_the_node(name, r"warp|for input: levels"):
+        run_lowered(model, name, feeds)

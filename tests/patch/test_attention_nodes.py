@@ -1,4 +1,4 @@
-"""Other packages' nodes that are whole deformable attentions, and samplers whose grids are planes."""
+"""Attention nodes of other packages, and samplers whose grids are planes of coordinates."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def feeds_for(names: tuple[str, ...], dtype: str = "float32") -> dict[str, Array
 
 
 def pixel(image: Array, row: int, column: int) -> Array:
-    """The channels of a pixel, zeros outside of the image (height, width, D)."""
+    """Return the channels of a pixel, or zeros outside of the image (height, width, D)."""
     inside = 0 <= row < image.shape[0] and 0 <= column < image.shape[1]
     return image[row, column] if inside else np.zeros(image.shape[2])
 
 
 def bilinear(image: Array, x: float, y: float) -> Array:
-    """The linear sample of an image (height, width, D) at a location in [0, 1], from edge to edge."""
+    """Return the linear sample of an image (height, width, D) at a location in [0, 1]."""
     column, row = x * image.shape[1] - 0.5, y * image.shape[0] - 0.5
     left, top = math.floor(column), math.floor(row)
     total = np.zeros(image.shape[2])
@@ -63,7 +63,7 @@ def bilinear(image: Array, x: float, y: float) -> Array:
 
 
 def attention(value: Array, locations: Array, weights: Array, starts: Array = STARTS) -> Array:
-    """(B, Q, H, D), pixel by pixel in double precision."""
+    """Return the attention, (B, Q, H, D), pixel by pixel in double precision."""
     total = np.zeros((B, Q, H, D))
     for b, q, h, level, p in itertools.product(*map(range, weights.shape)):
         height, width = LENGTHS[level]
@@ -77,7 +77,10 @@ def attention(value: Array, locations: Array, weights: Array, starts: Array = ST
 
 
 def offset_attention(feeds: dict[str, Array], has_softmax: bool = True) -> Array:
-    """What BEVFormer_tensorrt's plugin computes: point p is relative to reference point p modulo G."""
+    """Return the output of BEVFormer_tensorrt's plugin.
+
+    Point p is relative to reference point p modulo their number.
+    """
     locations = np.zeros((B, Q, H, L, P, 2))
     references = feeds["reference_points"].reshape(B, Q, -1, 2)
     offsets = feeds["sampling_offsets"].reshape(B, Q, H, L, P, 2)
@@ -95,7 +98,10 @@ def model_of(
     op_type: str, *, is_static: bool, opset: int = 17, is_fed: bool = False, starts: Array = STARTS,
     types: dict[str, str] | None = None, third: str = "",
 ) -> onnx.ModelProto:  # fmt: skip
-    """The model of one node, whose shapes are known where it is static, and lengths fed or initializers."""
+    """Return a model of one node.
+
+    Its shapes are known if it is static, and its lengths are inputs or initializers.
+    """
     names = OFFSET if "AttnTRT" in op_type else LOCATED
     integers = "int32" if "TRT" in op_type else "int64"
     inputs = []
@@ -115,8 +121,8 @@ def model_of(
         operands = ["value", "lengths", "reference_points", "sampling_offsets", "logits"]
     out = (types or {}).get("value", "float")
     model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": {opset}{imports}]> g ({", ".join(inputs)}) => ({out}[] Y)'
-        f"{{ Y = {op_type} ({', '.join(operands)}) }}"
+        f'<ir_version: 8, opset_import: ["": {opset}{imports}]>'
+        f"g ({', '.join(inputs)}) => ({out}[] Y) {{ Y = {op_type} ({', '.join(operands)}) }}"
     )
     model.graph.node[0].name = "attention"
     if not is_fed:
@@ -135,12 +141,10 @@ def lengths_feeds(op_type: str) -> dict[str, Array]:
 
 
 def expected_of(op_type: str, feeds: dict[str, Array]) -> Array:
-    by_head = (
-        offset_attention(feeds)
-        if "AttnTRT" in op_type
-        else attention(*(feeds[name] for name in LOCATED))
-    )
-    return by_head if "TRT" in op_type else by_head.reshape(B, Q, H * D)
+    if "AttnTRT" in op_type:
+        return offset_attention(feeds)
+    output = attention(*(feeds[name] for name in LOCATED))
+    return output if op_type == TENSORRT else output.reshape(B, Q, H * D)
 
 
 def run_in_session(model: onnx.ModelProto, feeds: dict[str, Array], ops: str) -> Array:
@@ -183,9 +187,11 @@ def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
     model = model_of(BEVFORMER[0], is_static=True)
     model.graph.node[0].input[4] = "weights"
     before = parser.parse_graph(
-        "g (float[2, 5, 4, 8] logits) => (float[2, 5, 4, 8] weights) {"
-        "s = Softmax <axis = -1> (logits) f = Flatten (s) shape = Constant <value_ints = [2, 5, 4, 8]> ()"
-        "weights = Reshape (f, shape) }"
+        """g (float[2, 5, 4, 8] logits) => (float[2, 5, 4, 8] weights) {
+            s = Softmax <axis = -1> (logits)
+            f = Flatten (s)
+            shape = Constant <value_ints = [2, 5, 4, 8]> ()
+            weights = Reshape (f, shape) }"""
     )
     node = model.graph.node.pop()
     model.graph.node.extend([*before.node, node])
@@ -237,8 +243,8 @@ WRONG_OFFSET = [
     ("logits", (B, Q, 1, L * P)),
     ("value", (B, PIXELS - 1, H, D)),
 ]
-WRONG = [(op_type, *each) for op_type in (TENSORRT, MMCV) for each in WRONG_LOCATED]
-WRONG += [(BEVFORMER[0], *each) for each in WRONG_OFFSET]
+WRONG = [(op_type, name, shape) for op_type in (TENSORRT, MMCV) for name, shape in WRONG_LOCATED]
+WRONG += [(BEVFORMER[0], name, shape) for name, shape in WRONG_OFFSET]
 
 
 def wrong_feeds(op_type: str, name: str, shape: tuple[int, ...]) -> dict[str, Array]:
@@ -300,8 +306,8 @@ def test_tensorrt_plugins_write_every_attention_node(op_type: str, form: str) ->
     written = ogs.patch_model(model, target="tensorrt-plugins")
     assert [node.op_type for node in written.graph.node].count(TENSORRT) == 1
     assert op_type.split(".")[-1] not in {node.op_type for node in written.graph.node}
-    (found,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    (output,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("mixed", [("value", "attention_weights"), ("sampling_locations",)])
@@ -318,12 +324,11 @@ def test_tensorrt_plugins_have_one_type(mixed: tuple[str, ...]) -> None:
     assert {known[plugin.input[index]] for index in (0, 3, 4)} == {onnx.TensorProto.FLOAT}
     feeds = feeds_for(LOCATED)
     feeds |= {name: feeds[name].astype(np.float16) for name in mixed}
-    (found,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
-    assert found.dtype == feeds["value"].dtype
+    (output,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
+    assert output.dtype == feeds["value"].dtype
     expected = attention(*feeds.values()).reshape(B, Q, H * D)
-    np.testing.assert_allclose(
-        found, expected, rtol=0, atol=1e-5 if found.dtype == np.float32 else 1e-2
-    )
+    tolerance = 1e-5 if output.dtype == np.float32 else 1e-2
+    np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance)
 
 
 def test_tensorrt_plugins_leave_double_precision() -> None:
@@ -344,17 +349,20 @@ def sampler_model(
     opset: int = 17,
     kind: str = "float",
 ) -> onnx.ModelProto:
-    X, grid = (2, 3, 4, 5, 6)[: axes + 2], (2, axes, 3, 4, 5)[: axes + 2]
-    shapes = [
-        ", ".join(str(d) if is_static else f"{n}{i}" for i, d in enumerate(s))
-        for n, s in (("X", X), ("g", grid))
-    ]
-    mode, padding, aligned = codes
-    model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": {opset}]> g ({kind}[{shapes[0]}] X, {kind}[{shapes[1]}] grid) => '
-        f"({kind}[] Y) {{ Y = {op_type} <interpolation_mode = {mode}, padding_mode = {padding}, "
-        f"align_corners = {aligned}> (X, grid) }}"
+    """Return a model of one sampler, ``warp``, of a grid of planes."""
+    X_shape = (2, 3, 4, 5, 6)[: axes + 2]
+    grid_shape = (2, axes, 3, 4, 5)[: axes + 2]
+    X_dims, grid_dims = (
+        ", ".join(str(length) if is_static else f"{name}{i}" for i, length in enumerate(shape))
+        for name, shape in (("X", X_shape), ("g", grid_shape))
     )
+    mode, padding, aligned = codes
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g ({kind}[{X_dims}] X, {kind}[{grid_dims}] grid) => ({kind}[] Y) {{
+            Y = {op_type} <
+                interpolation_mode = {mode},
+                padding_mode = {padding},
+                align_corners = {aligned}> (X, grid) }}""")
     model.graph.node[0].name = "warp"
     return model
 
@@ -410,11 +418,10 @@ def test_planar_sampler_by_brute_force() -> None:
 def test_planar_sampler_of_half_precision_scales_in_single(ops: str) -> None:
     model = sampler_model("GridSampler2DTRT2", 2, (0, 1, 0), is_static=True, kind="float16")
     feeds = sampler_feeds(2, "float16")
-    found = run_in_session(model, feeds, ops)
-    assert found.dtype == np.float16
-    np.testing.assert_allclose(
-        found.astype(float), sampled(feeds, (0, 1, 0)).astype(float), rtol=0, atol=2e-3
-    )
+    output = run_in_session(model, feeds, ops)
+    assert output.dtype == np.float16
+    expected = sampled(feeds, (0, 1, 0)).astype(float)
+    np.testing.assert_allclose(output.astype(float), expected, rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize(("X", "grid", "argument"), [
@@ -440,21 +447,21 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize(
-    ("grid", "found"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")]
+    ("grid", "expected_shape"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")]
 )
 def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
-    grid: str, found: str, monkeypatch: pytest.MonkeyPatch
+    grid: str, expected_shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dialect cannot describe a grid whose coordinates are planes."""
     monkeypatch.setattr(registry, "_registry", registry.Registry())
     ogs.add_dialect(ogs.Dialect("planes", "GridSample", "Warp", ("my.domain",), ATTRIBUTES))
-    text = """<ir_version: 8, opset_import: ["": 17, "my.domain": 1]> g (float[2, 3, 4, 5] X, float[GRID] grid) =>
-        (float[2, 3, 9, 2] Y) { Y = my.domain.Warp (X, grid) }"""
-    model = parser.parse_model(text.replace("GRID", grid))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+        g (float[2, 3, 4, 5] X, float[{grid}] grid) => (float[2, 3, 9, 2] Y) {{
+            Y = my.domain.Warp (X, grid) }}""")
     model.graph.node[0].name = "warp"
     error = refusal(ogs.InferenceSession, model)
     assert error.where == "Warp node 'warp'"
-    assert error.found == f"of shape {found}"
+    assert error.found == f"of shape {expected_shape}"
     assert error.expected == "(2, 3, 9, 2), as the graph states"
 
 
@@ -474,12 +481,12 @@ def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str,
         "local", "attend", inputs, ["Y"], [*tensors, graph.node[0]], imports
     )
     wide = [
-        onnx.helper.make_node("Cast", [each], [f"{each}_wide"], to=onnx.TensorProto.DOUBLE)
-        for each in inputs
+        onnx.helper.make_node("Cast", [name], [f"{name}_wide"], to=onnx.TensorProto.DOUBLE)
+        for name in inputs
     ]
     calls = [
         onnx.helper.make_node("attend", inputs, ["Y"], domain="local"),
-        onnx.helper.make_node("attend", [f"{each}_wide" for each in inputs], ["Z"], domain="local"),
+        onnx.helper.make_node("attend", [f"{name}_wide" for name in inputs], ["Z"], domain="local"),
     ]
     del graph.node[:], graph.initializer[:]
     graph.node.extend([*wide, *calls])
@@ -515,18 +522,3 @@ def test_own_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
         Exception, match=f"node 'attention': {argument} is of another shape, expected"
     ):
         lowered.run(None, feeds | {name: np.resize(feeds[name], shape)})
-
-
-@pytest.mark.parametrize("target", ["ai.onnx", "tensorrt-plugins", "compiled"])
-def test_patch_scalar_spatial_shapes_is_refused(target: str) -> None:
-    model = parser.parse_model("""
-        <ir_version: 8, opset_import: ["": 17, "mmdeploy": 1]>
-        g (float[1,16,2,4] v, float[1,3,2,1,2,2] l, float[1,3,2,1,2] w) => (float[1,3,8] y)
-        { y = mmdeploy.MMCVMultiScaleDeformableAttention (v, s, k, l, w) }""")
-    constants = {"s": np.array(16), "k": np.array([0])}
-    model.graph.initializer.extend(
-        numpy_helper.from_array(x, name) for name, x in constants.items()
-    )
-    with pytest.raises(ogs.GridSampleError) as error:
-        ogs.patch_model(model, target=target)  # type: ignore[arg-type]
-    assert (error.value.argument, error.value.found) == ("spatial_shapes", "of shape ()")

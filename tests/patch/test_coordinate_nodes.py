@@ -1,4 +1,4 @@
-"""Models that are converted to float16, or quantized, after they were patched: coordinates stay what they were."""
+"""Models that are converted to float16 or quantized after a patch must keep their coordinates."""
 
 import logging
 import tempfile
@@ -20,7 +20,7 @@ from ort_gridsample.custom_ops.compiled_ops import registry
 from support import faults
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import refusal
-from support.foreign_nodes import called
+from support.foreign_nodes import node_text
 from support.graphs import SIGNATURE
 from support.models import node_attributes
 from support.paths import open_native, quiet_options
@@ -33,58 +33,64 @@ Feeds = Mapping[str, np.ndarray]
 def network(
     size: int, attributes: Attributes, flow: bool = False, channels: int = 4
 ) -> onnx.ModelProto:
-    """Conv, Relu, GridSample, Conv on a picture; the grid is an input, or made of a flow in pixels."""
-    rng, made = np.random.default_rng(3), ""
+    """Return a model of Conv, Relu, GridSample and Conv on an image.
+
+    The grid is the input G, or is computed from the input F, a flow in pixels.
+    """
+    rng = np.random.default_rng(3)
     weights = {
         "first": rng.standard_normal((channels, 1, 3, 3)) / 3,
         "bias": rng.standard_normal(channels) / 10,
+        "second": rng.standard_normal((1, channels, 3, 3)) / 6,
     }
-    weights["second"] = rng.standard_normal((1, channels, 3, 3)) / 6
+    grid_nodes = ""
     if flow:
         pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), -1)[None]
         weights |= {"pixels": pixels, "half": np.array((size - 1) / 2), "one": np.array(1)}
-        made = "[move] moved = Add (pixels, F) [scale] scaled = Div (moved, half) [shift] G = Sub (scaled, one)"
-    said = called("GridSample", "", node_attributes(attributes, 17))
+        grid_nodes = """[move] moved = Add (pixels, F)
+            [scale] scaled = Div (moved, half)
+            [shift] G = Sub (scaled, one)"""
+    sample = node_text("GridSample", "", node_attributes(attributes, 17))
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
         net (float[1,1,{size},{size}] X, float[1,{size},{size},2] {"F" if flow else "G"})
         => (float[1,1,{size},{size}] Y) {{
-            [first] A = Conv <pads = [1, 1, 1, 1]> (X, first, bias) [relu] B = Relu (A) {made}
-            [warp] C = {said} (B, G) [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}""")
+            [first] A = Conv <pads = [1, 1, 1, 1]> (X, first, bias)
+            [relu] B = Relu (A)
+            {grid_nodes}
+            [warp] C = {sample} (B, G)
+            [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}""")
     model.graph.initializer.extend(
-        numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()
+        numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()
     )
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
 def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    rng, size = (
-        np.random.default_rng(4),
-        model.graph.input[0].type.tensor_type.shape.dim[2].dim_value,
-    )
-    feeds = {
-        "X": rng.standard_normal((1, 1, size, size)),
-        "F": rng.uniform(-2, 2, (1, size, size, 2)),
-    }
+    rng = np.random.default_rng(4)
+    size = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
+    X = rng.standard_normal((1, 1, size, size))
+    flow = rng.uniform(-2, 2, (1, size, size, 2))
     axis = np.linspace(-1, 1, size)
-    feeds["G"] = np.stack(np.meshgrid(axis, axis), -1)[None] + feeds["F"] / size
+    grid = np.stack(np.meshgrid(axis, axis), -1)[None] + flow / size
+    feeds = {"X": X, "F": flow, "G": grid}
     return {value.name: feeds[value.name].astype(np.float32) for value in model.graph.input}
 
 
-def answer(model: onnx.ModelProto, feeds: Feeds) -> np.ndarray:
+def run(model: onnx.ModelProto, feeds: Feeds) -> np.ndarray:
     return open_native(model).run(None, dict(feeds))[0]
 
 
-def error(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> float:
-    """How far the model's answer is from what is expected: root mean squares, of the difference and of that."""
-    return float(np.linalg.norm(answer(model, feeds) - expected) / np.linalg.norm(expected))
+def relative_error(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> float:
+    """Return the norm of the output's error divided by that of the expected output."""
+    return float(np.linalg.norm(run(model, feeds) - expected) / np.linalg.norm(expected))
 
 
 LINEAR = Attributes("linear", "zeros", False)
 SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest", "zeros", False)]
 
 
-def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
+def to_half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
     float16 = pytest.importorskip(
         "onnxconverter_common.float16", reason="pip install onnxconverter-common"
     )
@@ -99,41 +105,56 @@ def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
     [(64, 4, False), (64, 32, True)],
 )
 @pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
-def test_float16_loses_no_more_than_in_the_rest(
+def test_float16_conversion_loses_no_more_than_in_the_rest_of_the_network(
     size: int, channels: int, attributes: Attributes, flow: bool
 ) -> None:
     model = network(size, attributes, flow, channels)
-    expected = answer(model, feeds := feeds_for(model))
-    # All of the net but what finds the coordinates.
-    rest = error(half(model, ogs.coordinate_nodes(model)), feeds, expected)
+    feeds = feeds_for(model)
+    expected = run(model, feeds)
+    # All of the network is converted but the nodes that compute coordinates.
+    rest = relative_error(to_half(model, ogs.coordinate_nodes(model)), feeds, expected)
     lowered = ogs.patch_model(model, target="primitives", functions=True)
-    converted = half(lowered, ogs.coordinate_nodes(lowered))
+    converted = to_half(lowered, ogs.coordinate_nodes(lowered))
     assert 1e-5 < rest < 1e-3
-    assert error(converted, feeds, expected) < 1.1 * rest
-    assert error(inliner.inline_local_functions(converted), feeds, expected) < 1.1 * rest
+    assert relative_error(converted, feeds, expected) < 1.1 * rest
+    assert relative_error(inliner.inline_local_functions(converted), feeds, expected) < 1.1 * rest
     inlined = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
-    # Its pixels are rounded once more. Errors add up in squares: less than the rest's own comes on top.
-    assert error(half(inlined, ogs.coordinate_nodes(inlined)), feeds, expected) < 2**0.5 * rest
-    last = ogs.patch_model(half(model, ogs.coordinate_nodes(model)), target="primitives")
-    assert error(last, feeds, expected) < 1.1 * rest
+    # Its pixels are rounded once more. Independent errors add up in squares.
+    assert (
+        relative_error(to_half(inlined, ogs.coordinate_nodes(inlined)), feeds, expected)
+        < 2**0.5 * rest
+    )
+    last = ogs.patch_model(to_half(model, ogs.coordinate_nodes(model)), target="primitives")
+    assert relative_error(last, feeds, expected) < 1.1 * rest
 
 
-def test_what_is_listed_computes_in_float32() -> None:
-    """Onnxruntime's CPU provider computes float16 in float32, and hides what other runtimes lose."""
-    lowered = ogs.patch_model(network(64, LINEAR, flow=True), target="primitives", functions=True)
-    for blocked, there in (
-        (ogs.coordinate_nodes(lowered), {TensorProto.FLOAT}),
-        (["warp"], {TensorProto.FLOAT16}),
-    ):
-        converted = onnx.shape_inference.infer_shapes(half(lowered, blocked))
-        types = {
-            value.name: value.type.tensor_type.elem_type for value in converted.graph.value_info
-        }
-        flow = [node for node in converted.graph.node if node.name in ("move", "scale", "shift")]
-        assert {types[name] for node in flow[1:] for name in node.input if name in types} == there
-    # What is not listed is refused, and not wrong.
+@pytest.fixture(scope="module")
+def lowered_flow() -> onnx.ModelProto:
+    """A lowered network whose grid is computed from a flow."""
+    return ogs.patch_model(network(64, LINEAR, flow=True), target="primitives", functions=True)
+
+
+def types_of_the_grid(converted: onnx.ModelProto) -> set[int]:
+    """Return the types of the values that the nodes after the first of the flow read."""
+    graph = onnx.shape_inference.infer_shapes(converted).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+    nodes = [node for node in graph.node if node.name in ("scale", "shift")]
+    return {types[name] for node in nodes for name in node.input if name in types}
+
+
+# onnxruntime's CPU provider computes float16 in float32, so its outputs do not show the types.
+def test_listed_nodes_compute_in_float32(lowered_flow: onnx.ModelProto) -> None:
+    converted = to_half(lowered_flow, ogs.coordinate_nodes(lowered_flow))
+    assert types_of_the_grid(converted) == {TensorProto.FLOAT}
+
+
+def test_nodes_that_are_not_listed_compute_in_float16(lowered_flow: onnx.ModelProto) -> None:
+    assert types_of_the_grid(to_half(lowered_flow, ["warp"])) == {TensorProto.FLOAT16}
+
+
+def test_model_with_converted_coordinates_is_refused(lowered_flow: onnx.ModelProto) -> None:
     with pytest.raises(Exception, match="GridSample_1"):
-        open_native(half(lowered, []))
+        open_native(to_half(lowered_flow, []))
 
 
 CONVERTERS = ("onnxconverter_common.float16", "onnxruntime.transformers.float16")
@@ -141,7 +162,7 @@ CONVERTERS = ("onnxconverter_common.float16", "onnxruntime.transformers.float16"
 WIDTHS = (2049, 2560, 66001)
 
 
-def converted_by(converter: str, model: onnx.ModelProto) -> onnx.ModelProto:
+def convert_by(converter: str, model: onnx.ModelProto) -> onnx.ModelProto:
     float16 = pytest.importorskip(converter)
     names = ogs.coordinate_nodes(model)
     return float16.convert_float_to_float16(
@@ -157,20 +178,21 @@ def wide_image(width: int, channels: int = 2) -> np.ndarray:
 
 def assert_near(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> None:
     """A few roundings to float16 away, where another pixel would be 1 / 64 or more away."""
-    np.testing.assert_allclose(answer(model, feeds), expected, rtol=0, atol=6e-3)
+    np.testing.assert_allclose(run(model, feeds), expected, rtol=0, atol=6e-3)
 
 
-#: All modes and paddings on one width, and the other widths with one of them: the converters take their time.
+#: All modes and paddings on one width, and one of them on all widths: the converters are slow.
 WIDE = [*((attributes, 2560) for attributes in ATTRIBUTES), *((LINEAR, width) for width in WIDTHS)]
 
 
 @pytest.mark.parametrize("converter", CONVERTERS)
 @pytest.mark.parametrize(("attributes", "width"), WIDE, ids=str)
 def test_float16_wide_axis_keeps_pixels(attributes: Attributes, width: int, converter: str) -> None:
-    said = called("GridSample", "", node_attributes(attributes, 16))
+    sample = node_text("GridSample", "", node_attributes(attributes, 16))
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
         wide (float[1,2,2,{width}] X, float[1,1,99,2] G) => (float[1,2,1,99] Y) {{
-            [warp] A = {said} (X, G) [rest] Y = Add (A, A) }}""")
+            [warp] A = {sample} (X, G)
+            [rest] Y = Add (A, A) }}""")
     # One converter rounds the inputs, so the grid is of numbers that float16 has.
     grid = np.random.default_rng(0).uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16)
     grid[0, 0, :3] = [[1, 1], [-1, -1], [1.25, 1.25]]
@@ -179,7 +201,7 @@ def test_float16_wide_axis_keeps_pixels(attributes: Attributes, width: int, conv
     lowered = ogs.patch_model(
         model, target="primitives", for_runtime="onnxconverter-common", functions=width == 2049
     )
-    assert_near(converted_by(converter, lowered), feeds, expected)
+    assert_near(convert_by(converter, lowered), feeds, expected)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -193,7 +215,7 @@ def test_float16_grid_read_by_two_nodes_keeps_pixels(width: int) -> None:
             [rest] Y = Add (A, B) }}""")
     feeds = {"X": wide_image(width), "theta": np.eye(2, 3, dtype=np.float32)[None]}
     lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
-    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+    assert_near(to_half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -202,22 +224,24 @@ def test_float16_grid_read_by_two_nodes_keeps_pixels(width: int) -> None:
 def test_float16_constant_of_the_models_own_keeps_pixels(
     width: int, attribute: str, functions: bool
 ) -> None:
-    half_lengths = f"{(width - 1) / 2}, 0.5"
-    said = (
-        f"value = float[2] {{{half_lengths}}}"
-        if attribute == "value"
-        else f"value_floats = [{half_lengths}]"
-    )
+    numbers = f"{(width - 1) / 2}, 0.5"
+    constant = f"value_floats = [{numbers}]"
+    if attribute == "value":
+        constant = f"value = float[2] {{{numbers}}}"
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
-        wide (float[1,2,2,{width}] X, float[1,2,{width},2] P) => (float[1,2,2,{width}] Y) <float one = {{1}}> {{
-            [halves] H = Constant <{said}> () [scale] S = Div (P, H) [shift] G = Sub (S, one)
-            [warp] A = GridSample <align_corners = 1> (X, G) [rest] Y = Add (A, A) }}""")
+        wide (float[1,2,2,{width}] X, float[1,2,{width},2] P) => (float[1,2,2,{width}] Y)
+        <float one = {{1}}> {{
+            [halves] H = Constant <{constant}> ()
+            [scale] S = Div (P, H)
+            [shift] G = Sub (S, one)
+            [warp] A = GridSample <align_corners = 1> (X, G)
+            [rest] Y = Add (A, A) }}""")
     pixels = np.stack(np.meshgrid(np.arange(width), np.arange(2)), -1)[None].astype(np.float32)
     feeds = {"X": wide_image(width), "P": pixels}
     lowered = ogs.patch_model(
         model, target="primitives", for_runtime="onnxconverter-common", functions=functions
     )
-    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+    assert_near(to_half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
 
 
 def test_float16_large_constant_grid_keeps_pixels() -> None:
@@ -229,14 +253,15 @@ def test_float16_large_constant_grid_keeps_pixels() -> None:
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
         wide (float[1,2,2,{width}] X) => (float[1,2,2,{width}] Y) {{
             [grid] G = Constant <value_float = 0.0> ()
-            [warp] A = GridSample <mode = "nearest", align_corners = 1> (X, G) [rest] Y = Add (A, A) }}""")
+            [warp] A = GridSample <mode = "nearest", align_corners = 1> (X, G)
+            [rest] Y = Add (A, A) }}""")
     del model.graph.node[0].attribute[:]
     model.graph.node[0].attribute.append(
         onnx.helper.make_attribute("value", numpy_helper.from_array(line))
     )
     feeds = {"X": wide_image(width)}
     lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
-    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+    assert_near(to_half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
 
 
 @pytest.mark.parametrize("type", ["uint8", "int16", "int32"])
@@ -251,12 +276,10 @@ def test_float16_integer_image_keeps_pixels(type: str, converter: str) -> None:
     X = generator.integers(0, np.iinfo(type).max, (1, 2, 2, width)).astype(type)
     grid = generator.uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16).astype(np.float32)
     lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
-    found = answer(converted_by(converter, lowered), {"X": X, "G": grid})
+    Y = run(convert_by(converter, lowered), {"X": X, "G": grid})
     expected = ogs.grid_sample(X, grid, "linear", "border", False)
-    tolerance = (
-        1e-6 * np.iinfo(type).max + 1
-    )  # the function truncates sums in float32 of short integers
-    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=tolerance)
+    tolerance = 1e-6 * np.iinfo(type).max + 1  # the function truncates sums in float32
+    np.testing.assert_allclose(Y.astype(float), expected.astype(float), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("runtime", [None, "onnxconverter-common"])
@@ -265,75 +288,76 @@ def test_lowered_float16_model_on_a_wide_axis_computes_coordinates_as_the_functi
     attributes: Attributes, runtime: str | None
 ) -> None:
     width = 2560
-    said = called("GridSample", "", node_attributes(attributes, 16))
+    sample = node_text("GridSample", "", node_attributes(attributes, 16))
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
-        wide (float16[1,2,2,{width}] X, float16[1,1,99,2] G) => (float16[1,2,1,99] Y) {{ [warp] Y = {said} (X, G) }}""")
+        wide (float16[1,2,2,{width}] X, float16[1,1,99,2] G) => (float16[1,2,1,99] Y) {{
+            [warp] Y = {sample} (X, G) }}""")
     grid = np.random.default_rng(0).uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16)
     feeds = {"X": wide_image(width).astype(np.float16), "G": grid}
     lowered = ogs.patch_model(model, target="primitives", for_runtime=runtime)  # type: ignore[arg-type]
     expected = ogs.grid_sample(*feeds.values(), *astuple(attributes))
-    np.testing.assert_allclose(answer(lowered, feeds), expected, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(run(lowered, feeds), expected, rtol=0, atol=1e-3)
 
 
-def rewritten(
-    model: onnx.ModelProto, rewrite: Callable, *arguments: object, **how: object
+def run_on_files(
+    model: onnx.ModelProto, rewrite: Callable, *arguments: object, **options: object
 ) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, f"{folder}/model.onnx")
-        rewrite(f"{folder}/model.onnx", f"{folder}/rewritten.onnx", *arguments, **how)
+        rewrite(f"{folder}/model.onnx", f"{folder}/rewritten.onnx", *arguments, **options)
         return onnx.load(f"{folder}/rewritten.onnx")
 
 
-def quantized(
+def quantize(
     model: onnx.ModelProto, feeds: Feeds, excluded: Sequence[str], format: str = "QDQ"
 ) -> onnx.ModelProto:
     from onnxruntime.quantization import QuantFormat, quantize_static
 
     reader = SimpleNamespace(get_next=chain([dict(feeds)], repeat(None)).__next__)
     settings = {"quant_format": QuantFormat[format], "nodes_to_exclude": list(excluded)}
-    return rewritten(model, quantize_static, reader, **settings)
+    return run_on_files(model, quantize_static, reader, **settings)
 
 
-def preprocessed(model: onnx.ModelProto) -> onnx.ModelProto:
+def preprocess(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    return rewritten(model, quant_pre_process, skip_symbolic_shape=True)
+    return run_on_files(model, quant_pre_process, skip_symbolic_shape=True)
 
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quantization says a lot at the root."""
+    """Quantization logs a lot at the root."""
     monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
 
 
 @pytest.mark.parametrize("size", [64, pytest.param(1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("functions", [False, True])
-def test_quantization_loses_no_more_than_in_the_rest(size: int, functions: bool) -> None:
+def test_quantization_loses_no_more_than_in_the_rest_of_the_network(
+    size: int, functions: bool
+) -> None:
     model = network(size, LINEAR, flow=functions == (size == 64))
-    expected = answer(model, feeds := feeds_for(model))
+    feeds = feeds_for(model)
+    expected = run(model, feeds)
     # onnxruntime quantizes no GridSample.
-    rest = error(quantized(model, feeds, ogs.coordinate_nodes(model)), feeds, expected)
+    rest = relative_error(quantize(model, feeds, ogs.coordinate_nodes(model)), feeds, expected)
     lowered = ogs.patch_model(model, target="primitives", functions=functions)
     assert 1e-3 < rest < 0.05
     assert (
-        error(quantized(lowered, feeds, ogs.coordinate_nodes(lowered)), feeds, expected)
+        relative_error(quantize(lowered, feeds, ogs.coordinate_nodes(lowered)), feeds, expected)
         < 1.1 * rest
     )
 
 
 @pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
 @pytest.mark.parametrize("functions", [False, True])
-def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(
-    attributes: Attributes, functions: bool
-) -> None:
-    """It inlines, renames, fuses, moves a Transpose of what was sampled to the end, and forgets metadata."""
-    model, format = (
-        network(64, attributes),
-        "QDQ" if functions == (attributes.mode == "cubic") else "QOperator",
-    )
-    expected = answer(model, feeds := feeds_for(model))
-    rest = error(quantized(preprocessed(model), feeds, [], format), feeds, expected)
-    lowered = preprocessed(ogs.patch_model(model, target="primitives", functions=functions))
+def test_nodes_of_a_preprocessed_model_are_listed(attributes: Attributes, functions: bool) -> None:
+    """Preprocessing inlines, renames, fuses and moves nodes, and removes their metadata."""
+    model = network(64, attributes)
+    format = "QDQ" if functions == (attributes.mode == "cubic") else "QOperator"
+    feeds = feeds_for(model)
+    expected = run(model, feeds)
+    rest = relative_error(quantize(preprocess(model), feeds, [], format), feeds, expected)
+    lowered = preprocess(ogs.patch_model(model, target="primitives", functions=functions))
     listed = ogs.coordinate_nodes(lowered)
     others = {node.name for node in lowered.graph.node} - set(listed)
     assert {name for name in others if not name.startswith("Transpose_token")} == {
@@ -341,42 +365,41 @@ def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(
         "relu",
         "second",
     }
-    assert error(quantized(lowered, feeds, listed, format), feeds, expected) < 1.1 * rest
-    if (
-        attributes.mode == "linear" and not lowered.functions
-    ):  # which some releases leave as they are
-        assert error(quantized(lowered, feeds, [], format), feeds, expected) > 0.3
+    assert relative_error(quantize(lowered, feeds, listed, format), feeds, expected) < 1.1 * rest
+    # Some releases do not inline functions.
+    if attributes.mode == "linear" and not lowered.functions:
+        assert relative_error(quantize(lowered, feeds, [], format), feeds, expected) > 0.3
 
 
 @pytest.mark.parametrize(
     "target", ["ort_gridsample", *(["compiled"] if not registry.unavailable_reason() else [])]
 )
-def test_this_packages_ops_in_a_model_that_was_converted_before(target: str) -> None:
-    """Convert first, patch last: no converter knows these ops."""
+def test_converted_model_can_be_patched_to_ops_of_the_package(target: str) -> None:
+    """No converter can read these ops, so the patch comes last."""
     model = network(64, LINEAR)
     feeds = feeds_for(model)
     for converted in (
-        quantized(preprocessed(model), feeds, []),
-        half(model, ogs.coordinate_nodes(model)),
+        quantize(preprocess(model), feeds, []),
+        to_half(model, ogs.coordinate_nodes(model)),
     ):
         patched = ogs.patch_model(converted, target=target)  # type: ignore[arg-type]
         onnx.shape_inference.infer_shapes(patched, check_type=True)
         session = onnxruntime.InferenceSession(
             patched.SerializeToString(), ogs.register(quiet_options())
         )
-        np.testing.assert_allclose(session.run(None, feeds)[0], answer(converted, feeds), atol=1e-3)
+        np.testing.assert_allclose(session.run(None, feeds)[0], run(converted, feeds), atol=1e-3)
 
 
-def listed(text: str) -> list[str]:
+def coordinate_nodes_of(text: str) -> list[str]:
     header = '<ir_version: 10, opset_import: ["": 20, "mmcv": 1, "local": 1]>'
     return ogs.coordinate_nodes(parser.parse_model(f"{header} {text}"))
 
 
 WARP = "[warp] Y = GridSample (X, H)"
 LISTS = {
-    "nothing": ("[relu] Y = Relu (X)", []),
-    "the node alone": ("[warp] Y = GridSample (X, G)", ["warp"]),
-    "arithmetic above": (
+    "no sample": ("[relu] Y = Relu (X)", []),
+    "only the sample": ("[warp] Y = GridSample (X, G)", ["warp"]),
+    "arithmetic of the grid": (
         "[a] A = Mul (G, G) [b] B = Cast <to = 1> (A) [c] H = Add (B, G)" + WARP,
         [*"abc", "warp"],
     ),
@@ -384,49 +407,54 @@ LISTS = {
         "[two] T = Constant <value_float = 2.0> () [a] H = Mul (G, T)" + WARP,
         ["two", "a", "warp"],
     ),
-    "but not what the rest reads too": (
+    "value with another reader": (
         "[a] A = Add (G, G) [b] H = Mul (A, G) [c] Z = Relu (A)" + WARP,
         ["b", "warp"],
     ),
-    "nor an output": (
+    "value that is an output": (
         "[a] A = Add (G, G) [b] H = Neg (A) [warp] Y = GridSample (X, A) [d] V = Abs (H)",
         ["warp"],
     ),
-    "nor the picture": ("[a] A = Add (X, X) [warp] Y = GridSample (A, G)", ["warp"]),
-    "up to the net": ("[net] A = Softmax (G) [a] H = Neg (A)" + WARP, ["a", "warp"]),
+    "the image": ("[a] A = Add (X, X) [warp] Y = GridSample (A, G)", ["warp"]),
+    "up to other operators": ("[net] A = Softmax (G) [a] H = Neg (A)" + WARP, ["a", "warp"]),
     "another dialect": ("[a] A = Neg (G) [warp] Y = mmcv.grid_sampler (X, A)", ["a", "warp"]),
     "AffineGrid": (
         "[t] T = Neg (theta) [s] S = Identity (size) [g] H = AffineGrid (T, S)" + WARP,
         [*"tsg", "warp"],
     ),
-    "in a branch, and before it": (
-        "[a] A = Neg (G) [b] B = Neg (G) [c] C = Not (c) [if] Y = If (C) <then_branch = t () => (float[N,C,h,w] T) {"
-        "[warp] T = GridSample (X, B) }, else_branch = e () => (float[N,C,h,w] E) { [relu] E = Relu (X) }>",
+    "in a branch": (
+        """[a] A = Neg (G)
+        [b] B = Neg (G)
+        [c] C = Not (c)
+        [if] Y = If (C) <
+            then_branch = t () => (float[N,C,h,w] T) { [warp] T = GridSample (X, B) },
+            else_branch = e () => (float[N,C,h,w] E) { [relu] E = Relu (X) }>""",
         ["warp"],
     ),
 }
 
 
 @pytest.mark.parametrize(("nodes", "names"), LISTS.values(), ids=LISTS)
-def test_what_is_listed(nodes: str, names: list[str]) -> None:
-    assert (
-        listed(
-            f"{SIGNATURE.replace('g (', 'g (float[N,2,3] theta, int64[4] size, ')} {{ {nodes} }}"
-        )
-        == names
-    )
+def test_listed_nodes_compute_coordinates(nodes: str, names: list[str]) -> None:
+    signature = SIGNATURE.replace("g (", "g (float[N,2,3] theta, int64[4] size, ")
+    assert coordinate_nodes_of(f"{signature} {{ {nodes} }}") == names
 
 
-def test_a_node_without_a_name_is_reported() -> None:
-    said = "GridSample node (Y): name is '', expected a name, by which it can be left alone"
-    assert str(refusal(listed, f"{SIGNATURE} {{ Y = GridSample (X, G) }}")) == said
+def test_listing_a_node_without_a_name_is_refused() -> None:
+    error = refusal(coordinate_nodes_of, f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
+    assert error.where == "GridSample node (Y)"
+    assert (error.argument, error.found) == ("name", "''")
+    assert error.expected == "a name, by which it can be left alone"
 
 
 @pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "primitives", "mmcv"])
 @pytest.mark.parametrize("functions", [False, True])
-def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: bool) -> None:
+def test_nodes_of_a_patched_model_are_listed(target: str, functions: bool) -> None:
     model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
-        [a] H = Neg (G) [relu] A = Relu (X) [warp] B = GridSample (A, H) [abs] Y = Abs (B) }}""")
+        [a] H = Neg (G)
+        [relu] A = Relu (X)
+        [warp] B = GridSample (A, H)
+        [abs] Y = Abs (B) }}""")
     patched = ogs.patch_model(model, target=target, functions=functions)  # type: ignore[arg-type]
     names = ogs.coordinate_nodes(patched)
     assert [n.name for n in patched.graph.node if n.name not in names] == ["relu", "abs"]
@@ -434,11 +462,13 @@ def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: boo
     assert ogs.coordinate_nodes(patched.SerializeToString()) == names
 
 
-def test_a_function_that_samples_is_listed_as_its_calls() -> None:
-    assert (
-        listed(f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
-        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{ [inner] C = local.inner (A, B) }}
-        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ [warp] C = GridSample (A, B) }}
-        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}""")
-        == ["call"]
-    )
+def test_calls_of_a_function_that_samples_are_listed() -> None:
+    text = f"""{SIGNATURE} {{
+            [call] A = local.outer (X, G)
+            [other] Y = local.plain (A) }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{
+            [inner] C = local.inner (A, B) }}
+        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{
+            [warp] C = GridSample (A, B) }}
+        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}"""
+    assert coordinate_nodes_of(text) == ["call"]

@@ -1,4 +1,4 @@
-"""Models that PyTorch exported from published architectures, patched against native, and the scripts that export."""
+"""Models that PyTorch exported from published architectures, and the scripts that export them."""
 
 import re
 import subprocess
@@ -16,139 +16,188 @@ import pytest
 import ort_gridsample as ogs
 from conftest import with_slow
 from support import faults
-from support.exported_models import FOLDER, MODELS, REFUSED, Arrays, run, stored
-from support.graphs import nodes
+from support.exported_models import (
+    EXPORTED_FOLDER,
+    EXPORTED_MODELS,
+    WITHOUT_NATIVE_KERNELS,
+    Arrays,
+    run_stored_inputs,
+    stored_arrays,
+)
+from support.graphs import all_nodes
 
 OPTIONS = {"disabled_optimizers": ["MatmulTransposeFusion"]} if faults.FUSED_WITHOUT_KERNEL else {}
+RUNNABLE_MODELS = [path for path in EXPORTED_MODELS if path.stem not in WITHOUT_NATIVE_KERNELS]
+Operators = Counter[tuple[str, str]]
 
 
-def count(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
-    """How many GridSample and AffineGrid nodes of each domain the model holds, at any depth and in functions."""
+def sampling_operators(model: onnx.ModelProto) -> Operators:
+    """Count the GridSample and AffineGrid nodes by domain and operator."""
     return Counter(
-        (node.domain, node.op_type) for node in nodes(model) if node.op_type in ogs.spec.OPERATORS
+        (node.domain, node.op_type)
+        for node in all_nodes(model)
+        if node.op_type in ogs.spec.OPERATORS
     )
 
 
-def assert_close(actual: Arrays, expected: Arrays) -> None:
-    """Every output, to 1e-5 of its own largest magnitude: two libraries sum in different orders."""
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        assert actual[name].dtype == value.dtype
-        scale = float(
-            np.abs(value[np.isfinite(value)]).max()
-        )  # logits of padding are -inf, and must be so in both
+def assert_close(outputs: Arrays, expected_outputs: Arrays) -> None:
+    """Check each output to 1e-5 of its largest magnitude: libraries sum in different orders."""
+    assert outputs.keys() == expected_outputs.keys()
+    for name, expected in expected_outputs.items():
+        assert outputs[name].dtype == expected.dtype
+        is_finite = np.isfinite(expected)  # logits of padding are -inf
+        scale = float(np.abs(expected[is_finite]).max())
         assert scale > 0
-        np.testing.assert_allclose(actual[name], value, rtol=0, atol=1e-5 * scale, err_msg=name)
+        np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-5 * scale, err_msg=name)
 
 
-def test_every_kind_of_model_is_here() -> None:
-    models = [onnx.load(path) for path in MODELS]
+def test_exported_models_have_every_opset_operator_and_body() -> None:
+    models = [onnx.load(path) for path in EXPORTED_MODELS]
     opsets = {
         entry.version for model in models for entry in model.opset_import if entry.domain == ""
     }
+    operators = {operator for model in models for operator in sampling_operators(model)}
+    op_types = {node.op_type for model in models for node in model.graph.node}
+    functions = [function for model in models for function in model.functions]
     assert opsets >= {16, 18, 20, 22}
-    assert sum((count(model) for model in models), Counter()).keys() == {
-        ("", "GridSample"),
-        ("", "AffineGrid"),
-    }
-    assert {node.op_type for model in models for node in model.graph.node} >= {"If", "Loop", "Scan"}
-    assert any(count(onnx.ModelProto(functions=model.functions)) for model in models)
+    assert operators == {("", "GridSample"), ("", "AffineGrid")}
+    assert op_types >= {"If", "Loop", "Scan"}
+    assert sampling_operators(onnx.ModelProto(functions=functions))
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_native_refuses(name: str) -> None:
+@pytest.mark.parametrize("name", WITHOUT_NATIVE_KERNELS)
+def test_onnxruntime_has_no_kernels_for_a_model(name: str) -> None:
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.NotImplemented):
-        ort.InferenceSession(FOLDER / f"{name}.onnx")
+        ort.InferenceSession(EXPORTED_FOLDER / f"{name}.onnx")
 
 
-# Those that onnxruntime refuses compile kernels for float64 grids, which no other test of the default run needs.
-@with_slow(
-    "path",
-    MODELS,
-    [path for path in MODELS if path.stem not in REFUSED],
-    ids=lambda path: path.stem,
-)
-def test_session_and_patched_file_agree(path: Path, tmp_path: Path) -> None:
-    """With onnxruntime's own kernels, and these with PyTorch."""
+@pytest.mark.parametrize("path", RUNNABLE_MODELS, ids=lambda path: path.stem)
+def test_onnxruntime_has_the_outputs_of_pytorch(path: Path) -> None:
     faults.skip_unread(onnx.load(path))
-    reference = answers = stored(path, "out.")
-    if path.stem not in REFUSED:
-        reference = run(ort.InferenceSession(path), path)
-        assert_close(reference, answers)
-    assert_close(run(ogs.InferenceSession(path, **OPTIONS), path), reference)
-    patched = ogs.patch_model(path)
-    own = Counter({("ort_gridsample", op): n for (_, op), n in count(onnx.load(path)).items()})
-    unrolled = (each for each in ogs.inspect_model(path) if each.unrolled and each.fused == ())
-    own.update(("ort_gridsample", record.operator) for record in unrolled)
-    assert count(patched) == own
-    onnx.checker.check_model(patched)
-    onnx.save(patched, tmp_path / "patched.onnx")
-    assert_close(
-        run(ort.InferenceSession(tmp_path / "patched.onnx", ogs.register(), **OPTIONS), path),
-        reference,
-    )
+    outputs = run_stored_inputs(ort.InferenceSession(path), path)
+    assert_close(outputs, stored_arrays(path, "out."))
 
 
-NEEDED = dict(
-    re.findall(r"^([\w-]+)==(\S+)$", (FOLDER / "requirements.txt").read_text(), re.MULTILINE)
+# The other models compile kernels for float64 grids, which no other test of the default run needs.
+every_exported_model = with_slow(
+    "path", EXPORTED_MODELS, RUNNABLE_MODELS, ids=lambda path: path.stem
 )
 
 
-def needs(*needed: str) -> pytest.MarkDecorator:
-    there = {each.name: each.version.partition("+")[0] for each in metadata.distributions()}
-    missing = [f"{each}=={NEEDED[each]}" for each in needed if there.get(each) != NEEDED[each]]
+def expected_outputs_of(path: Path) -> Arrays:
+    """Return the outputs of onnxruntime, or of PyTorch if onnxruntime has no kernels."""
+    if path.stem in WITHOUT_NATIVE_KERNELS:
+        return stored_arrays(path, "out.")
+    return run_stored_inputs(ort.InferenceSession(path), path)
+
+
+@every_exported_model
+def test_session_of_an_exported_model_has_the_outputs_of_onnxruntime(path: Path) -> None:
+    faults.skip_unread(onnx.load(path))
+    outputs = run_stored_inputs(ogs.InferenceSession(path, **OPTIONS), path)
+    assert_close(outputs, expected_outputs_of(path))
+
+
+@every_exported_model
+def test_patched_file_of_an_exported_model_has_the_outputs_of_onnxruntime(
+    path: Path, tmp_path: Path
+) -> None:
+    faults.skip_unread(onnx.load(path))
+    patched_path = tmp_path / "patched.onnx"
+    onnx.save(ogs.patch_model(path), patched_path)
+    session = ort.InferenceSession(patched_path, ogs.register(), **OPTIONS)
+    assert_close(run_stored_inputs(session, path), expected_outputs_of(path))
+
+
+@every_exported_model
+def test_patch_replaces_all_sampling_nodes_of_an_exported_model(path: Path) -> None:
+    faults.skip_unread(onnx.load(path))
+    patched = ogs.patch_model(path)
+    onnx.checker.check_model(patched)
+    expected: Operators = Counter()
+    for (_, op_type), count in sampling_operators(onnx.load(path)).items():
+        expected["ort_gridsample", op_type] += count
+    for record in ogs.inspect_model(path):
+        if record.unrolled and record.fused == ():
+            expected["ort_gridsample", record.operator] += 1
+    assert sampling_operators(patched) == expected
+
+
+REQUIREMENTS = dict(
+    re.findall(
+        r"^([\w-]+)==(\S+)$", (EXPORTED_FOLDER / "requirements.txt").read_text(), re.MULTILINE
+    )
+)
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    """Skip a test unless the packages of the requirements are installed."""
+    versions = {
+        distribution.name: distribution.version.partition("+")[0]
+        for distribution in metadata.distributions()
+    }
+    missing = [
+        f"{package}=={REQUIREMENTS[package]}"
+        for package in packages
+        if versions.get(package) != REQUIREMENTS[package]
+    ]
     return pytest.mark.skipif(bool(missing), reason=f"the script needs {', '.join(missing)}")
 
 
 def wiring(model: onnx.ModelProto) -> list[tuple[object, ...]]:
-    """What each node is and how it is wired, at any depth; not the numbers, which processors round differently."""
+    """Return nodes with their inputs, outputs and attributes.
+
+    Floats and tensors are left out, because processors round them differently.
+    """
     return [
         (
             node.domain,
             node.op_type,
             node.name,
-            *([*names] for names in (node.input, node.output)),
-            *said,
+            list(node.input),
+            list(node.output),
+            *((a.name, a.type, a.i, a.s, *a.ints) for a in node.attribute),
         )
-        for node in nodes(model)
-        for said in [
-            [(each.name, each.type, each.i, each.s, *each.ints) for each in node.attribute]
-        ]
+        for node in all_nodes(model)
     ]
 
 
+def imports_of(model: onnx.ModelProto) -> dict[str, int]:
+    return {entry.domain: entry.version for entry in model.opset_import}
+
+
 def run_script(name: str, into: Path) -> None:
-    command = [sys.executable, str(FOLDER / name), "--into", str(into)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = [sys.executable, str(EXPORTED_FOLDER / name), "--into", str(into)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@needs(*NEEDED)
-def test_the_script_makes_what_is_stored(tmp_path: Path) -> None:
+@needs(*REQUIREMENTS)
+def test_export_script_makes_the_stored_models(tmp_path: Path) -> None:
     run_script("export.py", tmp_path)
-    assert [path.name for path in sorted(tmp_path.glob("*.onnx"))] == [path.name for path in MODELS]
-    for path in MODELS:
-        a, b = onnx.load(tmp_path / path.name), onnx.load(path)
-        assert {e.domain: e.version for e in a.opset_import} == {
-            e.domain: e.version for e in b.opset_import
-        }, path.stem
-        assert wiring(a) == wiring(b), path.stem
-        assert_close(stored(tmp_path / path.name, ""), stored(path, ""))
+    paths = sorted(tmp_path.glob("*.onnx"))
+    assert [path.name for path in paths] == [path.name for path in EXPORTED_MODELS]
+    for path, stored_path in zip(paths, EXPORTED_MODELS, strict=True):
+        model, stored_model = onnx.load(path), onnx.load(stored_path)
+        assert imports_of(model) == imports_of(stored_model), path.stem
+        assert wiring(model) == wiring(stored_model), path.stem
+        assert_close(stored_arrays(path, ""), stored_arrays(stored_path, ""))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["unrolled", "attention"])
 @needs("torch", "onnxscript")
-def test_the_script_makes_the_stored_archive(name: str, tmp_path: Path) -> None:
-    run_script(f"{name}.py", tmp_path / "again.zip")
+def test_export_script_makes_the_stored_archive(name: str, tmp_path: Path) -> None:
+    run_script(f"{name}.py", tmp_path / "made.zip")
     with (
-        zipfile.ZipFile(tmp_path / "again.zip") as again,
-        zipfile.ZipFile(FOLDER / f"{name}.zip") as stored,
+        zipfile.ZipFile(tmp_path / "made.zip") as archive,
+        zipfile.ZipFile(EXPORTED_FOLDER / f"{name}.zip") as stored_archive,
     ):
-        assert again.namelist() == stored.namelist()
-        for form in stored.namelist():
-            made, there = (onnx.load_from_string(archive.read(form)) for archive in (again, stored))
-            assert wiring(made) == wiring(there), form
+        assert archive.namelist() == stored_archive.namelist()
+        for form in archive.namelist():
+            model = onnx.load_from_string(archive.read(form))
+            stored_model = onnx.load_from_string(stored_archive.read(form))
+            assert wiring(model) == wiring(stored_model), form

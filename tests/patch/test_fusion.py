@@ -1,8 +1,8 @@
-"""AffineGrid and GridSample in one: found where nothing else reads the grid, with the two ops' answers bit for bit."""
+"""Fusion of an AffineGrid into the GridSample that reads its grid."""
 
 import pickle
 import re
-from itertools import cycle
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,179 +16,256 @@ from ort_gridsample.detection.find import find
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
-from support.cases import ATTRIBUTES
+from support.cases import ATTRIBUTES, Attributes
 from support.compare import about, assert_identical, refusal
 from support.fused_models import (
-    Between,
-    assert_read_back,
-    compiled,
-    feed,
-    fused,
-    readers,
+    GridSteps,
+    assert_saved_model_can_be_read,
+    fused_counts,
+    models_with_another_reader,
+    needs_compiled_ops,
+    open_unfused,
     transformer,
-    two_ops,
+    transformer_feeds,
 )
 from support.paths import quiet_options
 
-#: The orders of a Transpose that moves the coordinates, for any number of axes.
-FIRST, LAST = {"to": "first"}, {"to": "last"}
-#: Of the types that theta and the grid may have, what is between.
-CHAINS: dict[str, tuple[str, Between]] = {
+#: Transposes of a grid of any number of axes: coordinates first, and back.
+COORDINATES_FIRST: tuple[str, dict[str, object]] = ("Transpose", {"to": "first"})
+COORDINATES_LAST: tuple[str, dict[str, object]] = ("Transpose", {"to": "last"})
+
+
+def cast_to(elem_type: int) -> tuple[str, dict[str, object]]:
+    return "Cast", {"to": elem_type}
+
+
+#: The type of theta, and the nodes between AffineGrid and GridSample.
+QUICK_CHAINS: dict[str, tuple[str, GridSteps]] = {
     "nothing": ("FLOAT", ()),
     "Transposes that undo each other": (
         "FLOAT",
-        [("Transpose", FIRST), ("Identity", {}), ("Transpose", LAST)],
+        [COORDINATES_FIRST, ("Identity", {}), COORDINATES_LAST],
     ),
-    "a narrower grid": ("FLOAT", [("Cast", {"to": TensorProto.FLOAT16})]),
+    "a narrower grid": ("FLOAT", [cast_to(TensorProto.FLOAT16)]),
     "float64": ("DOUBLE", ()),
-    "a wider grid": ("FLOAT16", [("Cast", {"to": TensorProto.FLOAT})]),
-    "float64 and a narrower grid": ("DOUBLE", [("Cast", {"to": TensorProto.FLOAT})]),
-    "float64 and a grid of halves": ("DOUBLE", [("Cast", {"to": TensorProto.BFLOAT16})]),
+}
+#: These need more compilations.
+SLOW_CHAINS: dict[str, tuple[str, GridSteps]] = {
+    "a wider grid": ("FLOAT16", [cast_to(TensorProto.FLOAT)]),
+    "float64 and a narrower grid": ("DOUBLE", [cast_to(TensorProto.FLOAT)]),
+    "float64 and a bfloat16 grid": ("DOUBLE", [cast_to(TensorProto.BFLOAT16)]),
     "bfloat16": ("BFLOAT16", ()),
 }
-NOT_FOUND: dict[str, Between] = {
-    "Transposes that leave another order": [("Transpose", {"perm": [0, 2, 1, 3]})],
-    "a Transpose that does not say its order": [("Transpose", {})],
-    "two Casts": [("Cast", {"to": TensorProto.FLOAT16}), ("Cast", {"to": TensorProto.FLOAT})],
-    "a Cast to a type that no grid has": [("Cast", {"to": TensorProto.INT32})],
+CHAINS = QUICK_CHAINS | SLOW_CHAINS
+UNFUSED_CHAINS: dict[str, GridSteps] = {
+    "a Transpose of spatial axes": [("Transpose", {"perm": [0, 2, 1, 3]})],
+    "a Transpose without perm": [("Transpose", {})],
+    "two Casts": [cast_to(TensorProto.FLOAT16), cast_to(TensorProto.FLOAT)],
+    "a Cast to a type of no grid": [cast_to(TensorProto.INT32)],
     "another operator": [("Neg", {})],
-    "another domain": [("Identity", {"domain": "com.example"})],
+    "an Identity of another domain": [("Identity", {"domain": "com.example"})],
 }
 
 
-def in_axes(between: Between, r: int) -> Between:
-    orders = {"first": [0, r + 1, *range(1, r + 1)], "last": [0, *range(2, r + 2), 1]}
-    return [(op, {"perm": orders[str(a["to"])]} if op == "Transpose" else a) for op, a in between]
+def steps_for(steps: GridSteps, axes: int) -> GridSteps:
+    """Return the steps with the perm of each Transpose for a grid of so many spatial axes."""
+    perms = {"first": [0, axes + 1, *range(1, axes + 1)], "last": [0, *range(2, axes + 2), 1]}
+    return [
+        (op_type, {"perm": perms[str(attributes["to"])]} if op_type == "Transpose" else attributes)
+        for op_type, attributes in steps
+    ]
 
 
-@compiled
-@pytest.mark.parametrize("chain", list(CHAINS)[:4])
-def test_a_model_that_a_session_saved_is_read_back(chain: str, tmp_path: Path) -> None:
-    theta, between = CHAINS[chain]
-    model, feeds = transformer(in_axes(between, 2), theta, grid_corners=1), feed(theta)
+@needs_compiled_ops
+@pytest.mark.parametrize("chain", QUICK_CHAINS)
+def test_fused_model_saved_by_onnxruntime_can_be_read(chain: str, tmp_path: Path) -> None:
+    theta_type, steps = CHAINS[chain]
+    model = transformer(steps_for(steps, 2), theta_type, grid_align_corners=1)
+    feeds = transformer_feeds(theta_type)
     for value in model.graph.input:
-        elem_type, shape = value.type.tensor_type.elem_type, feeds[value.name].shape
-        value.type.CopyFrom(helper.make_tensor_type_proto(elem_type, shape))
-    assert_read_back(model, feeds, tmp_path / "saved.onnx", "AffineGrid", "GridSample")
+        elem_type = value.type.tensor_type.elem_type
+        value.type.CopyFrom(helper.make_tensor_type_proto(elem_type, feeds[value.name].shape))
+    path = tmp_path / "saved.onnx"
+    assert_saved_model_can_be_read(model, feeds, path, "AffineGrid", "GridSample")
 
 
-@compiled
-@with_slow("chain", CHAINS, list(CHAINS)[:4])  # the others are compiled anew
-def test_is_the_two_ops_bit_for_bit(chain: str) -> None:
-    theta, said = CHAINS[chain]
-    several = (
-        ATTRIBUTES if chain == "nothing" else ATTRIBUTES[6:12:3]
-    )  # linear alone: each mode would be compiled
-    for attributes, r, corners in zip(several, cycle((2, 3, 3)), cycle((0, 1, 1, 0)), strict=False):
-        model = transformer(in_axes(said, r), theta, attributes, corners)
-        session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
-        assert fused(session) == [0, 1 + len(said)]
-        affine, _ = session.replaced
-        assert (affine.runs_on, affine.reason) == (
-            "compiled op",
-            "fused into GridSample node 'sample'",
+@dataclass(frozen=True)
+class Sample:
+    """Attributes of the GridSample, its number of axes, and align_corners of the AffineGrid."""
+
+    attributes: Attributes
+    axes: int
+    grid_align_corners: int
+
+
+def samples_of(chain: str) -> list[Sample]:
+    """Return all attributes for the shortest chain, and few linear ones for others.
+
+    Each mode would be compiled for their types.
+    """
+    linear = [
+        attributes
+        for attributes in ATTRIBUTES
+        if attributes.mode == "linear"
+        and (attributes.padding_mode, attributes.align_corners)
+        in (("zeros", False), ("border", True))
+    ]
+    attributes_of_samples = ATTRIBUTES if chain == "nothing" else linear
+    axes = (2, 3, 3)
+    align_corners = (0, 1, 1, 0)
+    return [
+        Sample(attributes, axes[i % len(axes)], align_corners[i % len(align_corners)])
+        for i, attributes in enumerate(attributes_of_samples)
+    ]
+
+
+@needs_compiled_ops
+@with_slow("chain", CHAINS, QUICK_CHAINS)
+def test_fused_op_has_the_output_of_two_ops(chain: str) -> None:
+    theta_type, steps = CHAINS[chain]
+    for sample in samples_of(chain):
+        model = transformer(
+            steps_for(steps, sample.axes),
+            theta_type,
+            sample.attributes,
+            sample.grid_align_corners,
         )
-        for out in ((7, 5, 6), (1, 40, 90), (2, 3, 5000), (3, 1, 1)):
-            fed = feed(theta, r, out)
-            with about((attributes, r, corners, out)):
-                assert_identical(session.run(None, fed)[0], expected.run(None, fed)[0])
+        session = ogs.InferenceSession(model, quiet_options())
+        unfused = open_unfused(model)
+        assert fused_counts(session) == [0, 1 + len(steps)]
+        for lengths in ((7, 5, 6), (1, 40, 90), (2, 3, 5000), (3, 1, 1)):
+            feeds = transformer_feeds(theta_type, sample.axes, lengths)
+            with about((sample, lengths)):
+                assert_identical(session.run(None, feeds)[0], unfused.run(None, feeds)[0])
 
 
-@compiled
-def test_whatever_the_number_of_channels_and_threads() -> None:
-    """X laid out in rows asks for coordinates before any lane works."""
-    model, rng = transformer(), np.random.default_rng(0)
-    session, expected = ogs.InferenceSession(model), two_ops(model)
-    shapes = [
+@needs_compiled_ops
+def test_placement_of_a_fused_affine_grid_names_its_grid_sample() -> None:
+    affine, _ = ogs.InferenceSession(transformer(), quiet_options()).replaced
+    assert affine.runs_on == "compiled op"
+    assert affine.reason == "fused into GridSample node 'sample'"
+
+
+@needs_compiled_ops
+def test_fused_op_of_any_number_of_channels_has_the_output_of_two_ops() -> None:
+    """X with many channels is packed, and needs coordinates before any thread samples."""
+    rng = np.random.default_rng(0)
+    model = transformer()
+    session = ogs.InferenceSession(model)
+    unfused = open_unfused(model)
+    for X_shape, lengths in (
         ((2, 37, 20, 20), (60, 70)),
         ((1, 16, 4, 4), (1, 300)),
         ((0, 3, 4, 4), (2, 2)),
         ((2, 3, 4, 4), (0, 5)),
-    ]
-    for shape, out in shapes:
-        X, theta = (rng.normal(size=each).astype(np.float32) for each in (shape, (shape[0], 2, 3)))
-        fed = {"X": X, "theta": theta, "size": np.array([shape[0], 1, *out])}
-        assert_identical(session.run(None, fed)[0], expected.run(None, fed)[0])
+    ):
+        feeds = {
+            "X": rng.normal(size=X_shape).astype(np.float32),
+            "theta": rng.normal(size=(X_shape[0], 2, 3)).astype(np.float32),
+            "size": np.array([X_shape[0], 1, *lengths]),
+        }
+        assert_identical(session.run(None, feeds)[0], unfused.run(None, feeds)[0])
 
 
-@compiled
-def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
-    model, good = transformer(), feed()
-    session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
-    X, theta, size = good.values()
-    sizes = [
-        size[:-1],
-        size[None],
-        -size,
-        np.array([3, 3, 5, 6]),
-        np.array([2, 1, 1 << 40, 1 << 40]),
-    ]
-    wrong = {
-        "size": sizes,
+def wrong_feeds() -> list[dict[str, np.ndarray]]:
+    feeds = transformer_feeds()
+    X = feeds["X"]
+    theta = feeds["theta"]
+    size = feeds["size"]
+    wrong_values = {
+        "size": [
+            size[:-1],
+            size[None],
+            -size,
+            np.array([3, 3, 5, 6]),
+            np.array([2, 1, 1 << 40, 1 << 40]),
+        ],
         "theta": [theta[:, :1], theta[0]],
         "X": [X[:1], X[..., None], X[:, :, :, 0], X[0, 0]],
     }
-    for change in ({name: value} for name, values in wrong.items() for value in values):
-        with pytest.raises(
-            Exception, match=re.escape(str(refusal(session.run, None, good | change)))
-        ):
-            expected.run(None, good | change)
-    assert session.run(None, good)[0].shape == (2, 3, 5, 6)
+    return [feeds | {name: value} for name, values in wrong_values.items() for value in values]
 
 
-@compiled
-def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
-    model, fed = transformer(), feed()
-    expected = two_ops(model).run(None, fed)[0]
-    paths = {
-        tmp_path / "model.onnx": model,
-        tmp_path / "patched.onnx": ogs.patch_model(model, target="compiled"),
-    }
-    for path, each in paths.items():
-        onnx.save(each, path)
-    for given in (model, model.SerializeToString(), *paths):
-        session = ogs.InferenceSession(given, quiet_options())
-        for each in (session, pickle.loads(pickle.dumps(session))):
-            assert {*fused(each)} == {0, 1}
-            assert_identical(each.run(None, fed)[0], expected)
-    assert len(patch_in_place(paths[tmp_path / "patched.onnx"], FusedOp())[0]) == 2
+@needs_compiled_ops
+def test_fused_op_of_wrong_inputs_has_the_errors_of_two_ops() -> None:
+    model = transformer()
+    session = ogs.InferenceSession(model, quiet_options())
+    unfused = open_unfused(model)
+    for feeds in wrong_feeds():
+        error = refusal(session.run, None, feeds)
+        with pytest.raises(Exception, match=re.escape(str(error))):
+            unfused.run(None, feeds)
+    assert session.run(None, transformer_feeds())[0].shape == (2, 3, 5, 6)
 
 
-@compiled
-def test_nodes_can_decline_it() -> None:
-    model, fed = transformer(), feed()
+@needs_compiled_ops
+@pytest.mark.parametrize("target", [None, "compiled"])
+@pytest.mark.parametrize("source", ["ModelProto", "bytes", "path"])
+def test_fused_session_can_be_pickled(target: str | None, source: str, tmp_path: Path) -> None:
+    model = transformer()
+    feeds = transformer_feeds()
+    expected = open_unfused(model).run(None, feeds)[0]
+    if target is not None:
+        model = ogs.patch_model(model, target=target)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    sources = {"ModelProto": model, "bytes": model.SerializeToString(), "path": path}
+    session = ogs.InferenceSession(sources[source], quiet_options())
+    for opened in (session, pickle.loads(pickle.dumps(session))):
+        assert set(fused_counts(opened)) == {0, 1}
+        assert_identical(opened.run(None, feeds)[0], expected)
+
+
+def test_compiled_ops_of_a_patched_model_are_fused() -> None:
+    model = ogs.patch_model(transformer(), target="compiled")
+    assert len(patch_in_place(model, FusedOp())[0]) == 2
+
+
+@needs_compiled_ops
+def test_node_that_is_not_chosen_is_not_fused() -> None:
+    model = transformer()
+    feeds = transformer_feeds()
     session = ogs.InferenceSession(
         model, quiet_options(), nodes=lambda record: record.operator != "AffineGrid"
     )
-    placed = [("GridSample", "compiled op", ()), ("AffineGrid", "onnxruntime", ())]
-    assert [(each.record.operator, each.runs_on, each.fused) for each in session.replaced] == placed
-    np.testing.assert_allclose(
-        session.run(None, fed)[0], two_ops(model).run(None, fed)[0], atol=1e-5
-    )
+    assert [
+        (placement.record.operator, placement.runs_on, placement.fused)
+        for placement in session.replaced
+    ] == [("GridSample", "compiled op", ()), ("AffineGrid", "onnxruntime", ())]
+    (expected,) = open_unfused(model).run(None, feeds)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
 
 
-def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    matches = find(model, scopes(model), None, with_reasons=False)
+def fused_pairs(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """Return the names of the AffineGrids that are fused, and of the GridSamples that fuse them."""
     return [
-        (each.record.name, each.fused_into.record.name)
-        for each in matches
-        if each.fused_into is not None
+        (match.record.name, match.fused_into.record.name)
+        for match in find(model, scopes_of(model), None, with_reasons=False)
+        if match.fused_into is not None
     ]
 
 
-@pytest.mark.parametrize("between", NOT_FOUND.values(), ids=NOT_FOUND)
-def test_what_changes_the_grid_is_left_alone(between: Between) -> None:
-    model = transformer(between)
-    assert found(model) == []
+@pytest.mark.parametrize("steps", UNFUSED_CHAINS.values(), ids=UNFUSED_CHAINS)
+def test_grid_that_nodes_change_is_not_fused(steps: GridSteps) -> None:
+    model = transformer(steps)
+    assert fused_pairs(model) == []
     assert not any("affine" in record.fused for record in ogs.inspect_model(model))
 
 
-def test_a_grid_that_somebody_else_reads_is_left_alone() -> None:
-    alone = transformer([("Identity", {})])
-    assert [record.fused for record in ogs.inspect_model(alone)] == [(), ("affine", "(g1)")]
-    assert found(alone) == [("affine", "sample")]
-    for name in ("g0", "g1"):
-        for model in readers(alone, name):
-            assert found(model) == [], name
-    alone.graph.node[-1].input[:] = ["g1", "X"]
-    assert found(alone) == []
+def test_grid_of_a_single_reader_is_fused() -> None:
+    model = transformer([("Identity", {})])
+    assert [record.fused for record in ogs.inspect_model(model)] == [(), ("affine", "(g1)")]
+    assert fused_pairs(model) == [("affine", "sample")]
+
+
+@pytest.mark.parametrize("value", ["g0", "g1"])
+@pytest.mark.parametrize("reader", ["output", "node", "body", "GridSample"])
+def test_grid_with_another_reader_is_not_fused(reader: str, value: str) -> None:
+    models = models_with_another_reader(transformer([("Identity", {})]), value)
+    assert fused_pairs(models[reader]) == []
+
+
+def test_grid_that_is_sampled_is_not_fused() -> None:
+    model = transformer([("Identity", {})])
+    model.graph.node[-1].input[:] = ["g1", "X"]
+    assert fused_pairs(model) == []

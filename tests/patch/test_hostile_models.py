@@ -1,8 +1,9 @@
-"""Damaged and hostile models: a sentence or a right answer, and a file that is whole or not there."""
+"""Damaged and hostile models: an error with a message or a right output, and no partial files."""
 
 import cProfile
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,206 +18,238 @@ from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.python_op import PythonOp
 from support import faults
 from support.compare import refusal
-from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, one_node
+from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
 from support.paths import running_on
-from support.processes import run
-
-#: Bits flipped or bytes cut off, in a process that may address 8 GiB; what comes is a sentence of one of these kinds.
-DAMAGED = """
-import json, random, resource, tempfile, warnings
-from collections import Counter
-from pathlib import Path
-import onnx
-from onnx import parser
-import faults, test_patch
-resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-onnxruntime.set_default_logger_severity(4)
-rng, models = random.Random({seed}), [parser.parse_model(m).SerializeToString() for m in MODELS.values()]
-path = Path(tempfile.mkdtemp()) / "damaged.onnx"
-ends = Counter()
-def attempt(function, *arguments):
-    try:
-        function(*arguments)
-        ends["right"] += 1
-    except ogs.GridSampleError:
-        ends["sentence"] += 1
-    except Exception as error:
-        # What is no text, onnxruntime's own session cannot describe, with or without this package.
-        theirs = type(error).__module__.startswith("onnxruntime") or isinstance(error, UnicodeDecodeError)
-        known = theirs and function is ogs.InferenceSession and (str(error) or faults.NO_WORDS)
-        ends["sentence" if known else f"{{function.__name__}}: {{type(error).__name__}}: {{error}}"] += 1
-for _ in range({count}):
-    data = bytearray(rng.choice(models))
-    if rng.random() < 0.3:
-        del data[rng.randrange(len(data)):]
-    for _ in range(rng.randrange(4) if data else 0):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    path.write_bytes(data)
-    for function in (ogs.inspect_model, ogs.patch_model, ogs.InferenceSession):
-        attempt(function, path)
-print(json.dumps(ends))
-"""
+from support.processes import program
 
 
 @pytest.mark.parametrize(("seed", "count"), [(0, 30), pytest.param(1, 300, marks=pytest.mark.slow)])
-def test_damaged_files_are_answered_in_words(seed: int, count: int) -> None:
-    *_, ends = run(DAMAGED.format(seed=seed, count=count), "open_session")
-    assert set(json.loads(ends)) == {"right", "sentence"}, ends
+def test_damaged_model_is_read_or_raises_an_error_with_a_message(seed: int, count: int) -> None:
+    *_, results = program("damaged_models.py", str(seed), str(count))
+    assert set(json.loads(results)) == {"returned", "allowed error"}, results
 
 
-def value(name: str, elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+def value_info(name: str, elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, elem_type, None)
 
 
-def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes, "g", [value("X"), value("G"), value("c", TensorProto.BOOL)], [value("Y")]
-    )
+def model_of(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+    inputs = [value_info("X"), value_info("G"), value_info("c", TensorProto.BOOL)]
+    graph = helper.make_graph(nodes, "g", inputs, [value_info("Y")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def sample(X: str, Y: str, name: str, grid: str = "G") -> onnx.NodeProto:
+def sample_node(X: str, Y: str, name: str, grid: str = "G") -> onnx.NodeProto:
     return helper.make_node("GridSample", [X, grid], [Y], name)
 
 
+#: Nodes, and a part of the error's message.
 INVALID = {
-    "acyclic": [sample("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])],
-    "'nowhere' is not a graph input": [sample("nowhere", "Y", "a")],
-    "^GridSample node 'a': grid is missing": [sample("X", "Y", "a", "")],
-    "Duplicate definition of name": [sample("X", "Y", "a"), sample("X", "Y", "b")],
-    "two nodes with same node name": [sample("X", "Z", "a"), sample("Z", "Y", "a")],
-    "Required attribute": [helper.make_node("If", ["c"], ["Y"])],
+    "cycle": (
+        [sample_node("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])],
+        "acyclic",
+    ),
+    "undefined input": (
+        [sample_node("nowhere", "Y", "a")],
+        "'nowhere' is not a graph input",
+    ),
+    "no grid": ([sample_node("X", "Y", "a", "")], "^GridSample node 'a': grid is missing"),
+    "two outputs of a name": (
+        [sample_node("X", "Y", "a"), sample_node("X", "Y", "b")],
+        "Duplicate definition of name",
+    ),
+    "two nodes of a name": (
+        [sample_node("X", "Z", "a"), sample_node("Z", "Y", "a")],
+        "two nodes with same node name",
+    ),
+    "If without branches": ([helper.make_node("If", ["c"], ["Y"])], "Required attribute"),
 }
 
 
-@pytest.mark.parametrize("sentence", INVALID)
-def test_invalid_models_are_refused_in_words(sentence: str) -> None:
-    with pytest.raises(Exception, match=sentence):
-        ogs.InferenceSession(model(*INVALID[sentence]))
+@pytest.mark.parametrize(("nodes", "message"), INVALID.values(), ids=INVALID)
+def test_session_of_an_invalid_model_is_refused(nodes: list[onnx.NodeProto], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        ogs.InferenceSession(model_of(*nodes))
 
 
-def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
-    guard = "ort_gridsample rejected the input of GridSample node 'a' (ort_gridsample.InferenceSession says why)"
+def test_model_with_names_that_a_patch_writes_runs() -> None:
+    guard = (
+        "ort_gridsample rejected the input of GridSample node 'a' "
+        "(ort_gridsample.InferenceSession says why)"
+    )
     status = helper.make_node("Identity", ["X"], ["Y_status"], guard)
     unread = helper.make_node("Identity", ["Y_status"], ["Y_unguarded"], "idx=3 must be within")
-    session = ogs.InferenceSession(model(status, unread, sample("Y_unguarded", "Y", "a")))
+    sample = sample_node("Y_unguarded", "Y", "a")
+    session = ogs.InferenceSession(model_of(status, unread, sample))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
-    assert "'a': grid is of shape" in str(refusal(session.run, None, {**FEEDS, "G": GRID[:1]}))
+    error = refusal(session.run, None, {**FEEDS, "G": GRID[:1]})
+    assert error.where == "GridSample node 'a'"
+    assert error.argument == "grid"
+    assert error.found.startswith("of shape")
 
 
-def calls_for(count: int) -> int:
-    """How many Python calls it takes to patch a model of ``count`` nodes in a row."""
-    chain = [
-        sample(f"Y{i}" if i else "X", f"Y{i + 1}" if i + 1 < count else "Y", f"n{i}")
-        for i in range(count)
-    ]
-    many, profile = model(*chain), cProfile.Profile()
-    profile.runcall(patch_in_place, many, PythonOp())
-    assert len([n for n in many.graph.node if n.domain == "ort_gridsample"]) == count
+def count_calls_of_patch(node_count: int) -> int:
+    """Return the number of Python calls that it takes to patch a chain of nodes."""
+    values = ["X", *(f"Y{i}" for i in range(1, node_count)), "Y"]
+    nodes = [sample_node(X, Y, f"n{i}") for i, (X, Y) in enumerate(pairwise(values))]
+    model = model_of(*nodes)
+    profile = cProfile.Profile()
+    profile.runcall(patch_in_place, model, PythonOp())
+    domains = [node.domain for node in model.graph.node]
+    assert domains.count("ort_gridsample") == node_count
     return sum(entry.callcount for entry in profile.getstats())
 
 
-def test_the_work_of_a_patch_grows_with_the_nodes_only() -> None:
-    assert calls_for(400) < 2.5 * calls_for(200)
+def test_work_of_a_patch_is_linear_in_the_nodes() -> None:
+    assert count_calls_of_patch(400) < 2.5 * count_calls_of_patch(200)
 
 
-def test_deeply_nested_ifs_are_answered() -> None:
-    inner, levels = "T0 = GridSample (X, G)", 10 if faults.SLOW_NESTED_IFS else 25
+def test_deeply_nested_ifs_run() -> None:
+    levels = 10 if faults.SLOW_NESTED_IFS else 25
+    nodes = "T0 = GridSample (X, G)"
     for i in range(levels):
-        other = f"else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}"
-        inner = f"T{i + 1} = If (c) <then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {inner} }}, {other}>"
-    session = ogs.InferenceSession(
-        parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}")
-    )
+        nodes = f"""T{i + 1} = If (c) <
+            then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {nodes} }},
+            else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}>"""
+    text = f"{HEADER} {SIGNATURE} {{ {nodes} Y = Identity (T{levels}) }}"
+    session = ogs.InferenceSession(parser.parse_model(text))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
 
 
-def deep_file(folder: Path, levels: int) -> Path:
-    """A model of nested Ifs put together byte by byte, as protobuf itself does not make one so deep."""
+def write_nested_ifs(path: Path, levels: int) -> None:
+    """Write a model of nested Ifs byte by byte, because protobuf does not serialize so many."""
 
     def field(number: int, payload: bytes) -> bytes:
-        return (
-            bytes([number << 3 | 2]) + onnx.AttributeProto(s=payload).SerializeToString()[1:]
-        )  # without its tag
+        tag = bytes([number << 3 | 2])
+        with_tag_of_s = onnx.AttributeProto(s=payload).SerializeToString()
+        return tag + with_tag_of_s[1:]
 
-    node = sample("X", "T", "deep").SerializeToString()
+    node = sample_node("X", "T", "deep").SerializeToString()
     for _ in range(levels):
-        graph = field(1, node) + field(2, b"b") + field(12, value("T").SerializeToString())
+        graph = field(1, node) + field(2, b"b") + field(12, value_info("T").SerializeToString())
         branch = field(1, b"then_branch") + field(6, graph) + b"\xa0\x01\x05"
         node = field(1, b"c") + field(2, b"T") + field(4, b"If") + field(5, branch)
-    shell = model()
-    shell.graph.ClearField("node")
-    path = folder / "deep.onnx"
-    path.write_bytes(shell.SerializeToString() + field(7, field(1, node)))
-    return path
+    model = model_of()
+    model.graph.ClearField("node")
+    path.write_bytes(model.SerializeToString() + field(7, field(1, node)))
 
 
 @pytest.mark.parametrize("levels", [200, 5000])
-def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: int) -> None:
-    path = deep_file(tmp_path, levels)
-    for error in (refusal(ogs.inspect_model, path), refusal(ogs.patch_model, path)):
-        assert str(error).startswith(f"{path}: the file is not readable as protobuf (")
-        assert error.expected == "an ONNX model"
+@pytest.mark.parametrize("function", [ogs.inspect_model, ogs.patch_model])
+def test_model_nested_beyond_the_limit_of_protobuf_is_refused(
+    function: object, levels: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "deep.onnx"
+    write_nested_ifs(path, levels)
+    error = refusal(function, path)
+    assert error.where == str(path)
+    assert error.argument == "the file"
+    assert error.found.startswith("not readable as protobuf (")
+    assert error.expected == "an ONNX model"
+
+
+@pytest.mark.parametrize("levels", [200, 5000])
+def test_session_of_a_model_nested_beyond_the_limit_of_protobuf_is_refused(
+    levels: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "deep.onnx"
+    write_nested_ifs(path, levels)
     with pytest.raises(Exception, match=r"(?i)protobuf"):
         ogs.InferenceSession(path)
+
+
+def test_command_for_a_model_nested_beyond_the_limit_of_protobuf_writes_no_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "deep.onnx"
+    write_nested_ifs(path, 5000)
     assert main(["patch", str(path), str(tmp_path / "out.onnx")]) != 0
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    "location", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin", "no\0name"]
+@pytest.fixture(
+    params=["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin", "no\0name"]
 )
-def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: str) -> None:
-    (tmp_path / "secret.bin").write_bytes(b"\1" * 4096)
-    folder, target = tmp_path / "models", tmp_path / "patched"
+def outside_location(request: pytest.FixtureRequest) -> str:
+    """A location of external data outside the model's folder."""
+    return request.param
+
+
+@pytest.fixture
+def outside_model(outside_location: str, tmp_path: Path) -> Path:
+    """The path of a model with external data outside its folder."""
+    folder = tmp_path / "models"
     (folder / "a").mkdir(parents=True)
-    target.mkdir()
+    (tmp_path / "secret.bin").write_bytes(b"\1" * 4096)
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
-    broken = model(sample("X", "Y", "a", "W"))
     weight = TensorProto(
         name="W", data_type=TensorProto.FLOAT, dims=[2, 4, 5, 2], data_location=TensorProto.EXTERNAL
     )
-    weight.external_data.add(key="location", value=location)
-    broken.graph.initializer.append(weight)
+    weight.external_data.add(key="location", value=outside_location)
+    model = model_of(sample_node("X", "Y", "a", "W"))
+    model.graph.initializer.append(weight)
     path = folder / "model.onnx"
-    path.write_bytes(broken.SerializeToString())
-    assert [record.name for record in ogs.inspect_model(path)] == ["a"]
-    said = f"{path}: external data is at {location!r}, expected a file in the model's folder"
-    for ops in ("auto", "python"):  # of which the latter patch nothing here
-        with running_on(ops):
-            assert (
-                str(refusal(ogs.patch_model, path))
-                == str(refusal(ogs.InferenceSession, path))
-                == said
-            )
-    assert main(["patch", str(path), str(target / "out.onnx")]) != 0
-    assert not list(target.iterdir())
+    path.write_bytes(model.SerializeToString())
+    return path
 
 
-def test_a_file_is_as_public_as_others_and_the_mask_stays(
+@pytest.mark.parametrize("ops", ["auto", "python"])  # a session on Python ops does not patch it
+def test_external_data_outside_the_folder_is_not_read(
+    ops: str, outside_model: Path, outside_location: str
+) -> None:
+    assert [record.name for record in ogs.inspect_model(outside_model)] == ["a"]
+    with running_on(ops):
+        errors = [refusal(ogs.patch_model, outside_model)]
+        errors.append(refusal(ogs.InferenceSession, outside_model))
+    for error in errors:
+        assert (error.where, error.argument) == (str(outside_model), "external data")
+        assert error.found == f"at {outside_location!r}"
+        assert error.expected == "a file in the model's folder"
+
+
+def test_command_for_external_data_outside_the_folder_writes_no_file(
+    outside_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "patched"
+    folder.mkdir()
+    assert main(["patch", str(outside_model), str(folder / "out.onnx")]) != 0
+    assert not list(folder.iterdir())
+
+
+def test_atomic_write_has_the_mode_of_the_mask_without_setting_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mask is not touched even for a moment: other threads write files as well."""
+    """Other threads write files with the mask at the same time."""
     before = os.umask(0o027)
     try:
         with monkeypatch.context() as patched:
             patched.setattr(os, "umask", None)
-            with atomic_write(tmp_path / "model.onnx") as beside:
-                beside.write_bytes(b"whole")
+            with atomic_write(tmp_path / "model.onnx") as temporary:
+                temporary.write_bytes(b"whole")
         assert (tmp_path / "model.onnx").stat().st_mode & 0o777 == 0o640
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)
 
-    with pytest.raises(ValueError, match="None"), atomic_write(tmp_path / "model.onnx") as beside:
-        raise ValueError(beside.unlink())
+
+def test_atomic_write_raises_the_error_of_its_body_if_the_file_is_gone(tmp_path: Path) -> None:
+    def fail_without_file() -> None:
+        with atomic_write(tmp_path / "model.onnx") as temporary:
+            temporary.unlink()
+            raise ValueError("body")
+
+    with pytest.raises(ValueError, match="body"):
+        fail_without_file()
 
 
-def test_an_error_in_an_invalid_model_says_what_is_invalid() -> None:
-    invalid = one_node()
-    invalid.graph.node[0].input[0] = "missing"
+def test_error_in_an_invalid_model_tells_what_is_invalid() -> None:
+    model = single_node_model()
+    model.graph.node[0].input[0] = "missing"
     sentence = r"the model is not valid \(.*missing.*\), expected an ONNX model"
-    with pytest.raises(ogs.GridSampleError, match=sentence), translate_errors(invalid):
+    with pytest.raises(ogs.GridSampleError, match=sentence), translate_errors(model):
         raise KeyError("anything")
-    with pytest.raises(KeyError), translate_errors(one_node()):
+
+
+def test_error_in_a_valid_model_is_not_translated() -> None:
+    with pytest.raises(KeyError), translate_errors(single_node_model()):
         raise KeyError("anything")

@@ -1,8 +1,10 @@
-"""What a patch does to a model, and what it leaves alone."""
+"""Patched models: their outputs, their nodes, and the errors of static mistakes."""
 
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +18,16 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from ort_gridsample.dialects.table import DOMAIN
 from support.compare import refusal
-from support.graphs import FEEDS, GRID, HEADER, MODELS, X, is_standard, nodes, one_node
+from support.graphs import (
+    FEEDS,
+    GRID,
+    HEADER,
+    MODELS,
+    X,
+    all_nodes,
+    is_standard,
+    single_node_model,
+)
 from support.models import parsed
 from support.paths import (
     OPENERS,
@@ -26,316 +37,440 @@ from support.paths import (
     quiet_options,
     running_on,
 )
-from support.processes import python
+from support.processes import program
 
-#: Module and function of others that drop nodes which nobody reads.
+#: Functions of other packages that remove unread nodes from a model.
 CLEANERS = (
     "onnxslim.slim",
     "onnxoptimizer.optimize",
     "onnxsim.simplify",
     "onnxscript.optimizer.optimize",
 )
+OPTIMIZATION_LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")
+REJECTED = "ort_gridsample rejected the input of GridSample node"
+
+
+def op_types(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_patched_answers_as_native(name: str) -> None:
+def test_patched_model_has_the_outputs_of_onnxruntime(name: str) -> None:
     model = parser.parse_model(MODELS[name])
-    native, *patched = (open_model(model) for open_model in (open_native, *OPENERS))
+    native = open_native(model)
+    sessions = [open_model(model) for open_model in OPENERS]
     for condition in (False, True):
         feeds = FEEDS | {"c": np.array(condition)}
-        for session in patched:
-            np.testing.assert_allclose(
-                session.run(None, feeds)[0], native.run(None, feeds)[0], rtol=1e-5, atol=1e-4
-            )
+        (expected,) = native.run(None, feeds)
+        for session in sessions:
+            np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
+def annotated(name: str) -> onnx.ModelProto:
+    """Return a model with names, doc strings, metadata and value_info."""
     model = parser.parse_model(MODELS[name])
-    for i, node in enumerate(nodes(model)):
-        node.name, node.doc_string = f"node {i}", f"doc {i}"
-    model.graph.doc_string, model.doc_string, model.producer_name = (
-        "a graph",
-        "a model",
-        "a producer",
-    )
+    for i, node in enumerate(all_nodes(model)):
+        node.name = f"node {i}"
+        node.doc_string = f"doc {i}"
+    model.graph.doc_string = "a graph"
+    model.doc_string = "a model"
+    model.producer_name = "a producer"
     model.metadata_props.add(key="k", value="v")
     model.graph.value_info.append(
         helper.make_tensor_value_info("A", TensorProto.FLOAT, ["N", "C", "h", "w"])
     )
-    before, patched = model.SerializeToString(deterministic=True), ogs.patch_model(model)
-    assert model.SerializeToString(deterministic=True) == before
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_patch_replaces_all_sampling_nodes(name: str) -> None:
+    patched = ogs.patch_model(annotated(name))
     onnx.checker.check_model(patched)
-    assert not any(map(is_standard, nodes(patched)))
+    assert not any(map(is_standard, all_nodes(patched)))
     assert ogs.patch_model(patched) == patched
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_patch_does_not_change_its_argument(name: str) -> None:
+    model = annotated(name)
+    before = model.SerializeToString(deterministic=True)
+    ogs.patch_model(model)
+    assert model.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_patch_keeps_metadata(name: str) -> None:
+    model = annotated(name)
+    patched = ogs.patch_model(model)
     for field in ("doc_string", "producer_name", "metadata_props", "ir_version"):
         assert getattr(patched, field) == getattr(model, field)
     for field in ("input", "output", "value_info", "initializer", "name", "doc_string"):
         assert getattr(patched.graph, field) == getattr(model.graph, field)
-    if (
-        name != "half in a function, full outside"
-    ):  # where the function's body goes to each of its calls
-        kept = Counter((n.name, n.doc_string, n.op_type, *n.input) for n in nodes(patched))
-        assert not Counter((n.name, n.doc_string, n.op_type, *n.input) for n in nodes(model)) - kept
-        assert not {o for n in nodes(model) for o in n.output} - {
-            o for n in nodes(patched) for o in n.output
-        }
+
+
+# The function of "half in a function, full outside" is inlined.
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("half in")])
+def test_patch_keeps_names_of_nodes_and_values(name: str) -> None:
+    def descriptions(model: onnx.ModelProto) -> Counter[tuple[str, ...]]:
+        return Counter(
+            (node.name, node.doc_string, node.op_type, *node.input) for node in all_nodes(model)
+        )
+
+    def outputs(model: onnx.ModelProto) -> set[str]:
+        return {output for node in all_nodes(model) for output in node.output}
+
+    model = annotated(name)
+    patched = ogs.patch_model(model)
+    assert descriptions(model) <= descriptions(patched)
+    assert outputs(model) <= outputs(patched)
+
+
+def clean(patched: onnx.ModelProto, cleaner: str) -> onnx.ModelProto:
+    """Remove the unread nodes of a patched model, by a function of another package."""
+    module, _, function = cleaner.rpartition(".")
+    pytest.importorskip(module)
+    cleaned = getattr(import_module(module), function)(patched)
+    return cleaned[0] if isinstance(cleaned, tuple) else cleaned
+
+
+def saved_by_session(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    options = quiet_options()
+    options.optimized_model_filepath = str(path)
+    with running_on("python"):
+        ogs.InferenceSession(model, options, nodes="all")
+    return onnx.load(path)
 
 
 @needs_python_ops
-@pytest.mark.parametrize("behind", ["Identity (A)", "Reshape (A, all)", "Cast <to = 11> (A)"])
-@pytest.mark.parametrize(
-    "by", ["onnx", "session", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL", *CLEANERS]
-)
-def test_a_failed_op_has_no_answer_whoever_cleans_the_model(
-    by: str, behind: str, tmp_path: Path
+@pytest.mark.parametrize("reader", ["Identity (A)", "Reshape (A, all)", "Cast <to = 11> (A)"])
+@pytest.mark.parametrize("cleaner", ["onnx", "session", *OPTIMIZATION_LEVELS, *CLEANERS])
+def test_failed_op_has_no_output_whichever_tool_cleans_the_model(
+    cleaner: str, reader: str, tmp_path: Path
 ) -> None:
-    model = parser.parse_model(f"""{HEADER} g (float[2,3,4,5] X, float[2,4,5,r] G) => (float[M] Y) {{
-        all = Constant <value_ints = [-1]> () A = GridSample (X, G) B = {behind} Y = Reshape (B, all) }}""")
-    model.graph.output[0].type.tensor_type.elem_type = 11 if "Cast" in behind else 1
+    model = parser.parse_model(f"""{HEADER}
+        g (float[2,3,4,5] X, float[2,4,5,r] G) => (float[M] Y) {{
+            all = Constant <value_ints = [-1]> ()
+            A = GridSample (X, G)
+            B = {reader}
+            Y = Reshape (B, all) }}""")
+    if "Cast" in reader:
+        model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     patched = ogs.patch_model(model)
-    options, (module, _, function) = ogs.register(), by.rpartition(".")
-    if module:
-        pytest.importorskip(module)
-        patched = getattr(import_module(module), function)(patched)
-    elif by in ("onnx", "session"):
-        if (
-            by == "session"
-        ):  # what it runs itself has a guard that nobody reads, what it saves has not
-            saving = quiet_options()
-            saving.optimized_model_filepath = str(tmp_path / "saved.onnx")
-            with running_on("python"):
-                ogs.InferenceSession(model, saving, nodes="all")
-            patched = onnx.load(tmp_path / "saved.onnx")
-        patched = onnx.utils.Extractor(patched).extract_model(["X", "G"], ["Y"])
+    options = ogs.register()
+    if cleaner in OPTIMIZATION_LEVELS:
+        levels = onnxruntime.GraphOptimizationLevel.__members__
+        options.graph_optimization_level = levels[cleaner]
+    elif cleaner in CLEANERS:
+        patched = clean(patched, cleaner)
     else:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[by]
-    patched = patched[0] if isinstance(patched, tuple) else patched
+        if cleaner == "session":  # the guard of a session's model has no reader
+            patched = saved_by_session(model, tmp_path / "saved.onnx")
+        patched = onnx.utils.Extractor(patched).extract_model(["X", "G"], ["Y"])
     session = onnxruntime.InferenceSession(patched.SerializeToString(), options)
-    np.testing.assert_allclose(
-        session.run(["Y"], {"X": X, "G": GRID})[0], ogs.grid_sample(X, GRID).ravel(), rtol=1e-6
-    )
-    with pytest.raises(Exception, match="ort_gridsample rejected the input of GridSample node"):
+    expected = ogs.grid_sample(X, GRID).ravel()
+    np.testing.assert_allclose(session.run(["Y"], {"X": X, "G": GRID})[0], expected, rtol=1e-6)
+    with pytest.raises(Exception, match=REJECTED):
         session.run(["Y"], {"X": X, "G": GRID[..., :1]})
 
 
-def test_the_guard_of_a_session_copies_nothing(tmp_path: Path, python_ops: None) -> None:
+def test_guard_in_a_session_copies_only_positions(tmp_path: Path, python_ops: None) -> None:
     options = quiet_options()
-    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "run")
-    session = ogs.InferenceSession(one_node(), options, nodes="all")
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "run")
+    session = ogs.InferenceSession(single_node_model(), options, nodes="all")
     session.run(None, {"X": X, "G": GRID})
-    said = [
-        event["args"]
-        for event in json.loads(Path(session.end_profiling()).read_text())
-        if "args" in event
-    ]
-    (copied,) = (
-        args["output_size"]
-        for args in said
-        if args.get("op_name") == "GatherND" and "output_size" in args
+    events = json.loads(Path(session.end_profiling()).read_text())
+    (output_bytes,) = (
+        event["args"]["output_size"]
+        for event in events
+        if event.get("args", {}).get("op_name") == "GatherND" and "output_size" in event["args"]
     )
-    assert int(copied) <= 8 * len(X)
+    assert int(output_bytes) <= 8 * len(X)
+
+
+def patched_by_earlier_release(patched: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy with the guard of an earlier release, which nothing reads."""
+    model = onnx.ModelProto.FromString(patched.SerializeToString())
+    op = next(node for node in model.graph.node if node.op_type == "GridSample")
+    guard = next(node for node in model.graph.node if node.op_type == "GatherND")
+    op.output[0] = guard.output[0]
+    guard.output[0] = "Y_unread"
+    guard.op_type = "Gather"
+    guard.input[:] = [op.output[1], op.output[1]]
+    return model
 
 
 @needs_python_ops
 @pytest.mark.parametrize("X_type", ["FLOAT", "FLOAT16"])
-def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_type: str) -> None:
-    patched = ogs.patch_model(one_node(TensorProto.DataType.Value(X_type)))
-    earlier = onnx.ModelProto()
-    earlier.CopyFrom(patched)
-    op, guard = (
-        next(n for n in earlier.graph.node if n.op_type == kind)
-        for kind in ("GridSample", "GatherND")
-    )
-    op.output[0], guard.output[0] = guard.output[0], "Y_unread"
-    guard.op_type, guard.input[:] = "Gather", [op.output[1]] * 2
-    session = onnxruntime.InferenceSession(earlier.SerializeToString(), ogs.register())
-    feeds = {
-        "X": X.astype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(X_type))),
-        "G": GRID,
-    }
-    np.testing.assert_allclose(
-        session.run(None, feeds)[0], ogs.grid_sample(feeds["X"], GRID), rtol=1e-3
-    )
-    with pytest.raises(
-        Exception, match="ort_gridsample rejected the input of GridSample node 'warp'"
-    ):
+def test_model_of_an_earlier_release_runs(X_type: str) -> None:
+    elem_type = TensorProto.DataType.Value(X_type)
+    model = patched_by_earlier_release(ogs.patch_model(single_node_model(elem_type)))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
+    feeds = {"X": X.astype(helper.tensor_dtype_to_np_dtype(elem_type)), "G": GRID}
+    expected = ogs.grid_sample(feeds["X"], GRID)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-3)
+    with pytest.raises(Exception, match=f"{REJECTED} 'warp'"):
         session.run(None, feeds | {"G": GRID[:1]})
-    guarded = ogs.patch_model(earlier)
-    assert [n.op_type for n in guarded.graph.node] == [n.op_type for n in patched.graph.node]
+
+
+@needs_python_ops
+@pytest.mark.parametrize("X_type", ["FLOAT", "FLOAT16"])
+def test_patch_replaces_the_guard_of_an_earlier_release(X_type: str) -> None:
+    patched = ogs.patch_model(single_node_model(TensorProto.DataType.Value(X_type)))
+    model = patched_by_earlier_release(patched)
+    guarded = ogs.patch_model(model)
+    assert op_types(guarded) == op_types(patched)
     assert ogs.patch_model(guarded) == guarded
-    assert [n.op_type for n in ogs.patch_model(earlier, target="ai.onnx").graph.node] == [
-        "GridSample"
-    ]
+    assert op_types(ogs.patch_model(model, target="ai.onnx")) == ["GridSample"]
 
 
-def test_halves_go_through_casts_and_all_attributes_are_written_out() -> None:
-    for half in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-        patched = ogs.patch_model(one_node(half, half, opset=22))
-        assert [n.op_type for n in patched.graph.node] == [
-            "Cast",
-            "Cast",
-            "GridSample",
-            "GatherND",
-            "Cast",
-        ]
-        assert patched.graph.output[0].type.tensor_type.elem_type == half
-    (op,) = (n for n in nodes(ogs.patch_model(one_node())) if n.domain == DOMAIN)
-    said = {a.name: helper.get_attribute_value(a) for a in op.attribute}
-    attributes = {"mode": b"linear", "padding_mode": b"zeros", "align_corners": 0}
-    assert said == attributes | {"node": b"warp", "num_threads": 0}
+@pytest.mark.parametrize("half", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_patch_puts_casts_around_half_precision(half: int) -> None:
+    patched = ogs.patch_model(single_node_model(half, half, opset=22))
+    assert op_types(patched) == ["Cast", "Cast", "GridSample", "GatherND", "Cast"]
+    assert patched.graph.output[0].type.tensor_type.elem_type == half
 
 
-def test_a_function_is_inlined_where_its_calls_need_other_casts() -> None:
-    halves = {("float16", "float16"): 1, ("float", "float16"): 0, ("bfloat16", "float16"): 0}
-    for types, kept in ({("float", "double"): 1} | halves).items():
-        inputs = ", ".join(
-            f"{each}[1,1,4,4] X{i}, {each}[1,2,2,2] G{i}" for i, each in enumerate(types)
-        )
-        model = parsed(
-            f"""g ({inputs}) => ({types[0]}[1,1,2,2] Y0, {types[1]}[1,1,2,2] Y1) {{
-                Y0 = local.warp (X0, G0) Y1 = local.warp (X1, G1) }}
-            <domain: "local", opset_import: ["": 22]> warp (A, B) => (C) {{ C = GridSample (A, B) }}""",
-            22,
-        )
-        assert len(ogs.patch_model(model).functions) == kept
+def test_patch_writes_all_attributes() -> None:
+    patched = ogs.patch_model(single_node_model())
+    (op,) = (node for node in all_nodes(patched) if node.domain == DOMAIN)
+    assert {a.name: helper.get_attribute_value(a) for a in op.attribute} == {
+        "mode": b"linear",
+        "padding_mode": b"zeros",
+        "align_corners": 0,
+        "node": b"warp",
+        "num_threads": 0,
+    }
 
 
-def test_nodes_are_chosen_by_what_the_runtime_says_or_by_their_records() -> None:
+@pytest.mark.parametrize(
+    ("types", "function_count"),
+    [
+        (("float", "double"), 1),
+        (("float16", "float16"), 1),
+        (("float", "float16"), 0),
+        (("bfloat16", "float16"), 0),
+    ],
+)
+def test_patch_inlines_a_function_only_if_its_calls_need_different_casts(
+    types: tuple[str, str], function_count: int
+) -> None:
+    first, second = types
+    model = parsed(
+        f"""g ({first}[1,1,4,4] X0, {first}[1,2,2,2] G0, {second}[1,1,4,4] X1, {second}[1,2,2,2] G1)
+        => ({first}[1,1,2,2] Y0, {second}[1,1,2,2] Y1) {{
+            Y0 = local.warp (X0, G0)
+            Y1 = local.warp (X1, G1) }}
+        <domain: "local", opset_import: ["": 22]> warp (A, B) => (C) {{
+            C = GridSample (A, B) }}""",
+        22,
+    )
+    assert len(ogs.patch_model(model).functions) == function_count
+
+
+def test_patch_of_unsupported_nodes_leaves_native_ones() -> None:
     model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[1,1,4,4] X, float[1,2,2,2] G, float[1,1,4,4,4] V, float[1,2,2,2,3] H, uint8[1,1,4,4] B) => (
-            float[1,1,2,2] A, float[1,1,2,2,2] C, uint8[1,1,2,2] D)
-        { A = GridSample (X, G) C = GridSample <mode = "cubic"> (V, H) D = GridSample (B, G) }""")
-    for node, name in zip(model.graph.node, ("runs", "cubic_in_3d", "bytes"), strict=True):
+        g (float[1,1,4,4] X, float[1,2,2,2] G, float[1,1,4,4,4] V, float[1,2,2,2,3] H,
+           uint8[1,1,4,4] B)
+        => (float[1,1,2,2] A, float[1,1,2,2,2] C, uint8[1,1,2,2] D) {
+            A = GridSample (X, G)
+            C = GridSample <mode = "cubic"> (V, H)
+            D = GridSample (B, G) }""")
+    for node, name in zip(model.graph.node, ("float32", "cubic in 3-D", "uint8"), strict=True):
         node.name = name
-    native = {r.name for r in ogs.inspect_model(model) if r.native}
-    patched = ogs.patch_model(model, nodes="unsupported")
-    assert native == {"runs"}
-    assert {n.name for n in nodes(patched) if n.domain == DOMAIN} == {"cubic_in_3d", "bytes"}
-    assert {n.name for n in nodes(patched) if is_standard(n)} == {"runs"}
-    # Nodes may be chosen by their records, too.
+    assert {record.name for record in ogs.inspect_model(model) if record.native} == {"float32"}
+    nodes = list(all_nodes(ogs.patch_model(model, nodes="unsupported")))
+    assert {node.name for node in nodes if node.domain == DOMAIN} == {"cubic in 3-D", "uint8"}
+    assert {node.name for node in nodes if is_standard(node)} == {"float32"}
+
+
+def test_patch_of_nodes_chosen_by_their_records_leaves_the_others() -> None:
     model = parser.parse_model(MODELS["two in a row"])
     patched = ogs.patch_model(model, nodes=lambda record: record.align_corners == 1)
-    assert Counter(n.domain for n in nodes(patched) if n.op_type == "GridSample") == {
-        "": 1,
-        DOMAIN: 1,
-    }
+    domains = [node.domain for node in all_nodes(patched) if node.op_type == "GridSample"]
+    assert sorted(domains) == ["", DOMAIN]
+
+
+def test_patch_of_unknown_choice_of_nodes_is_refused() -> None:
+    model = parser.parse_model(MODELS["two in a row"])
     error = refusal(ogs.patch_model, model, nodes="some")
     assert error.expected == "'all', 'unsupported' or a function of a NodeRecord"
 
 
-UNKNOWN = "X is of unknown type, expected a type that is known before it runs"
-NAMELESS = "the output is without a name, expected one that has a name"
 MODES = "'linear', 'nearest' or 'cubic' (opset 20)"
-FLOATS = "float32, float64, float16, bfloat16"
+FLOATS = "one of float32, float64, float16, bfloat16"
 
-NOT_COMPLEX = (
-    "ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
-)
-IN_TWO = "(N, D1_out, D2_out, 2), as X of shape (N, C, H, W) has 2 spatial axes"
-IN_ONE = "(N, D1_out, 1), as X of shape (N, C, H) has 1 spatial axis"
-#: What one_node is given, and what is said of it.
-MISTAKES: list[tuple[dict[str, object], str]] = [
-    ({"mode": "lanczos"}, f"mode is 'lanczos', expected {MODES}"),
-    ({"mode": "bilinear"}, f"mode is 'bilinear', expected {MODES}"),
-    ({"mode": b"\xff"}, f"mode is '\ufffd', expected {MODES}"),
-    (
-        {"mode": "@linear"},
-        f"mode is '@linear', expected {MODES}",
-    ),  # as what a function passes on is shown
-    (
+
+@dataclass(frozen=True)
+class Mistake:
+    """Arguments of single_node_model, and the parts of the error."""
+
+    arguments: dict[str, object]
+    argument: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.argument} {self.found}"
+
+
+MISTAKES = [
+    Mistake({"mode": "lanczos"}, "mode", "'lanczos'", MODES),
+    Mistake({"mode": "bilinear"}, "mode", "'bilinear'", MODES),
+    Mistake({"mode": b"\xff"}, "mode", "'\ufffd'", MODES),
+    # References to a function's attributes are displayed like this.
+    Mistake({"mode": "@linear"}, "mode", "'@linear'", MODES),
+    Mistake(
         {"mode": "linear", "opset": 16},
-        "mode is 'linear', expected 'bilinear', 'nearest' or 'bicubic' (opset 16)",
+        "mode",
+        "'linear'",
+        "'bilinear', 'nearest' or 'bicubic' (opset 16)",
     ),
-    (
+    Mistake(
         {"padding_mode": "x"},
-        "padding_mode is 'x', expected 'zeros', 'border' or 'reflection' (opset 20)",
+        "padding_mode",
+        "'x'",
+        "'zeros', 'border' or 'reflection' (opset 20)",
     ),
-    ({"align_corners": 2}, "align_corners is 2, expected 0 or 1 (opset 20)"),
-    (
+    Mistake({"align_corners": 2}, "align_corners", "2", "0 or 1 (opset 20)"),
+    Mistake(
         {"antialias": 1},
-        "attribute is 'antialias', expected 'mode', 'padding_mode' or 'align_corners'",
+        "attribute",
+        "'antialias'",
+        "'mode', 'padding_mode' or 'align_corners'",
     ),
-    ({"opset": 15}, "opset is 15, expected at least 16"),
-    (
+    Mistake({"opset": 15}, "opset", "15", "at least 16"),
+    Mistake(
         {"X_type": TensorProto.COMPLEX64},
-        f"X is of type complex64, expected another type, as {NOT_COMPLEX}",
+        "X",
+        "of type complex64",
+        "another type, as ONNX Runtime has no complex tensors: "
+        "sample the real and the imaginary part each for itself",
     ),
-    ({"grid_type": TensorProto.INT32}, f"grid is of type int32, expected one of {FLOATS}"),
-    ({"grid_type": TensorProto.STRING}, f"grid is of type str, expected one of {FLOATS}"),
-    (
+    Mistake({"grid_type": TensorProto.INT32}, "grid", "of type int32", FLOATS),
+    Mistake({"grid_type": TensorProto.STRING}, "grid", "of type str", FLOATS),
+    Mistake(
         {"X_type": TensorProto.STRING},
-        "mode is 'linear', expected 'nearest', the only mode that is defined for str X",
+        "mode",
+        "'linear'",
+        "'nearest', the only mode that is defined for str X",
     ),
-    (
-        {"shapes": "float[N,C,H,W] X, float[N,h,w,3] G"},
-        f"grid is of shape (N, h, w, 3), expected shape {IN_TWO}",
+    Mistake(
+        {"inputs": "float[N,C,H,W] X, float[N,h,w,3] G"},
+        "grid",
+        "of shape (N, h, w, 3)",
+        "shape (N, D1_out, D2_out, 2), as X of shape (N, C, H, W) has 2 spatial axes",
     ),
-    (
-        {"shapes": "float[N,C,H] X, float[N,h,w,2] G"},
-        f"grid is of shape (N, h, w, 2), expected shape {IN_ONE}",
+    Mistake(
+        {"inputs": "float[N,C,H] X, float[N,h,w,2] G"},
+        "grid",
+        "of shape (N, h, w, 2)",
+        "shape (N, D1_out, 1), as X of shape (N, C, H) has 1 spatial axis",
     ),
 ]
 
 
-@pytest.mark.parametrize(("said", "sentence"), MISTAKES, ids=str)
-def test_static_mistakes_are_reported_at_once(said: dict[str, object], sentence: str) -> None:
-    model, sentence = one_node(**said), f"GridSample node 'warp': {sentence}"
-    patches = [
-        partial(ogs.patch_model, target=target)
-        for target in ("ort_gridsample", "compiled", "primitives")
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_static_mistake_is_refused(mistake: Mistake) -> None:
+    model = single_node_model(**mistake.arguments)
+    calls: list[Callable[..., object]] = [
+        partial(ogs.patch_model, target="ort_gridsample"),
+        partial(ogs.patch_model, target="compiled"),
+        partial(ogs.patch_model, target="primitives"),
+        ogs.InferenceSession,
     ]
-    for make in (*patches, ogs.InferenceSession):
-        assert str(refusal(make, model)) == sentence
+    errors = [refusal(call, model) for call in calls]
     (record,) = ogs.inspect_model(model)
-    assert (str(record.error), record.action) == (sentence, "refuses it")
+    assert record.error is not None
+    assert record.action == "refuses it"
+    for error in (*errors, record.error):
+        assert error.where == "GridSample node 'warp'"
+        assert (error.argument, error.found) == (mistake.argument, mistake.found)
+        assert error.expected == mistake.expected
 
 
-def test_what_a_node_lacks_is_reported() -> None:
-    without_grid, without_name = one_node(), one_node()
-    del without_grid.graph.node[0].input[1]
-    without_name.graph.node[0].output[0] = ""
-    three_inputs, two_outputs = one_node(), one_node()
-    three_inputs.graph.node[0].input.append("X")
-    two_outputs.graph.node[0].output.append("Z")
-    no_size = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
-    no_type = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
-    for target, model, node, said in (
-        (
-            "ort_gridsample",
-            without_grid,
-            "GridSample node 'warp'",
-            "grid is missing, expected an input",
-        ),
-        ("ort_gridsample", without_name, "GridSample node 'warp'", NAMELESS),
-        (
-            "ort_gridsample",
-            three_inputs,
-            "GridSample node 'warp'",
-            "inputs is 3, expected at most 2",
-        ),
-        ("ort_gridsample", two_outputs, "GridSample node 'warp'", "outputs is 2, expected 1"),
-        (
-            "primitives",
-            no_size,
-            "AffineGrid node '(Y)'",
-            "size is of shape (3,), expected 4 or 5 numbers",
-        ),
-        ("primitives", no_type, "GridSample node '(Y)'", UNKNOWN),
-    ):
-        assert str(refusal(ogs.patch_model, model, target=target)) == f"{node}: {said}"
+def test_error_of_a_static_mistake_is_a_sentence() -> None:
+    error = refusal(ogs.patch_model, single_node_model(mode="lanczos"))
+    assert str(error) == (
+        "GridSample node 'warp': mode is 'lanczos', "
+        "expected 'linear', 'nearest' or 'cubic' (opset 20)"
+    )
 
 
-def test_inspect_says_where_a_node_is() -> None:
+def without_grid() -> onnx.ModelProto:
+    model = single_node_model()
+    del model.graph.node[0].input[1]
+    return model
+
+
+def without_output() -> onnx.ModelProto:
+    model = single_node_model()
+    model.graph.node[0].output[0] = ""
+    return model
+
+
+def with_three_inputs() -> onnx.ModelProto:
+    model = single_node_model()
+    model.graph.node[0].input.append("X")
+    return model
+
+
+def with_two_outputs() -> onnx.ModelProto:
+    model = single_node_model()
+    model.graph.node[0].output.append("Z")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make_model", "argument", "found", "expected"),
+    [
+        (without_grid, "grid", "missing", "an input"),
+        (without_output, "the output", "without a name", "one that has a name"),
+        (with_three_inputs, "inputs", "3", "at most 2"),
+        (with_two_outputs, "outputs", "2", "1"),
+    ],
+)
+def test_patch_of_wrong_inputs_or_outputs_is_refused(
+    make_model: Callable[[], onnx.ModelProto], argument: str, found: str, expected: str
+) -> None:
+    error = refusal(ogs.patch_model, make_model())
+    assert error.where == "GridSample node 'warp'"
+    assert (error.argument, error.found, error.expected) == (argument, found, expected)
+
+
+def test_lowering_of_a_wrong_size_is_refused() -> None:
+    model = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
+    error = refusal(ogs.patch_model, model, target="primitives")
+    assert error.where == "AffineGrid node '(Y)'"
+    assert (error.argument, error.found) == ("size", "of shape (3,)")
+    assert error.expected == "4 or 5 numbers"
+
+
+def test_lowering_of_an_unknown_type_is_refused() -> None:
+    model = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
+    error = refusal(ogs.patch_model, model, target="primitives")
+    assert error.where == "GridSample node '(Y)'"
+    assert (error.argument, error.found) == ("X", "of unknown type")
+    assert error.expected == "a type that is known before it runs"
+
+
+def test_record_in_a_function_has_the_types_and_ranks_of_its_calls() -> None:
     (record,) = ogs.inspect_model(parser.parse_model(MODELS["function in a function in an If"]))
-    assert (record.graph, record.ranks) == ("function local::inner", {"X": (4,), "grid": (4,)})
+    assert record.graph == "function local::inner"
+    assert record.ranks == {"X": (4,), "grid": (4,)}
     assert record.types == {"X": ("float32",), "grid": ("float32",)}
+
+
+def test_record_in_a_branch_has_the_path_of_the_branch() -> None:
     records = ogs.inspect_model(parser.parse_model(MODELS["If"]))
-    outer = "If #0 else_branch"
-    assert {r.graph for r in records} == {"If #0 then_branch", outer, f"{outer}/If #1 else_branch"}
+    assert {record.graph for record in records} == {
+        "If #0 then_branch",
+        "If #0 else_branch",
+        "If #0 else_branch/If #1 else_branch",
+    }
 
 
-def test_types_reach_through_patched_nodes() -> None:
+def test_types_behind_patched_nodes_are_known() -> None:
     model = parser.parse_model(MODELS["two in a row"].replace("float[N,C", "float16[N,C"))
     half_patched = ogs.patch_model(model, nodes=lambda record: record.output == "A")
     assert ogs.patch_model(half_patched).graph.node[-2].op_type == "GatherND"
@@ -343,20 +478,9 @@ def test_types_reach_through_patched_nodes() -> None:
 
 
 @pytest.mark.skipif(
-    sys.platform == "win32", reason="Windows tells no peak of memory through Python"
+    sys.platform == "win32", reason="Python has no function for the peak memory on Windows"
 )
-def test_a_long_row_of_weights_costs_no_memory() -> None:
-    (line,) = python("""
-import resource, ort_gridsample as ogs
-from onnx import parser
-model = parser.parse_model('''<ir_version: 9, opset_import: ["": 20]>
-    g (float[600000000] long, float[1,1,4,4] X, float[1,2,2,2] G, int64[1] i) => (float[1,1,2,2] Y, float[M] Z) {
-        Y = GridSample (X, G) row = Gather (long, i) Z = Add (long, row) }''')
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-before = peak()
-(record,) = ogs.inspect_model(model)
-print(record.types["X"], peak() - before)
-""")
-    types, _, more = line.rpartition(" ")
-    assert types == "('float32',)"
-    assert int(more) < 100 << 20
+def test_inspection_of_a_long_input_costs_no_memory() -> None:
+    X_types, peak_increase = program("inspect_long_input.py")
+    assert X_types == "('float32',)"
+    assert int(peak_increase) < 100 << 20

@@ -1,10 +1,10 @@
-"""Models that onnxruntime cannot run are quantized with this package's sessions, and patched last."""
+"""Models that onnxruntime cannot run, quantized with sessions of this package and patched last."""
 
 import logging
 import sys
 import threading
 from collections.abc import Iterator
-from itertools import chain, product, repeat
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +19,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 import ort_gridsample as ogs
 
 PLAIN = onnxruntime.InferenceSession
-HEAD = '<ir_version: 9, opset_import: ["": 20, "mmcv": 1]> g (float[1,3,{s}] X, float[1,{g},{r}] T) => (float[1,4,{g}] Y)'
-#: The sampling nodes that onnxruntime has no kernel for: rank, and their text.
+#: Sampling nodes that onnxruntime has no kernel for: the number of spatial axes, and the text.
 NODES = {
     "mmcv": (2, "mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0>"),
     "cubic volume": (3, 'GridSample <mode = "cubic">'),
@@ -28,43 +27,58 @@ NODES = {
 STANDARD = 'GridSample <mode = "linear">'
 
 
-def network(rank: int, node: str) -> onnx.ModelProto:
-    """A convolution, a grid that is scaled, and a sampling node."""
-    text = HEAD.format(s=",".join("8" * rank), g=",".join("4" * rank), r=rank)
-    pads = ",".join("1" * 2 * rank)
-    body = f"A = Conv <pads = [{pads}]> (X, W) G = Mul (T, S) Z = {node} (A, G) Y = Relu (Z)"
-    model = onnx.parser.parse_model(f"{text} {{ {body} }}")
-    rng = np.random.default_rng(1)
-    W, S = rng.standard_normal((4, 3, *[3] * rank), np.float32), np.full(rank, 0.9, np.float32)
-    model.graph.initializer.extend(
-        [numpy_helper.from_array(W, "W"), numpy_helper.from_array(S, "S")]
-    )
-    for number, each in enumerate(model.graph.node):
-        each.name = f"node{number}"
+def network(axes: int, sampling_node: str) -> onnx.ModelProto:
+    """Return a model of a convolution, a grid that is scaled, and a sampling node."""
+    X_lengths = ",".join(["8"] * axes)
+    Y_lengths = ",".join(["4"] * axes)
+    pads = ",".join(["1"] * (2 * axes))
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 20, "mmcv": 1]>
+        g (float[1,3,{X_lengths}] X, float[1,{Y_lengths},{axes}] T)
+        => (float[1,4,{Y_lengths}] Y) {{
+            A = Conv <pads = [{pads}]> (X, W)
+            G = Mul (T, S)
+            Z = {sampling_node} (A, G)
+            Y = Relu (Z) }}""")
+    weights = np.random.default_rng(1).standard_normal((4, 3, *[3] * axes), np.float32)
+    scales = np.full(axes, 0.9, np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "W"))
+    model.graph.initializer.append(numpy_helper.from_array(scales, "S"))
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
     return model
 
 
-def feeds_for(rank: int) -> dict[str, np.ndarray]:
+def feeds_for(axes: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(2)
     return {
-        "X": rng.standard_normal((1, 3, *[8] * rank), np.float32),
-        "T": rng.uniform(-1, 1, (1, *[4] * rank, rank)).astype(np.float32),
+        "X": rng.standard_normal((1, 3, *[8] * axes), np.float32),
+        "T": rng.uniform(-1, 1, (1, *[4] * axes, axes)).astype(np.float32),
     }
 
 
-def quantized(
-    folder: Path, model: onnx.ModelProto, rank: int, form: str, preprocess: bool
+def quantize(
+    folder: Path, model: onnx.ModelProto, axes: int, form: str, preprocess: bool
 ) -> onnx.ModelProto:
-    path, output = str(folder / "model.onnx"), str(folder / "quantized.onnx")
+    """Quantize all nodes but those that compute coordinates, by onnxruntime."""
+    path = str(folder / "model.onnx")
     onnx.save(model, path)
     if preprocess:
-        quant_pre_process(path, prepared := str(folder / "prepared.onnx"), skip_symbolic_shape=True)
-        path = prepared
-    reader = SimpleNamespace(get_next=chain([feeds_for(rank)], repeat(None)).__next__)
+        preprocessed_path = str(folder / "preprocessed.onnx")
+        quant_pre_process(path, preprocessed_path, skip_symbolic_shape=True)
+        path = preprocessed_path
+    reader = SimpleNamespace(get_next=chain([feeds_for(axes)], repeat(None)).__next__)
     excluded = ogs.coordinate_nodes(path)
     assert excluded
-    quantize_static(path, output, reader, quant_format=QuantFormat[form], nodes_to_exclude=excluded)
-    return onnx.load(output)
+    output_path = str(folder / "quantized.onnx")
+    quantize_static(
+        path,
+        output_path,
+        reader,
+        quant_format=QuantFormat[form],
+        nodes_to_exclude=excluded,
+    )
+    return onnx.load(output_path)
 
 
 @pytest.fixture(autouse=True)
@@ -74,46 +88,48 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _class_is_restored() -> Iterator[None]:
+    """Check that onnxruntime has its own class after the test."""
     yield
     assert onnxruntime.InferenceSession is PLAIN
 
 
-CASES = [*product(NODES, ["QDQ", "QOperator"], [False, True])]
-
-
-@pytest.mark.parametrize(("node", "form", "preprocess"), CASES)
+@pytest.mark.parametrize("preprocess", [False, True], ids=["plain", "preprocessed"])
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+@pytest.mark.parametrize("node", NODES)
 def test_quantized_model_is_patched_last_to_any_target(
     node: str, form: str, preprocess: bool, tmp_path: Path
 ) -> None:
-    rank, text = NODES[node]
-    model, feeds = network(rank, text), feeds_for(rank)
+    axes, text = NODES[node]
+    model = network(axes, text)
+    feeds = feeds_for(axes)
     with ogs.quantization_sessions():
-        converted = quantized(tmp_path, model, rank, form, preprocess)
-    assert {"QLinearConv", "DequantizeLinear"} & {each.op_type for each in converted.graph.node}
+        quantized = quantize(tmp_path, model, axes, form, preprocess)
+    op_types = {node.op_type for node in quantized.graph.node}
+    assert {"QLinearConv", "DequantizeLinear"} & op_types
     (expected,) = ogs.InferenceSession(model).run(None, feeds)
-    (output,) = ogs.InferenceSession(converted).run(None, feeds)
+    (output,) = ogs.InferenceSession(quantized).run(None, feeds)
     assert 0 < np.abs(output - expected).max() < 0.1 * np.abs(expected).max()
-    lowered = ogs.patch_model(converted, target="primitives")
-    (of_primitives,) = PLAIN(lowered.SerializeToString()).run(None, feeds)
-    np.testing.assert_allclose(of_primitives, output, atol=1e-4)
+    lowered = ogs.patch_model(quantized, target="primitives")
+    (output_of_lowered,) = PLAIN(lowered.SerializeToString()).run(None, feeds)
+    np.testing.assert_allclose(output_of_lowered, output, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 def test_quantization_has_the_outputs_of_plain_onnxruntime(form: str, tmp_path: Path) -> None:
     """The same network with a node that onnxruntime runs is quantized by onnxruntime alone."""
     with ogs.quantization_sessions():
-        ours = quantized(tmp_path, network(2, NODES["mmcv"][1]), 2, form, False)
-    plain = quantized(tmp_path, network(2, STANDARD), 2, form, False)
+        quantized = quantize(tmp_path, network(2, NODES["mmcv"][1]), 2, form, False)
+    plain = quantize(tmp_path, network(2, STANDARD), 2, form, False)
     (expected,) = PLAIN(plain.SerializeToString()).run(None, feeds_for(2))
-    (output,) = ogs.InferenceSession(ours).run(None, feeds_for(2))
+    (output,) = ogs.InferenceSession(quantized).run(None, feeds_for(2))
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 def test_quantization_without_the_context_fails(tmp_path: Path) -> None:
-    rank, text = NODES["mmcv"]
+    axes, text = NODES["mmcv"]
     with pytest.raises(Exception, match="grid_sampler"):
-        quantized(tmp_path, network(rank, text), rank, "QDQ", False)
+        quantize(tmp_path, network(axes, text), axes, "QDQ", False)
 
 
 def test_quantization_sessions_restores_the_class_after_an_error() -> None:

@@ -1,8 +1,10 @@
-"""What is known of a node, and how it is said."""
+"""Records of nodes: what they contain, and how they are displayed."""
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -19,238 +21,314 @@ from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.session import forks, native
 from support.cases import Attributes
-from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, one_node
+from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
 from support.models import affine_grid_model, grid_sample_model
 from support.paths import open_native, open_session
 
-WARP = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border", True)], opset=20)
-PASSES_ON = parser.parse_model(f"""{HEADER} {SIGNATURE} {{ Y = local.warp <m = "nearest", ac = 1> (X, G) }}
+SAMPLE = grid_sample_model(
+    "float32", "float32", 2, [Attributes("linear", "border", True)], opset=20
+)
+#: A function whose node takes its attributes from the call.
+REFERENCES = parser.parse_model(f"""{HEADER} {SIGNATURE} {{
+        Y = local.warp <m = "nearest", ac = 1> (X, G) }}
     <domain: "local", opset_import: ["": 20]> warp <m, ac> (A, B) => (C) {{
         C = GridSample <mode: string = @m, align_corners: int = @ac> (A, B) }}""")
 
 
-def test_records_are_hashable() -> None:
-    [one], [same], [other] = map(ogs.inspect_model, (WARP, WARP, PASSES_ON))
-    assert ({one: "found"}[same], len({one, same, other})) == ("found", 2)
-    assert len({one.dialect, same.dialect, other.dialect}) == len({one.dialect, other.dialect})
+def record_of(model: onnx.ModelProto) -> ogs.NodeRecord:
+    (record,) = ogs.inspect_model(model)
+    return record
 
 
-def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for model in (
-        WARP,
-        PASSES_ON,
+def test_records_can_be_keys() -> None:
+    record = record_of(SAMPLE)
+    assert {record: "value"}[record_of(SAMPLE)] == "value"
+    assert len({record, record_of(SAMPLE), record_of(REFERENCES)}) == 2
+
+
+def test_dialects_of_records_can_be_keys() -> None:
+    assert len({record_of(SAMPLE).dialect, record_of(SAMPLE).dialect}) == 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SAMPLE,
+        REFERENCES,
         affine_grid_model("float32", 3, False),
-        one_node(mode="lanczos"),
-    ):
-        (record,) = ogs.inspect_model(model)
-        path = tmp_path / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        assert main(["inspect", str(path)]) == 0
-        shown = capsys.readouterr().out
-        for text in (*columns(record).values(), record.reason, record.graph):
-            assert text in repr(record)
-            assert text in shown
-    said = "node: sample0, operator: GridSample-20, mode: linear, padding: border, align: 1, "
-    said += "inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it"
-    assert repr(ogs.inspect_model(WARP)[0]) == f"<NodeRecord {said}>"
+        single_node_model(mode="lanczos"),
+    ],
+    ids=["sample", "references", "AffineGrid", "wrong mode"],
+)
+def test_repr_of_a_record_has_the_text_of_the_inspect_command(
+    model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = record_of(model)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert main(["inspect", str(path)]) == 0
+    output = capsys.readouterr().out
+    for text in (*columns(record).values(), record.reason, record.graph):
+        assert text in repr(record)
+        assert text in output
 
 
-def test_what_a_function_passes_on_reads_as_before(
+def test_repr_of_a_record() -> None:
+    assert repr(record_of(SAMPLE)) == (
+        "<NodeRecord node: sample0, operator: GridSample-20, mode: linear, padding: border, "
+        "align: 1, inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it>"
+    )
+
+
+def test_record_in_a_function_has_references_to_its_attributes() -> None:
+    record = record_of(REFERENCES)
+    assert record.attributes == {
+        "mode": AttributeReference("m"),
+        "padding_mode": "zeros",
+        "align_corners": AttributeReference("ac"),
+    }
+    assert (str(record.mode), str(record.align_corners)) == ("@m", "@ac")
+    assert record.padding_mode == "zeros"
+
+
+def test_inspect_command_writes_references_to_attributes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (record,) = ogs.inspect_model(PASSES_ON)
-    mode, align_corners = AttributeReference("m"), AttributeReference("ac")
-    assert record.attributes == {
-        "mode": mode,
-        "padding_mode": "zeros",
-        "align_corners": align_corners,
-    }
-    assert (str(record.mode), record.padding_mode, str(record.align_corners)) == (
-        "@m",
-        "zeros",
-        "@ac",
-    )
     path = tmp_path / "model.onnx"
-    onnx.save(PASSES_ON, path)
+    onnx.save(REFERENCES, path)
     assert main(["inspect", str(path), "--json"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)
-    assert (said["mode"], said["align_corners"]) == ("@m", "@ac")
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record["mode"], record["align_corners"]) == ("@m", "@ac")
 
 
-def test_onnxruntime_is_asked_where_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for told, expected in ((None, (False, NOT_ASKED)), (native, (True, ""))):
-        (record,) = records_of(WARP, told)
-        assert (record.native, record.reason) == expected
-    asked, refusal = [], native.refusal
-    monkeypatch.setattr(native, "refusal", lambda *a: asked.append(a[2]) or refusal(*a))
-    for nodes, times in (("all", 0), ("unsupported", 1), (lambda record: not record.native, 1)):
-        asked.clear()
-        ogs.patch_model(WARP, nodes=nodes)
-        open_session(WARP)
-        assert asked == ["GridSample"] * times
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [(None, (False, NOT_ASKED)), (native, (True, ""))],
+    ids=["without onnxruntime", "with onnxruntime"],
+)
+def test_record_is_native_only_if_onnxruntime_was_asked(
+    runtime: object, expected: tuple[bool, str]
+) -> None:
+    (record,) = records_of(SAMPLE, runtime)
+    assert (record.native, record.reason) == expected
 
 
-def test_a_kernel_that_answers_wrongly_does_not_run_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older releases clip the coordinates of cubic with border padding, not the taps."""
+@pytest.mark.parametrize(
+    ("nodes", "calls"),
+    [("all", 0), ("unsupported", 1), (lambda record: not record.native, 1)],
+    ids=["all", "unsupported", "function"],
+)
+def test_patch_asks_onnxruntime_only_if_the_choice_of_nodes_needs_it(
+    nodes: object, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = Mock(side_effect=native.refusal)
+    monkeypatch.setattr(native, "refusal", refusal)
+    ogs.patch_model(SAMPLE, nodes=nodes)
+    open_session(SAMPLE)  # replaces all nodes
+    assert [call.args[2] for call in refusal.call_args_list] == ["GridSample"] * calls
 
-    class Older(onnxruntime.InferenceSession):  # type: ignore[misc]
+
+def test_node_whose_kernel_is_wrong_is_not_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older releases clip the coordinates of cubic with border padding, and not the taps."""
+
+    class OlderSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         def run(self, names: object, feeds: dict[str, np.ndarray], *_: object) -> list[np.ndarray]:
             return list(super().run(names, feeds | {"grid": feeds["grid"].clip(-1, 1)}))
 
     model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
     native._refusal.cache_clear()
-    monkeypatch.setattr(forks, "_PLAIN_SESSION", Older)
-    (record,) = ogs.inspect_model(model)
+    monkeypatch.setattr(forks, "_PLAIN_SESSION", OlderSession)
+    record = record_of(model)
     native._refusal.cache_clear()
     assert record.native is False
-    assert re.fullmatch(
-        r"its own kernel is off by 0\.\d+ where values are in \[-1, 1\]", record.reason
-    )
+    reason = r"its own kernel is off by 0\.\d+ where values are in \[-1, 1\]"
+    assert re.fullmatch(reason, record.reason)
+
+
+AFFINE_GRIDS = [
+    ("float32", 2),
+    ("float32", 3),
+    ("float64", 3),
+    ("float16", 2),
+    ("bfloat16", 3),
+]
+every_affine_grid = pytest.mark.parametrize(("theta_type", "axes"), AFFINE_GRIDS)
+
+
+def test_affine_grids_have_every_type() -> None:
+    assert {theta_type for theta_type, _ in AFFINE_GRIDS} == set(spec.FLOATS)
+
+
+@every_affine_grid
+def test_record_of_an_affine_grid(theta_type: str, axes: int) -> None:
+    record = record_of(affine_grid_model(theta_type, axes, True))
+    assert record.operator == "AffineGrid"
+    assert (record.mode, record.padding_mode, record.align_corners) == (None, None, 1)
+    assert record.spatial_axes == (axes,)
+    assert record.types == {"theta": (theta_type,), "size": ("int64",)}
+
+
+@every_affine_grid
+def test_affine_grid_is_native_if_onnxruntime_runs_it(theta_type: str, axes: int) -> None:
+    model = affine_grid_model(theta_type, axes, True)
+    input_type = "float32" if theta_type == "bfloat16" else theta_type
+    theta = np.zeros((1, axes, axes + 1), input_type)
+    try:
+        open_native(model).run(None, {"theta": theta, "size": np.array([1, 1, *[2] * axes])})
+        is_run = True
+    except Exception:
+        is_run = False
+    record = record_of(model)
+    assert record.native == is_run, record.reason
+    expected = model if is_run else ogs.patch_model(model)
+    assert ogs.patch_model(model, nodes="unsupported") == expected
 
 
 @pytest.mark.parametrize(
-    ("theta_type", "rank"), [*zip(spec.FLOATS, (2, 3, 2, 3), strict=True), ("float32", 3)]
+    ("theta", "size", "axes"),
+    [
+        ("float[N,2,3]", "int64[4]", (2,)),
+        ("float[N,r,4]", "int64[n]", (3,)),
+        ("float[N,r,s]", "int64[5]", (3,)),
+        ("float[N,3,4]", "int64", (3,)),
+        ("float[N,r,s]", "int64[n]", ()),
+    ],
 )
-def test_affine_grid_records(theta_type: str, rank: int) -> None:
-    model = affine_grid_model(theta_type, rank, True)
-    (record,) = ogs.inspect_model(model)
-    assert (record.operator, record.mode, record.padding_mode, record.align_corners) == (
-        "AffineGrid",
-        None,
-        None,
-        1,
-    )
-    assert (record.spatial_axes, record.types) == (
-        (rank,),
-        {"theta": (theta_type,), "size": ("int64",)},
-    )
-    # Native or not is what onnxruntime itself answers when it is given the model.
-    theta = np.zeros((1, rank, rank + 1), "float32" if theta_type == "bfloat16" else theta_type)
-    try:
-        open_native(model).run(None, {"theta": theta, "size": np.array([1, 1, *[2] * rank])})
-        runs = True
-    except Exception:
-        runs = False
-    assert record.native == runs, record.reason
-    assert ogs.patch_model(model, nodes="unsupported") == (
-        model if runs else ogs.patch_model(model)
-    )
-
-
-THETAS = [
-    ("float[N,2,3]", "int64[4]", (2,)),
-    ("float[N,r,4]", "int64[n]", (3,)),
-    ("float[N,r,s]", "int64[5]", (3,)),
-]
-THETAS += [("float[N,3,4]", "int64", (3,)), ("float[N,r,s]", "int64[n]", ())]
-
-
-@pytest.mark.parametrize(("theta", "size", "axes"), THETAS)
-def test_spatial_axes_of_an_affine_grid_from_any_shape(
+def test_spatial_axes_of_an_affine_grid_follow_from_any_shape(
     theta: str, size: str, axes: tuple[int, ...]
 ) -> None:
     model = parser.parse_model(
         f"{HEADER} g ({theta} T, {size} S) => (float[N,h,w,r] Y) {{ Y = AffineGrid (T, S) }}"
     )
-    if size == "int64":  # the parser reads this as a number; without a shape it may be anything
+    if size == "int64":  # onnx's parser reads a scalar; without a shape the rank is unknown
         model.graph.input[1].type.tensor_type.ClearField("shape")
-    (record,) = ogs.inspect_model(model)
-    assert record.spatial_axes == axes
+    assert record_of(model).spatial_axes == axes
 
 
 @pytest.mark.parametrize(
     ("X_type", "opset"), [("float32", 20), ("float32", 22), ("bfloat16", 22), ("uint8", 20)]
 )
-def test_what_onnxruntime_runs_is_what_it_says_when_tried(X_type: str, opset: int) -> None:
-    model = one_node(elem_type(X_type), opset=opset, shapes="float[1,1,2,2] X, float[1,2,2,2] G")
+def test_reason_of_a_node_that_is_not_native_is_onnxruntimes_message(
+    X_type: str, opset: int
+) -> None:
+    inputs = "float[1,1,2,2] X, float[1,2,2,2] G"
+    model = single_node_model(elem_type(X_type), opset=opset, inputs=inputs)
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    (record,), says = ogs.inspect_model(model), ""
+    message = ""
     try:
         open_native(model)
     except Exception as error:
-        says = str(error)
-    assert record.native == (not says)
-    # It was tried alone, without its name, and fed what numpy has.
-    says = says.replace("'warp'", "''").replace("(warp)", "()")
-    assert (record.reason or "").replace(f"X as {X_type}", "X") == says
+        message = str(error)
+    record = record_of(model)
+    assert record.native == (not message)
+    # The node of the probe has no name, and X is cast from a type that NumPy has.
+    message = message.replace("'warp'", "''").replace("(warp)", "()")
+    assert (record.reason or "").replace(f"X as {X_type}", "X") == message
 
 
-def test_the_action_names_the_types_and_a_patched_node_is_this_packages() -> None:
-    half = one_node(TensorProto.FLOAT16, TensorProto.BFLOAT16, opset=22)
-    (record,) = ogs.inspect_model(half)
+HALF = single_node_model(TensorProto.FLOAT16, TensorProto.BFLOAT16, opset=22)
+
+
+def test_action_of_a_sample_in_half_precision_names_the_casts() -> None:
+    record = record_of(HALF)
     assert record.casts == {"X": "float32", "grid": "float32"}
     assert record.action == "replaces it, cast X float16 → float32, cast grid bfloat16 → float32"
-    for model, target in ((half, "ort_gridsample"), (WARP, "ort_gridsample"), (WARP, "compiled")):
-        (record,) = ogs.inspect_model(ogs.patch_model(model, target=target))
-        said = (record.native, record.reason, record.action)
-        assert said == (False, "it is a node of this package", "nothing, it is patched")
-    (record,) = ogs.inspect_model(affine_grid_model("bfloat16", 2, False))
-    assert (record.native, record.action) == (False, "replaces it, cast theta bfloat16 → float32")
+
+
+def test_action_of_an_affine_grid_in_half_precision_names_the_cast() -> None:
+    record = record_of(affine_grid_model("bfloat16", 2, False))
+    assert record.native is False
     assert record.reason
+    assert record.action == "replaces it, cast theta bfloat16 → float32"
 
 
-#: Functions that are called as a dialect calls its operators.
-NAMESAKES = [
-    ("custom.plugins", "GridSampler"),
-    ("custom.plugins", "GridSample3D"),
-    ("mmcv", "grid_sampler"),
-]
-NAMESAKES += [("aten", "grid_sampler_2d"), ("aten", "affine_grid_generator")]
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [(HALF, "ort_gridsample"), (SAMPLE, "ort_gridsample"), (SAMPLE, "compiled")],
+    ids=["half", "Python op", "compiled op"],
+)
+def test_record_of_a_patched_node_has_no_action(model: onnx.ModelProto, target: str) -> None:
+    record = record_of(ogs.patch_model(model, target=target))
+    assert (record.native, record.reason) == (False, "it is a node of this package")
+    assert record.action == "nothing, it is patched"
 
 
-@pytest.mark.parametrize(("domain", "op_type"), NAMESAKES)
-def test_a_function_named_like_a_dialects_operator_is_a_function(domain: str, op_type: str) -> None:
+@pytest.mark.parametrize(
+    ("domain", "op_type"),
+    [
+        ("custom.plugins", "GridSampler"),
+        ("custom.plugins", "GridSample3D"),
+        ("mmcv", "grid_sampler"),
+        ("aten", "grid_sampler_2d"),
+        ("aten", "affine_grid_generator"),
+    ],
+)
+def test_function_with_the_name_of_a_dialects_operator_is_read_as_a_function(
+    domain: str, op_type: str
+) -> None:
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20, "{domain}": 1]>
         {SIGNATURE} {{ Y = {domain}.{op_type} (X, G) }}
         <domain: "{domain}", opset_import: ["": 20]> {op_type} (A, B) => (C) {{
-            D = GridSample <mode = "nearest"> (A, B) C = Neg (D) }}""")
-    (record,) = ogs.inspect_model(model)
-    said = (record.graph, record.op_type, record.types["X"])
-    assert said == (f"function {domain}::{op_type}", "GridSample", ("float32",))
-    lowered = [ogs.patch_model(model, target=target) for target in ("primitives", "com.microsoft")]
-    for session in (open_session(model), *map(open_native, lowered)):
-        np.testing.assert_array_equal(
-            session.run(None, FEEDS)[0], -ogs.grid_sample(X, GRID, "nearest")
-        )
+            D = GridSample <mode = "nearest"> (A, B)
+            C = Neg (D) }}""")
+    record = record_of(model)
+    assert record.graph == f"function {domain}::{op_type}"
+    assert (record.op_type, record.types["X"]) == ("GridSample", ("float32",))
+    sessions = [open_session(model)]
+    for target in ("primitives", "com.microsoft"):
+        sessions.append(open_native(ogs.patch_model(model, target=target)))
+    expected = -ogs.grid_sample(X, GRID, "nearest")
+    for session in sessions:
+        np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
-@pytest.mark.parametrize("function", [ogs.inspect_model, ogs.patch_model])
-def test_a_model_comes_as_proto_bytes_or_path(function: object, tmp_path: Path) -> None:
+every_function_of_a_model = pytest.mark.parametrize(
+    "function", [ogs.inspect_model, ogs.patch_model]
+)
+
+
+@every_function_of_a_model
+def test_model_may_be_a_proto_bytes_or_a_path(
+    function: Callable[..., object], tmp_path: Path
+) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(WARP, path)
-    expected = function(WARP)
-    for model in (path, str(path), WARP.SerializeToString()):
-        assert function(model) == function(model=model) == expected
+    onnx.save(SAMPLE, path)
+    expected = function(SAMPLE)
+    for model in (path, str(path), SAMPLE.SerializeToString()):
+        assert function(model) == expected
+        assert function(model=model) == expected
+
+
+@every_function_of_a_model
+def test_model_at_a_missing_path_is_refused(
+    function: Callable[..., object], tmp_path: Path
+) -> None:
     with pytest.raises(FileNotFoundError):
         function(tmp_path / "missing.onnx")
-    for wrong, sentence in (
+
+
+@every_function_of_a_model
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
         (b"no model", r"the model is not readable as protobuf \(.+\), expected an ONNX model"),
         (b"", "the model is without a graph, expected an ONNX model"),
         (7, "model is of type int, expected a ModelProto, bytes or a path"),
-    ):
-        with pytest.raises(ogs.GridSampleError, match=f"^model: {sentence}$"):
-            function(wrong)
+    ],
+    ids=["damaged", "empty", "number"],
+)
+def test_value_that_is_no_model_is_refused(
+    function: Callable[..., object], model: object, sentence: str
+) -> None:
+    with pytest.raises(ogs.GridSampleError, match=f"^model: {sentence}$"):
+        function(model)
 
 
-def test_a_domain_that_is_not_imported_is_of_its_dialects_version() -> None:
+def test_node_of_a_domain_without_an_import_has_the_version_of_its_dialect() -> None:
     model = parser.parse_model(
         f"{HEADER} {SIGNATURE} {{ Y = mmcv.grid_sampler <align_corners = 0> (X, G) }}"
     )
     del model.opset_import[1:]
     assert [opset.domain for opset in model.opset_import] == [""]
-    (record,) = ogs.inspect_model(model)
+    record = record_of(model)
     assert (record.dialect.name, record.opset) == ("mmcv", 1)
-
-
-def test_size_that_a_function_passes_on_as_an_attribute_is_refused() -> None:
-    domain = "org.pytorch.aten"
-    model = parsed(f"""g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{
-            Y = local.make <s = [1, 1, 3, 5]> (theta) }}
-        <domain: "local", opset_import: ["": 20, "{domain}": 1]> make <s> (A) => (C) {{
-            C = {domain}.affine_grid_generator <align_corners = 0, size: ints = @s> (A) }}""")
-    (record,) = ogs.inspect_model(model)
-    assert record.error is not None
-    assert (record.error.argument, record.error.found) == (
-        "size",
-        "the attribute 's' of its function",
-    )

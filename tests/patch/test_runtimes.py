@@ -1,4 +1,4 @@
-"""The matrix of runtimes: what is asked, how answers are judged, and that no runtime can stop it."""
+"""The table of runtimes: its trials, its verdicts, and its resistance to failing runtimes."""
 
 import os
 import sys
@@ -28,8 +28,10 @@ Toy: TypeAlias = Callable[..., Worker]
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
-    """Says what the toy runtime does besides from now on, and returns its worker."""
-    # A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
+    """A function that sets what a toy runtime does after each run, and returns its worker.
+
+    The toy runs models in onnxruntime, and then executes the code of a file beside it.
+    """
     script = """
 import os, sys, time
 from pathlib import Path
@@ -43,7 +45,7 @@ def load(path, inputs, outputs):
     known["ops"] = [node.op_type for node in onnx.load(path).graph.node]
     def run(feed):
         known["answers"], known["again"] = session.run(outputs, feed), known["again"] + 1
-        exec(Path(__file__).with_suffix(".besides").read_text(), known)
+        exec(Path(__file__).with_suffix(".after.py").read_text(), known)
         return known["answers"]
     return run
 """
@@ -51,8 +53,8 @@ def load(path, inputs, outputs):
     adapter.write_text(script)
     with Worker((sys.executable, str(ADAPTERS / "worker.py"), str(adapter)), 60) as worker:
 
-        def make(besides: str = "pass") -> Worker:
-            adapter.with_suffix(".besides").write_text(besides)
+        def make(code: str = "pass") -> Worker:
+            adapter.with_suffix(".after.py").write_text(code)
             return worker
 
         yield make
@@ -63,7 +65,7 @@ def verdict(worker: Worker, trial: Trial) -> Verdict:
     return judge(task, worker.ask(task), 1e-4)
 
 
-def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
+def test_dynamic_trial_has_two_shapes_and_states_none() -> None:
     task = Trial("standard", "3-D cubic", "border aligned", dynamic=True).task()
     assert len(task.feeds) == len(task.expected) == 2
     assert task.feeds[0]["X"].shape != task.feeds[1]["X"].shape
@@ -71,26 +73,38 @@ def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
     assert [dim.dim_value for dim in dims if not dim.dim_param] == [3]  # the rank
 
 
-def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
-    assert verdict(toy(), LINEAR).kind == verdict(toy(), DYNAMIC).kind == "right"
-    found = verdict(toy("answers[0][0, 0, 0, 0] += 0.5"), LINEAR)
-    assert found.kind == "wrong"
-    assert found.error == pytest.approx(
+def test_output_of_onnxruntime_is_right(toy: Toy) -> None:
+    assert verdict(toy(), LINEAR).kind == "right"
+    assert verdict(toy(), DYNAMIC).kind == "right"
+
+
+def test_wrong_output_has_its_relative_error(toy: Toy) -> None:
+    result = verdict(toy("answers[0][0, 0, 0, 0] += 0.5"), LINEAR)
+    assert result.kind == "wrong"
+    assert result.error == pytest.approx(
         0.5 / np.abs(LINEAR.task().expected[0]["Y"]).max(), rel=1e-4
     )
-    found = verdict(toy("answers[0] += again"), DYNAMIC)
-    assert (found.kind, found.message) == ("wrong", "at the second shape only")
 
-    for besides, message in (
-        ("answers = [answers[0][0]]", "Y of shape (3, 6, 4), not (2, 3, 6, 4)"),
-        ("answers = []", "no output Y"),
-        ("answers[0][0] = np.nan", "Y is not finite"),
-    ):
-        assert verdict(toy(besides), LINEAR) == Verdict("wrong", np.inf, message)
+
+def test_output_that_is_wrong_only_at_the_second_shape(toy: Toy) -> None:
+    result = verdict(toy("answers[0] += again"), DYNAMIC)
+    assert (result.kind, result.message) == ("wrong", "at the second shape only")
 
 
 @pytest.mark.parametrize(
-    ("besides", "message"),
+    ("code", "message"),
+    [
+        ("answers = [answers[0][0]]", "Y of shape (3, 6, 4), not (2, 3, 6, 4)"),
+        ("answers = []", "no output Y"),
+        ("answers[0][0] = np.nan", "Y is not finite"),
+    ],
+)
+def test_output_that_cannot_be_compared_is_wrong(code: str, message: str, toy: Toy) -> None:
+    assert verdict(toy(code), LINEAR) == Verdict("wrong", np.inf, message)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
     [
         ("raise ValueError('no such kernel')", "ValueError: no such kernel"),
         ("raise SystemExit(3)", "SystemExit: 3"),
@@ -102,24 +116,23 @@ def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
         ("time.sleep(600)", "timed out after 1 s"),
     ],
 )
-def test_whatever_happens_is_a_cell(
-    besides: str, message: str, toy: Toy, monkeypatch: pytest.MonkeyPatch
+def test_failure_of_a_runtime_is_a_verdict_and_the_next_trial_runs(
+    code: str, message: str, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the next one is asked."""
-    worker = toy(f"if 'Floor' in ops: {besides}")
+    worker = toy(f"if 'Floor' in ops: {code}")
     assert verdict(worker, STANDARD).kind == "right"
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "seconds", 1 if "sleep" in besides else worker.seconds)
+        patch.setattr(worker, "seconds", 1 if "sleep" in code else worker.seconds)
         assert verdict(worker, LINEAR) == Verdict("refused", message=message)
     assert verdict(worker, STANDARD).kind == "right"
 
 
-def test_what_a_runtime_prints_and_reads_is_no_answer(toy: Toy) -> None:
+def test_runtime_that_prints_and_reads_does_not_disturb_its_worker(toy: Toy) -> None:
     worker = toy("print('{}', flush=True); os.system('echo noise'); sys.stdin.read()")
     assert verdict(worker, LINEAR).kind == verdict(worker, LINEAR).kind == "right"
 
 
-def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_runtime_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("import no_such_runtime")
     with Worker(
         (sys.executable, str(ADAPTERS / "worker.py"), str(tmp_path / "none.py")), 60
@@ -127,12 +140,14 @@ def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
         assert "No module named 'no_such_runtime'" in verdict(worker, LINEAR).message
 
 
-def test_an_environment_is_kept_when_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And where there is none, there is a sentence."""
+def test_environment_of_a_missing_python_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError, match=r"toy needs Python 2\.2"):
         environment(Runtime("toy", "toy", ("numpy",), python=("2.2",)), tmp_path)
+
+
+def test_environment_is_kept_only_if_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toy = Runtime("toy", "toy", ("none",))
     monkeypatch.setattr(environments, "_versions", lambda folder: "")
     monkeypatch.setattr(
@@ -142,11 +157,11 @@ def test_an_environment_is_kept_when_it_is_whole(
         environment(toy, tmp_path)
     assert list(tmp_path.iterdir()) == []
     command, _ = environment(toy, tmp_path)
-    assert environment(toy, tmp_path)[0] == command  # installed no more
+    assert environment(toy, tmp_path)[0] == command
     assert command[:1] == tuple(str(folder / "bin" / "python") for folder in tmp_path.iterdir())
 
 
-def test_messages_are_shortened() -> None:
+def test_message_is_shortened() -> None:
     assert (
         shortened("TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d")
         == "TractError: a b … c"
@@ -154,7 +169,7 @@ def test_messages_are_shortened() -> None:
     assert len(shortened("long " * 1000)) == 240
 
 
-def test_the_summary_and_the_reasons() -> None:
+def test_summary_and_reasons_of_a_report() -> None:
     cells = {trial: Verdict("right") for trial in trials()}
     cells[LINEAR] = Verdict("wrong", 0.25)
     cells[DYNAMIC] = Verdict("refused", message="no Shape")
@@ -178,7 +193,7 @@ def test_the_summary_and_the_reasons() -> None:
 def test_lowered_models_are_right_in_the_fast_runtimes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are installed into the folder that ORT_GRIDSAMPLE_RUNTIMES says, which may be kept, or a temporary one."""
+    """They are installed to the folder ORT_GRIDSAMPLE_RUNTIMES, or to a temporary one."""
     folder = os.environ.get("ORT_GRIDSAMPLE_RUNTIMES") or str(tmp_path)
     status = main(
         ["--fast", "--form", "primitives", "--only", "unaligned-static", "--cache", folder]

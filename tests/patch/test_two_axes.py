@@ -1,6 +1,7 @@
-"""The target ``ai.onnx-2d``: GridSamples of two spatial axes only, and the core's answers."""
+"""The target ``ai.onnx-2d``: only GridSamples of two spatial axes, and the outputs of the core."""
 
 from dataclasses import astuple
+from itertools import permutations
 
 import numpy as np
 import onnx
@@ -11,181 +12,236 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.rewriting.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
 from support.cases import ATTRIBUTES, SHAPES, Attributes, dtype_of, positions
+from support.compare import refusal
 from support.models import affine_grid_model, grid_sample_model
 from support.paths import open_native, run
 
 TARGET = "ai.onnx-2d"
-#: Lengths of which the outer two axes, the inner two, or the first and the last, are the shortest.
+#: The spatial lengths of X. The two shortest axes become one: the outer, the inner, or both ends.
 LENGTHS = ((3, 4, 20), (20, 3, 4), (3, 20, 4), (1, 2, 1))
+every_attributes = pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
+static_or_dynamic = pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
 
 
-def sampling(X, grid, attributes, opset=20, known=True):
+def sample_model(X, grid, attributes, opset=20, known=True):
+    """Return a model of one GridSample, whose shapes are known or not."""
     model = grid_sample_model(X.dtype.name, grid.dtype.name, X.ndim - 2, [attributes], opset)
-    for value, x in zip(model.graph.input, (X, grid), strict=True):
-        shape = x.shape if known else [None] * x.ndim
-        value.CopyFrom(
-            helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape)
-        )
+    for value, array in zip(model.graph.input, (X, grid), strict=True):
+        elem_type = value.type.tensor_type.elem_type
+        shape = array.shape if known else [None] * array.ndim
+        value.CopyFrom(helper.make_tensor_value_info(value.name, elem_type, shape))
     return model
 
 
-def assert_two_axes(model):
-    """Every GridSample of it has four axes and the words of opset 16, and there is no AffineGrid."""
+def assert_has_only_two_axes(model):
+    """Check that GridSamples are 4-D with modes of opset 16, and that AffineGrids are gone."""
     assert FIRST_OPSET <= model.opset_import[0].version <= LAST_OPSET
     onnx.checker.check_model(model)
-    inferred = onnx.shape_inference.infer_shapes(model)
-    known = {value.name: value for value in (*inferred.graph.value_info, *inferred.graph.input)}
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*inferred.value_info, *inferred.input)
+    }
     for node in model.graph.node:
         assert (node.op_type, node.domain) != ("AffineGrid", "")
         if node.op_type == "GridSample":
-            assert next(a.s for a in node.attribute if a.name == "mode") in (
-                b"bilinear",
-                b"nearest",
-                b"bicubic",
-            )
-            assert all(
-                len(known[name].type.tensor_type.shape.dim) == 4
-                for name in node.input
-                if name in known
-            )
+            mode = helper.get_node_attr_value(node, "mode")
+            assert mode in (b"bilinear", b"nearest", b"bicubic")
+            assert {ranks[name] for name in node.input if name in ranks} <= {4}
 
 
-def answer(model, X, grid):
-    assert_two_axes(model)
+def run_two_axes(model, X, grid):
+    assert_has_only_two_axes(model)
     return run(open_native(model), X.dtype, X, grid)[0]
 
 
-def patched_and_off(X, grid, attributes, **how):
-    """The model of four axes, and by how much its answer is off."""
-    model = ogs.patch_model(sampling(X, grid, attributes, **how), target=TARGET)
-    Y, expected = answer(model, X, grid), ogs.grid_sample(X, grid, *astuple(attributes))
+def patch(X, grid, attributes, **options):
+    return ogs.patch_model(sample_model(X, grid, attributes, **options), target=TARGET)
+
+
+def error_of(model, X, grid, attributes):
+    """Return the largest absolute error of a patched model's output."""
+    Y = run_two_axes(model, X, grid)
+    expected = ogs.grid_sample(X, grid, *astuple(attributes))
     assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
-    return model, abs(Y.astype("float64") - expected.astype("float64")).max()
+    return abs(Y.astype("float64") - expected.astype("float64")).max()
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
-@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
-def test_three_axes_and_one_agree_with_the_core(attributes, known):
+@static_or_dynamic
+@pytest.mark.parametrize(
+    "attributes", [attributes for attributes in ATTRIBUTES if attributes.mode != "cubic"], ids=str
+)
+def test_sample_of_three_axes_has_the_output_of_the_core(attributes, known):
     grid = positions("float32", 3)
-    for i, lengths in enumerate(LENGTHS if attributes.mode != "cubic" else ()):
-        X = np.random.default_rng(i).standard_normal((2, 3, *lengths)).astype("float32")
-        model, off = patched_and_off(X, grid, attributes, known=known)
-        assert sum(node.op_type == "GridSample" for node in model.graph.node) == 1 + (
-            attributes.mode == "linear"
-        )
+    for seed, lengths in enumerate(LENGTHS):
+        X = np.random.default_rng(seed).standard_normal((2, 3, *lengths)).astype("float32")
+        model = patch(X, grid, attributes, known=known)
+        op_types = [node.op_type for node in model.graph.node]
+        assert op_types.count("GridSample") == (2 if attributes.mode == "linear" else 1)
         assert ogs.patch_model(model, target=TARGET) == model
-        assert off < 2e-5, lengths
+        assert error_of(model, X, grid, attributes) < 2e-5, lengths
+
+
+# onnxruntime's kernel rounds a nearest coordinate before it reflects it, so ties differ.
+@static_or_dynamic
+@every_attributes
+def test_sample_of_one_axis_has_the_output_of_the_core(attributes, known):
     X = np.random.default_rng(1).standard_normal(SHAPES[1].X).astype("float32")
     grid = positions("float32", 1)
-    grid = np.where(
-        abs(grid) < 1e4, grid, 0
-    )  # further out, onnxruntime's own kernel answers otherwise
-    tie_breaks = attributes.mode == "nearest" and attributes.padding_mode == "reflection"
-    assert (
-        patched_and_off(X, grid, attributes, known=known)[1] < 1e-5 or tie_breaks
-    )  # it rounds before it reflects
+    grid = np.where(abs(grid) < 1e4, grid, 0)  # onnxruntime's kernel is wrong further outside
+    error = error_of(patch(X, grid, attributes, known=known), X, grid, attributes)
+    has_ties = attributes.mode == "nearest" and attributes.padding_mode == "reflection"
+    assert error < 1e-5 or has_ties
 
 
-def test_two_axes_stay_and_others_words_are_the_standard_s():
-    X, grid = np.ones((1, 1, 4, 4), "float32"), np.zeros((1, 2, 2, 2), "float32")
-    for opset in (16, 19, 20):
-        model = sampling(X, grid, Attributes("cubic", "border", True), opset)
-        there = ogs.patch_model(model, target=TARGET)
-        assert [(node.op_type, node.name) for node in there.graph.node] == [
-            ("GridSample", "sample0")
-        ]
-        assert (there == model) == (opset < 20)
-        assert ogs.patch_model(model, target=TARGET, opset=19).opset_import[0].version == 19
-        assert_two_axes(there)
-    foreign = ogs.patch_model(sampling(X, grid, Attributes(), 16), target="com.microsoft")
-    assert answer(ogs.patch_model(foreign, target=TARGET), X, grid).shape == (1, 1, 2, 2)
+X_2D = np.ones((1, 1, 4, 4), "float32")
+GRID_2D = np.zeros((1, 2, 2, 2), "float32")
 
 
+@pytest.mark.parametrize(("opset", "is_kept"), [(16, True), (19, True), (20, False)])
+def test_sample_of_two_axes_is_kept_if_the_opset_is_old_enough(opset, is_kept):
+    model = sample_model(X_2D, GRID_2D, Attributes("cubic", "border", True), opset)
+    patched = ogs.patch_model(model, target=TARGET)
+    assert_has_only_two_axes(patched)
+    nodes = [(node.op_type, node.name) for node in patched.graph.node]
+    assert nodes == [("GridSample", "sample0")]
+    assert (patched == model) == is_kept
+
+
+@pytest.mark.parametrize("opset", [16, 19, 20])
+def test_patch_to_an_opset_has_that_opset(opset):
+    model = sample_model(X_2D, GRID_2D, Attributes("cubic", "border", True), opset)
+    assert ogs.patch_model(model, target=TARGET, opset=19).opset_import[0].version == 19
+
+
+def test_sample_of_another_dialect_becomes_a_standard_one():
+    model = sample_model(X_2D, GRID_2D, Attributes(), 16)
+    other = ogs.patch_model(model, target="com.microsoft")
+    patched = ogs.patch_model(other, target=TARGET)
+    assert run_two_axes(patched, X_2D, GRID_2D).shape == (1, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "attributes", [Attributes(), Attributes("nearest", "reflection", True)], ids=str
+)
 @pytest.mark.parametrize(
     ("X_type", "tolerance"), [("float32", 2e-5), ("float16", 2e-3), ("bfloat16", 2e-2)]
 )
 @pytest.mark.parametrize("grid_type", ["float16", "float32", "float64"])
-def test_other_types_are_computed_in_wide_ones(X_type, grid_type, tolerance):
+def test_sample_of_any_float_types_has_the_output_of_the_core(
+    X_type, grid_type, tolerance, attributes
+):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((1, 2, 6, 5, 7)).astype(dtype_of(X_type))
     grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 5, 3)).astype(grid_type)
     cases = [(X, grid)]
-    if (
-        grid_type == "float32" and X_type != "float16"
-    ):  # which onnxruntime's own kernel does not take
-        cases += [(X[:, :, 0], grid[..., 0, :2]), (X[:, :, 0, 0], grid[..., 0, 0, :1])]
-    for attributes in (Attributes(), Attributes("nearest", "reflection", True)):
-        for image, at in cases:
-            assert (
-                patched_and_off(image, at, attributes, opset=22 if X_type == "bfloat16" else 20)[1]
-                < tolerance
-            )
+    # onnxruntime has no kernel of two axes for other types.
+    if grid_type == "float32" and X_type != "float16":
+        cases.append((X[:, :, 0], grid[..., 0, :2]))
+        cases.append((X[:, :, 0, 0], grid[..., 0, 0, :1]))
+    opset = 22 if X_type == "bfloat16" else 20
+    for image, coordinates in cases:
+        model = patch(image, coordinates, attributes, opset=opset)
+        assert error_of(model, image, coordinates, attributes) < tolerance
 
 
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(
     ("lengths", "limit"), [((16, 64, 64), 1e-3), ((64, 64, 64), np.inf), ((5, 300, 7), np.inf)]
 )
-def test_the_longer_axis_costs_no_more_than_is_said(lengths, limit):
+def test_error_of_a_merged_axis_is_within_the_documented_bound(lengths, limit, padding_mode):
     rng = np.random.default_rng(sum(lengths))
     X = rng.standard_normal((1, 2, *lengths)).astype("float32")
     grid = rng.uniform(-1.1, 1.1, (1, 20, 30, 40, 3)).astype("float32")
-    padded = np.pad(X, [(0, 0)] * 2 + [(1, 1)] * 3)
-    steps = max(np.abs(np.diff(padded, axis=axis)).max() for axis in (2, 3, 4))
-    pixels = np.prod(sorted(length + 2 for length in lengths)[:2])
-    for padding_mode in ("zeros", "border", "reflection"):
-        off = patched_and_off(X, grid, Attributes("linear", padding_mode))[1]
-        assert off < min(limit, COORDINATE_ERROR * pixels * steps), padding_mode
+    padded = np.pad(X, [(0, 0), (0, 0), (1, 1), (1, 1), (1, 1)])
+    largest_step = max(np.abs(np.diff(padded, axis=axis)).max() for axis in (2, 3, 4))
+    merged_length = min((a + 2) * (b + 2) for a, b in permutations(lengths, 2))
+    attributes = Attributes("linear", padding_mode)
+    error = error_of(patch(X, grid, attributes), X, grid, attributes)
+    assert error < min(limit, COORDINATE_ERROR * merged_length * largest_step)
 
 
-def test_what_is_around_a_node_may_not_exist_in_the_newest_opsets():
-    """A model of AffineGrid and a 5-D GridSample in a function is written in opset 19."""
-    model = affine_grid_model("float32", 3, True)
-    size, theta = (
-        np.array([1, 1, 2, 3, 4]),
-        np.random.default_rng(0).standard_normal((1, 3, 4)).astype("float32"),
-    )
-    patched = ogs.patch_model(model, target=TARGET)
-    assert_two_axes(patched)
-    grid = open_native(patched).run(None, {"theta": theta, "size": size})[0]
-    np.testing.assert_allclose(
-        grid, ogs.affine_grid(theta, size, align_corners=True), rtol=0, atol=1e-6
-    )
-    called = parser.parse_model("""<ir_version: 9, opset_import: ["": 22, "local": 1]>
-        g (float[1,2,3,4,5] X, float[1,2,2,2,3] grid) => (float[1,2,2,2,2] Y) { Y = local.f (X, grid) }
-        <opset_import: ["": 22], domain: "local"> f (X, grid) => (Y) { Y = GridSample (X, grid) }""")
-    X, grid = np.ones((1, 2, 3, 4, 5), "float32"), np.zeros((1, 2, 2, 2, 3), "float32")
-    np.testing.assert_allclose(
-        answer(ogs.patch_model(called, target=TARGET), X, grid), 1, rtol=1e-6
-    )
+def test_affine_grid_becomes_basic_operators():
+    model = ogs.patch_model(affine_grid_model("float32", 3, True), target=TARGET)
+    assert_has_only_two_axes(model)
+    size = np.array([1, 1, 2, 3, 4])
+    theta = np.random.default_rng(0).standard_normal((1, 3, 4)).astype("float32")
+    (grid,) = open_native(model).run(None, {"theta": theta, "size": size})
+    expected = ogs.affine_grid(theta, size, align_corners=True)
+    np.testing.assert_allclose(grid, expected, rtol=0, atol=1e-6)
 
 
-REFUSED = [
-    ((4, 4, 4), "float32", Attributes("cubic"), {}, "mode is 'cubic' of 5-D, expected linear or nearest; "),
-    ((4, 4, 4), "int8", Attributes(), {}, "X is of type int8, 5-D, expected .*'float32'; target 'primitives' has"),
-    ((2, 2, 2, 2), "float32", Attributes(), {}, "X is 6-D, expected at most 5-D; target 'primitives'"),
-    ((4, 4, 4), "float32", Attributes(), {"opset": 20}, "opset is 20, expected a number from 16 to 19 with target"),
-    ((4, 4, 4), "float32", Attributes(), {"opset": 15}, "opset is 15, expected a number from 16 to 19 with target"),
-]  # fmt: skip
+def test_sample_of_three_axes_in_a_function_is_replaced():
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 22, "local": 1]>
+        g (float[1,2,3,4,5] X, float[1,2,2,2,3] grid) => (float[1,2,2,2,2] Y) {
+            Y = local.f (X, grid) }
+        <opset_import: ["": 22], domain: "local"> f (X, grid) => (Y) {
+            Y = GridSample (X, grid) }""")
+    X = np.ones((1, 2, 3, 4, 5), "float32")
+    grid = np.zeros((1, 2, 2, 2, 3), "float32")
+    Y = run_two_axes(ogs.patch_model(model, target=TARGET), X, grid)
+    np.testing.assert_allclose(Y, 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("lengths", "X_type", "attributes", "asked", "sentence"), REFUSED)
-def test_what_has_no_such_form_is_refused(lengths, X_type, attributes, asked, sentence):
-    X, grid = np.zeros((1, 1, *lengths), X_type), np.zeros((1, *lengths, len(lengths)), "float32")
-    with pytest.raises(ogs.GridSampleError, match=f": {sentence}"):
-        ogs.patch_model(sampling(X, grid, attributes), target=TARGET, **asked)
+def wrong_model(lengths, X_type="float32", mode="linear"):
+    X = np.zeros((1, 1, *lengths), X_type)
+    grid = np.zeros((1, *lengths, len(lengths)), "float32")
+    return sample_model(X, grid, Attributes(mode))
+
+
+#: A model, the opset, the argument, what it is, and a part of what is expected.
+REFUSED = {
+    "cubic": (
+        wrong_model((4, 4, 4), mode="cubic"),
+        None,
+        ("mode", "'cubic' of 5-D", "linear or nearest; "),
+    ),
+    "integers": (
+        wrong_model((4, 4, 4), "int8"),
+        None,
+        ("X", "of type int8, 5-D", "'float32'; target 'primitives' has"),
+    ),
+    "four axes": (
+        wrong_model((2, 2, 2, 2)),
+        None,
+        ("X", "6-D", "at most 5-D; target 'primitives'"),
+    ),
+    "newer opset": (
+        wrong_model((4, 4, 4)),
+        20,
+        ("opset", "20", "a number from 16 to 19 with target"),
+    ),
+    "older opset": (
+        wrong_model((4, 4, 4)),
+        15,
+        ("opset", "15", "a number from 16 to 19 with target"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "opset", "parts"), REFUSED.values(), ids=REFUSED)
+def test_sample_that_the_target_lacks_is_refused(model, opset, parts):
+    argument, found, expected = parts
+    error = refusal(ogs.patch_model, model, target=TARGET, opset=opset)
+    assert (error.argument, error.found) == (argument, found)
+    assert expected in error.expected
 
 
 @pytest.mark.parametrize(
-    ("known", "off"), [(True, "2e-05 pixels"), (False, "2**-22 of what they span")]
+    ("known", "bound"),
+    [(True, "2e-05 pixels"), (False, "2**-22 of what they span")],
+    ids=["static", "dynamic"],
 )
-def test_verify_says_how_far_coordinates_are_off(known, off, tmp_path, capsys):
+def test_verify_command_prints_the_error_of_coordinates(known, bound, tmp_path, capsys):
     X, grid = np.zeros((1, 1, 6, 7, 8), "float32"), np.zeros((1, 2, 2, 2, 3), "float32")
-    model = sampling(X, grid, Attributes("linear", "zeros"), known=known)
-    onnx.save(model, tmp_path / "a.onnx")
-    onnx.save(ogs.patch_model(model, target=TARGET), tmp_path / "b.onnx")
+    model = sample_model(X, grid, Attributes("linear", "zeros"), known=known)
     paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
+    onnx.save(model, paths[0])
+    onnx.save(ogs.patch_model(model, target=TARGET), paths[1])
     assert main(["verify", "--tolerance", "1e-4", "--shape", "grid=1,2,2,2,3", *paths]) == 0
-    out = capsys.readouterr().out
-    assert out.count("5-D nodes") == 1
-    said = f"5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance"
-    assert out.endswith(f"b.onnx: {said}\n")
+    output = capsys.readouterr().out
+    assert output.count("5-D nodes") == 1
+    assert output.endswith(
+        "b.onnx: 5-D nodes are written as 4-D ones, whose coordinates are off by up to "
+        f"{bound}: see --tolerance\n"
+    )

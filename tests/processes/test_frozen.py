@@ -47,7 +47,9 @@ def test_program_frozen_by_pyinstaller_runs_every_op_and_keeps_its_kernels(tmp_p
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "program.spec"]
-    build = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    build = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+    )
     assert build.returncode == 0, build.stderr[-3000:]
 
     expected = [f"{ops} op 13.0".replace("python", "Python") for ops in OPS_HERE]
@@ -62,6 +64,7 @@ def test_program_frozen_by_pyinstaller_runs_every_op_and_keeps_its_kernels(tmp_p
             capture_output=True,
             text=True,
             cwd=tmp_path,
+            timeout=300,
         )
         lines = [line for line in run.stdout.splitlines() if not line.startswith("compiling")]
         assert (run.returncode, lines) == (0, expected), run.stdout + run.stderr
@@ -77,7 +80,10 @@ def test_pyinstaller_finds_the_hook_by_an_entry_point() -> None:
     assert (Path(folder) / "hook-ort_gridsample.py").is_file()
 
 
-FROZEN = "this frozen program lacks the module {}: build it with PyInstaller and the hook of ort_gridsample, or include "
+FROZEN = (
+    "this frozen program lacks the module {}: build it with PyInstaller and the hook of "
+    "ort_gridsample, or include "
+)
 
 
 @pytest.fixture
@@ -86,7 +92,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("frozen")
-def test_frozen_program_without_numba_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_program_without_numba_raises_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     monkeypatch.setattr(registry.library_file, "configured_library", lambda: None)
     assert registry.static_reason.__wrapped__().startswith(FROZEN.format("numba"))
@@ -96,7 +102,9 @@ def test_frozen_program_without_numba_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("frozen")
-def test_frozen_program_without_extensions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_program_without_extensions_raises_import_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(extensions, "is_installed", lambda: False)
     with pytest.raises(ImportError) as caught:
         extensions.load()
@@ -118,5 +126,5 @@ def test_frozen_program_without_a_module_of_the_package_names_it(
     assert caught.value.name == module
 
 
-def test_program_that_is_not_frozen_is_told_what_to_install() -> None:
+def test_missing_module_message_of_unfrozen_program_is_the_command() -> None:
     assert versions.missing_module_message("numba", "pip install numba") == "pip install numba"

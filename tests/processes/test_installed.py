@@ -1,4 +1,4 @@
-"""What is installed, and beside what: older releases of what the package stands on, bounds, modules, another build."""
+"""Installed releases: their bounds, errors for missing ones, and builds of onnxruntime."""
 
 import ast
 import hashlib
@@ -16,117 +16,85 @@ import pytest
 
 from ort_gridsample import __version__, cli, versions
 from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
-from support.processes import python
+from support.paths import needs_python_ops
+from support.processes import PROGRAMS, run_json_program, run_script
 
 REPOSITORY = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 
 
-def test_releases_are_told_apart() -> None:
-    new_enough = {
-        "onnxruntime": ["1.17", "1.17.0", "1.100.0.dev20300101+gpu", "2.0"],
-        "numpy": ["1.26.0rc1", "2.0.0"],
-    }
-    older = {"onnxruntime": ["1.16.3", "0.99"], "numpy": ["1.25.2"]}
-    assert not any(
-        versions.incompatibility_message(name, each)
-        for name, releases in new_enough.items()
-        for each in releases
-    )
-    assert all(
-        versions.incompatibility_message(name, each)
-        for name, releases in older.items()
-        for each in releases
-    )
+@pytest.mark.parametrize(
+    ("name", "release", "is_supported"),
+    [
+        ("onnxruntime", "1.17", True),
+        ("onnxruntime", "1.17.0", True),
+        ("onnxruntime", "1.100.0.dev20300101+gpu", True),
+        ("onnxruntime", "2.0", True),
+        ("onnxruntime", "1.16.3", False),
+        ("onnxruntime", "0.99", False),
+        ("numpy", "1.26.0rc1", True),
+        ("numpy", "2.0.0", True),
+        ("numpy", "1.25.2", False),
+    ],
+)
+def test_incompatibility_message_is_empty_for_supported_releases(
+    name: str, release: str, is_supported: bool
+) -> None:
+    assert bool(versions.incompatibility_message(name, release)) is not is_supported
 
 
-def test_what_is_older_or_missing_is_told_when_the_package_is_imported(tmp_path: Path) -> None:
-    # Imports the package anew in one broken environment after another, and prints what it says of each.
-    script = """
-import sys, types
-from unittest.mock import patch
-import numpy, onnx, onnxruntime
-def imported():
-    for name in [name for name in sys.modules if name.startswith("ort_gridsample")]:
-        del sys.modules[name]
-    try:
-        import ort_gridsample
-    except ImportError as error:
-        print(error)
-for module in numpy, onnx, onnxruntime:
-    with patch.object(module, "__version__", "0.9.1"):
-        imported()
-for name in "numpy", "onnx", "onnxruntime":
-    with patch.dict(sys.modules, {name: None}):
-        imported()
-with patch.dict(sys.modules, onnxruntime=types.ModuleType("onnxruntime")):
-    imported()  # two builds share a folder; when one is uninstalled, it is there still, and next to nothing is in it
-with patch.object(sys, "version_info", (3, 9, 18)):
-    imported()
-sys.path.insert(0, FOLDER)
-with patch.dict(sys.modules):
-    for name in [name for name in sys.modules if name.split(".")[0] == "onnx"]:
-        del sys.modules[name]
-    imported()
-"""
-    (tmp_path / "onnx.py").write_text("import nowhere_to_be_found")
-    lines = python(script.replace("FOLDER", repr(str(tmp_path))))
-    for name, older, missing in zip(
-        ["numpy", "onnx", "onnxruntime"], lines[:3], lines[3:6], strict=True
-    ):
-        needed = f"{name} {versions.OLDEST[name]} or newer, and 0.9.1 is installed"
-        assert (
-            older == f"ort_gridsample needs {needed}: pip install '{name}>={versions.OLDEST[name]}'"
+@pytest.fixture(scope="module")
+def import_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "onnx.py").write_text("import missing_dependency")
+    return run_json_program("broken_installations.py", str(folder))
+
+
+def test_import_with_old_or_missing_dependency_names_the_release_to_install(
+    import_errors: dict[str, str],
+) -> None:
+    for name in ("numpy", "onnx", "onnxruntime"):
+        oldest = versions.OLDEST[name]
+        assert import_errors[f"old {name}"] == (
+            f"ort_gridsample needs {name} {oldest} or newer, and 0.9.1 is installed: "
+            f"pip install '{name}>={oldest}'"
         )
+        missing = import_errors[f"no {name}"]
         assert missing.startswith(
             f"ort_gridsample needs {name}, and none is installed: pip install {name}"
         )
         assert ("onnxruntime-gpu" in missing) == (name == "onnxruntime")
-    half, python_itself, elsewhere = lines[6:]
-    assert half.startswith(
+
+
+def test_import_in_broken_environment_explains_what_is_wrong(
+    import_errors: dict[str, str],
+) -> None:
+    assert import_errors["incomplete onnxruntime"].startswith(
         "what is installed as onnxruntime is not whole: uninstall every build of it"
     )
-    assert python_itself == "ort_gridsample needs Python 3.11 or newer, and this is 3.9"
-    assert (
-        elsewhere == "No module named 'nowhere_to_be_found'"
-    )  # a module that something else misses
+    assert import_errors["old Python"] == (
+        "ort_gridsample needs Python 3.11 or newer, and this is 3.9"
+    )
 
 
-def test_older_onnxruntime_extensions_are_told_before_their_library_is_loaded() -> None:
-    pytest.importorskip(
-        "onnxruntime_extensions._version", reason="there is no onnxruntime-extensions"
-    )
-    script = """
-import importlib.machinery, sys
-class Older(importlib.machinery.SourceFileLoader):
-    def get_data(self, path):
-        return b"__version__ = '0.10.1'"
-class Finder:
-    def find_spec(self, name, path, target=None):
-        if name == "onnxruntime_extensions._version":
-            return importlib.machinery.ModuleSpec(name, Older(name, "_version.py"), origin="_version.py")
-sys.meta_path.insert(0, Finder())
-import ort_gridsample as ogs
-from support.cases import Attributes
-from support.models import grid_sample_model
-ogs.set_ops("python")
-print(told(lambda: ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all")))
-print('onnxruntime_extensions._ocos' in sys.modules)
-"""
-    said, loaded = python(script)
-    assert (
-        "ort_gridsample needs onnxruntime-extensions 0.11 or newer, and 0.10.1 is installed" in said
-    )
-    assert loaded == "False"
+def test_import_error_of_another_package_is_unchanged(import_errors: dict[str, str]) -> None:
+    message = "No module named 'missing_dependency'"
+    assert import_errors["missing dependency of onnx"] == message
+
+
+@needs_python_ops
+def test_older_onnxruntime_extensions_are_refused_before_their_library_is_loaded() -> None:
+    error, is_loaded = run_json_program("older_extensions.py")
+    message = "ort_gridsample needs onnxruntime-extensions 0.11 or newer, and 0.10.1 is installed"
+    assert message in error
+    assert not is_loaded
 
 
 @pytest.mark.parametrize(
     ("release", "needed"), [("0.60.0", "0.61 or newer"), ("0.69.0", "older than 0.69")]
 )
-def test_a_numba_that_nobody_tried_is_left_alone_until_it_is_asked_for(
-    release: str, needed: str
-) -> None:
+def test_untested_numba_is_used_only_if_requested(release: str, needed: str) -> None:
     pytest.importorskip("numba", reason="Numba is not installed")
     script = f"""
 import numba
@@ -135,29 +103,30 @@ import numpy as np, ort_gridsample as ogs
 def sample():
     return ogs.grid_sample(np.ones((1, 1, 4, 4), "f"), np.zeros((1, 2, 2, 2), "f")).shape
 print(sample(), ogs.get_core(), ogs.get_ops())
-for ask in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or sample():
-    print(told(ask))
+for function in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or sample():
+    print(told(function))
 """
-    answer, *asked = python(script)
-    assert (answer, len(asked)) == ("(1, 1, 2, 2) numpy python", 2)
-    said = (
-        f"ort_gridsample needs numba {needed}, and {release} is installed: pip install 'numba>=0.61"
-    )
-    assert all(line.startswith("ImportError: ") and said in line for line in asked)
+    defaults, *errors = run_script(script)
+    assert defaults == "(1, 1, 2, 2) numpy python"
+    message = f"numba {needed}, and {release} is installed: pip install 'numba>=0.61"
+    assert len(errors) == 2
+    for error in errors:
+        assert error.startswith("ImportError: ")
+        assert f"ort_gridsample needs {message}" in error
 
 
-def test_the_bounds_are_the_same_everywhere() -> None:
-    every = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
+def test_bounds_of_releases_agree() -> None:
+    requirements = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
     assert (
-        dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in every)
+        dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in requirements)
         == versions.OLDEST
     )
-    assert f"numba>={versions.OLDEST['numba']},<{versions.UNTESTED_NUMBA}" in every
+    assert f"numba>={versions.OLDEST['numba']},<{versions.UNTESTED_NUMBA}" in requirements
     assert PROJECT["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON))
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + "".join(map(str, versions.PYTHON))
 
 
-def test_what_coverage_leaves_out_is_what_numba_compiles() -> None:
+def test_coverage_omits_only_modules_that_numba_compiles() -> None:
     for name in PYPROJECT["tool"]["coverage"]["run"]["omit"]:
         assert "numba" in (REPOSITORY / name.removeprefix("*/")).read_text(encoding="utf-8"), name
 
@@ -166,52 +135,51 @@ MODULES = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (REPOSITORY / "ort_gridsample").rglob("*.py")
 }
-#: What Python and the entry point import, and what the package imports by a name that it computes.
+#: The modules that Python, entry points and tools import, and those imported by a computed name.
 ENTRIES = {
     "ort_gridsample",
     "ort_gridsample.__main__",
+    "ort_gridsample.library.emission",
+    "ort_gridsample._pyinstaller.hook-ort_gridsample",
     *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS),
+    *(f"ort_gridsample.custom_ops.compiled_ops.{op.kernels.split('.')[0]}" for op in OPS),
 }
-KERNELS = {op.kernels.split(".")[0] for op in OPS}
-ENTRIES.add("ort_gridsample.library.emission")
-ENTRIES.add("ort_gridsample._pyinstaller.hook-ort_gridsample")  # which PyInstaller executes
-ENTRIES |= {f"ort_gridsample.custom_ops.compiled_ops.{each}" for each in KERNELS}
 
 
-def imported(name: str) -> Iterator[str]:
-    """The package's modules that module ``name`` imports, wherever in it."""
+def imported_modules(name: str) -> Iterator[str]:
+    """Yield the package's modules that a module imports, at any depth of its code."""
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
-            parts = package.split(".")
-            base = ".".join(
-                [*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])]
-            )
-            yield from (
-                found
-                for found in (base, *(f"{base}.{each.name}" for each in node.names))
-                if found in MODULES
-            )
+            folders = package.split(".")
+            base = ".".join(folders[: len(folders) - node.level + 1])
+            if node.module:
+                base = f"{base}.{node.module}"
+            candidates = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            yield from (candidate for candidate in candidates if candidate in MODULES)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
             first = node.args[0]
             if isinstance(first, ast.Constant) and f"{package}{first.value}" in MODULES:
                 yield f"{package}{first.value}"
 
 
-def test_every_module_is_used_by_the_package_itself_and_no_benchmark_suite_is_installed() -> None:
-    found: set[str] = set()
-    ahead = set(ENTRIES)
-    while ahead:
-        found |= ahead
-        ahead = {
-            other for name in ahead for other in (name.rpartition(".")[0], *imported(name)) if other
-        } - found
-    assert set(MODULES) - found == set()
+def test_every_module_is_imported() -> None:
+    reached: set[str] = set()
+    pending = set(ENTRIES)
+    while pending:
+        name = pending.pop()
+        reached.add(name)
+        parents = [name.rpartition(".")[0]] if "." in name else []
+        pending |= {*parents, *imported_modules(name)} - reached
+    assert set(MODULES) - reached == set()
+
+
+def test_package_contains_no_benchmark_suite() -> None:
     assert not any("bench" in name for name in MODULES if name != "ort_gridsample.cli.bench")
 
 
-def test_no_link_of_the_readme_is_dead_on_a_registry_s_page() -> None:
-    """Around that there is no repository."""
+def test_readme_on_package_index_has_no_relative_links() -> None:
+    """The page of a package index has no repository around it."""
     builder = pytest.importorskip("hatch_fancy_pypi_readme", reason="it comes with the extra 'dev'")
     command = [sys.executable, "-m", builder.__name__]
     shown = subprocess.run(
@@ -230,31 +198,37 @@ def test_no_link_of_the_readme_is_dead_on_a_registry_s_page() -> None:
     ] == []
 
 
-def test_the_changelog_speaks_of_this_version() -> None:
+def test_changelog_starts_with_this_version() -> None:
     text = (REPOSITORY / "ort_gridsample" / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", text, re.MULTILINE)[0] == __version__
 
 
-#: The page's commands after that which installs the other build; there, a clone is installed.
+#: The page's commands after the one that installs the other build. Here they install a clone.
 COMMANDS = re.compile(
     r"^pip (install --no-deps \.)\npip (install [^#\n]*)\npip (install [^#\n]*)", re.MULTILINE
 )
 
 
 def call(*command: object) -> str:
-    """What a command prints; it must end well."""
+    """Return what a command prints; its exit status must be 0."""
     settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONPATH"
     } | settings
-    done = subprocess.run(
-        [*map(str, command)], cwd=REPOSITORY.parent, env=environment, capture_output=True, text=True
+    result = subprocess.run(
+        [*map(str, command)],
+        cwd=REPOSITORY.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+    return result.stdout
 
 
-def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
+def rename_wheel(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
+    """Write a copy of a wheel of onnxruntime under another name; return its path."""
     _, version, tags = wheel.name.split("-", 2)
     path = wheel.with_name(f"{name}-{version}-{tags}")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(path, "w") as new:
@@ -272,9 +246,10 @@ def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
     return path
 
 
-def contents(python: Path) -> dict[str, str]:
-    where = "import importlib.util as u; print(u.find_spec('onnxruntime').submodule_search_locations[0])"
-    folder = Path(call(python, "-c", where).strip())
+def onnxruntime_files(python: Path) -> dict[str, str]:
+    """Return the hash of each file of onnxruntime, as this Python finds it."""
+    script = "from importlib.util import find_spec; print(find_spec('onnxruntime').origin)"
+    folder = Path(call(python, "-c", script).strip()).parent
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -284,32 +259,18 @@ def contents(python: Path) -> dict[str, str]:
 
 @pytest.mark.network
 @pytest.mark.timeout(900)
-def test_another_build_stays_as_it_was(tmp_path: Path) -> None:
-    script = """
-import importlib.metadata, numpy as np, onnx, onnxruntime, ort_gridsample as ogs
-names = [distribution.metadata["Name"] for distribution in importlib.metadata.distributions()]
-assert "onnxruntime" not in names, names
-text = '<ir_version: 9, opset_import: ["": 20]> g (int8[1,1,2,2] X, float[1,1,1,2] G) => (int8[1,1,1,1] Y)'
-model = onnx.parser.parse_model(text + "{ Y = GridSample <mode = \\"nearest\\"> (X, G) }")
-session = ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
-feeds = {"X": np.arange(4, dtype=np.int8).reshape(1, 1, 2, 2), "G": np.full((1, 1, 1, 2), 0.5, np.float32)}
-print(session.run(None, feeds)[0].item(), session.replaced[0].runs_on)
-"""
+def test_installation_does_not_change_another_build_of_onnxruntime(tmp_path: Path) -> None:
     call(sys.executable, "-m", "venv", tmp_path / "beside")
     python = tmp_path / "beside" / ("Scripts" if os.name == "nt" else "bin") / "python"
     call(python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path, "onnxruntime")
     (wheel,) = tmp_path.glob("onnxruntime-*.whl")
-    call(python, "-m", "pip", "install", "--quiet", renamed(wheel))
-    before = contents(python)
+    call(python, "-m", "pip", "install", "--quiet", rename_wheel(wheel))
+    before = onnxruntime_files(python)
     (commands,) = COMMANDS.findall(
         (REPOSITORY / "ort_gridsample" / "INSTALL.md").read_text(encoding="utf-8")
     )
     for command in commands:
-        call(
-            python,
-            "-m",
-            "pip",
-            *(REPOSITORY if word == "." else word for word in shlex.split(command)),
-        )
-    assert call(python, "-c", script).split(maxsplit=1) == ["3", "compiled op\n"]
-    assert contents(python) == before
+        words = [REPOSITORY if word == "." else word for word in shlex.split(command)]
+        call(python, "-m", "pip", *words)
+    assert call(python, PROGRAMS / "sample_one_pixel.py") == "3 compiled op\n"
+    assert onnxruntime_files(python) == before

@@ -1,8 +1,8 @@
 """Fork with a session alive; print how each child ended.
 
-Arguments: how the session is made (a key of ``SESSIONS``), and whether it runs before the forks (``ran`` or ``idle``).
-Each line of the output is the name of an ending, and ``right``, or what went wrong. A child that does not end in time
-is killed.
+Arguments: how the session is created (a key of ``SESSIONS``), and whether it runs before the forks
+(``ran`` or ``idle``). Each line of the output is the name of an ending (of ``ENDINGS``), and
+``ended``, or what went wrong. A child that does not end in time is killed.
 """
 
 import gc
@@ -12,10 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # its thread makes a forked child hang at its normal end
-sys.path.insert(0, str(Path(__file__).parents[1]))
+# A thread of onnxruntime's telemetry makes a forked child hang at its normal end.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import numpy as np
 import onnxruntime
@@ -31,19 +30,19 @@ FEEDS = {"X": np.ones((1, 8, 64, 64), np.float32), "grid": np.zeros((1, 64, 64, 
 CPU = ["CPUExecutionProvider"]
 
 
-def two_threads() -> onnxruntime.SessionOptions:
-    """Options of a session with a thread of its own, which its destructor waits for."""
+def options_of_two_threads() -> onnxruntime.SessionOptions:
+    """Return options of a session whose destructor waits for a thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     return options
 
 
-def own() -> onnxruntime.InferenceSession:
-    return ogs.InferenceSession(MODEL, two_threads(), nodes="all")
+def package() -> onnxruntime.InferenceSession:
+    return ogs.InferenceSession(MODEL, options_of_two_threads(), nodes="all")
 
 
 def parallel() -> onnxruntime.InferenceSession:
-    options = two_threads()
+    options = options_of_two_threads()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
     options.inter_op_num_threads = 2
     return ogs.InferenceSession(MODEL, options, nodes="all")
@@ -52,11 +51,11 @@ def parallel() -> onnxruntime.InferenceSession:
 def plain() -> onnxruntime.InferenceSession:
     ogs.keep_sessions_through_forks()
     ogs.keep_sessions_through_forks()  # the second call changes nothing
-    return onnxruntime.InferenceSession(MODEL.SerializeToString(), two_threads(), CPU)
+    return onnxruntime.InferenceSession(MODEL.SerializeToString(), options_of_two_threads(), CPU)
 
 
 def plain_before() -> onnxruntime.InferenceSession:
-    session = onnxruntime.InferenceSession(MODEL.SerializeToString(), two_threads(), CPU)
+    session = onnxruntime.InferenceSession(MODEL.SerializeToString(), options_of_two_threads(), CPU)
     ogs.keep_sessions_through_forks()
     return session
 
@@ -64,17 +63,17 @@ def plain_before() -> onnxruntime.InferenceSession:
 def patched() -> onnxruntime.InferenceSession:
     ogs.keep_sessions_through_forks()
     return onnxruntime.InferenceSession(
-        ogs.patch_model(MODEL).SerializeToString(), ogs.register(two_threads()), CPU
+        ogs.patch_model(MODEL).SerializeToString(), ogs.register(options_of_two_threads()), CPU
     )
 
 
-SESSIONS = {each.__name__: each for each in (own, parallel, plain, plain_before, patched)}
+SESSIONS = {create.__name__: create for create in (package, parallel, plain, plain_before, patched)}
 
 Holder = list[onnxruntime.InferenceSession]
 
 
 def check(session: onnxruntime.InferenceSession) -> None:
-    """Run a session, and compare its answer."""
+    """Check the output of a session."""
     assert np.array_equal(session.run(None, FEEDS)[0], FEEDS["X"])
 
 
@@ -102,7 +101,10 @@ def collect_a_cycle(holder: Holder) -> None:
 
 
 def check_inherited(session: onnxruntime.InferenceSession) -> None:
-    """Run a session of the parent's; one that runs nodes in parallel waits for threads that the child does not have."""
+    """Check the output of a session of the parent.
+
+    A session with ORT_PARALLEL would wait for threads that the child lacks.
+    """
     if session.get_session_options().execution_mode == onnxruntime.ExecutionMode.ORT_SEQUENTIAL:
         check(session)
 
@@ -119,7 +121,7 @@ def run_and_open(holder: Holder) -> None:
     check_inherited(holder[0])
     new = SESSIONS[sys.argv[1]]()
     check(new)
-    del new  # the child's own session has its threads
+    del new  # its threads are in the child
     check(ogs.InferenceSession(MODEL))
     os._exit(0)
 
@@ -135,34 +137,35 @@ def end(holder: Holder) -> None:
 
 def fork_again(holder: Holder) -> None:
     holder.append(SESSIONS[sys.argv[1]]())
-    status = ending_of(drop, holder)
-    print("a grandchild ended", status, flush=True) if status != "right" else None
-    os._exit(status != "right")
+    outcome = outcome_of(drop, holder)
+    if outcome != "ended":
+        print("grandchild:", outcome, flush=True)
+    os._exit(int(outcome != "ended"))
 
 
 ENDINGS = (drop, drop_a_binding, collect_a_cycle, replace, run_and_open, leave, end, fork_again)
 
 
 class IsChildError(Exception):
-    """Raised in a child that ends as a program does."""
+    """A child reaches the end of the program."""
 
 
-def ending_of(action: Callable[[Holder], None], holder: Holder) -> str:
-    """How a child ends that does ``action`` with the session in ``holder``."""
+def outcome_of(ending: Callable[[Holder], None], holder: Holder) -> str:
+    """Fork a child that calls ``ending`` with the session in ``holder``; return how it ended."""
     child = os.fork()
     if child == 0:
-        action(holder)
+        ending(holder)
         raise IsChildError
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             code = os.waitstatus_to_exitcode(status)
-            return "right" if code == 0 else f"exit status {code}"
+            return "ended" if code == 0 else f"exit status {code}"
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return f"still there after {LIMIT} seconds"
+    return f"killed after {LIMIT} seconds"
 
 
 def main() -> None:
@@ -171,11 +174,11 @@ def main() -> None:
         check(session)
     holder = [session]
     del session
-    for action in ENDINGS:
-        print(action.__name__, ending_of(action, holder), flush=True)
-        check(holder[0])  # the parent goes on
+    for ending in ENDINGS:
+        print(ending.__name__, outcome_of(ending, holder), flush=True)
+        check(holder[0])
 
 
 if __name__ == "__main__":
-    with suppress(IsChildError):  # a child goes on to the normal end of the interpreter
+    with suppress(IsChildError):  # a child continues to the normal end of the interpreter
         main()

@@ -1,4 +1,7 @@
-"""Run a session on each of the ops that the arguments name; print what its node runs on, and its output."""
+"""Run a session on each kind of op; print what its node runs on, and its output.
+
+Arguments: kinds of ops.
+"""
 
 import logging
 import sys
@@ -10,7 +13,8 @@ import ort_gridsample as ogs
 
 logging.basicConfig(level="WARNING", stream=sys.stdout, format="%(message)s")
 MODEL = onnx.parser.parse_model(
-    '<ir_version: 9, opset_import: ["": 20]> g (float[1,1,3,3,3] X, float[1,1,1,1,3] G) => (float[] Y)'
+    '<ir_version: 9, opset_import: ["": 20]>'
+    " g (float[1,1,3,3,3] X, float[1,1,1,1,3] G) => (float[] Y)"
     ' { Y = GridSample <mode = "cubic"> (X, G) }'
 )
 FEEDS = {

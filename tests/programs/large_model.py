@@ -1,15 +1,11 @@
-"""Make a session of a ModelProto of 2.5 GiB; print what its GridSample runs on, the error of its output, and memory.
+"""Open a session of a ModelProto of 2.5 GiB.
 
-The memory is the most that the session took, in GiB.
+Prints what its GridSample runs on, the error of its output, and the peak memory in GiB.
 """
 
 import os
 import resource
-import sys
 from pathlib import Path
-
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import onnx

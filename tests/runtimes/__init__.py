@@ -1,1 +1,1 @@
-"""Which runtimes run the operators, standard and lowered: ``python -m tests.runtimes``."""
+"""Test which runtimes run the operators, standard and lowered: ``python -m tests.runtimes``."""

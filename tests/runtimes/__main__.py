@@ -1,4 +1,7 @@
-"""``python -m tests.runtimes``: try every runtime, each in an environment of its own, and print the matrix."""
+"""Run models in every runtime, each in its own environment, and print the results.
+
+This is ``python -m tests.runtimes``.
+"""
 
 import argparse
 import datetime
@@ -23,6 +26,7 @@ from .workers import Worker
 
 
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
+    """Run the chosen trials in a runtime, each for at most so many ``seconds``."""
     try:
         command, versions = environment(runtime, cache)
     except NotInstalledError as error:
@@ -40,7 +44,7 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the matrix; 1 where a lowered model is not right."""
+    """Run the command line. The exit status is 1 if a lowered model is not right."""
     parser = argparse.ArgumentParser(prog="python -m tests.runtimes", description=__doc__)
     parser.add_argument(
         "runtimes", nargs="*", metavar="RUNTIME", help=f"of {', '.join(RUNTIMES)}; all by default"
@@ -73,17 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report.runtimes(rows))
         return 0
     chosen = [
-        t for t in trials() if re.search(options.only, t.name) and options.form in (None, t.form)
+        trial
+        for trial in trials()
+        if re.search(options.only, trial.name) and options.form in (None, trial.form)
     ]
     results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
     versions = (
         f"ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}"
     )
-    print(
-        f"{datetime.date.today()}; {versions}\n\n{report.summary(results)}\n\n{report.reasons(results)}"
-    )
+    header = f"{datetime.date.today()}; {versions}"
+    print("\n\n".join([header, report.summary(results), report.reasons(results)]))
     lowered = [
-        v for result in results for trial, v in result.cells.items() if trial.form == "primitives"
+        verdict
+        for result in results
+        for trial, verdict in result.cells.items()
+        if trial.form == "primitives"
     ]
     return int(any(verdict.kind != "right" for verdict in lowered))
 

@@ -1,4 +1,4 @@
-"""An environment of its own for each runtime, made once and kept."""
+"""A separate environment for each runtime, which is created once and kept."""
 
 import glob
 import os
@@ -12,28 +12,31 @@ from pathlib import Path
 from .table import Runtime
 
 ADAPTERS = Path(__file__).parent / "adapters"
-#: Where environments are kept between runs: in the user's cache folder.
+#: The folder of the environments, in the user's cache folder.
 CACHE = (
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 )
 
 
 class NotInstalledError(Exception):
-    """A runtime's environment cannot be made here; the text says why."""
+    """The environment of a runtime cannot be created, for the reason in the message."""
 
 
 def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
-    """What runs the runtime's adapter, in an environment made where there is none yet, and what was installed there."""
-    wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm])
-    folder = cache / f"{runtime.name}-{zlib.crc32(wanted.encode()):08x}"
+    """Return the command that runs the adapter of a runtime, and the installed versions.
+
+    The environment is created if there is none.
+    """
+    packages = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm])
+    folder = cache / f"{runtime.name}-{zlib.crc32(packages.encode()):08x}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        # Made beside it and renamed: what cannot be made whole is not kept.
+        # Renamed at the end, so that no incomplete environment is kept.
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=cache) as scratch:
-            made = Path(scratch) / "made"
-            made.mkdir()
-            _install(runtime, made)
-            made.rename(folder)
+            incomplete = Path(scratch) / "incomplete"
+            incomplete.mkdir()
+            _install(runtime, incomplete)
+            incomplete.rename(folder)
     adapter = str(ADAPTERS / runtime.program)
     if not runtime.packages:
         if not (node := shutil.which("node")):
@@ -44,16 +47,8 @@ def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
 
 def _install(runtime: Runtime, folder: Path) -> None:
     if runtime.npm:
-        npm = [
-            "npm",
-            "install",
-            "--silent",
-            "--no-fund",
-            "--no-audit",
-            "--ignore-scripts",
-            "--prefix",
-            str(folder),
-        ]
+        npm = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts"]
+        npm += ["--prefix", str(folder)]
         _run(runtime, [*npm, *runtime.npm], folder)
     if not runtime.packages:
         return
@@ -70,12 +65,12 @@ def _run(runtime: Runtime, command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
-        said = " ".join(errors[-2:]) or done.stderr[-300:]
-        raise NotInstalledError(f"{runtime.name}: {' '.join(command[-4:])}: {said}")
+        message = " ".join(errors[-2:]) or done.stderr[-300:]
+        raise NotInstalledError(f"{runtime.name}: {' '.join(command[-4:])}: {message}")
 
 
 def _python(runtime: Runtime) -> str:
-    """An interpreter of a version that the runtime's packages are for: this one where it is."""
+    """Return an interpreter of a version that the runtime supports, if possible this one."""
     if not runtime.python or f"{sys.version_info[0]}.{sys.version_info[1]}" in runtime.python:
         return sys.executable
     pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))

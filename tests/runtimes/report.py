@@ -1,4 +1,4 @@
-"""What is printed of a run."""
+"""Write the results of a run as tables."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ GROUPS = tuple(f"{rank}-D {mode}" for rank in RANKS for mode in MODES)
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a runtime: its cells, or why it could not be installed."""
+    """The result of a runtime: its cells, or why it could not be installed."""
 
     runtime: Runtime
     versions: str
@@ -23,25 +23,26 @@ class Result:
 
 
 def runtimes(rows: Iterable[Runtime]) -> str:
+    """Return a table of the runtimes."""
     table = [["RUNTIME", "what it is", "packages", "primitives", "note"]]
-    for each in rows:
-        packages = ", ".join(
-            [*each.packages, *each.alone, *(f"npm {package}" for package in each.npm)]
-        )
-        table.append(
-            [each.name, each.title, packages, f"--for {each.form}" if each.form else "", each.note]
-        )
+    for runtime in rows:
+        npm_packages = [f"npm {package}" for package in runtime.npm]
+        packages = ", ".join([*runtime.packages, *runtime.alone, *npm_packages])
+        form = f"--for {runtime.form}" if runtime.form else ""
+        table.append([runtime.name, runtime.title, packages, form, runtime.note])
     return markdown(table)
 
 
 def _cells(result: Result, form: str, group: str, dynamic: bool = False) -> list[Verdict]:
     return [
-        v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic)
+        verdict
+        for trial, verdict in result.cells.items()
+        if (trial.form, trial.group, trial.dynamic) == (form, group, dynamic)
     ]
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:
-    """Several cells as one: right only where all are, and else how many are what."""
+    """Summarize several cells in one. It is right if all are, or has the counts of the others."""
     if not verdicts:
         return "–"
     wrong = [verdict for verdict in verdicts if verdict.kind == "wrong"]
@@ -56,27 +57,27 @@ def worst(verdicts: Sequence[Verdict]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown, the first row being the heads."""
+    """Return a table in Markdown, with the first row as its header."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def summary(results: Sequence[Result]) -> str:
-    """A row a runtime: each group's worst cell over paddings and alignments, standard / primitives / 4-D."""
+    """Return tables with a row for each runtime.
+
+    Each cell has the worst of all paddings and alignments: standard / primitives / 4-D.
+    """
     parts = []
     for dynamic in (False, True):
         rows = [[f"{'dynamic' if dynamic else 'static'} shapes", *GROUPS]]
         for result in results:
-            row = (
-                "/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group))
-                for group in GROUPS
-            )
-            rows.append(
-                [
-                    result.runtime.title,
-                    *(["not installed"] * len(GROUPS) if result.missing else row),
+            row = ["not installed"] * len(GROUPS)
+            if not result.missing:
+                row = [
+                    "/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group))
+                    for group in GROUPS
                 ]
-            )
+            rows.append([result.runtime.title, *row])
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]
     for result in results:
@@ -95,35 +96,38 @@ def _count(kinds: Sequence[str]) -> str:
 
 
 def reasons(results: Sequence[Result]) -> str:
-    """What each runtime said, and at which cells."""
+    """Return a table of the messages of each runtime, and the cells that they belong to."""
     rows = [["runtime", "form", "at", "what it says"]]
     for result in results:
         if result.missing:
             rows.append([result.runtime.title, "", "", result.missing])
-        alike: dict[
-            tuple[str, str, str], list[Trial]
-        ] = {}  # those together that say the same but for numbers
-        for trial, verdict in result.cells.items():
-            if verdict.kind != "right" or verdict.message:
-                alike.setdefault(
-                    (trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []
-                ).append(trial)
-        for (form, kind, _), at in sorted(alike.items(), key=lambda said: FORMS.index(said[0][0])):
-            worst_of = max((result.cells[trial] for trial in at), key=lambda verdict: verdict.error)
-            by = f"wrong by {worst_of.error:.2g}: " if kind == "wrong" else ""
-            rows.append(
-                [
-                    result.runtime.title,
-                    form,
-                    _places(at),
-                    f"{by}{worst_of.message}".removesuffix(": "),
-                ]
-            )
+        rows += _reasons_of(result)
     return markdown(rows)
 
 
+def _reasons_of(result: Result) -> list[list[str]]:
+    #: (form, kind, message without numbers) -> the trials with such a message.
+    groups: dict[tuple[str, str, str], list[Trial]] = {}
+    for trial, verdict in result.cells.items():
+        if verdict.kind != "right" or verdict.message:
+            key = (trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message))
+            groups.setdefault(key, []).append(trial)
+    rows = []
+    for (form, kind, _), trials in sorted(groups.items(), key=_form_index):
+        verdict = max((result.cells[trial] for trial in trials), key=lambda cell: cell.error)
+        error = f"wrong by {verdict.error:.2g}: " if kind == "wrong" else ""
+        message = f"{error}{verdict.message}".removesuffix(": ")
+        rows.append([result.runtime.title, form, _places(trials), message])
+    return rows
+
+
+def _form_index(group: tuple[tuple[str, str, str], list[Trial]]) -> int:
+    (form, _, _), _ = group
+    return [*FORMS].index(form)  # type: ignore[arg-type]
+
+
 def _places(trials: Sequence[Trial]) -> str:
-    """The cells in a few words."""
+    """Describe the cells in a few words."""
     words = []
     for group in dict.fromkeys(trial.group for trial in trials):
         members = [trial for trial in trials if trial.group == group]

@@ -1,4 +1,4 @@
-"""The runtimes that are tried: what to install for each, and what it cannot do by its nature."""
+"""The runtimes that are tested, with their packages and limits."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,36 @@ from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 
 @dataclass(frozen=True)
 class Runtime:
-    name: str  # on the command line
-    title: str  # in tables, with the version
-    packages: tuple[
-        str, ...
-    ] = ()  # what pip installs; where that is nothing, the adapter runs in node
-    alone: tuple[
-        str, ...
-    ] = ()  # without what it asks for (pnnx asks for all of PyTorch, and needs none of it)
-    adapter: str = ""  # its file in adapters/, where it is not called like the runtime
-    python: tuple[str, ...] = ()  # the versions of Python that its packages are for; none says any
-    npm: tuple[str, ...] = ()  # what npm installs
-    fast: bool = False  # whether it installs, and runs all that is tried, in seconds
-    batches: bool = True  # whether tensors may have more than one image in a batch
-    tolerance: float = 1e-4  # the greatest error that is still right, as a share of the output's greatest magnitude
-    form: RuntimeName | None = (
-        None  # what patch_model calls it, where it lowers nodes in a form of their own for it
-    )
-    note: str = ""  # what a reader of its results must know
+    """A runtime that is tested.
+
+    Attributes:
+        name: its name on the command line.
+        title: its name in tables, with the version.
+        packages: the packages that pip installs. If there are none, the adapter runs in node.
+        alone: packages that are installed without their dependencies. pnnx requires all of PyTorch,
+            and needs none of it.
+        adapter: the name of its file in adapters/, if it is not the runtime's.
+        python: the versions of Python that its packages support, or () for any.
+        npm: the packages that npm installs.
+        fast: whether it is installed, and runs everything, in seconds.
+        batches: whether a tensor may have more than one image.
+        tolerance: the largest error that is right, relative to the largest magnitude of the output.
+        form: its name in ``patch_model``, if that has a form of nodes for it.
+        note: a note for readers of the results.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    adapter: str = ""
+    python: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
+    fast: bool = False
+    batches: bool = True
+    tolerance: float = 1e-4
+    form: RuntimeName | None = None
+    note: str = ""
 
     @property
     def program(self) -> str:

@@ -1,4 +1,4 @@
-"""What every runtime is asked: models, inputs, and the answers that are right."""
+"""The models that every runtime runs, with their inputs and expected outputs."""
 
 import functools
 import itertools
@@ -16,29 +16,31 @@ from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 
 Arrays = dict[str, np.ndarray]
 
-Form = Literal["standard", "primitives", "ai.onnx-2d"]  # the first, or a target of patch_model
+Form = Literal["standard", "primitives", "ai.onnx-2d"]  # "standard", or a target of patch_model
 FORMS: tuple[Form, ...] = get_args(Form)
 RANKS = (2, 3)
 MODES = ("nearest", "linear", "cubic")
-#: What the last form is another one for.
+#: The groups that have the last form.
 FLATTENED = ("3-D nearest", "3-D linear")
 PADDING_MODES = ("zeros", "border", "reflection")
 EXPORTED = Path(__file__).parents[1] / "exported"
-#: By rank, shapes of X and of the output, the spatial axes alone. Ties of nearest are exact on axes of 4 pixels.
+#: The rank -> two pairs of the spatial lengths of X and of the output. Ties of nearest are exact on
+#: axes of 4 pixels.
 SHAPES = {
     2: (((4, 5), (6, 4)), ((7, 4), (3, 5))),
     3: (((3, 4, 5), (2, 4, 3)), ((4, 2, 6), (3, 3, 2))),
 }
-#: The oldest opset of the ONNX domain that samples images of this rank.
+#: The rank -> the oldest opset of the ONNX domain that samples such images.
 OPSETS = {2: 16, 3: 20}
 _OPSET_16 = {"linear": "bilinear", "cubic": "bicubic"}
-#: Normalized coordinates of ties, pixel centres and borders, and outside; none so near a tie that rounding decides.
+#: Normalized coordinates of ties, pixel centres and borders, and some outside. None is so close
+#: to a tie that rounding matters.
 SPECIAL = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, -1.3125, 1.375, 2.25, -3.6875)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and what it answers to each of the feeds, with the model loaded once."""
+    """A model, feeds for consecutive runs of one session, and the expected outputs."""
 
     model: onnx.ModelProto
     feeds: tuple[Arrays, ...]  # by name, in the model's order
@@ -50,7 +52,7 @@ class Trial:
     form: Form
     group: str  # "2-D linear", …, or "exported"
     detail: str  # padding mode and alignment, or the name of the exported model
-    dynamic: bool = False  # whether the shapes are left open, and two are asked
+    dynamic: bool = False  # whether shapes are unknown, and two are run
 
     @property
     def name(self) -> str:
@@ -60,7 +62,7 @@ class Trial:
         )
 
     def task(self, batch: int = 2, for_runtime: RuntimeName | None = None) -> Task:
-        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``."""
+        """Return the task, with ``batch`` images and ``for_runtime`` of ``patch_model``."""
         if self.group == "exported":
             task = _exported(self.detail)
         else:
@@ -95,10 +97,8 @@ def trials() -> Iterator[Trial]:
 def _exported(name: str) -> Task:
     model = onnx.load(EXPORTED / f"{name}.onnx")
     with np.load(EXPORTED / f"{name}.npz") as data:
-        sides = (("in", model.graph.input), ("out", model.graph.output))
-        feeds, expected = (
-            {each.name: data[f"{end}.{each.name}"] for each in values} for end, values in sides
-        )
+        feeds = {value.name: data[f"in.{value.name}"] for value in model.graph.input}
+        expected = {value.name: data[f"out.{value.name}"] for value in model.graph.output}
     return Task(model, (feeds,), (expected,))
 
 
@@ -106,7 +106,8 @@ def _exported(name: str) -> Task:
 def _one_node(
     rank: int, mode: Any, padding_mode: Any, align_corners: bool, dynamic: bool, n: int
 ) -> Task:
-    opset, rng = OPSETS[rank], np.random.default_rng(rank)
+    opset = OPSETS[rank]
+    rng = np.random.default_rng(rank)
     feeds: list[dict[str, Any]] = []
     for lengths, outputs in SHAPES[rank][: 1 + dynamic]:
         X = rng.standard_normal((n, 3, *lengths), np.float32)
@@ -127,8 +128,11 @@ def _one_node(
     finally:
         ogs.set_core(before)
     mode = _OPSET_16.get(mode, mode) if opset < 20 else mode
-    said = f'mode = "{mode}", padding_mode = "{padding_mode}", align_corners = {align_corners:d}'
-    D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
+    attributes = (
+        f'mode = "{mode}", padding_mode = "{padding_mode}", align_corners = {align_corners:d}'
+    )
+    D = [f"D{i}" for i in range(rank)]
+    D_out = [f"D{i}_out" for i in range(rank)]
     symbols: dict[str, Any] = {
         "X": ["N", "C", *D],
         "grid": ["N", *D_out, rank],
@@ -139,8 +143,11 @@ def _one_node(
         for name, value in (feeds[0] | expected[0]).items()
     }
     values = [f"float[{', '.join(map(str, shape))}] {name}" for name, shape in shapes.items()]
-    text = f"sampling ({values[0]}, {values[1]}) => ({values[2]}) {{ Y = GridSample <{said}> (X, grid) }}"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {text}')
+    X_value, grid_value, Y_value = values
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": {opset}]>
+        sampling ({X_value}, {grid_value}) => ({Y_value}) {{
+            Y = GridSample <{attributes}> (X, grid) }}""")
     model.graph.node[0].name = "sample"
     onnx.checker.check_model(model, full_check=True)
     return Task(model, tuple(feeds), tuple(expected))

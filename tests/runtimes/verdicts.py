@@ -1,4 +1,4 @@
-"""Whether an answer is right."""
+"""Compare the outputs of a runtime with the expected ones."""
 
 import re
 from dataclasses import dataclass
@@ -11,28 +11,38 @@ from .workers import Answer
 
 @dataclass(frozen=True)
 class Verdict:
-    """A cell of the matrix; where there was an answer, its greatest error as a share of the greatest magnitude."""
+    """The result of one cell.
 
-    kind: str  # "right", "wrong" or "refused"
+    Attributes:
+        kind: "right", "wrong" or "refused".
+        error: the largest error, relative to the largest magnitude of the output.
+        message: the runtime's message, what is wrong with its output, or a remark.
+    """
+
+    kind: str
     error: float = 0.0
-    message: str = ""  # what the runtime said, how its answer is no answer, or what to remark about a right one
+    message: str = ""
 
 
 def judge(task: Task, answer: Answer, tolerance: float) -> Verdict:
-    """What the answer to a task is worth; ``tolerance`` is a share of the output's greatest magnitude."""
+    """Compare an answer with the task, within a ``tolerance`` relative to the largest magnitude."""
     if answer.error:
         return Verdict("refused", message=shortened(answer.error))
-    found = [_difference(a, b) for a, b in zip(answer.outputs, task.expected, strict=True)]
-    error, why = max(found, key=lambda each: each[0])
+    differences = [
+        _difference(outputs, expected)
+        for outputs, expected in zip(answer.outputs, task.expected, strict=True)
+    ]
+    error, reason = max(differences, key=lambda difference: difference[0])
     if error <= tolerance:
         return Verdict("right", error, answer.remark)
-    if not why and found[0][0] <= tolerance:
-        why = "at the second shape only"
-    return Verdict("wrong", error, why)
+    first_error, _ = differences[0]
+    if not reason and first_error <= tolerance:
+        reason = "at the second shape only"
+    return Verdict("wrong", error, reason)
 
 
 def _difference(actual: Arrays, expected: Arrays) -> tuple[float, str]:
-    """The greatest one, infinite where it is no number, and then why."""
+    """Return the largest relative error, and a reason if it is infinite."""
     worst = 0.0
     for name, value in expected.items():
         if name not in actual:
@@ -40,7 +50,8 @@ def _difference(actual: Arrays, expected: Arrays) -> tuple[float, str]:
         if actual[name].shape != value.shape:
             return np.inf, f"{name} of shape {actual[name].shape}, not {value.shape}"
         finite = np.isfinite(value)
-        a, b = actual[name].astype(np.float64), value.astype(np.float64)
+        a = actual[name].astype(np.float64)
+        b = value.astype(np.float64)
         if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
             return np.inf, f"{name} is not infinite where it should be"
         if not np.isfinite(a[finite]).all():
@@ -50,12 +61,14 @@ def _difference(actual: Arrays, expected: Arrays) -> tuple[float, str]:
     return worst, ""
 
 
-#: What says nothing in what runtimes print: whole lines, and parts of lines.
+#: Lines, and parts of lines, of runtimes' messages that have no information.
 NOISE_LINES = re.compile(
     r".*it/s.*"  # progress
     r"|\[\s*(ERROR|WARN|INFO):\d.*|[IWD] .*|INFO:.*"  # logs
-    r"|(Start to |inputTensors|outputTensors|The device supports).*|\[\d\d:\d\d:\d\d\] :4[67]:.*"  # MNN
-    r"|(Exception from |Check 'false' failed|FrontEnd API|Failed operations|Summary:|Model wasn't fully).*"
+    r"|(Start to |inputTensors|outputTensors|The device supports).*"  # MNN
+    r"|\[\d\d:\d\d:\d\d\] :4[67]:.*"  # MNN
+    r"|(Exception from |Check 'false' failed|FrontEnd API|Failed operations).*"  # OpenVINO
+    r"|(Summary:|Model wasn't fully).*"  # OpenVINO
     r'|File ".*|[\^~ ]+|>'  # tracebacks
 )
 NOISE = re.compile(
@@ -67,7 +80,7 @@ NOISE = re.compile(
 
 
 def shortened(message: str, length: int = 240) -> str:
-    """What matters of a runtime's message: in one line, without places of files."""
+    """Return a message in one line, without uninformative parts and paths."""
     message = NOISE.sub("", re.split("stack backtrace", message, flags=re.IGNORECASE)[0])
     lines = [line.strip() for line in message.splitlines()]
     text = " ".join(line for line in lines if not NOISE_LINES.fullmatch(line))

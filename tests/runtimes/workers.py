@@ -1,4 +1,4 @@
-"""Asking a runtime, in a process of its own: whatever it does there, the answer is an answer."""
+"""Run tasks in the process of a runtime. A crash or a hang is an error like any other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from .trials import Arrays, Task
 
 @dataclass(frozen=True)
 class Answer:
-    """What a runtime made of a task: the outputs for each of its feeds, or why there are none; and what it remarked."""
+    """The answer of a runtime to a task.
+
+    Attributes:
+        outputs: those for each feed, or none if there is an error.
+        error: the error.
+        remark: a remark of the adapter.
+    """
 
     outputs: tuple[Arrays, ...] = ()
     error: str = ""
@@ -31,13 +37,23 @@ class Answer:
 
 
 class Worker:
-    """A runtime's process, started when it is first asked and whenever the one before is gone."""
+    """The process of a runtime, which is started when it is needed.
 
-    grace = 1.0  # how long it may take to end once it has no more to read, in seconds
+    Attributes:
+        grace: seconds that the process may take to end after its input ends.
+    """
+
+    grace = 1.0
 
     def __init__(self, command: tuple[str, ...], seconds: float) -> None:
-        """``command`` runs the adapter; it may take so many ``seconds`` to start, or for one task."""
-        self.command, self.seconds = command, seconds
+        """Create a worker without a process.
+
+        Args:
+            command: the command that runs the adapter.
+            seconds: the time that it may take to start, or for one task.
+        """
+        self.command = command
+        self.seconds = seconds
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Worker:
@@ -51,9 +67,9 @@ class Worker:
         self.folder.cleanup()
 
     def ask(self, task: Task) -> Answer:
-        """The runtime's answer: a crash, a hang and an answer that is none of these are errors too."""
-        if complaint := self.start():
-            return Answer(error=complaint)
+        """Return the runtime's answer. A crash, a hang and a malformed answer are errors."""
+        if error := self.start():
+            return Answer(error=error)
         with tempfile.TemporaryDirectory(dir=self.folder.name) as folder:
             path = Path(folder) / "model.onnx"
             onnx.save(task.model, path)
@@ -73,11 +89,11 @@ class Worker:
         return Answer(outputs, remark=str(answer.get("remark", "")))
 
     def start(self) -> str:
-        """Start the process where there is none; why there is none then."""
+        """Start the process if there is none. Return an error, or ""."""
         if self.process is not None:
             return ""
         self.socket, other = socket.socketpair()
-        with other:  # a socket, unlike a pipe, can be waited for so long and no longer
+        with other:  # a socket, unlike a pipe, has a timeout
             ends: dict[str, Any] = {"stdin": other, "stdout": other, "stderr": self.printed}
             self.process = subprocess.Popen(
                 self.command, **ends, cwd=self.folder.name, start_new_session=True
@@ -87,7 +103,7 @@ class Worker:
         return began if isinstance(began, str) else ""
 
     def exchange(self, line: str) -> dict[str, Any] | str:
-        """The answer to a line, or to none, or why there is none, and then the process is gone."""
+        """Send a line, or nothing, and return the answer, or an error if the process has ended."""
         before = self.printed.seek(0, os.SEEK_END)
         self.socket.settimeout(self.seconds)
         try:
@@ -102,15 +118,15 @@ class Worker:
         if answer:
             return json.loads(answer)
         code = self._end()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return f"crashed: {how}\n{self._printed(before)}"
+        ending = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return f"crashed: {ending}\n{self._printed(before)}"
 
     def _printed(self, since: int) -> str:
         self.printed.seek(since)
         return self.printed.read().decode(errors="replace")
 
     def _end(self) -> int:
-        """End the process, and all that it started; its exit status."""
+        """End the process and its child processes, and return the exit status."""
         if self.process is None:
             return 0
         for end in (self.lines, self.socket):

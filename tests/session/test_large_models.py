@@ -1,4 +1,4 @@
-"""ModelProtos that protobuf cannot serialize: a session gets their large initializers beside the model."""
+"""ModelProtos over protobuf's limit: sessions get their large initializers apart."""
 
 import pickle
 import re
@@ -20,7 +20,7 @@ from ort_gridsample.reference import memory
 from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
 from support.models import parsed
-from support.processes import program
+from support.processes import run_program
 
 #: The tests' limit: the models' weights are over it, and everything else is below.
 LIMIT = 1 << 20
@@ -41,7 +41,8 @@ def large_model(body: str = BODY, extra_outputs: str = "", unread: bool = False)
     gathers = " ".join(f"r{i} = Gather (w{i}, index)" for i in range(COUNT))
     rows = ", ".join(f"r{i}" for i in range(COUNT))
     model = parsed(
-        f"g ({TEXT}) => (float[] Y, float[] R{extra_outputs}) {{ {gathers} R = Sum ({rows}) {body} }}",
+        f"g ({TEXT}) => (float[] Y, float[] R{extra_outputs}) {{"
+        f" {gathers} R = Sum ({rows}) {body} }}",
         20,
     )
     names = [f"w{i}" for i in range(COUNT)] + (["unread"] if unread else [])
@@ -154,7 +155,7 @@ REFUSED = {
 
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("make", "arguments", "reason"), REFUSED.values(), ids=REFUSED)
-def test_session_of_a_large_model_that_cannot_work_says_why(
+def test_session_of_a_large_model_that_cannot_work_raises_the_reason(
     make: Callable[[], onnx.ModelProto],
     arguments: dict[str, Any],
     reason: str,
@@ -177,7 +178,7 @@ def test_session_of_a_large_model_cannot_be_pickled() -> None:
         pickle.dumps(session)
 
 
-def test_model_that_protobuf_cannot_serialize_is_a_sentence() -> None:
+def test_model_that_protobuf_cannot_serialize_raises_its_error() -> None:
     """Whatever its size was estimated to be."""
     model = Mock(spec=onnx.ModelProto)
     model.SerializeToString.side_effect = EncodeError("Failed to serialize proto")
@@ -191,7 +192,7 @@ def test_model_that_protobuf_cannot_serialize_is_a_sentence() -> None:
     (memory.available() or 0) < 16 << 30, reason="there are less than 16 GiB of free memory"
 )
 def test_session_of_a_model_of_2_5_gib_takes_the_model_once_more() -> None:
-    (line,) = program("large_model.py", seconds=880)
+    (line,) = run_program("large_model.py", timeout=880)
     runs_on, difference, gib = line.rsplit(" ", 2)
     assert runs_on in ("compiled op", "Python op")
     assert float(difference) < 1e-5

@@ -1,6 +1,7 @@
-"""``InferenceSession`` and ``register``: as onnxruntime's own, in everything but what they run."""
+"""``InferenceSession`` and ``register`` behave as those of onnxruntime."""
 
 import functools
+import importlib
 import inspect
 import multiprocessing
 import os
@@ -31,15 +32,17 @@ from support.external_data import GRID, WRONG_GRID, X, cached_model, external_mo
 from support.models import grid_sample_model, loose, parsed
 from support.paths import needs_python_ops
 
-FEEDS, WRONG = {"X": X, "grid": GRID}, {"X": X, "grid": WRONG_GRID}
+FEEDS = {"X": X, "grid": GRID}
+WRONG_FEEDS = {"X": X, "grid": WRONG_GRID}
 NODE = "GridSample node 'sample0'"
-SENTENCE = rf"{NODE}: grid is of shape \(2, 4, 5, 2\), expected N = 1 first"
+ERROR = rf"{NODE}: grid is of shape \(2, 4, 5, 2\), expected N = 1 first"
 SPINNING = "session.intra_op.allow_spinning"
-ENTRIES = (
+#: Keys of configuration entries.
+CONFIG_KEYS = (
     SPINNING,
     "session.model_external_initializers_file_folder_path",
     "session.set_denormal_as_zero",
-    "mine",
+    "custom",
 )
 
 
@@ -60,38 +63,50 @@ def expected() -> np.ndarray:
     return ogs.grid_sample(X, GRID)
 
 
-def test_one_model_is_expected_a_path_bytes_or_a_proto(
-    model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path
+@pytest.mark.parametrize("argument", ["path_or_bytes", "model"])
+@pytest.mark.parametrize("kind", ["path", "str", "bytes", "ModelProto"])
+def test_session_takes_model_of_each_kind(
+    kind: str, argument: str, model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    for each in (path, str(path), model.SerializeToString(), model):
-        for arguments in ({"path_or_bytes": each}, {"model": each}):
-            np.testing.assert_array_equal(
-                ogs.InferenceSession(**arguments).run(None, FEEDS)[0], expected
-            )
-    for found, models in (("neither", {}), ("both", {"path_or_bytes": b"", "model": b""})):
-        with pytest.raises(
-            TypeError, match=f"got {found} of path_or_bytes and model, expected one"
-        ):
-            ogs.InferenceSession(**models)
-    for missing in (path.with_name("missing.onnx"), str(path.with_name("missing.onnx"))):
-        with pytest.raises(FileNotFoundError, match=r"missing\.onnx"):
-            ogs.InferenceSession(missing)
+    sources = {
+        "path": path,
+        "str": str(path),
+        "bytes": model.SerializeToString(),
+        "ModelProto": model,
+    }
+    session = ogs.InferenceSession(**{argument: sources[kind]})
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
-def test_runs_are_called_and_typed_as_the_parents() -> None:
-    runs = [name for name in vars(ogs.InferenceSession) if name.startswith("run")]
-    assert len(runs) == 5
-    for name in runs:
-        own, parents = (
-            getattr(each, name) for each in (ogs.InferenceSession, onnxruntime.InferenceSession)
-        )
-        assert list(inspect.signature(own).parameters) == list(
-            inspect.signature(parents).parameters
-        )
-        hints = typing.get_type_hints(own)
-        assert {*inspect.signature(own).parameters, "return"} - set(hints) == {"self"}
+@pytest.mark.parametrize(
+    ("count", "arguments"),
+    [("neither", {}), ("both", {"path_or_bytes": b"", "model": b""})],
+    ids=["neither", "both"],
+)
+def test_session_of_other_than_one_model_raises(count: str, arguments: dict[str, bytes]) -> None:
+    message = f"got {count} of path_or_bytes and model, expected one"
+    with pytest.raises(TypeError, match=message):
+        ogs.InferenceSession(**arguments)
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_session_of_missing_file_raises(kind: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"missing\.onnx"):
+        ogs.InferenceSession(kind(tmp_path / "missing.onnx"))
+
+
+def test_run_methods_have_the_parameters_of_onnxruntime_and_types() -> None:
+    names = [name for name in vars(ogs.InferenceSession) if name.startswith("run")]
+    assert len(names) == 5
+    for name in names:
+        method = getattr(ogs.InferenceSession, name)
+        parameters = inspect.signature(method).parameters
+        native = getattr(onnxruntime.InferenceSession, name)
+        assert list(parameters) == list(inspect.signature(native).parameters)
+        hints = typing.get_type_hints(method)
+        assert {*parameters, "return"} - set(hints) == {"self"}
         assert hints["return"] is not typing.Any
 
 
@@ -101,11 +116,11 @@ STOPPED = onnxruntime.RunOptions()
 STOPPED.terminate = True
 
 
-def by_run(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
+def run(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
     return session.run(None, feeds, options)[0]
 
 
-def by_ort_values(
+def run_with_ort_values(
     session: ogs.InferenceSession, feeds: Feeds, options: Options = None
 ) -> np.ndarray:
     values = {
@@ -114,7 +129,7 @@ def by_ort_values(
     return session.run_with_ort_values(None, values, options)[0].numpy()
 
 
-def by_io_binding(
+def run_with_iobinding(
     session: ogs.InferenceSession, feeds: Feeds, options: Options = None
 ) -> np.ndarray:
     binding = session.io_binding()
@@ -125,10 +140,11 @@ def by_io_binding(
     return binding.copy_outputs_to_cpu()[0]
 
 
-def by_ort_value_vector(
+def run_with_ortvaluevector(
     session: ogs.InferenceSession, feeds: Feeds, options: Options = None
 ) -> np.ndarray:
-    inputs, outputs = OrtValueVector(), OrtValueVector()
+    inputs = OrtValueVector()
+    outputs = OrtValueVector()
     for value in feeds.values():
         inputs.push_back(onnxruntime.OrtValue.ortvalue_from_numpy(value)._ortvalue)
     devices = [onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()]
@@ -138,63 +154,92 @@ def by_ort_value_vector(
     return outputs[0].numpy()
 
 
-#: onnxruntime's methods, and what calls each.
-WAYS = {"run": by_run, "run_with_ort_values": by_ort_values, "run_with_iobinding": by_io_binding}
-WAYS |= {"run_with_ortvaluevector": by_ort_value_vector}
+#: onnxruntime's methods that run a session, as functions of a session, feeds and options.
+RUN_METHODS = {
+    function.__name__: function
+    for function in (run, run_with_ort_values, run_with_iobinding, run_with_ortvaluevector)
+}
+each_run_method = pytest.mark.parametrize("name", RUN_METHODS)
 
 
-def test_every_way_to_run(
-    session: ogs.InferenceSession, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch
+@each_run_method
+def test_run_method_returns_outputs_and_raises_errors(
+    name: str, session: ogs.InferenceSession, expected: np.ndarray
 ) -> None:
-    """Who watches the parent's methods sees them, though late, and with all that a method knows of itself."""
-    seen = []
-    for name in WAYS:
-        run = getattr(onnxruntime.InferenceSession, name)
-        watched = functools.wraps(run)(
-            lambda *args, run=run: seen.append(run.__name__) or run(*args)
-        )
-        monkeypatch.setattr(onnxruntime.InferenceSession, name, watched)
-    for run in WAYS.values():
-        np.testing.assert_array_equal(run(session, FEEDS), expected)
-        with pytest.raises(ogs.GridSampleError, match=SENTENCE):
-            run(session, WRONG)
-        with pytest.raises(Exception, match="terminate"):
-            run(session, FEEDS, STOPPED)
-        np.testing.assert_array_equal(run(session, FEEDS), expected)
-    assert seen == [name for name in WAYS for _ in range(4)]
-    listed = {name: value.tolist() for name, value in FEEDS.items()}
-    np.testing.assert_array_equal(session.run(None, listed)[0], expected)
-    two = grid_sample_model(
-        "float32", "float32", 2, [Attributes("nearest"), Attributes("linear", "zeros", False)]
-    )
-    np.testing.assert_array_equal(
-        ogs.InferenceSession(two, nodes="all").run(["Y1"], FEEDS), [expected]
-    )
+    run_method = RUN_METHODS[name]
+    np.testing.assert_array_equal(run_method(session, FEEDS), expected)
+    with pytest.raises(ogs.GridSampleError, match=ERROR):
+        run_method(session, WRONG_FEEDS)
+    with pytest.raises(Exception, match="terminate"):
+        run_method(session, FEEDS, STOPPED)
+    np.testing.assert_array_equal(run_method(session, FEEDS), expected)
 
 
-def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
-    answers: queue.Queue[tuple] = queue.Queue()
-    for feeds, options, complaint in (
-        (FEEDS, None, "^$"),
-        (WRONG, None, SENTENCE),
-        (FEEDS, STOPPED, "terminate"),
-    ):
-        session.run_async(None, feeds, lambda *said: answers.put(said), "mine", options)
-        results, user_data, error = answers.get(timeout=30)
-        assert user_data == "mine"
-        assert re.search(complaint, error)
-        if not error:
-            np.testing.assert_array_equal(results[0], expected)
+@each_run_method
+def test_run_method_calls_wrapper_set_later_on_onnxruntime(
+    name: str, session: ogs.InferenceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As profilers wrap it, with functools.wraps."""
+    calls = []
+    native = getattr(onnxruntime.InferenceSession, name)
+
+    @functools.wraps(native)
+    def wrapper(*args: object) -> object:
+        calls.append(name)
+        return native(*args)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, name, wrapper)
+    RUN_METHODS[name](session, FEEDS)
+    with pytest.raises(ogs.GridSampleError, match=ERROR):
+        RUN_METHODS[name](session, WRONG_FEEDS)
+    assert calls == [name] * 2
+
+
+def test_run_takes_lists(session: ogs.InferenceSession, expected: np.ndarray) -> None:
+    lists = {name: value.tolist() for name, value in FEEDS.items()}
+    np.testing.assert_array_equal(session.run(None, lists)[0], expected)
+
+
+def test_run_returns_the_named_outputs(expected: np.ndarray) -> None:
+    attributes = [Attributes("nearest"), Attributes("linear", "zeros", False)]
+    session = ogs.InferenceSession(
+        grid_sample_model("float32", "float32", 2, attributes), nodes="all"
+    )
+    np.testing.assert_array_equal(session.run(["Y1"], FEEDS), [expected])
+
+
+@pytest.mark.parametrize(
+    ("feeds", "options", "message"),
+    [(FEEDS, None, "^$"), (WRONG_FEEDS, None, ERROR), (FEEDS, STOPPED, "terminate")],
+    ids=["right grid", "wrong grid", "terminated"],
+)
+def test_run_async_calls_back_with_outputs_or_error(
+    feeds: Feeds,
+    options: Options,
+    message: str,
+    session: ogs.InferenceSession,
+    expected: np.ndarray,
+) -> None:
+    results: queue.Queue[tuple] = queue.Queue()
+    session.run_async(None, feeds, lambda *result: results.put(result), "user data", options)
+    outputs, user_data, error = results.get(timeout=30)
+    assert user_data == "user data"
+    assert re.search(message, error)
+    if not error:
+        np.testing.assert_array_equal(outputs[0], expected)
+
+
+def test_run_async_without_feeds_raises_and_is_not_counted(session: ogs.InferenceSession) -> None:
+    """The end of the interpreter waits for the runs that are counted."""
     with pytest.raises(ValueError, match="missing from input feed"):
-        session.run_async(None, {}, lambda *_: None, "mine")
-    assert (
-        shutdown.asynchronous_runs() == 0
-    )  # or the interpreter's end would wait for what is refused
+        session.run_async(None, {}, lambda *_: None, "user data")
+    assert shutdown.asynchronous_runs() == 0
 
 
 @needs_python_ops
-def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarray) -> None:
-    """And failures that nobody asks for are forgotten."""
+def test_plain_session_names_the_node_and_old_failures_are_dropped(
+    model: onnx.ModelProto, expected: np.ndarray
+) -> None:
     session = onnxruntime.InferenceSession(
         ogs.patch_model(model).SerializeToString(), ogs.register()
     )
@@ -202,201 +247,250 @@ def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarr
         with pytest.raises(
             Exception, match=f"ort_gridsample rejected the input of {NODE}"
         ) as caught:
-            session.run(None, WRONG)
+            session.run(None, WRONG_FEEDS)
         assert type(caught.value).__module__.startswith("onnxruntime")
     assert len(failures.store) <= failures.MAX_STORED
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
-def test_first_failed_node_is_the_one_named() -> None:
+def test_error_names_the_first_failed_node() -> None:
     model = parsed("""g (float[N,C,H,W] X, float[n,h,w,r] G) => (float[N,C,h,w] Y) {
-            A = GridSample (X, G) B = Relu (A) Y = GridSample (B, G) }""")
+        A = GridSample (X, G)
+        B = Relu (A)
+        Y = GridSample (B, G) }""")
     session = ogs.InferenceSession(loose(model))
     for shape in ((1, 4, 3), (1, 4, 5, 3), ()):
-        with pytest.raises(ogs.GridSampleError, match=r"'\(A\)': grid is of shape"):
+        with pytest.raises(ogs.GridSampleError) as caught:
             session.run(None, {"X": X, "G": np.zeros(shape, np.float32)})
+        assert caught.value.where == "GridSample node '(A)'"
+        assert caught.value.argument == "grid"
 
 
 @pytest.mark.usefixtures("python_ops")
-def test_an_exception_in_an_op(
-    model: onnx.ModelProto, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("function", "feeds", "error", "message"),
+    [
+        ("ops.grid_sample", FEEDS, MemoryError, "^no memory$"),
+        # A failure that cannot be stored is still an exception.
+        ("failures.record", WRONG_FEEDS, Exception, f"rejected the input of {NODE}"),
+    ],
+    ids=["op", "storing the failure"],
+)
+def test_exception_in_python_op_is_raised_by_run(
+    function: str,
+    feeds: Feeds,
+    error: type[Exception],
+    message: str,
+    model: onnx.ModelProto,
+    expected: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = ogs.InferenceSession(model, nodes="all")
-    for broken, feeds, error, said in (
-        ("ops.grid_sample", FEEDS, MemoryError, "^no room$"),
-        # A failure that cannot be kept is one all the same.
-        ("failures.record", WRONG, Exception, f"rejected the input of {NODE}"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                f"ort_gridsample.custom_ops.python_ops.{broken}",
-                Mock(side_effect=MemoryError("no room")),
-            )
-            with pytest.raises(error, match=said):
-                session.run(None, feeds)
+    path = f"ort_gridsample.custom_ops.python_ops.{function}"
+    with monkeypatch.context() as patch:
+        patch.setattr(path, Mock(side_effect=MemoryError("no memory")))
+        with pytest.raises(error, match=message):
+            session.run(None, feeds)
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+@needs_python_ops
+@pytest.mark.parametrize("kind", ["registered", "with extensions", "of a session"])
+def test_register_of_used_options_registers_once(
+    kind: str, model: onnx.ModelProto, expected: np.ndarray
+) -> None:
+    """Also if onnxruntime-extensions was registered before, or the options are a session's."""
+    if kind == "of a session":
+        options = ogs.InferenceSession(model).get_session_options()
+    else:
+        options = onnxruntime.SessionOptions()
+    if kind == "with extensions":
+        extensions = importlib.import_module("onnxruntime_extensions")
+        options.register_custom_ops_library(extensions.get_library_path())
+    for _ in range(2):
+        assert ogs.register(options) is options
+        session = ogs.InferenceSession(model, options)
         np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
-
-
-def test_register_may_be_called_again(model: onnx.ModelProto, expected: np.ndarray) -> None:
-    """Also after others registered onnxruntime-extensions, and with the options of another session."""
-    extensions = pytest.importorskip(
-        "onnxruntime_extensions", reason="there is none for this Python"
-    )
-    options, of_others = onnxruntime.SessionOptions(), onnxruntime.SessionOptions()
-    of_others.register_custom_ops_library(extensions.get_library_path())
-    assert ogs.register(ogs.register(options)) is options
-    of_a_session = ogs.InferenceSession(model).get_session_options()
-    for each in (options, options, of_others, of_a_session):
-        np.testing.assert_array_equal(
-            ogs.InferenceSession(model, ogs.register(each)).run(None, FEEDS)[0], expected
-        )
-    for each in (options, of_a_session):
-        plain = onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), each)
+    if kind != "with extensions":
+        patched = ogs.patch_model(model).SerializeToString()
+        plain = onnxruntime.InferenceSession(patched, options)
         np.testing.assert_array_equal(plain.run(None, FEEDS)[0], expected)
 
 
-def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """Return a configuration entry, or None if the options lack it."""
     try:
         return options.get_session_config_entry(key)
     except RuntimeError:
         return None
 
 
-def said(options: onnxruntime.SessionOptions) -> dict[str, object]:
-    """All that can be read of ``options``."""
+def readable_values(options: onnxruntime.SessionOptions) -> dict[str, object]:
+    """Return all attributes and the tested configuration entries of ``options``."""
     names = [
         name
         for name in dir(options)
-        if not (name.startswith("_") or callable(getattr(options, name)))
+        if not name.startswith("_") and not callable(getattr(options, name))
     ]
     assert {"enable_profiling", "intra_op_num_threads", "execution_mode"} <= set(names)
-    return {name: getattr(options, name) for name in names} | {
-        key: entry(options, key) for key in ENTRIES
-    }
+    attributes = {name: getattr(options, name) for name in names}
+    return attributes | {key: config_entry(options, key) for key in CONFIG_KEYS}
 
 
-def test_options_come_back_as_they_were(
-    model: onnx.ModelProto, tmp_path: Path, expected: np.ndarray, ops: str
+@pytest.mark.parametrize("has_external_data", [False, True], ids=["model", "external data"])
+def test_session_does_not_change_the_given_options(
+    has_external_data: bool, model: onnx.ModelProto, tmp_path: Path, ops: str
 ) -> None:
     options = onnxruntime.SessionOptions()
-    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
-    options.intra_op_num_threads, options.log_severity_level = 2, 3
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 3
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    options.add_session_config_entry("mine", "kept")
-    before = said(options)
-    for each in (model, external_model(tmp_path)):
-        session = ogs.InferenceSession(each, options, ["CPUExecutionProvider"], nodes="all")
-        assert said(options) == before
-        own = said(session.get_session_options())
-        assert {name for name in before if own[name] != before[name]} <= set(ENTRIES[:2])
-        assert (own["mine"], own[SPINNING]) == ("kept", "0" if ops == "python" else None)
-        session.run(None, {each.name: FEEDS[each.name] for each in session.get_inputs()})
-        Path(session.end_profiling()).unlink()
-    assert not list(tmp_path.glob("profile*")), "making a session's own options wrote a profile"
-    session = ogs.InferenceSession(model, ogs.register(options), nodes="all")
-    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+    options.add_session_config_entry("custom", "kept")
+    before = readable_values(options)
+
+    source = external_model(tmp_path) if has_external_data else model
+    session = ogs.InferenceSession(source, options, ["CPUExecutionProvider"], nodes="all")
+    assert readable_values(options) == before
+    copied = readable_values(session.get_session_options())
+    changed = {name for name in before if copied[name] != before[name]}
+    assert changed <= {SPINNING, "session.model_external_initializers_file_folder_path"}
+    assert copied["custom"] == "kept"
+    assert copied[SPINNING] == ("0" if ops == "python" else None)
+
+    session.run(None, {value.name: FEEDS[value.name] for value in session.get_inputs()})
+    Path(session.end_profiling()).unlink()
+    # The options were copied without a session that writes a profile.
+    assert not list(tmp_path.glob("profile*"))
 
 
-def test_the_options_given_are_taken_where_nothing_is_to_be_said(model: onnx.ModelProto) -> None:
-    """A model without the operators is left alone, and a user's own word on spinning is the last."""
-    options, relu = (
-        onnxruntime.SessionOptions(),
-        parsed("g (float[N] X) => (float[N] Y) { Y = Relu (X) }", 13),
-    )
+def test_session_of_model_without_the_operators_uses_the_given_options() -> None:
+    options = onnxruntime.SessionOptions()
+    relu = parsed("g (float[N] X) => (float[N] Y) { Y = Relu (X) }", 13)
     assert ogs.patch_model(relu) == relu
     session = ogs.InferenceSession(relu, options)
-    np.testing.assert_array_equal(session.run(None, {"X": X[0, 0, 0]})[0], X[0, 0, 0].clip(0))
-    assert entry(options, SPINNING) is entry(session.get_session_options(), SPINNING) is None
+    x = X[0, 0, 0]
+    np.testing.assert_array_equal(session.run(None, {"X": x})[0], x.clip(0))
+    assert config_entry(options, SPINNING) is None
+    assert config_entry(session.get_session_options(), SPINNING) is None
     assert session._sess_options_initial is options
-    for spinning in "01":
-        options = onnxruntime.SessionOptions()
-        options.add_session_config_entry(SPINNING, spinning)
-        assert (
-            entry(ogs.InferenceSession(model, options).get_session_options(), SPINNING) == spinning
-        )
 
 
-def test_what_was_added_to_the_options_is_copied(model: onnx.ModelProto) -> None:
-    """Dimensions and initializers, of which options show nothing."""
+@pytest.mark.parametrize("spinning", ["0", "1"])
+def test_spinning_entry_of_the_user_is_kept(spinning: str, model: onnx.ModelProto) -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(SPINNING, spinning)
+    session = ogs.InferenceSession(model, options)
+    assert config_entry(session.get_session_options(), SPINNING) == spinning
+
+
+def test_free_dimensions_of_options_are_copied(model: onnx.ModelProto) -> None:
+    """Options do not show the dimensions that were added to them."""
     options = onnxruntime.SessionOptions()
     options.add_free_dimension_override_by_name("N", 1)
     assert ogs.InferenceSession(model, options).get_inputs()[0].shape[0] == 1
+
+
+def test_initializers_of_options_are_copied(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    options = onnxruntime.SessionOptions()
     grid = onnxruntime.OrtValue.ortvalue_from_numpy(GRID)
     options.add_initializer("grid", grid)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros_like(GRID), "grid"))
     del model.graph.input[1]
-    np.testing.assert_array_equal(
-        ogs.InferenceSession(model, options).run(None, {"X": X})[0], ogs.grid_sample(X, GRID)
-    )
+    (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X})
+    np.testing.assert_array_equal(Y, expected)
 
 
-@pytest.mark.parametrize("values", ["1", "1, 1, 1"])
-def test_an_initializer_of_any_shape_may_be_added(values: str) -> None:
-    length, options = len(values.split()), onnxruntime.SessionOptions()
+@pytest.mark.parametrize("length", [1, 3])
+def test_initializer_of_options_that_a_fused_grid_reads_is_used(length: int) -> None:
+    ones = ", ".join(["1"] * length)
     model = parsed(f"""g (float[1,1,4,5,6] X, float[1,2,3,4,3] flow) => (float[1,1,2,3,4] Y)
-        <float[{length}] scale = {{{values}}}> {{ grid = Mul(flow, scale) Y = GridSample(X, grid) }}""")
+        <float[{length}] scale = {{{ones}}}> {{
+        grid = Mul (flow, scale)
+        Y = GridSample (X, grid) }}""")
+    options = onnxruntime.SessionOptions()
     scale = np.array([0.1, 0.2, 0.3], np.float32)[:length]
-    added = onnxruntime.OrtValue.ortvalue_from_numpy(scale)
-    options.add_initializer("scale", added)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(scale)
+    options.add_initializer("scale", value)
     rng = np.random.default_rng(0)
-    volume, flow = (
-        rng.random((1, 1, 4, 5, 6), np.float32),
-        rng.uniform(-1, 1, (1, 2, 3, 4, 3)).astype(np.float32),
-    )
-    (answer,) = ogs.InferenceSession(model, options).run(None, {"X": volume, "flow": flow})
-    np.testing.assert_allclose(answer, ogs.grid_sample(volume, flow * scale), rtol=0, atol=1e-6)
+    volume = rng.random((1, 1, 4, 5, 6), np.float32)
+    flow = rng.uniform(-1, 1, (1, 2, 3, 4, 3)).astype(np.float32)
+    (Y,) = ogs.InferenceSession(model, options).run(None, {"X": volume, "flow": flow})
+    np.testing.assert_allclose(Y, ogs.grid_sample(volume, flow * scale), rtol=0, atol=1e-6)
 
 
 @pytest.mark.usefixtures("python_ops")
-def test_options_with_what_cannot_be_copied_are_taken_themselves(
+def test_options_for_a_model_with_other_domains_are_not_copied(model: onnx.ModelProto) -> None:
+    """A copy would lack the libraries that were registered with the options."""
+    options = onnxruntime.SessionOptions()
+    other_model = deepcopy(model)
+    other_model.opset_import.append(helper.make_opsetid("other", 1))
+    other_model.graph.node.append(helper.make_node("OtherOp", ["X"], ["Z"], domain="other"))
+    with pytest.raises(Exception, match="OtherOp"):
+        ogs.InferenceSession(other_model, options, nodes="all")
+    assert config_entry(options, SPINNING) == "0"
+
+
+@pytest.mark.usefixtures("python_ops")
+@pytest.mark.skipif(
+    not hasattr(onnxruntime.SessionOptions, "add_provider"),
+    reason="this onnxruntime adds no providers to options",
+)
+def test_options_with_providers_are_not_copied(
     model: onnx.ModelProto, expected: np.ndarray
 ) -> None:
-    """Libraries of others, which a model with other domains may need, and execution providers."""
-    options, others = onnxruntime.SessionOptions(), deepcopy(model)
-    others.opset_import.append(helper.make_opsetid("someone", 1))
-    others.graph.node.append(helper.make_node("Theirs", ["X"], ["Z"], domain="someone"))
-    with pytest.raises(Exception, match="Theirs"):
-        ogs.InferenceSession(others, options, nodes="all")
-    assert entry(options, SPINNING) == "0", "the options themselves, where their library would be"
-    if hasattr(options, "add_provider"):  # else an older onnxruntime
-        options = onnxruntime.SessionOptions()
-        options.add_provider("CPUExecutionProvider", {})
-        session = ogs.InferenceSession(model, options, nodes="all")
-        assert session._sess_options_initial is options
-        np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+    options = onnxruntime.SessionOptions()
+    options.add_provider("CPUExecutionProvider", {})
+    session = ogs.InferenceSession(model, options, nodes="all")
+    assert session._sess_options_initial is options
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
-def test_nodes_of_this_package_that_nobody_patched(ops: str) -> None:
-    """They have one output and no attributes of the op's own."""
-    head = '<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]> g'
-    sample = onnx.parser.parse_model(f"""{head} (float[N, C, H, W] X, float[N, h, w, 2] grid) => (float[N, C, h, w] Y)
-        {{ Y = ort_gridsample.GridSample <mode = "cubic"> (X, grid) }}""")
-    session = ogs.InferenceSession(sample)
-    X, grid = np.random.default_rng(0).random((2, 3, 5, 6), "f"), GRID.repeat(2, axis=0)
-    np.testing.assert_array_equal(
-        session.run(None, {"X": X, "grid": grid})[0], ogs.grid_sample(X, grid, "cubic")
-    )
-    with pytest.raises(ogs.GridSampleError, match="grid is of shape"):
+#: The first line of a model with hand-written nodes of this package, which have one output and no
+#: attributes of the op.
+PACKAGE_HEADER = '<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>'
+
+
+@pytest.mark.usefixtures("ops")
+def test_hand_written_grid_sample_of_this_package_runs() -> None:
+    model = onnx.parser.parse_model(f"""{PACKAGE_HEADER}
+        g (float[N, C, H, W] X, float[N, h, w, 2] grid) => (float[N, C, h, w] Y) {{
+        Y = ort_gridsample.GridSample <mode = "cubic"> (X, grid) }}""")
+    session = ogs.InferenceSession(model)
+    X = np.random.default_rng(0).random((2, 3, 5, 6), np.float32)
+    grid = GRID.repeat(2, axis=0)
+    (Y,) = session.run(None, {"X": X, "grid": grid})
+    np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, "cubic"))
+    with pytest.raises(ogs.GridSampleError) as caught:
         session.run(None, {"X": X, "grid": grid[:1]})
-    affine = onnx.parser.parse_model(f"""{head} (float[2, 2, 3] theta, int64[4] size) => (float[] Y)
-        {{ Y = ort_gridsample.AffineGrid (theta, size) }}""")
-    theta, size = np.ones((2, 2, 3), "f"), np.array([2, 1, 3, 4])
-    (answer,) = ogs.InferenceSession(affine).run(None, {"theta": theta, "size": size})
-    np.testing.assert_array_equal(answer, ogs.affine_grid(theta, size))
+    assert caught.value.argument == "grid"
 
 
-def test_providers_are_handed_on(model: onnx.ModelProto) -> None:
-    with pytest.warns(
-        UserWarning, match="'SomeonesExecutionProvider' is not in available provider names"
-    ):
-        ogs.InferenceSession(model, providers=["SomeonesExecutionProvider", "CPUExecutionProvider"])
+@pytest.mark.usefixtures("ops")
+def test_hand_written_affine_grid_of_this_package_runs() -> None:
+    model = onnx.parser.parse_model(f"""{PACKAGE_HEADER}
+        g (float[2, 2, 3] theta, int64[4] size) => (float[] grid) {{
+        grid = ort_gridsample.AffineGrid (theta, size) }}""")
+    theta = np.ones((2, 2, 3), np.float32)
+    size = np.array([2, 1, 3, 4])
+    (grid,) = ogs.InferenceSession(model).run(None, {"theta": theta, "size": size})
+    np.testing.assert_array_equal(grid, ogs.affine_grid(theta, size))
 
 
-def test_profiling_and_optimized_model_are_the_sessions_own(
+def test_providers_are_passed_to_onnxruntime(model: onnx.ModelProto) -> None:
+    providers = ["OtherExecutionProvider", "CPUExecutionProvider"]
+    message = "'OtherExecutionProvider' is not in available provider names"
+    with pytest.warns(UserWarning, match=message):
+        ogs.InferenceSession(model, providers=providers)
+
+
+def test_profile_and_optimized_model_are_written_once(
     model: onnx.ModelProto, tmp_path: Path
 ) -> None:
     options = onnxruntime.SessionOptions()
-    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     session = ogs.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     session.run(None, FEEDS)
@@ -405,98 +499,118 @@ def test_profiling_and_optimized_model_are_the_sessions_own(
 
 
 @pytest.mark.parametrize("make_model", [external_model, cached_model])
-def test_external_data_stays_where_it_is(
+def test_session_does_not_copy_external_data(
     make_model: Callable[[Path], Path],
     tmp_path: Path,
     expected: np.ndarray,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, options = make_model(tmp_path), onnxruntime.SessionOptions()
+    path = make_model(tmp_path)
+    options = onnxruntime.SessionOptions()
     loaded = onnxruntime.InferenceSession(ogs.patch_model(path).SerializeToString(), ogs.register())
     np.testing.assert_array_equal(loaded.run(None, {"X": X})[0], expected)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(path.parent.parent)
     if not faults.NO_EXTERNAL_FOLDER:
-        monkeypatch.setattr(
-            onnx, "load_external_data_for_model", None
-        )  # nobody reads the weights into Python
-    for each, how in ((path, None), (os.path.relpath(path), options), (path, options)):
-        np.testing.assert_array_equal(
-            ogs.InferenceSession(each, how).run(None, {"X": X})[0], expected
-        )
+        # The weights are not read into Python.
+        monkeypatch.setattr(onnx, "load_external_data_for_model", None)
+    for source, session_options in (
+        (path, None),
+        (os.path.relpath(path), options),
+        (path, options),
+    ):
+        (Y,) = ogs.InferenceSession(source, session_options).run(None, {"X": X})
+        np.testing.assert_array_equal(Y, expected)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.usefixtures("python_ops")
-def test_threads_follow_the_options(
+def test_python_op_gets_the_threads_of_the_options(
     model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, op = [], "ort_gridsample.custom_ops.python_ops.ops.grid_sample"
-    monkeypatch.setattr(op, lambda *_, num_threads, **__: seen.append(num_threads) or X)
-    for threads in (1, 3):
+    num_threads_of_calls = []
+
+    def grid_sample(*_: object, num_threads: int | None, **__: object) -> np.ndarray:
+        num_threads_of_calls.append(num_threads)
+        return X
+
+    monkeypatch.setattr("ort_gridsample.custom_ops.python_ops.ops.grid_sample", grid_sample)
+    for num_threads in (1, 3):
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        for each in (model, ogs.patch_model(model)):
-            ogs.InferenceSession(each, options, nodes="all").run(None, FEEDS)
+        options.intra_op_num_threads = num_threads
+        for source in (model, ogs.patch_model(model)):
+            ogs.InferenceSession(source, options, nodes="all").run(None, FEEDS)
     ogs.InferenceSession(model, nodes="all").run(None, FEEDS)
-    assert seen == [1, 1, 3, 3, None]
+    assert num_threads_of_calls == [1, 1, 3, 3, None]
 
 
 @pytest.mark.usefixtures("python_ops")
-@pytest.mark.parametrize("patched_before", [False, True])
-def test_what_the_nodes_need_is_prepared(
-    patched_before: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_session_prepares_the_kernels_of_its_nodes_once(
+    is_patched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    prepare = Mock()
     monkeypatch.setattr("ort_gridsample.session.builder.load_core", lambda: sampler)
-    monkeypatch.setattr(sampler, "prepare", lambda *what: asked.append(what))
+    monkeypatch.setattr(sampler, "prepare", prepare)
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
-    ogs.InferenceSession(ogs.patch_model(model) if patched_before else model, nodes="all")
-    assert asked == [(np.dtype("float32"), np.dtype("float64"), "cubic")]
+    ogs.InferenceSession(ogs.patch_model(model) if is_patched else model, nodes="all")
+    prepare.assert_called_once_with(np.dtype("float32"), np.dtype("float64"), "cubic")
 
 
 def run_pickled(pickled: bytes) -> np.ndarray:
     return pickle.loads(pickled).run(None, FEEDS)[0]
 
 
-def test_pickled_to_another_process(
-    model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path
-) -> None:
+@pytest.fixture
+def pickled_sessions(model: onnx.ModelProto, tmp_path: Path) -> list[bytes]:
+    """Return pickles of a session of a file, and of a session of a ModelProto."""
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     options.add_session_config_entry(SPINNING, "1")
-    pickles = [
-        pickle.dumps(ogs.InferenceSession(each, options, ["CPUExecutionProvider"]))
-        for each in (path, model)
+    return [
+        pickle.dumps(ogs.InferenceSession(source, options, ["CPUExecutionProvider"]))
+        for source in (path, model)
     ]
+
+
+def test_pickled_session_runs_in_another_process(
+    pickled_sessions: list[bytes], expected: np.ndarray
+) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        for answer in pool.map(run_pickled, pickles):
+        for Y in pool.map_async(run_pickled, pickled_sessions).get(timeout=120):
             # Another number of threads may sum in another order.
-            np.testing.assert_allclose(answer, expected, atol=1e-6)
-    for each in pickles:
-        again = pickle.loads(pickle.dumps(pickle.loads(each)))
-        kind = "Python" if unavailable_reason() else "compiled"
-        assert [placement.runs_on for placement in again.replaced] == [f"{kind} op"]
-        restored = again.get_session_options()
-        assert restored.intra_op_num_threads == 1
-        assert entry(restored, "session.set_denormal_as_zero") == entry(restored, SPINNING) == "1"
+            np.testing.assert_allclose(Y, expected, atol=1e-6)
 
 
-def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
-    (bad := tmp_path / "bad.onnx").write_bytes(b"no model")
-    for model in (bad, b"no model", 5):
+def test_session_pickled_twice_keeps_placements_and_options(pickled_sessions: list[bytes]) -> None:
+    runs_on = "Python op" if unavailable_reason() else "compiled op"
+    for pickled in pickled_sessions:
+        session = pickle.loads(pickle.dumps(pickle.loads(pickled)))
+        assert [placement.runs_on for placement in session.replaced] == [runs_on]
+        options = session.get_session_options()
+        assert options.intra_op_num_threads == 1
+        assert config_entry(options, "session.set_denormal_as_zero") == "1"
+        assert config_entry(options, SPINNING) == "1"
+
+
+def test_session_of_invalid_model_raises_the_exception_of_onnxruntime(tmp_path: Path) -> None:
+    path = tmp_path / "invalid.onnx"
+    path.write_bytes(b"no model")
+    for model in (path, b"no model", 5):
         with pytest.raises(Exception, match=r".") as native:
             onnxruntime.InferenceSession(model)
         with pytest.raises(type(native.value)):
             ogs.InferenceSession(model)
 
 
-def test_a_function_that_serves_all_its_calls_stays_one() -> None:
-    model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp (X, G) }
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample <mode = "cubic"> (A, B) }""")
+def test_function_whose_body_serves_all_calls_is_not_inlined() -> None:
+    model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
+        Y = local.warp (X, G) }
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {
+        C = GridSample <mode = "cubic"> (A, B) }""")
     patched = onnx.load_from_string(
         builder.patch_for_session(model, builder.SessionArguments("all")).model
     )
@@ -509,7 +623,8 @@ def test_native_session_of_an_expanded_node_finds_external_data(tmp_path: Path) 
     model = parsed(
         """g (float[1,1,4,5] X, float[1,2,2,3] grid) => (float[1,1,2,3] Y) <float[1,1,4,5] B> {
             A = Add (X, B)
-            Y = GridSampler2DTRT <interpolation_mode = 0, padding_mode = 0, align_corners = 1> (A, grid) }""",
+            Y = GridSampler2DTRT <interpolation_mode = 0, padding_mode = 0, align_corners = 1>
+                (A, grid) }""",
         17,
     )
     B = np.arange(20, dtype=np.float32).reshape(1, 1, 4, 5)

@@ -1,4 +1,4 @@
-"""The cases that every core, path and oracle is tried on, as data: X type × grid type × rank × attributes."""
+"""The cases that every core, op and path is tested with: types × rank × attributes."""
 
 import itertools
 import math
@@ -16,20 +16,23 @@ from support import oracle
 from support.oracle import Expected
 
 RANKS = (1, 2, 3, 4)
-#: Types that a session can hold: ONNX Runtime has no complex tensors.
+#: The types that a session can hold. onnxruntime has no complex tensors.
 SESSION_TYPES = tuple(name for name, t in spec.TYPES.items() if t.transport is not None)
+#: (X type, grid type) of the kernels that the default run compiles.
+USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]
 
 
 class Shapes(NamedTuple):
-    """Those of a case's arrays."""
+    """The shapes of a case's arrays."""
 
     X: tuple[int, ...]
     grid: tuple[int, ...]
     Y: tuple[int, ...]
 
 
-#: By rank. On an axis of 4 pixels the ties below are exact unaligned, on one of 3 or 5 aligned. One batch is enough
-#: where a position has 256 taps.
+#: The shapes for each rank. The coordinates in ``TIES`` are exact ties on an axis of 4 pixels if
+#: corners are not aligned, and on axes of 3 and 5 pixels if they are. With 256 taps for each
+#: position (cubic in four axes), one batch is enough.
 SHAPES = {
     1: Shapes((2, 2, 5), (2, 24, 1), (2, 2, 24)),
     2: Shapes((2, 2, 4, 5), (2, 5, 6, 2), (2, 2, 5, 6)),
@@ -37,15 +40,17 @@ SHAPES = {
     4: Shapes((1, 2, 2, 3, 4, 3), (1, 3, 2, 2, 2, 4), (1, 2, 3, 2, 2, 2)),
 }
 
-#: Normalized coordinates: exact ties and pixel centres of the axes above, the borders, outside, and far outside.
+#: Normalized coordinates of exact ties, pixel centres and borders on the axes of ``SHAPES``.
 TIES = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
+#: Normalized coordinates outside X.
 OUTSIDE = (-1.3, 1.4, -2.0, 2.0, 2.25, -3.7, 7.9)
+#: Normalized coordinates far outside X, and those that are not finite.
 FAR = (-3e4, 12345.678, 1e10, -1e30, math.inf, -math.inf, math.nan)
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a node says, or leaves to the specification's defaults."""
+    """The attributes of a GridSample node."""
 
     mode: str = "linear"
     padding_mode: str = "zeros"
@@ -57,7 +62,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Case:
-    """Types, rank and attributes of one call."""
+    """The types, the rank and the attributes of one call."""
 
     X_type: str
     grid_type: str
@@ -77,7 +82,7 @@ class Case:
 
     @property
     def expected(self) -> Expected:
-        """The oracle's answer."""
+        """The oracle's result."""
         return _expected(self)
 
 
@@ -88,7 +93,7 @@ ATTRIBUTES = tuple(
 
 
 def is_defined(X_type: str, mode: str) -> bool:
-    """Strings can only be copied."""
+    """Whether the mode is defined for the type. Strings cannot be interpolated."""
     return mode == "nearest" or spec.TYPES[X_type].compute is not None
 
 
@@ -98,30 +103,33 @@ def matrix(
     ranks: Iterable[int] = RANKS,
     attributes: Iterable[Attributes] = ATTRIBUTES,
 ) -> list[Case]:
-    """Every case of these that the specification defines."""
+    """Return the product of the arguments, without the cases that are not defined."""
     cases = [Case(*values) for values in itertools.product(X_types, grid_types, ranks, attributes)]
     return [case for case in cases if is_defined(case.X_type, case.attributes.mode)]
 
 
 def dtype_of(name: str) -> np.dtype:
-    """The numpy type of a name in ``spec.TYPES``; strings are objects, as sessions take them."""
+    """Return the NumPy type of a name in ``spec.TYPES``. Strings are objects, as in sessions."""
     return np.dtype({"bfloat16": ml_dtypes.bfloat16, "str": object}.get(name, name))
 
 
 def generator(*seed: object) -> np.random.Generator:
-    """A generator that depends on the words of ``seed`` only."""
+    """Return a random generator that depends on the ``repr`` of ``seed`` only."""
     return np.random.default_rng(zlib.crc32(repr(seed).encode()))
 
 
 @cache
 def image(X_type: str, shape: tuple[int, ...]) -> np.ndarray:
-    """An X of this type: even channels hold small values, of either sign, odd ones the type's whole range."""
-    rng, dtype = generator("X", X_type, shape), dtype_of(X_type)
+    """Return a read-only X of this type.
+
+    Even channels have small values of both signs, odd channels the whole range of the type.
+    """
+    rng = generator("X", X_type, shape)
+    dtype = dtype_of(X_type)
     kind = "f" if X_type == "bfloat16" else dtype.kind
     if kind == "O":
-        X = rng.choice(
-            np.array(["", "a", "grid", "sample", "Ångström", "日本", "a\tb"], object), shape
-        )
+        words = np.array(["", "a", "grid", "sample", "Ångström", "日本", "a\tb"], object)
+        X = rng.choice(words, shape)
     elif kind == "b":
         X = rng.random(shape) < 0.5
     elif kind in "iu":
@@ -138,15 +146,20 @@ def image(X_type: str, shape: tuple[int, ...]) -> np.ndarray:
 
 @cache
 def positions(grid_type: str, rank: int) -> np.ndarray:
-    """A grid of this type: half of the positions inside on every axis, the others anywhere, finite or not."""
+    """Return a read-only grid of this type.
+
+    Half of the positions lie inside on every axis. The coordinates of the others may also lie
+    outside or be not finite.
+    """
     rng = generator("grid", rank)
     shape = SHAPES[rank].grid
-    finite = rng.uniform(-1, 1, shape)
+    between = rng.uniform(-1, 1, shape)
     anywhere = rng.choice([*TIES, *OUTSIDE, *OUTSIDE, *FAR], shape)
-    tie = rng.choice(TIES, shape)
-    what = rng.integers(0, 6, shape)
-    inside = rng.random(shape[:-1])[..., None] < 0.5
-    grid = np.where(inside | (what < 2), np.where(what % 2, finite, tie), anywhere)
+    ties = rng.choice(TIES, shape)
+    choice = rng.integers(0, 6, shape)
+    is_inside = rng.random(shape[:-1])[..., None] < 0.5
+    inside = np.where(choice % 2 == 1, between, ties)
+    grid = np.where(is_inside | (choice < 2), inside, anywhere)
     with np.errstate(over="ignore"):
         grid = grid.astype(dtype_of(grid_type))
     grid.flags.writeable = False
@@ -155,16 +168,11 @@ def positions(grid_type: str, rank: int) -> np.ndarray:
 
 @cache
 def _taps(grid_type: str, rank: int, mode: str, padding_mode: str, align_corners: bool) -> list:
-    return oracle.grid_taps(
-        positions(grid_type, rank), SHAPES[rank].X[2:], mode, padding_mode, align_corners
-    )
+    grid = positions(grid_type, rank)
+    return oracle.grid_taps(grid, SHAPES[rank].X[2:], mode, padding_mode, align_corners)
 
 
 @cache
 def _expected(case: Case) -> Expected:
     taps = _taps(case.grid_type, case.rank, *astuple(case.attributes))
     return oracle.sample_taps(case.X, taps, SHAPES[case.rank].Y, case.attributes.mode)
-
-
-#: Types, of X and the grid, that the default run compiles kernels for.
-USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]

@@ -5,13 +5,23 @@ from pathlib import Path
 
 import onnx
 
-#: What exported/unrolled.py wrote: FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
-with zipfile.ZipFile(Path(__file__).parents[1] / "exported" / "unrolled.zip") as _archive:
-    MODELS = {name.removesuffix(".onnx"): _archive.read(name) for name in _archive.namelist()}
+ARCHIVE = Path(__file__).parents[1] / "exported" / "unrolled.zip"
+
+#: Serialized models, as tests/exported/unrolled.py names them:
+#: FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
+with zipfile.ZipFile(ARCHIVE) as _archive:
+    DECOMPOSED_MODELS = {
+        name.removesuffix(".onnx"): _archive.read(name) for name in _archive.namelist()
+    }
+
+#: The model that tests use where the form does not matter.
+BILINEAR_ZEROS = "decomposed/bilinear-zeros-0-static-dynamo"
 
 
-SAMPLED = "decomposed/bilinear-zeros-0-static-dynamo"
+def load_decomposed(name: str) -> onnx.ModelProto:
+    """Return the model ``name`` of :data:`DECOMPOSED_MODELS`."""
+    return onnx.load_from_string(DECOMPOSED_MODELS[name])
 
 
-def load(name: str) -> onnx.ModelProto:
-    return onnx.load_from_string(MODELS[name])
+SAMPLED = BILINEAR_ZEROS  # renamed
+load = load_decomposed  # renamed

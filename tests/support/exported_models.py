@@ -8,35 +8,42 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "exported"
-
-
-MODELS = sorted(FOLDER.glob("*.onnx"))
-
-
-# What onnxruntime's own kernels cannot run (a float64 grid, float64 at opset 16); PyTorch's stored answer stands in.
-REFUSED = ("grounding_dino", "kornia_warp_perspective_float64")
-
-
 Arrays = dict[str, np.ndarray]
 
+EXPORTED_FOLDER = Path(__file__).parents[1] / "exported"
+EXPORTED_MODELS = sorted(EXPORTED_FOLDER.glob("*.onnx"))
+#: onnxruntime has no kernels for these (a float64 grid, float64 at opset 16).
+WITHOUT_NATIVE_KERNELS = ("grounding_dino", "kornia_warp_perspective_float64")
+#: Tests of larger models are slow.
+MAX_QUICK_BYTES = 28_000
 
-def stored(path: Path, prefix: str) -> Arrays:
+
+def stored_arrays(path: Path, prefix: str) -> Arrays:
+    """Return the arrays stored beside a model whose names begin with ``prefix``, without it."""
     with np.load(path.with_suffix(".npz")) as data:
-        return {
-            name.removeprefix(prefix): data[name] for name in data.files if name.startswith(prefix)
-        }
+        names = [name for name in data.files if name.startswith(prefix)]
+        return {name.removeprefix(prefix): data[name] for name in names}
 
 
-def run(session: ort.InferenceSession, path: Path) -> Arrays:
+def run_stored_inputs(session: ort.InferenceSession, path: Path) -> Arrays:
+    """Run a session of a model on the inputs stored beside it; return the outputs by name."""
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, stored(path, "in.")), strict=True))
+    outputs = session.run(names, stored_arrays(path, "in."))
+    return dict(zip(names, outputs, strict=True))
 
 
-SLOW_BYTES = 28_000
+def slow_if_large(paths: Iterable[Path]) -> list[Any]:
+    """Return one parameter for each model. Those of large models are marked slow."""
+    return [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=pytest.mark.slow if path.stat().st_size > MAX_QUICK_BYTES else (),
+        )
+        for path in paths
+    ]
 
 
-def by_size(paths: Iterable[Path]) -> list[Any]:
-    """Parameters, the large models among which are slow."""
-    marks = {path: pytest.mark.slow if path.stat().st_size > SLOW_BYTES else () for path in paths}
-    return [pytest.param(path, id=path.stem, marks=marks[path]) for path in marks]
+MODELS = EXPORTED_MODELS  # renamed
+run = run_stored_inputs  # renamed
+stored = stored_arrays  # renamed

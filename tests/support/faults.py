@@ -1,5 +1,6 @@
-"""What the tests allow for: faults of older onnxruntimes and onnx, each seen in the release before the one that is
-named, and what these refuse for their age.
+"""The faults and limits of the installed onnxruntime and onnx that the tests allow for.
+
+Each fault was seen in the release before the one that is named.
 """
 
 from types import ModuleType
@@ -10,54 +11,54 @@ import pytest
 from packaging.version import Version
 
 
-def before(release: str, of: ModuleType = onnxruntime) -> bool:
-    """Whether the installed onnxruntime, or the package ``of``, is older than ``release``."""
-    return Version(of.__version__) < Version(release)
+def before(release: str, package: ModuleType = onnxruntime) -> bool:
+    """Whether the installed ``package`` is older than ``release``."""
+    return Version(package.__version__) < Version(release)
 
 
-#: The newest opset of the operators that is read.
+#: The newest opset of the operators that onnxruntime reads.
 OPSET = 20 if before("1.21") else 22
-#: The newest opset and version of a model that is read, of those that the tests write.
-MOST_OPSET = 20 if before("1.21") else 99
-MOST_IR_VERSION = 9 if before("1.18") else 99
+#: The newest opset and IR version of the tests' models that onnxruntime reads.
+MAX_OPSET = 20 if before("1.21") else 99
+MAX_IR_VERSION = 9 if before("1.18") else 99
 
-#: An output that finds no room in NumPy ends the process.
+#: The process ends if there is no memory for a NumPy output.
 OUTPUT_CRASHES = before("1.19")
-#: The shapes behind a Reshape to computed numbers are not inferred.
+#: The shape after a Reshape to a computed shape is not inferred.
 FEW_SHAPES = before("1.20")
-#: External data of a model that comes as bytes is not found.
+#: The external data of a model that is given as bytes is not found.
 NO_EXTERNAL_FOLDER = before("1.21")
-#: An error in a model may come without a word.
+#: The error for an invalid model may have no message.
 NO_WORDS = before("1.24")
-#: The native AffineGrid computes float64 in float32.
+#: onnxruntime's AffineGrid computes float64 in float32.
 SINGLE_AFFINE_GRID = before("1.25")
 #: A transposed MatMul in float64 is fused into an op that has no kernel for it.
 FUSED_WITHOUT_KERNEL = before("1.26")
 #: A function that calls itself ends the process.
 RECURSION_CRASHES = before("1.27")
-#: A product with a constant of no elements is taken for its other factor.
+#: The product of a value and an empty constant is replaced by the value.
 EMPTY_CONSTANTS = before("1.27")
-#: The time to make a session doubles with every If around an If.
+#: The time to create a session doubles with each If in the body of an If.
 SLOW_NESTED_IFS = before("1.29")
 #: onnx's evaluator computes with bfloat16 as records of bits, and truncates to them.
 NO_BFLOAT16_ARRAYS = before("1.19", onnx)
-#: onnx's converter has no way down for some operators, among them If, Loop and Scan.
+#: onnx's version converter cannot lower the opset of some operators, such as If, Loop and Scan.
 NO_ADAPTERS = before("1.21", onnx)
-#: onnx's evaluator hides from the body of a Scan what is outside.
+#: In onnx's evaluator, the body of a Scan cannot read values of the outer graph.
 SCAN_SEES_NOTHING = before("1.22", onnx)
 
 needs_named_nodes = pytest.mark.skipif(
-    before("1.18", onnx), reason="onnx's parser reads no names of nodes yet"
+    before("1.18", onnx), reason="this onnx's parser reads no names of nodes"
 )
 needs_adapters = pytest.mark.skipif(
-    NO_ADAPTERS, reason="onnx's converter has no way down for these yet"
+    NO_ADAPTERS, reason="this onnx's version converter cannot lower the opset of these operators"
 )
 
 
 def skip_unread(model: onnx.ModelProto) -> None:
-    """Skip the test that asks for a session of ``model`` where onnxruntime does not read its opset or version yet."""
-    opset = max((each.version for each in model.opset_import if not each.domain), default=0)
-    if opset > MOST_OPSET:
-        pytest.skip(f"onnxruntime reads no opset {opset} yet")
-    if model.ir_version > MOST_IR_VERSION:
-        pytest.skip(f"onnxruntime reads no models of IR version {model.ir_version} yet")
+    """Skip the test if onnxruntime does not read the opset or the IR version of ``model``."""
+    opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
+    if opset > MAX_OPSET:
+        pytest.skip(f"this onnxruntime does not read opset {opset}")
+    if model.ir_version > MAX_IR_VERSION:
+        pytest.skip(f"this onnxruntime does not read models of IR version {model.ir_version}")

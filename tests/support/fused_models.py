@@ -18,94 +18,123 @@ from support.compare import assert_identical
 from support.models import loose, parsed
 from support.paths import open_native, open_session, quiet_options
 
-Between = Sequence[tuple[str, dict[str, object]]]
+#: Operators and attributes of the nodes between an AffineGrid and a GridSample.
+GridSteps = Sequence[tuple[str, dict[str, object]]]
 
-
-UNAVAILABLE = registry.unavailable_reason()
-
-
-compiled = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
+needs_compiled_ops = pytest.mark.skipif(
+    bool(registry.unavailable_reason()),
+    reason=f"no compiled ops: {registry.unavailable_reason()}",
+)
 
 
 def transformer(
-    between: Between = (),
-    theta: str = "FLOAT",
+    steps: GridSteps = (),
+    theta_type: str = "FLOAT",
     attributes: Attributes = ATTRIBUTES[0],
-    grid_corners: int = 0,
+    grid_align_corners: int = 0,
 ) -> onnx.ModelProto:
-    """The model theta → AffineGrid → ``between`` → GridSample; halves go in and out as float32."""
-    kind = "double" if theta == "DOUBLE" else "float"
-    opset = 22 if theta == "BFLOAT16" else faults.OPSET
-    cast = f"t = Cast <to = {TensorProto.DataType.Value(theta)}> (theta)"
-    model = parsed(
-        f"transformer (float X, {kind} theta, int64 size) => (float Y) {{ {cast} }}", opset
-    )
-    nodes = [
-        helper.make_node("AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_corners)
-    ]
-    nodes += [
-        helper.make_node(op, [f"g{i}"], [f"g{i + 1}"], **said)
-        for i, (op, said) in enumerate(between)
-    ]
-    nodes += [
+    """Return the model theta → Cast → AffineGrid → ``steps`` → GridSample, without shapes.
+
+    The input theta is float64 if ``theta_type`` is DOUBLE, else float32.
+    """
+    input_type = "double" if theta_type == "DOUBLE" else "float"
+    opset = 22 if theta_type == "BFLOAT16" else faults.OPSET
+    signature = f"transformer (float X, {input_type} theta, int64 size) => (float Y)"
+    cast = f"t = Cast <to = {TensorProto.DataType.Value(theta_type)}> (theta)"
+    model = parsed(f"{signature} {{ {cast} }}", opset)
+    model.graph.node.append(
         helper.make_node(
-            "GridSample", ["X", f"g{len(between)}"], ["Y"], "sample", **asdict(attributes)
+            "AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_align_corners
         )
-    ]
-    model.graph.node.extend(nodes)
+    )
+    for i, (op_type, step_attributes) in enumerate(steps):
+        model.graph.node.append(
+            helper.make_node(op_type, [f"g{i}"], [f"g{i + 1}"], **step_attributes)
+        )
+    grid = f"g{len(steps)}"
+    model.graph.node.append(
+        helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes))
+    )
     faults.skip_unread(model)
     return loose(model)
 
 
-def feed(theta: str = "FLOAT", r: int = 2, out: Sequence[int] = (7, 5, 6)) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(r)
-    X, matrix = (
-        rng.normal(size=(2, 3, *(4, 9, 8)[3 - r :])).astype(np.float32),
-        rng.normal(size=(2, r, r + 1)),
-    )
-    typed = matrix.astype(np.float64 if theta == "DOUBLE" else np.float32)
-    return {"X": X, "theta": typed, "size": np.array([2, 3, *out[3 - r :]])}
+def transformer_feeds(
+    theta_type: str = "FLOAT", axes: int = 2, lengths: Sequence[int] = (7, 5, 6)
+) -> dict[str, np.ndarray]:
+    """Return X, theta and size of a :func:`transformer`.
+
+    Args:
+        theta_type: as of the model.
+        axes: the number of spatial axes, 2 or 3.
+        lengths: three lengths of the grid, of which the last ``axes`` are used.
+    """
+    rng = np.random.default_rng(axes)
+    X = rng.normal(size=(2, 3, *(4, 9, 8)[-axes:])).astype(np.float32)
+    theta = rng.normal(size=(2, axes, axes + 1))
+    theta = theta.astype(np.float64 if theta_type == "DOUBLE" else np.float32)
+    return {"X": X, "theta": theta, "size": np.array([2, 3, *lengths[-axes:]])}
 
 
-def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+def open_unfused(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Return onnxruntime's session of the model with one compiled op for each sampling node."""
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
 
 
-def assert_read_back(
+def assert_saved_model_can_be_read(
     model: onnx.ModelProto, feeds: dict[str, np.ndarray], path: Path, *operators: str
 ) -> None:
-    """What onnxruntime saves of a session's model runs in a session, and is patched, as the model itself."""
-    options, answers = quiet_options(), list[np.ndarray]()
+    """Check that the model that onnxruntime saves of a session can be inspected, run and lowered.
+
+    Args:
+        model: the model of the session.
+        feeds: inputs of the model.
+        path: where onnxruntime saves its model.
+        operators: the operators of the records of the saved model.
+    """
+    options = quiet_options()
     options.optimized_model_filepath = str(path)
-    answers += ogs.InferenceSession(model, options).run(None, feeds)
+    (expected,) = ogs.InferenceSession(model, options).run(None, feeds)
     saved = onnx.load(path)
     before = saved.SerializeToString(deterministic=True)
     assert [record.operator for record in ogs.inspect_model(saved)] == [*operators]
-    again = ogs.InferenceSession(path, quiet_options())
-    assert {placement.runs_on for placement in again.replaced} == {"compiled op"}
-    assert_identical(again.run(None, feeds)[0], answers[0])
+
+    session = ogs.InferenceSession(path, quiet_options())
+    assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
+    assert_identical(session.run(None, feeds)[0], expected)
+
     lowered = ogs.patch_model(saved, target="primitives")
     assert {node.domain for node in lowered.graph.node} <= {"", "ai.onnx"}
-    for session in (open_session(saved), open_native(lowered)):
-        np.testing.assert_allclose(session.run(None, feeds)[0], answers[0], rtol=1e-3, atol=1e-3)
+    for other in (open_session(saved), open_native(lowered)):
+        np.testing.assert_allclose(other.run(None, feeds)[0], expected, rtol=1e-3, atol=1e-3)
     assert saved.SerializeToString(deterministic=True) == before
 
 
-def fused(session: ogs.InferenceSession) -> list[int]:
+def fused_counts(session: ogs.InferenceSession) -> list[int]:
+    """Return the number of nodes that are fused into each placed node."""
     return [len(placement.fused) for placement in session.replaced]
 
 
-def readers(model: onnx.ModelProto, name: str) -> list[onnx.ModelProto]:
-    """Models in which somebody else reads the value ``name``: the caller, a node, a graph, another GridSample."""
-    output, reader, body, other = (
-        onnx.ModelProto.FromString(model.SerializeToString()) for _ in range(4)
+def models_with_another_reader(model: onnx.ModelProto, name: str) -> dict[str, onnx.ModelProto]:
+    """Return copies of a model in which something else reads ``name`` too, by the reader."""
+    body = parser.parse_graph(f"body () => (float n) {{ n = Neg ({name}) }}")
+    readers = {
+        "node": helper.make_node("Neg", [name], ["read"]),
+        "body": helper.make_node("If", ["yes"], ["read"], then_branch=body, else_branch=body),
+        "GridSample": helper.make_node("GridSample", [name, "grid"], ["read"]),
+    }
+    models = {"output": onnx.ModelProto.FromString(model.SerializeToString())}
+    models["output"].graph.output.append(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
     )
-    output.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-    reader.graph.node.append(helper.make_node("Neg", [name], ["elsewhere"]))
-    inner = parser.parse_graph(f"body () => (float n) {{ n = Neg ({name}) }}")
-    body.graph.node.append(
-        helper.make_node("If", ["yes"], ["elsewhere"], then_branch=inner, else_branch=inner)
-    )
-    other.graph.node.append(helper.make_node("GridSample", [name, "grid"], ["elsewhere"]))
-    return [output, reader, body, other]
+    for reader, node in readers.items():
+        models[reader] = onnx.ModelProto.FromString(model.SerializeToString())
+        models[reader].graph.node.append(node)
+    return models
+
+
+compiled = needs_compiled_ops  # renamed
+feed = transformer_feeds  # renamed
+two_ops = open_unfused  # renamed
+assert_read_back = assert_saved_model_can_be_read  # renamed

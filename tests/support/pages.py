@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-
-
 PATTERNS = (
     "*.md",
     ".github/*.md",
@@ -15,15 +13,9 @@ PATTERNS = (
     "tests/*.md",
     "tests/*/*.md",
 )
-
-
 FILES = [file for pattern in PATTERNS for file in sorted(REPOSITORY.glob(pattern))]
-
-
 #: The path of each page in the repository -> its text.
 PAGES = {file.relative_to(REPOSITORY).as_posix(): file.read_text("utf-8") for file in FILES}
-
-
 TEXT = "\n".join(PAGES.values())
 
 

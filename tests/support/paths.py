@@ -1,4 +1,4 @@
-"""The ways in which a user reaches the operators: each answers the same calls."""
+"""The ways to call the operators, with the same interface: function, sessions and files."""
 
 import os
 import tempfile
@@ -29,28 +29,27 @@ Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
 HAS_PYTHON_OPS = extensions.is_installed()
 NO_PYTHON_OPS = "Python ops need onnxruntime-extensions, which is not installed"
 needs_python_ops = pytest.mark.skipif(not HAS_PYTHON_OPS, reason=NO_PYTHON_OPS)
-#: The ops of sessions that a test opens for something else than the ops.
+#: The kind of ops of sessions, for tests that do not concern it.
 DEFAULT_OPS: Literal["python", "compiled"] = "python" if HAS_PYTHON_OPS else "compiled"
 
 
 def skip_unrunnable(model: onnx.ModelProto) -> None:
-    """Skip the test where onnxruntime does not read the model, or there are no ops for its tensors of strings."""
+    """Skip the test if onnxruntime cannot read the model, or no op takes its strings."""
     faults.skip_unread(model)
-    if not HAS_PYTHON_OPS and any(
-        v.type.tensor_type.elem_type == TensorProto.STRING for v in model.graph.input
-    ):
+    element_types = {value.type.tensor_type.elem_type for value in model.graph.input}
+    if not HAS_PYTHON_OPS and TensorProto.STRING in element_types:
         pytest.skip(f"{NO_PYTHON_OPS}, and only they take strings")
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
-    """For sessions beside many others: their threads do not spin on the processors that all of them need."""
+    """Return options of a session whose threads do not spin, as many tests run at once."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 
 def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session of onnxruntime's own, which knows nothing of this package."""
+    """Open onnxruntime's session of an unpatched model."""
     faults.skip_unread(model)
     return onnxruntime.InferenceSession(
         model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
@@ -59,7 +58,7 @@ def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 @contextmanager
 def running_on(ops: Literal["auto", "compiled", "python"]) -> Iterator[None]:
-    """Let the sessions that are made within run on these ops."""
+    """Let sessions that are opened in the block run on these ops."""
     ogs.set_ops(ops)
     try:
         yield
@@ -68,14 +67,14 @@ def running_on(ops: Literal["auto", "compiled", "python"]) -> Iterator[None]:
 
 
 def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The package's own session, patching in memory, all on Python ops where there are any."""
+    """Open this package's session; all nodes run on Python ops if they are installed."""
     skip_unrunnable(model)
     with running_on(DEFAULT_OPS):
         return ogs.InferenceSession(model, providers=["CPUExecutionProvider"], nodes="all")
 
 
 def open_compiled(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The package's own session, patching in memory, on compiled ops where there are any."""
+    """Open this package's session; all nodes run on compiled ops."""
     faults.skip_unread(model)
     with running_on("compiled"):
         return ogs.InferenceSession(
@@ -86,7 +85,7 @@ def open_compiled(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def open_patched_file(
     model: onnx.ModelProto, target: Literal["ort_gridsample", "compiled"] = "ort_gridsample"
 ) -> onnxruntime.InferenceSession:
-    """A model patched and saved earlier, in onnxruntime's own session."""
+    """Patch and save a model; open the file in onnxruntime's session."""
     skip_unrunnable(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patched.onnx"
@@ -97,16 +96,16 @@ def open_patched_file(
 
 
 def open_compiled_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A model turned to compiled ops and saved earlier, in onnxruntime's own session."""
+    """Patch a model to compiled ops and save it; open the file in onnxruntime's session."""
     return open_patched_file(model, "compiled")
 
 
-#: A library of all ops, which this variable may name, is tested wherever compiled ops are.
+#: A library of all ops, which is tested like compiled ops.
 LIBRARY = os.environ.get("ORT_GRIDSAMPLE_TESTED_LIBRARY", "")
 
 
 def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.InferenceSession:
-    """A model turned to compiled ops, in onnxruntime's own session, which knows the ops of a library alone."""
+    """Patch a model to compiled ops; open it in onnxruntime's session with a library's ops."""
     options = quiet_options()
     options.register_custom_ops_library(path)
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
@@ -116,7 +115,7 @@ def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.Inf
 def run(
     session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray
 ) -> list[np.ndarray]:
-    """All outputs for ``inputs`` in the model's order; bfloat16 travels as float32."""
+    """Return a session's outputs for ``inputs`` in the model's order, bfloat16 as float32."""
     bfloat16 = dtype_of("bfloat16")
     feeds = {
         description.name: value.astype(np.float32) if value.dtype == bfloat16 else value
@@ -128,17 +127,17 @@ def run(
 
 @cache
 def function_answer(case: Case, core: str) -> np.ndarray:
-    """What the function answers on ``core``, which must be the current one."""
+    """Return the function's result for a case. ``core`` is the current core, for the cache."""
     return ogs.grid_sample(case.X, case.grid, *astuple(case.attributes))
 
 
 class Function:
-    """The Python functions themselves."""
+    """Call the Python functions."""
 
     def grid_samples(
         self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22
     ) -> list[Array]:
-        return [ogs.grid_sample(X, grid, *astuple(each)) for each in attributes]
+        return [ogs.grid_sample(X, grid, *astuple(values)) for values in attributes]
 
     def grid_sample(self, X: Array, grid: Array, *attributes: str | bool, opset: int = 22) -> Array:
         return self.grid_samples(X, grid, [Attributes(*attributes)], opset)[0]
@@ -148,11 +147,18 @@ class Function:
 
 
 class Model(Function):
-    """Models of nodes side by side, in the session that ``open`` makes of them."""
+    """Run models in sessions that ``open`` returns."""
 
     def __init__(self, open: Open, planar: bool = False) -> None:
-        """``planar``: the coordinates of a grid come in planes, where a session takes the node in that moves them."""
-        self.open, self.planar = open, planar
+        """Store how to open a session.
+
+        Args:
+            open: a function of a model that returns a session.
+            planar: whether the coordinates of a grid are planes, which the model transposes; the
+                session fuses the Transpose.
+        """
+        self.open = open
+        self.planar = planar
 
     def grid_samples(
         self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22
@@ -161,12 +167,9 @@ class Model(Function):
         model = grid_sample_model(
             type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar
         )
-        return run(
-            self.open(model),
-            X.dtype,
-            X,
-            np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid,
-        )
+        if planar:
+            grid = np.ascontiguousarray(np.moveaxis(grid, -1, 1))
+        return run(self.open(model), X.dtype, X, grid)
 
     def affine_grid(self, theta: Array, size: Sequence[int], align_corners: bool = False) -> Array:
         model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)

@@ -1,4 +1,4 @@
-"""The offsets of ONNX Runtime's C API, against the declarations of the oldest and the newest supported release."""
+"""The offsets of onnxruntime's C API, compared with its header."""
 
 from collections import defaultdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is particular to the cores: they agree, are chosen as documented, and keep within memory and bounds."""
+"""The cores: agreement, selection, memory and bounds."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ pytest.importorskip(
 )
 from numba import njit
 
-from ort_gridsample.kernels import halves, jit_core, tap_table, workers
+from ort_gridsample.kernels import halves, jit_core, workers
 from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
@@ -39,7 +39,7 @@ def positions(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
 
 
 def assert_same(a: np.ndarray, b: np.ndarray) -> None:
-    """But for the order of sums, which changes their last bits, and then perhaps a whole number or a half."""
+    """Compare outputs up to the order of sums, which changes the last bits."""
     assert a.dtype == b.dtype
     if a.dtype.kind in "iu":
         assert (
@@ -58,7 +58,9 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
             np.testing.assert_allclose(a / scale, b / scale, rtol=close, atol=close)
 
 
-def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def sample_on_both_cores(
+    *arguments: object, num_threads: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     ogs.set_core("numpy")
     expected = ogs.grid_sample(*arguments, num_threads=num_threads)
     ogs.set_core("jit")
@@ -68,8 +70,8 @@ def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndar
 @with_slow(
     "name", ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"], QUICK
 )
-def test_a_block_that_lies_inside(name: str) -> None:
-    """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
+def test_cores_agree_on_block_inside_the_image(name: str) -> None:
+    """No tap is outside, so the compiled core uses a shorter loop."""
     rng = np.random.default_rng(8)
     counts = (1, 3, 40, tap_table.MAX_TILE_POSITIONS + 76)
     for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
@@ -79,12 +81,12 @@ def test_a_block_that_lies_inside(name: str) -> None:
         )
         for mode in spec.MODES:
             with about((lengths, channels, count, mode)):
-                assert_same(*on_both(X, grid, mode))
+                assert_same(*sample_on_both_cores(X, grid, mode))
 
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Those that the compiled core goes through, of READING, PACKING and both, on a machine of many CPUs."""
+    """Return the phases of the compiled core's launches, on a machine of many CPUs."""
     seen, original = [], jit_core._variant.__wrapped__  # its answers are for this machine
     monkeypatch.setattr(jit_core, "available_cpus", lambda: 64)
 
@@ -103,26 +105,31 @@ def phases(monkeypatch):
     return seen
 
 
-#: Channels, pixels of an axis and positions: some fit a thread's share of the cache, of others not even one chunk does.
+#: Channels, pixels of an axis and positions. Some fit a thread's share of the cache. Of others not
+#: even one chunk does.
 SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["uint8", "float16", "float32", "float64", "complex128"])
-def test_a_copy_past_the_caches(name: str) -> None:
-    """Where Y is large, in whole lines of the caches and what is left over at either end of a block."""
+def test_cores_agree_on_output_larger_than_the_caches(name: str) -> None:
+    """Y is written in whole cache lines, and the ends of each block apart."""
     for channels in (1, 3, 5):  # three at once, and then two, or one by itself
         rng = np.random.default_rng(0)
         X = image(name, (1, channels, 20, 30))
         count = workers.MIN_BYTES_PAST_CACHES // (channels * X.itemsize) + 7
-        a, b = on_both(X, rng.uniform(-1.2, 1.2, (1, count, 1, 2)).astype(np.float32), "nearest")
+        a, b = sample_on_both_cores(
+            X, rng.uniform(-1.2, 1.2, (1, count, 1, 2)).astype(np.float32), "nearest"
+        )
         assert a.nbytes >= workers.MIN_BYTES_PAST_CACHES
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
 @with_slow("name", spec.FLOATS, ["float32"])
-def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small X read often is laid out in rows, in as many goes as fit; where that is too little, threads share it."""
+def test_cores_agree_on_channels_last_copies(
+    name: str, phases: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small X that is read often is copied to channels-last rows, by several threads if large."""
     monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
     rng, seen = np.random.default_rng(11), set()
     for (channels, side, count), n in itertools.product(SIZES, (1, 3)):
@@ -135,7 +142,7 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
             (1, 8), small if side == 6 else (("linear", "zeros"),)
         ):
             phases.clear()
-            assert_same(*on_both(X, grid, *how, num_threads=num_threads))
+            assert_same(*sample_on_both_cores(X, grid, *how, num_threads=num_threads))
             seen.add(tuple(phases))
     shared = (workers.PACKING, workers.READING)
     assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= seen
@@ -144,7 +151,7 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)]
 )
-def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
+def test_numpy_core_of_many_channels_agrees_with_single_channels(name, num_threads, monkeypatch):
     """And answers as it does channel by channel, of which not all can be turned round together."""
     monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
     sampled, original = [], sampler._sample_channels_last
@@ -169,8 +176,8 @@ def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
     ]
 
 
-def test_rough_grids_are_known(phases):
-    """Where each pixel is read about once, rows pay for a grid whose neighbours lie pixels apart, and no other."""
+def test_compiled_core_copies_channels_last_for_rough_grids_only(phases):
+    """If each pixel is read about once, rows are faster only for a rough grid."""
     ogs.set_core("jit")
     X = np.ones((1, 37, 60, 60), np.float32)
     smooth = np.linspace(-1, 1, 900, dtype=np.float32)[:, None] * np.ones(2, np.float32)
@@ -181,7 +188,7 @@ def test_rough_grids_are_known(phases):
         assert (set(phases) != {workers.READING}) == is_laid_out
 
 
-def test_choice(monkeypatch):
+def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
     monkeypatch.delenv(settings.CORE.variable, raising=False)
     assert ogs.get_core() == "jit"
     for name, module in (("numpy", sampler), ("jit", jit_core)):
@@ -201,7 +208,7 @@ def test_choice(monkeypatch):
         ogs.get_core()
 
 
-def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_with_old_or_missing_numba_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.__version__", "0.1.0")
     with pytest.raises(ImportError, match="numba"):
         cores.need_numba()
@@ -213,7 +220,7 @@ def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
         ogs.set_core("jit")
 
 
-def test_a_numba_that_cannot_be_imported(
+def test_core_with_broken_numba_is_numpy_and_logs_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
@@ -224,8 +231,8 @@ def test_a_numba_that_cannot_be_imported(
     for _ in range(2):
         assert ogs.grid_sample(X, grid).item() == 1
         assert ogs.get_core() == "numpy"
-    said = "Numba is installed but cannot be imported, the core 'numpy' is used: made for another NumPy"
-    assert [record.getMessage() for record in caplog.records] == [said]
+    message = "Numba is installed but cannot be imported, the core 'numpy' is used: "
+    assert caplog.messages == [message + "made for another NumPy"]
     ogs.set_core("jit")
     with pytest.raises(
         ImportError, match="the core 'jit' needs Numba, which cannot be imported: made for another"
@@ -235,7 +242,7 @@ def test_a_numba_that_cannot_be_imported(
 
 @with_slow("name", QUICK, ["float32"])
 @with_slow("core", ["numpy", "jit"], ["numpy"])
-def test_memory_is_bounded(core: str, name: str) -> None:
+def test_core_needs_at_most_64_mib_beyond_arrays(core: str, name: str) -> None:
     """At most 64 MB beyond X, grid and Y, by the process' own peak."""
     script = f"""
 import resource, numpy as np, ort_gridsample as ogs
@@ -252,8 +259,8 @@ print(peak() - before - Y.nbytes)
 
 
 @with_slow("name", [*QUICK, "float64", "bfloat16", "int16"], QUICK)
-def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
-    """X lies between a type's largest numbers, or none, and Y between sevens; in vectors, and what is left of them."""
+def test_compiled_core_accesses_no_memory_outside_arrays(name: str) -> None:
+    """X lies between the largest numbers of its type, or NaNs, and Y between sevens."""
     modes = itertools.product(spec.MODES, ("zeros", "reflection"))
     for r, how, channels, count in itertools.product((1, 2), modes, (1, 3, 37), (1, 7, 21, 64, 75)):
         grid = positions((2, count, r), np.random.default_rng(count)).astype(np.float32)
@@ -275,7 +282,7 @@ def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_kernels_stay_inside(tmp_path: Path) -> None:
+def test_kernels_with_bounds_checks_raise_nothing(tmp_path: Path) -> None:
     script = """
 import itertools, numpy as np, ort_gridsample as ogs
 rng = np.random.default_rng(0)
@@ -298,8 +305,8 @@ print("inside")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
-def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
-    """Coordinates are whole there, and every other pixel's at best: no tap beyond the last is read."""
+def test_cores_agree_on_axis_longer_than_float32_integers(padding_mode):
+    """Coordinates are even integers there; no tap beyond the last pixel is read."""
     length = (1 << 24) + 5
     X = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
     X[0, 1] = np.nan  # where a tap beyond the first channel would be
@@ -307,20 +314,22 @@ def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
         1, -1, 1
     )
     for align_corners in (False, True):
-        a, b = on_both(X, grid, "linear", padding_mode, align_corners)
+        a, b = sample_on_both_cores(X, grid, "linear", padding_mode, align_corners)
         np.testing.assert_array_equal(a[:, :1], b[:, :1])
 
 
-def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
+def test_mode_without_kernel_runs_on_the_numpy_core(monkeypatch):
     monkeypatch.delitem(workers.TAPS, "cubic")
-    a, b = on_both(np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic")
+    a, b = sample_on_both_cores(
+        np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic"
+    )
     np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["the CPU's", "in bits"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
+def test_half_precision_conversions_agree_with_numpy(kind: str, way: str) -> None:
     half, dtype = halves.HALVES[kind], dtype_of(kind)
     in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
     widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
@@ -349,8 +358,8 @@ def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_loops_answer_as_numpy(tmp_path: Path) -> None:
-    """As on a CPU that does not gather, and but for a rounding; all other tests have vectors where this CPU does."""
+def test_scalar_loops_agree_with_numpy_core(tmp_path: Path) -> None:
+    """As on a CPU without gather instructions. All other tests use vectors if this CPU has them."""
     script = """
 import itertools, numpy as np
 from ort_gridsample.kernels import simd

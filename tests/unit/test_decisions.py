@@ -1,4 +1,4 @@
-"""Decisions where the nodes of a session run, for one node at a time."""
+"""The decision where a node of a session runs."""
 
 from contextlib import closing
 from unittest.mock import Mock
@@ -8,8 +8,7 @@ import pytest
 
 from ort_gridsample.detection.find import find
 from ort_gridsample.detection.match import Match
-from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, native
 from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
@@ -24,7 +23,7 @@ STN = """g (float[N,C,H,W] X, float[N,2,3] theta, int64[4] size) => (float[N,C,h
 
 def matches_of(graph: str) -> list[Match]:
     model: onnx.ModelProto = parsed(graph)
-    return find(model, scopes(model), native, with_reasons=False)
+    return find(model, scopes_of(model), native, with_reasons=False)
 
 
 def environment(nodes: Selection | None = None) -> Environment:
@@ -43,15 +42,15 @@ def compiled_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "")
 
 
-LEFT = [
+NOT_SELECTED = [
     (lambda record: False, "the function given as nodes leaves it"),
     ("unsupported", "onnxruntime runs it, and nodes is 'unsupported'"),
 ]
 
 
 @pytest.mark.usefixtures("compiled_ops")
-@pytest.mark.parametrize(("nodes", "reason"), LEFT)
-def test_decide_node_that_nodes_leaves_stays(nodes: Selection, reason: str) -> None:
+@pytest.mark.parametrize(("nodes", "reason"), NOT_SELECTED)
+def test_decide_node_that_is_not_selected_stays(nodes: Selection, reason: str) -> None:
     (match,) = matches_of(WARP)
     decision = decide(match, environment(nodes))
     assert (decision.placement.runs_on, decision.placement.reason) == ("onnxruntime", reason)
@@ -78,7 +77,7 @@ def test_decide_without_compiled_ops_prefers_native(nodes: Selection | None, run
 @pytest.mark.usefixtures("compiled_ops")
 def test_decide_form_of_a_provider_comes_before_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     (match,) = matches_of(WARP)
-    form = ProviderForm("basic operators", Mock(), "no room")
+    form = ProviderForm("basic operators", Mock(), "no memory")
     monkeypatch.setattr(AcceleratorProber, "form_of", lambda *arguments: form)
     with closing(
         AcceleratorProber([("Other", {})], "lower", only_sampling_nodes=False)
@@ -114,10 +113,10 @@ def test_resolve_fusion_without_compiled_ops_fuses_nothing() -> None:
 def test_session_target_failed_compilation_is_decided_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decisions.registry, "prepare", Mock(side_effect=MemoryError("no room")))
+    monkeypatch.setattr(decisions.registry, "prepare", Mock(side_effect=MemoryError("no memory")))
     (match,) = matches_of(WARP)
     placement = SessionTarget(environment("all")).decision_for(match).placement
-    assert (placement.runs_on, placement.reason) == ("Python op", "compiling it failed: no room")
+    assert (placement.runs_on, placement.reason) == ("Python op", "compiling it failed: no memory")
 
 
 @pytest.mark.usefixtures("compiled_ops")
@@ -128,24 +127,3 @@ def test_session_target_calls_the_function_once_per_node() -> None:
     for match in [*matches, *matches]:
         target.target_for(match)
     assert nodes.call_count == len(matches)
-
-
-@pytest.mark.usefixtures("compiled_ops")
-def test_session_target_failed_compilation_of_a_fused_op_is_decided_without_fusion(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def compile_single_nodes(operator: str, *_: object) -> None:
-        if operator == FUSED:
-            raise MemoryError("no room")
-
-    monkeypatch.setattr(decisions.registry, "prepare", compile_single_nodes)
-    target = SessionTarget(environment("all"))
-    reason = "its grid is not fused, as compiling that failed: no room"
-    for match in matches_of(STN):
-        decision = target.decision_for(match)
-        assert (decision.placement.runs_on, decision.placement.reason) == ("compiled op", reason)
-        assert decision.placement.fused == ()
-        assert decision.target is not target._environment.op_targets.fused
-    (message,) = caplog.messages
-    assert message.startswith("GridSample node")

@@ -1,4 +1,4 @@
-"""Kernels on disk: what is compiled once, later processes load, unless something that it is made of changed."""
+"""The cache of compiled kernels on disk."""
 
 import ctypes
 import logging
@@ -26,7 +26,7 @@ pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
 
 from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
-from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
+from ort_gridsample.kernels import compilation, jit_core, workers
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -35,21 +35,23 @@ def one_more(number: int) -> int:
     return number + 1
 
 
-def is_at_hand(sources: list[Path]) -> bool:
-    """Whether the function need not be compiled; it is there afterwards."""
+def load_or_compile(sources: list[Path]) -> bool:
+    """Load a function from the cache or compile it; return whether it was ready."""
     function = compilation.CompiledFunction(one_more, sources)
-    was = function.is_ready
+    was_ready = function.is_ready
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41) == 42
     assert function.is_ready
-    return was
+    return was_ready
 
 
-def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each of those that kernels are made of; what was compiled before is still there for those who have that."""
+def test_kernel_cache_after_change_of_any_source_compiles_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of the previous sources stays in the cache."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
     kernels = sorted(Path(workers.__file__).parent.glob("*.py"))
     copies = [Path(shutil.copy(path, tmp_path)) for path in kernels]
-    assert [is_at_hand(copies) for _ in range(2)] == [False, True]
+    assert [load_or_compile(copies) for _ in range(2)] == [False, True]
     function, seen = (
         compilation.CompiledFunction(one_more, copies),
         {compilation.fingerprint(copies)},
@@ -62,24 +64,24 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
         copy.write_bytes(before)
     assert len(seen) == 1 + len(copies)
     assert function.is_ready
-    assert is_at_hand(copies)
+    assert load_or_compile(copies)
 
 
 @pytest.mark.parametrize("length", [100, 0])
-def test_a_useless_cache_is_slower_and_no_worse(
+def test_kernel_cache_with_damaged_file_compiles_again(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    assert not is_at_hand([Path(__file__)])
+    assert not load_or_compile([Path(__file__)])
     (file,) = tmp_path.rglob("*.nb*")
     file.write_bytes(file.read_bytes()[:length])
-    assert is_at_hand([Path(__file__)])
+    assert load_or_compile([Path(__file__)])
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert file.stat().st_size > 100
 
 
-def unwritable(folder: Path) -> Path:
+def unwritable_folder(folder: Path) -> Path:
     """A path that nobody can make a folder of, not even root: it leads through a file."""
     file = folder / "file"
     file.touch()
@@ -89,7 +91,7 @@ def unwritable(folder: Path) -> Path:
 @pytest.fixture
 def no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no folder be writable."""
-    folder = unwritable(tmp_path)
+    folder = unwritable_folder(tmp_path)
     monkeypatch.setattr(config, "CACHE_DIR", str(folder / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr(compilation, "_PACKAGE", folder)
@@ -104,11 +106,12 @@ def test_kernel_cache_without_a_folder_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compilation, "_has_warned", False)
-    assert [is_at_hand([Path(__file__)]) for _ in range(2)] == [True, True]
+    assert [load_or_compile([Path(__file__)]) for _ in range(2)] == [True, True]
     folders = ", ".join(map(str, compilation.kernel_folders()))
     assert kernel_warnings(caplog) == [
-        f"compiled kernels cannot be kept on disk, so each process compiles them again (no folder can be written: "
-        f"{folders}): let NUMBA_CACHE_DIR be a folder that can be written"
+        "compiled kernels cannot be kept on disk, so each process compiles them again "
+        f"(no folder can be written: {folders}): "
+        "let NUMBA_CACHE_DIR be a folder that can be written"
     ]
 
 
@@ -147,7 +150,7 @@ def test_kernel_cache_kept_in_a_folder_does_not_warn(
 ) -> None:
     monkeypatch.setattr(compilation, "_has_warned", False)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    is_at_hand([Path(__file__)])
+    load_or_compile([Path(__file__)])
     assert kernel_warnings(caplog) == []
 
 
@@ -175,34 +178,34 @@ def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.Monk
 def test_kernel_cache_in_a_read_only_folder_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An image's folder of kernels serves processes that cannot write it; new kernels go to the next folder."""
+    """New kernels go to the next folder, such as that of a container image's user."""
     filled, home = tmp_path / "filled", tmp_path / "home"
     monkeypatch.setattr(config, "CACHE_DIR", str(filled))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    assert not is_at_hand([Path(__file__)])
+    assert not load_or_compile([Path(__file__)])
     is_writable = compilation.cache_folder._is_writable
     monkeypatch.setattr(
         compilation.cache_folder,
         "_is_writable",
         lambda path: not path.is_relative_to(filled) and is_writable(path),
     )
-    assert is_at_hand([Path(__file__)])
-    assert not is_at_hand([Path(compilation.__file__)])
+    assert load_or_compile([Path(__file__)])
+    assert not load_or_compile([Path(compilation.__file__)])
     assert len([*filled.rglob("*.nbc")]) == len([*home.rglob("*.nbc")]) == 1
 
 
 @pytest.mark.parametrize(("setting", "value"), [("BOUNDSCHECK", 1), ("OPT", 0)])
-def test_a_setting_of_numba_is_part_of_the_key(
+def test_kernel_key_depends_on_numba_setting(
     setting: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Programs with other settings share the user's cache folder."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    assert not is_at_hand([Path(__file__)])
+    assert not load_or_compile([Path(__file__)])
     monkeypatch.setattr(config, setting, value)
     assert not compilation.CompiledFunction(one_more, [Path(__file__)]).is_ready
 
 
-def files_of(folder: Path, ages: dict[str, float]) -> None:
+def create_files(folder: Path, ages: dict[str, float]) -> None:
     for name, days in ages.items():
         file = folder / name
         file.write_bytes(bytes(10))
@@ -211,13 +214,13 @@ def files_of(folder: Path, ages: dict[str, float]) -> None:
 
 
 def test_remove_least_used_keeps_the_newest_within_the_limit(tmp_path: Path) -> None:
-    files_of(tmp_path, {"a.nbc": 1, "b.nbc": 3, "c.nbc": 2, "other": 9})
+    create_files(tmp_path, {"a.nbc": 1, "b.nbc": 3, "c.nbc": 2, "other": 9})
     compilation.cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 25)
     assert {file.name for file in tmp_path.iterdir()} == {"a.nbc", "c.nbc", "other"}
 
 
 def test_remove_least_used_removes_temporary_files_of_killed_processes(tmp_path: Path) -> None:
-    files_of(tmp_path, {"a.nbc.tmp.1": 2, "a.nbc.tmp.2": 0})
+    create_files(tmp_path, {"a.nbc.tmp.1": 2, "a.nbc.tmp.2": 0})
     compilation.cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 100)
     assert [file.name for file in tmp_path.iterdir()] == ["a.nbc.tmp.2"]
 
@@ -226,37 +229,39 @@ def test_remove_least_used_without_a_folder_does_nothing(tmp_path: Path) -> None
     compilation.cache_folder.remove_least_used.__wrapped__(tmp_path / "none", "*.nbc", 100)
 
 
-def test_a_kernel_that_is_loaded_counts_as_used(
+def test_kernel_cache_marks_loaded_kernel_as_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    is_at_hand([Path(__file__)])
+    load_or_compile([Path(__file__)])
     (file,) = tmp_path.rglob("*.nbc")
     os.utime(file, (0, 0))
-    is_at_hand([Path(__file__)])
+    load_or_compile([Path(__file__)])
     assert time.time() - file.stat().st_mtime < 3600
 
 
-MADE = [workers.process_items, affine.compute, sampling.compute, program_grids.measure]
+KERNEL_FUNCTIONS = [workers.process_items, affine.compute, sampling.compute, program_grids.measure]
 
 
-@pytest.mark.parametrize("made", MADE, ids=lambda made: made.__module__.rpartition(".")[2])
-def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., int]) -> None:
-    """All that the first of them takes from the package, and what that takes."""
-    found, asked = set[Path](), [made.__module__]
-    while asked:
-        module = sys.modules[asked.pop()]
-        found.add(Path(module.__file__))
-        which = {True: "__name__", False: "__module__"}
-        taken = {
-            getattr(v, which[isinstance(v, ModuleType)], None) or "" for v in vars(module).values()
-        }
-        asked += [
-            n
-            for n in taken
-            if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found
-        ]
-    assert found <= set(compilation.kernel_sources())
+@pytest.mark.parametrize(
+    "function", KERNEL_FUNCTIONS, ids=lambda function: function.__module__.rpartition(".")[2]
+)
+def test_kernel_sources_contain_every_compiled_module(function: Callable[..., int]) -> None:
+    """Follow the names that the function's module imports from the package."""
+    files = set[Path]()
+    pending = {function.__module__}
+    visited = set[str]()
+    while pending:
+        name = pending.pop()
+        visited.add(name)
+        module = sys.modules[name]
+        files.add(Path(module.__file__))
+        for value in vars(module).values():
+            attribute = "__name__" if isinstance(value, ModuleType) else "__module__"
+            origin = getattr(value, attribute, None) or ""
+            if origin.startswith(ogs.__name__) and origin not in visited:
+                pending.add(origin)
+    assert files <= set(compilation.kernel_sources())
 
 
 NUMBERS = [
@@ -269,7 +274,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("file", "old", "new"), NUMBERS)
-def test_a_number_that_kernels_see_is_part_of_their_key(
+def test_kernel_key_depends_on_module_constants(
     file: str, old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Path.read_bytes
@@ -319,15 +324,15 @@ print(function.is_ready, function._cache is not None)
 """
 
 
-def copied_package(folder: Path) -> Path:
+def copy_package(folder: Path) -> Path:
     """Copy the package into ``folder``; return what makes Python import it."""
     shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
-def zipped_package(folder: Path) -> Path:
-    """As :func:`copied_package`, in an archive."""
-    copied_package(folder / "unpacked")
+def zip_package(folder: Path) -> Path:
+    """As :func:`copy_package`, in an archive."""
+    copy_package(folder / "unpacked")
     archive = shutil.make_archive(str(folder / "package"), "zip", folder / "unpacked")
     shutil.rmtree(folder / "unpacked")
     return Path(archive)
@@ -336,11 +341,11 @@ def zipped_package(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(copied_package, copied_package), (zipped_package, zipped_package)],
+    [(copy_package, copy_package), (zip_package, zip_package)],
     ids=["folder", "zip"],
 )
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
-def test_kernels_of_a_copy_in_another_folder_are_found(
+def test_kernels_of_a_package_copy_in_another_folder_are_loaded(
     first: Callable[[Path], Path], second: Callable[[Path], Path], variable: str, tmp_path: Path
 ) -> None:
     printed = []
@@ -356,8 +361,8 @@ def test_kernels_of_a_copy_in_another_folder_are_found(
     assert len([*(tmp_path / "cache").rglob("*.nbc")]) == 1
 
 
-def test_no_two_functions_have_one_name() -> None:
-    """Of two functions of one name and types, which two processes put on disk, the linker takes the first for both."""
+def test_compiled_functions_have_unique_names() -> None:
+    """The linker would use the first of two functions with one name and types for both."""
     modules = [module for name, module in sys.modules.items() if name.startswith("ort_gridsample.")]
     functions = {
         each
@@ -375,7 +380,7 @@ def test_no_two_functions_have_one_name() -> None:
 
 
 @pytest.mark.slow
-def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(
+def test_kernels_of_read_only_package_are_loaded_by_other_processes(
     tmp_path: Path,
 ) -> None:
     package = shutil.copytree(
@@ -403,7 +408,7 @@ print(function._cache.cache_path)
     assert (first, second, home in path) == ("False", "True", True)
 
 
-def test_a_compilation_is_explained(
+def test_compilation_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     missing, made = [(workers.process_items,)], []
@@ -412,49 +417,56 @@ def test_a_compilation_is_explained(
     for _ in range(2):
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
         missing = []
-    text = "compiling nearest for X of uint8, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)"
+    text = (
+        "compiling nearest for X of uint8, a few seconds, once: "
+        "Numba keeps it on disk (NUMBA_CACHE_DIR)"
+    )
     assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
     assert made == [("uint8", "float32", "nearest", "zeros", False)] * 2
 
 
 @with_slow("X_type", ["float32", "float16", "uint8", "complex64"], ["float32"])
-def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
+def test_run_after_prepare_compiles_nothing(X_type: str) -> None:
     """Not even to load: LLVM ends a process that has no memory left for that."""
     (added,) = python(f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
+from ort_gridsample.kernels import compilation, jit_core, workers
 
 def known():
     return compilation.compiled_function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = [*jit_core._HELPER_FUNCTIONS.values(), *workers.kernel_functions("{X_type}", "float32", "linear").values()]
+kernels = workers.kernel_functions("{X_type}", "float32", "linear")
+parts = [*jit_core._HELPER_FUNCTIONS, *kernels.values()]
 assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
         for side in (2, 60):
-            X, grid = np.ones((n, channels, 9, 9), "{X_type}"), np.ones((n, side, side, 2), np.float32)
+            X = np.ones((n, channels, 9, 9), "{X_type}")
+            grid = np.ones((n, side, side, 2), np.float32)
             grid_sample(X, grid, "linear", num_threads=2)
 print(before, known() - before)
 """)
     assert re.fullmatch("[1-9][0-9]* 0", added)
 
 
-def test_so_much_memory_must_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_without_free_memory_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More to compile than to load: LLVM ends a process that has none."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     for needed in (1 << 26, 1 << 24):
         probe = Mock(side_effect=[MemoryError, None])
         monkeypatch.setattr(compilation.memory, "probe", probe)
         with pytest.raises(MemoryError):
-            is_at_hand([])
-        is_at_hand([])
+            load_or_compile([])
+        load_or_compile([])
         assert probe.call_args_list == [call(needed)] * 2
 
 
-def test_what_two_processes_save_at_once_is_not_mixed_up(
+def test_kernels_saved_by_two_processes_at_once_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2)]
@@ -472,7 +484,7 @@ def test_what_two_processes_save_at_once_is_not_mixed_up(
     assert compilation._Files(str(tmp_path), "f", "another stamp").load("first") is None
 
 
-def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
+def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
     """Numba's registries are no more for two at once than its compiler."""
     asked, answers = compilation.CompiledFunction(workers.proceed), []
     thread = threading.Thread(target=lambda: answers.append(asked.is_ready))
@@ -484,7 +496,7 @@ def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
     assert len(answers) == 1
 
 
-def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """As another process begins with what takes least."""
     monkeypatch.setattr(
         compilation,
@@ -493,11 +505,17 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setattr(compilation.CompiledFunction, "is_ready", False)
     parts = workers.kernel_functions("float32", "float16", "linear").values()
-    names = " ".join(make.__name__ for make, *_ in compilation.uncompiled([*parts, None]))
-    assert (
-        names
-        == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for process_items"
-    )
+    names = [make.__name__ for make, *_ in compilation.uncompiled([*parts, None])]
+    assert names == [
+        "axis_taps_for",
+        "combine_for",
+        "proceed",
+        "sum_packed_for",
+        "sum_for",
+        "pack_for",
+        "coordinates_for",
+        "worker",
+    ]
 
 
 OTHERS = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")
@@ -513,7 +531,7 @@ PYTHONS = (
 @pytest.mark.parametrize(
     ("executable", "helps"), [*product(OTHERS, [False]), *product(PYTHONS, [True])]
 )
-def test_only_a_python_helps(
+def test_compilation_starts_helper_process_of_python_executable_only(
     executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inside a host program it is that which Python calls its executable."""
@@ -522,32 +540,8 @@ def test_only_a_python_helps(
     monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
     with compilation._helper_process([(workers.process_items,), (workers.proceed,)]):
-        assert [command[0] for command in commands] == [executable] * helps
+        assert [command[0] for command in commands] == ([executable] if helps else [])
     monkeypatch.setattr(sys, "hexversion", 0x020700F0)
     for _, _, code in commands:  # of another version it ends at once
         with pytest.raises(SystemExit):
             exec(code, {})
-
-
-@pytest.mark.parametrize(
-    ("system", "variable", "expected"),
-    [
-        ("linux", "", "home/.cache/ort_gridsample"),
-        ("darwin", "", "home/Library/Caches/ort_gridsample"),
-        ("darwin", "XDG_CACHE_HOME", "elsewhere/ort_gridsample"),
-        ("win32", "LOCALAPPDATA", "elsewhere/ort_gridsample"),
-    ],
-)
-def test_cache_folder_is_in_the_systems_folder_for_caches(
-    system: str,
-    variable: str,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "elsewhere")
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(Path, "home", lambda: Path("home"))
-    assert cache_folder.cache_folder() == Path(expected)

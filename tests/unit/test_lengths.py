@@ -1,4 +1,4 @@
-"""The lengths that nodes give to axes, as products, beside those of a run."""
+"""Lengths of axes as products of input lengths, compared with those of a run."""
 
 import math
 from collections.abc import Sequence
@@ -7,41 +7,65 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.use_def import UseDef
 from ort_gridsample.inference.lengths import Length, Lengths
 from ort_gridsample.inference.types import Inference
 from support.models import parsed
 
-#: What makes Y of X (N, 4, W) and b (4, 1).
+#: Nodes with output Y and inputs X (N, 4, W) and b (4, 1).
 NODES = {
-    "of one axis": "Y = Add(b, X)",
-    "of a number": "d = Constant <value_floats = [0.5]> () Y = Div(X, d)",
-    "turned": "Z = Transpose <perm = [1, 2, 0]> (X) Y = Transpose(Z)",
-    "left": "to = Constant <value_ints = [0, 2, 2, -1]> () Y = Reshape(X, to)",
-    "copied": "to = Constant <value_ints = [2, -1, 0]> () Y = Reshape(X, to)",
+    "broadcast": "Y = Add(b, X)",
+    "scalar operand": "d = Constant <value_floats = [0.5]> () Y = Div(X, d)",
+    "transposed": "Z = Transpose <perm = [1, 2, 0]> (X) Y = Transpose(Z)",
+    "inferred length": "to = Constant <value_ints = [0, 2, 2, -1]> () Y = Reshape(X, to)",
+    "copied length": "to = Constant <value_ints = [2, -1, 0]> () Y = Reshape(X, to)",
     "unsqueezed": "axes = Constant <value_ints = [-1, 1]> () Y = Unsqueeze(X, axes)",
-    "squeezed": "axes = Constant <value_ints = [-1, 1]> () Z = Unsqueeze(X, axes) Y = Squeeze(Z, axes)",
-    "picked": "at = Constant <value_int = 1> () Y = Gather <axis = -2> (X, at)",
-    "picked first": "at = Constant <value_int = 1> () Y = Gather(X, at)",
-    "picked before": "at = Constant <value_int = 2> () Z = Transpose(X) Y = Gather(Z, at)",
-    "joined": "Y = Concat <axis = 1> (X, X)",
-    "split": "by = Constant <value_ints = [1, 3]> () Z, Y = Split <axis = -2> (X, by)",
-    "cut": "i = Constant <value_ints = [1]> () n = Constant <value_ints = [3]> () Z = Slice(X, i, n, i) Y = Softmax(Z)",
-    "of shapes": """
-        s = Shape(X) ends = Constant <value_ints = [-1, 0]> () t = Gather(s, ends) u = Cast <to = 7> (t)
-        first = Constant <value_int = 0> () w = Gather(u, first) zero = Constant <value_ints = [0]> ()
-        one = Constant <value_ints = [1]> () two = Constant <value_ints = [2]> () n = Slice(u, one, two)
-        v = Unsqueeze(w, zero) nw = Mul(n, v) to = Concat <axis = 0> (two, nw, two) Y = Reshape(X, to)
+    "squeezed": """
+        axes = Constant <value_ints = [-1, 1]> ()
+        Z = Unsqueeze(X, axes)
+        Y = Squeeze(Z, axes)
     """,
-    "of a part of a shape": """
-        left = Constant <value_ints = [-1]> () part = Shape <start = 1, end = 3> (X) end = Shape <start = -1> (X)
-        to = Concat <axis = 0> (part, left) Z = Reshape(X, to) as = Concat <axis = 0> (left, end) Y = Reshape(Z, as)
+    "picked index": "at = Constant <value_int = 1> () Y = Gather <axis = -2> (X, at)",
+    "picked first": "at = Constant <value_int = 1> () Y = Gather(X, at)",
+    "picked first axis": "at = Constant <value_int = 2> () Z = Transpose(X) Y = Gather(Z, at)",
+    "concatenated": "Y = Concat <axis = 1> (X, X)",
+    "split": "by = Constant <value_ints = [1, 3]> () Z, Y = Split <axis = -2> (X, by)",
+    "sliced": """
+        one = Constant <value_ints = [1]> ()
+        end = Constant <value_ints = [3]> ()
+        Z = Slice(X, one, end, one)
+        Y = Softmax(Z)
+    """,
+    "reshaped by computed shape": """
+        shape = Shape(X)
+        ends = Constant <value_ints = [-1, 0]> ()
+        end_lengths = Gather(shape, ends)
+        lengths = Cast <to = 7> (end_lengths)
+        first = Constant <value_int = 0> ()
+        width = Gather(lengths, first)
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        two = Constant <value_ints = [2]> ()
+        batch = Slice(lengths, one, two)
+        widths = Unsqueeze(width, zero)
+        product = Mul(batch, widths)
+        to = Concat <axis = 0> (two, product, two)
+        Y = Reshape(X, to)
+    """,
+    "reshaped by part of a shape": """
+        inferred = Constant <value_ints = [-1]> ()
+        part = Shape <start = 1, end = 3> (X)
+        last = Shape <start = -1> (X)
+        first_shape = Concat <axis = 0> (part, inferred)
+        Z = Reshape(X, first_shape)
+        second_shape = Concat <axis = 0> (inferred, last)
+        Y = Reshape(Z, second_shape)
     """,
 }
 
-
-#: What makes Y with an input U of unknown rank, or integers k that only a run knows; and what is known of its axes.
+#: Nodes with output Y that read U, of unknown rank, or the integers k, which are only known in a
+#: run. The value lists the known lengths of Y, and an axis such as X0 for each unknown one.
 UNKNOWN = {
     "Y = Add(U, b)": None,
     "Y = Add(b, U)": None,
@@ -74,24 +98,36 @@ UNKNOWN = {
 
 def lengths_of(nodes: str) -> Sequence[Length] | None:
     model = parsed(f"g (float[N, 4, W] X, float[4, 1] b, float[] U, int64[K] k) => (Y) {{{nodes}}}")
-    (scope,) = found = scopes_of(model)
-    inference = Inference(model, found, values={id(scope): [*scope.makers, "X", "b", "U", "k"]})
+    graphs = scopes_of(model)
+    (scope,) = graphs
+    inference = Inference(model, graphs, values={id(scope): [*scope.makers, "X", "b", "U", "k"]})
     return Lengths(UseDef(scope), inference, {}).shape("Y")
 
 
-def test_what_only_a_run_knows_is_not_known() -> None:
-    given = "at = Constant <value_int = 1> () s = Shape(X) v = Shape(U)"
-    rows = ("none", "one", "two", "three")
-    given += "".join(
-        f" {name} = Constant <value_ints = [{number}]> ()" for number, name in enumerate(rows)
-    )
-    for nodes, known in UNKNOWN.items():
-        lengths = lengths_of(f"{given} {nodes}")
-        shown = [
-            str(each.known or "".join(f"{name}{axis}" for name, axis in each.unknown))
-            for each in lengths or ()
-        ]
-        assert (None if lengths is None else " ".join(shown)) == known, nodes
+#: Nodes that compute what the nodes of UNKNOWN read.
+CONSTANTS = """
+    at = Constant <value_int = 1> ()
+    s = Shape(X)
+    v = Shape(U)
+    none = Constant <value_ints = [0]> ()
+    one = Constant <value_ints = [1]> ()
+    two = Constant <value_ints = [2]> ()
+    three = Constant <value_ints = [3]> ()
+"""
+
+
+@pytest.mark.parametrize(("nodes", "expected"), UNKNOWN.items(), ids=UNKNOWN)
+def test_lengths_that_depend_on_values_are_unknown(nodes: str, expected: str | None) -> None:
+    lengths = lengths_of(f"{CONSTANTS} {nodes}")
+    if expected is None:
+        assert lengths is None
+        return
+    assert lengths is not None
+    axes = [
+        str(length.known or "".join(f"{name}{axis}" for name, axis in length.unknown))
+        for length in lengths
+    ]
+    assert " ".join(axes) == expected
 
 
 @pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
@@ -103,5 +139,6 @@ def test_lengths_are_those_of_a_run(nodes: str) -> None:
     for X in (np.zeros((3, 4, 10), np.float32), np.zeros((6, 4, 5), np.float32)):
         (Y,) = session.run(None, {"X": X, "b": np.zeros((4, 1), np.float32)})
         assert Y.shape == tuple(
-            each.number * math.prod(X.shape[axis] for _, axis in each.unknown) for each in lengths
+            length.number * math.prod(X.shape[axis] for _, axis in length.unknown)
+            for length in lengths
         )

@@ -17,7 +17,7 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import settings
-from ort_gridsample.reference import affine, cpus, sampler, threads
+from ort_gridsample.reference import affine, sampler, threads
 from ort_gridsample.reference.plan import plan_for
 from support.processes import python
 
@@ -113,7 +113,7 @@ class TestForEach:
     def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(
         self, startable, monkeypatch
     ):
-        """The call returns when all is done, also what the helper does that did start, and keeps nothing."""
+        """The call waits for the helper that has started, and keeps no reference."""
         monkeypatch.setattr(threads, "_pool", threads._Pool())
         start, started = threading.Thread.start, []
 
@@ -180,7 +180,7 @@ class TestForEach:
     ):
         """To any other processor, and then it may run where it could before."""
         move, done = Mock(side_effect=error), threading.Event()
-        monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, woken]))
+        monkeypatch.setattr(threads, "_cpu", Mock(side_effect=[3, woken]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
         monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
         threads.submit(done.set, 1)
@@ -275,13 +275,15 @@ class TestHelpers:
         """However many that are, they find what to do."""
         script = """
 import numpy as np, ort_gridsample as ogs
-from ort_gridsample.reference import cpus
+from ort_gridsample.reference import threads
 cpus.available_cpus = lambda: 100
 from ort_gridsample.kernels import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print(count)
 do = jit_core._run_phase
-jit_core._run_phase = lambda variant, launch, *rest: print(rest[-1], launch.items >= 100, do(variant, launch, *rest))
+def run_phase(variant, launch, *rest):
+    print(rest[-1], launch.items >= 100, do(variant, launch, *rest))
+jit_core._run_phase = run_phase
 for most in (100, 1000):
     ogs.set_num_threads(most)
     ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
@@ -347,7 +349,7 @@ for most in (100, 1000):
             assert [*callers.map(work, range(5))] == [[True] * 45] * 5
 
 
-def test_a_signal_s_handler_may_sample_too(monkeypatch):
+def test_signal_handler_during_a_call_may_sample(monkeypatch):
     """In the midst of a launch, whose memory is nobody else's."""
     X, grid, calls = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 40, 2), np.float32), []
     ogs.set_core("jit")
@@ -362,23 +364,3 @@ def test_a_signal_s_handler_may_sample_too(monkeypatch):
     monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
     np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
     assert len(set(calls)) == 2
-
-
-@pytest.mark.timeout(30)
-def test_submit_from_a_signal_handler_inside_submit_does_not_wait(monkeypatch):
-    """The handler gets no threads, and does its work alone."""
-    pool = threads._Pool()
-    monkeypatch.setattr(threads, "_pool", pool)
-    results = []
-
-    class InterruptedExecutor(ThreadPoolExecutor):
-        def submit(self, *arguments):
-            with self._shutdown_lock:  # where a handler interrupts ThreadPoolExecutor.submit
-                threads.for_each(results.append, range(3), 2)
-            return super().submit(*arguments)
-
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", InterruptedExecutor)
-    started = threading.Event()
-    threads.submit(started.set, 1)
-    assert started.wait(20)
-    assert results == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""A model's large initializers are read once: neither parsed, nor copied with the model, nor serialised."""
+"""Weights of large models, which a session reads apart from the model."""
 
 import gc
 import pickle
@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
-from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.reference.threads import submit
 from ort_gridsample.session import builder
@@ -34,7 +33,10 @@ FEEDS = {
 
 @pytest.fixture(scope="module")
 def large() -> onnx.ModelProto:
-    """A model of 21 MB: a GridSample behind 60 products with weights, one of which is also an input, one an output."""
+    """Return a model of 21 MB: a GridSample of 60 products with weights.
+
+    One weight is also an input of the model, and one an output.
+    """
     rng, square = np.random.default_rng(0), f"float[{SIDE},{SIDE}]"
     nodes = " ".join(f"m{i + 1} = MatMul (m{i}, w{i})" for i in range(COUNT))
     values = (
@@ -53,9 +55,11 @@ def saved(model: onnx.ModelProto, folder: Path) -> str:
     return path
 
 
-def test_weights_are_read_at_most_once(
+def test_session_reads_weights_at_most_once(
     large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The first call wraps the method. Inside the patch, the wrapper would be removed with it.
+    ogs.register()
     parent = sessions._Parent.__init__
     opened = create_autospec(parent, side_effect=parent)
     monkeypatch.setattr(sessions._Parent, "__init__", opened)
@@ -75,24 +79,24 @@ def test_weights_are_read_at_most_once(
     np.testing.assert_array_equal(again.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
 
 
-def test_weights_are_kept_at_most_once_and_providers_can_be_set(
+def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     large: onnx.ModelProto,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Onnxruntime has a copy of its own, or reads what the session keeps; and makes it anew from what it was given."""
+    """Onnxruntime copies the weights, or reads the memory of the session."""
     late = threading.Event()
     request.addfinalizer(late.set)
     submit(late.wait, 8)  # until then no other thread helps to read
-    load, kept = Weights.load, list[weakref.ref[np.ndarray]]()
+    loaded, kept = Weights.load, list[weakref.ref[np.ndarray]]()
 
     def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
-        found = load(self, tensors)
-        kept.extend(map(weakref.ref, (*found.files.values(), *found.arrays.values())))
+        found = loaded(self, tensors)
+        kept.extend(map(weakref.ref, (found.memory, *found.arrays.values())))
         return found
 
-    monkeypatch.setattr(Weights, "load", watched)
+    monkeypatch.setattr(Weights, "loaded", watched)
     for given in (saved(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before, placements = session.run(["Y"], FEEDS)[0], session.replaced
@@ -108,7 +112,7 @@ def test_weights_are_kept_at_most_once_and_providers_can_be_set(
 
 
 @pytest.mark.skipif(not builder.READS_MEMORY, reason="this onnxruntime copies what is in memory")
-def test_a_model_s_own_external_data_may_end_before_the_session(
+def test_session_runs_after_external_data_was_deleted(
     large: onnx.ModelProto, tmp_path: Path
 ) -> None:
     model, data = (
@@ -128,7 +132,7 @@ def test_a_model_s_own_external_data_may_end_before_the_session(
         np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["m0"] + 1)
 
 
-def test_a_saved_model_has_all_weights_and_one_that_was_added_is_met(
+def test_optimized_model_contains_all_weights_and_added_initializers(
     large: onnx.ModelProto, tmp_path: Path
 ) -> None:
     options = quiet_options()
@@ -144,16 +148,16 @@ def test_a_saved_model_has_all_weights_and_one_that_was_added_is_met(
     assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
 
 
-def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_path: Path) -> None:
+def test_split_model_is_joined_to_the_same_model(large: onnx.ModelProto, tmp_path: Path) -> None:
     path = saved(large, tmp_path)
     for source in (path, Path(path).read_bytes()):
         model, apart = split_source(source)
         assert len(apart.spans) == COUNT - 2
-        assert apart.restore(model, apart.spans).spans == {}
+        assert apart.restore(model, apart.spans).places == {}
         assert model == large
 
 
-def test_weights_that_lie_elsewhere_or_in_parts_stay(large: onnx.ModelProto) -> None:
+def test_external_or_segmented_weights_are_not_split_off(large: onnx.ModelProto) -> None:
     model = onnx.ModelProto.FromString(large.SerializeToString())
     _, _, elsewhere, external, segment, *others = (
         model.graph.initializer
@@ -165,21 +169,22 @@ def test_weights_that_lie_elsewhere_or_in_parts_stay(large: onnx.ModelProto) -> 
     assert apart.spans.keys() == {tensor.name for tensor in others}
 
 
-def test_a_file_that_became_shorter_is_an_error(large: onnx.ModelProto, tmp_path: Path) -> None:
+def test_truncated_file_raises(large: onnx.ModelProto, tmp_path: Path) -> None:
     model, apart = split_source(path := saved(large, tmp_path)) or pytest.fail("it is parsed whole")
     with open(path, "rb+") as file:
         file.truncate(weights.MIN_MODEL_BYTES // 2)
     with pytest.raises(OSError, match=r"large\.onnx' ends before the values of w\d+$"):
-        apart.load(model.graph.initializer)
+        apart.loaded(model.graph.initializer)
 
 
-#: Fields that no ONNX has: of 4, 8 and some bytes, and a number; a kind of old, and a number without an end.
+#: Fields that ONNX lacks: of 4, 8 and some bytes, and a number; a group, which protobuf deprecates;
+#: and a number that does not end.
 FIELDS = {"fields of others": b"\xc5\x0c1234\xc1\x0c12345678\xc2\x0c\x0212\xc0\x0c\xff\x01"}
 FIELDS |= {"a group": b"\xc3\x0c\xc4\x0c", "an endless number": b"\xc0\x0c" + b"\xff" * 11}
 
 
 @pytest.mark.parametrize("before", FIELDS.values(), ids=FIELDS)
-def test_fields_of_others_stay(before: bytes, large: onnx.ModelProto) -> None:
+def test_unknown_fields_are_kept(before: bytes, large: onnx.ModelProto) -> None:
     parts = split_source(data := before + large.SerializeToString())
     assert (parts is None) == (before != FIELDS["fields of others"])
     if parts is not None:
@@ -187,7 +192,7 @@ def test_fields_of_others_stay(before: bytes, large: onnx.ModelProto) -> None:
         assert parts[0] == onnx.ModelProto.FromString(data) != large
 
 
-def test_lengths_whose_lowest_bits_are_0(large: onnx.ModelProto) -> None:
+def test_length_with_zero_lowest_bits_is_read(large: onnx.ModelProto) -> None:
     """Each byte of them but the last is 128 then."""
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1 << 19, np.float32), "zeros"))
@@ -198,7 +203,7 @@ def test_lengths_whose_lowest_bits_are_0(large: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     "change", ["cut", "twice", "two graphs", "no bytes", "too short", "another type"]
 )
-def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelProto) -> None:
+def test_unexpected_encoding_is_parsed_by_protobuf(change: str, large: onnx.ModelProto) -> None:
     model = onnx.ModelProto()
     model.CopyFrom(large)
     tensor = model.graph.initializer[5]
@@ -227,7 +232,7 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
         assert parts[0] == files.read_model(data)
 
 
-def test_a_weight_that_nobody_reads(large: onnx.ModelProto, tmp_path: Path) -> None:
+def test_unread_weight_is_not_passed_to_the_session(large: onnx.ModelProto, tmp_path: Path) -> None:
     """Onnxruntime drops it, and knows no such name then."""
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.ones((SIDE, SIDE), "f"), "unread"))
@@ -237,34 +242,16 @@ def test_a_weight_that_nobody_reads(large: onnx.ModelProto, tmp_path: Path) -> N
     )
 
 
-def test_the_file_of_a_number_is_another_s(tmp_path: Path) -> None:
+def test_file_of_a_descriptor_is_not_closed(tmp_path: Path) -> None:
     with (tmp_path / "theirs").open("w") as file:
         with pytest.raises(TypeError, match="Unable to load from type"):
             ogs.InferenceSession(file.fileno())  # type: ignore[arg-type]
         file.write("open")
 
 
-def test_small_models_are_parsed_whole(tmp_path: Path) -> None:
+def test_small_model_is_parsed_by_protobuf(tmp_path: Path) -> None:
     small = b"1" * (weights.MIN_MODEL_BYTES - 1)
     assert split_source(small) is None
     (tmp_path / "small").write_bytes(small)
     assert split_source(tmp_path / "small") is None
     assert split_source(tmp_path / "there is none") is None
-
-
-def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
-    large: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = quiet_options()
-    zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
-    options.add_initializer("w7", zeros)
-    known = dict[str, bool]()
-    patch_in_place = builder.patch_in_place
-
-    def patch(*args: object, scopes: list[Scope], **kwargs: object) -> object:
-        known.update((name, scopes[0].find_constant(name) is not None) for name in ("w7", "w8"))
-        return patch_in_place(*args, scopes=scopes, **kwargs)
-
-    monkeypatch.setattr(builder, "patch_in_place", patch)
-    ogs.InferenceSession(large.SerializeToString(), options)
-    assert known == {"w7": False, "w8": True}
