@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample.dialects import registry
+from ort_gridsample.patching import TargetName
 from support.compare import refusal
 from support.paths import Array, open_native, quiet_options, running_on
 
@@ -522,3 +523,17 @@ def test_own_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
         Exception, match=f"node 'attention': {argument} is of another shape, expected"
     ):
         lowered.run(None, feeds | {name: np.resize(feeds[name], shape)})
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "tensorrt-plugins", "compiled"])
+def test_patch_scalar_spatial_shapes_is_refused(target: TargetName) -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17, "mmdeploy": 1]>
+        g (float[1,16,2,4] v, float[1,3,2,1,2,2] l, float[1,3,2,1,2] w) => (float[1,3,8] y)
+        { y = mmdeploy.MMCVMultiScaleDeformableAttention (v, s, k, l, w) }""")
+    constants = {"s": np.array(16), "k": np.array([0])}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in constants.items()
+    )
+    error = refusal(ogs.patch_model, model, target=target)
+    assert (error.argument, error.found) == ("spatial_shapes", "of shape ()")

@@ -110,15 +110,15 @@ def main_and_body() -> tuple[Scope, Scope]:
     return main, branch
 
 
-def test_home_of_a_name_is_the_nearest_scope_that_defines_it() -> None:
+def test_defining_scope_of_a_name_is_the_nearest() -> None:
     main, branch = main_and_body()
-    homes = [branch.home(name) for name in (*SCOPED_NAMES, "")]
-    assert homes == [main, branch, branch, branch, None]
+    defining_scopes = [branch.defining_scope(name) for name in (*SCOPED_NAMES, "")]
+    assert defining_scopes == [main, branch, branch, branch, None]
 
 
 def test_constant_of_a_name_is_that_of_the_nearest_scope() -> None:
     main, branch = main_and_body()
-    constants = [branch.constant(name) for name in (*SCOPED_NAMES, "")]
+    constants = [branch.constant_value(name) for name in (*SCOPED_NAMES, "")]
     assert constants == [1, 2, None, None, None]
     assert [main.constant_value(name) for name in SCOPED_NAMES] == [1, 1, 1, 1]
 

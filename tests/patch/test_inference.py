@@ -742,3 +742,20 @@ def test_patch_with_wrong_value_info_has_the_same_outputs_or_is_refused(
             continue
         for output, expected_output in zip(outputs, expected, strict=False):
             np.testing.assert_array_equal(output, expected_output, f"{name} {shape}")
+
+
+@pytest.mark.parametrize(
+    ("is_prepared", "expected"), [(True, Value("float32", (2, 3, 4, 5))), (False, Value())]
+)
+def test_prepared_inference_has_types_after_nodes_change(
+    is_prepared: bool, expected: Value
+) -> None:
+    model = parsed("""g (float[2, 3, 4, 5] X, float[2, 6, 7, 2] G) => (float[] Y) {
+        A = Relu (X)
+        Y = GridSample (A, G) }""")
+    model_scopes = scopes_of(model)
+    inferred = Inference(model, model_scopes)
+    if is_prepared:
+        inferred.prepare()
+    model.graph.node[0].domain = "other"
+    assert inferred.known(model_scopes[0], "A") == expected

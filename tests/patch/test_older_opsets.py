@@ -357,6 +357,7 @@ def test_pad_of_some_axes_has_the_same_output(pads: str, new: int) -> None:
 
 TENSORS |= {
     "size": np.array([2, 4, 5, 11]),
+    "no_scales": np.zeros(0, np.float32),
     "halves": np.array([1.5, 0.5], np.float32),
     "pair": np.array([5, 11]),
     "pads4": np.array([1, 0, 2, 3]),
@@ -581,3 +582,42 @@ def test_onnx_node_tests_have_the_same_outputs_in_older_opsets_or_are_refused(fo
                 wrong.append(f"{case.name} {path}: {problem}")
     assert not wrong, "\n".join(wrong)
     assert compared > 250
+
+
+@pytest.mark.parametrize("new", [11, 13, 17])
+def test_resize_with_empty_scales_and_axes_answers_the_same(new: int) -> None:
+    nodes = 'y = Resize <mode = "nearest", axes = [3, 2]> (x, , no_scales, pair)'
+    model = with_tensors(model_of(nodes, 20))
+    without_scales = with_tensors(model_of(nodes.replace("no_scales", ""), 20))
+    assert_same_outputs(without_scales, convert(model, new), x=X)
+
+
+def test_resize_with_empty_scales_and_aspect_ratio_policy_is_refused() -> None:
+    nodes = 'y = Resize <keep_aspect_ratio_policy = "not_larger"> (x, , no_scales, size)'
+    error = refusal_of(with_tensors(model_of(nodes, 20)), 17)
+    assert error.argument == "keep_aspect_ratio_policy"
+
+
+def test_group_normalization_18_of_float64_keeps_its_digits() -> None:
+    if onnx.defs.onnx_opset_version() < 18:
+        pytest.skip("onnx has no GroupNormalization yet")
+    doubles = "double[2,4,6,8]"
+    nodes = "y = GroupNormalization <num_groups = 2> (x, per_group, per_group)"
+    model = model_of(nodes, 18, doubles, doubles)
+    per_group = np.array([0.5, 2.0])
+    model.graph.initializer.append(numpy_helper.from_array(per_group, "per_group"))
+    convert_opset(model, 13)
+    values = X.astype(np.float64) + 1e6
+    groups = values.reshape(2, 2, -1)
+    deviations = groups - groups.mean(-1, keepdims=True)
+    normalized = deviations / np.sqrt(groups.var(-1, keepdims=True) + 1e-5)
+    factors = per_group[None, :, None]
+    expected = (normalized * factors + factors).reshape(X.shape)
+    (Y,) = open_native(model).run(None, {"x": values})
+    np.testing.assert_allclose(Y, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_normalization_of_an_unknown_stash_type_is_refused() -> None:
+    model = with_tensors(model_of("y = LayerNormalization <stash_type = 7> (x, factors8)", 20))
+    error = refusal_of(model, 16)
+    assert (error.argument, error.found) == ("stash_type", "7")

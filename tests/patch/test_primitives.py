@@ -17,15 +17,13 @@ from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.reference.coordinates import PADDING, Padding
 from ort_gridsample.reference.taps import MODES, Mode
-from ort_gridsample.rewriting.targets import primitives
-from ort_gridsample.rewriting.targets.expressions import Expressions, round_to_float32
-from ort_gridsample.rewriting.targets.primitives import (
-    MAX_FEW_CHANNELS,
-    Value,
-    lower_affine_grid,
-    lower_grid_sample,
-)
+from ort_gridsample.rewriting.targets import row_sampler
+from ort_gridsample.rewriting.targets.expressions import Expressions
+from ort_gridsample.rewriting.targets.lowered_arguments import Argument
+from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
+from ort_gridsample.rewriting.targets.row_sampler import MAX_FEW_CHANNELS
 from ort_gridsample.rewriting.targets.runtimes import ANY, RUNTIMES
+from ort_gridsample.rewriting.targets.substitutes import round_to_float32
 from support import faults, oracle, paths
 from support.cases import ATTRIBUTES, Attributes, image
 from support.compare import about, assert_identical, refusal, type_name
@@ -106,13 +104,13 @@ def lower(
                 for name, array in (("X", X), ("grid", grid))
             )
     X_shape, grid_shape = shapes
-    X_value = Value("X", type_name(X.dtype), X_shape)
+    X_value = Argument("X", type_name(X.dtype), X_shape)
     grid_constant = grid if constant_grid else None
-    grid_value = Value("grid", type_name(grid.dtype), grid_shape, grid_constant)
+    grid_value = Argument("grid", type_name(grid.dtype), grid_shape, grid_constant)
     expressions = Expressions("a/b", opset, runtime)
     nodes = lower_grid_sample(expressions, X_value, grid_value, "Y", **asdict(attributes))
     allowed = PRIMITIVES.union(other_op_types)
-    if "lengths" in runtime.without:
+    if not runtime.computes_shapes:
         allowed |= {"CumSum", "Slice"}
     assert {(node.domain, node.op_type) for node in nodes} <= {("", name) for name in allowed}
     names = {name for node in nodes for name in (node.name, *node.output)} - {"Y"}
@@ -203,13 +201,13 @@ LARGE_X_LENGTHS = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
 
 def min_large_channels(mode, axes):
     """Return the number of channels from which on an X of enough values is large."""
-    return primitives.MIN_LARGE_CHANNELS_PER_TAP * len(MODES[mode].offsets) ** axes
+    return row_sampler.MIN_LARGE_CHANNELS_PER_TAP * len(MODES[mode].offsets) ** axes
 
 
 def large_X(mode, axes):  # noqa: N802
     """Return two batches, whose channel 3 is infinite."""
     lengths = LARGE_X_LENGTHS[axes]
-    enough = primitives.MIN_LARGE_VALUES // (2 * np.prod(lengths)) + 1
+    enough = row_sampler.MIN_LARGE_VALUES // (2 * np.prod(lengths)) + 1
     shape = (2, max(min_large_channels(mode, axes), enough), *lengths)
     X = np.random.default_rng(axes).standard_normal(shape, "float32") * 9
     X[:, 3] = np.inf
@@ -422,9 +420,11 @@ def test_lowered_affine_grid_has_the_output_of_the_function(axes, align_corners,
         constant_size = drawn.choice([True, False])
         if constant_size and 0 in size and faults.EMPTY_CONSTANTS:
             continue
-        theta_value = Value("theta", theta_type, theta.shape if known else ("N", axes, "columns"))
+        theta_value = Argument(
+            "theta", theta_type, theta.shape if known else ("N", axes, "columns")
+        )
         size_shape = size.shape if known else None
-        size_value = Value("size", "int64", size_shape, size if constant_size else None)
+        size_value = Argument("size", "int64", size_shape, size if constant_size else None)
         nodes = lower_affine_grid(
             Expressions("n", opset), theta_value, size_value, "grid", align_corners=align_corners
         )
@@ -775,8 +775,8 @@ def test_lowering_of_a_wrong_grid_sample_is_refused(change, parts):
         "padding_mode": "border",
         "align_corners": False,
     } | change
-    X = Value("X", *arguments.pop("X"))
-    grid = Value("grid", *arguments.pop("grid"))
+    X = Argument("X", *arguments.pop("X"))
+    grid = Argument("grid", *arguments.pop("grid"))
     expressions = Expressions("sampler", arguments.pop("opset"))
     error = refusal(lower_grid_sample, expressions, X, grid, "Y", **arguments)
     assert error.where == "sampler"
@@ -808,7 +808,7 @@ AFFINE_GRID_MISTAKES = [
 
 @pytest.mark.parametrize(("theta", "size", "parts"), AFFINE_GRID_MISTAKES)
 def test_lowering_of_a_wrong_affine_grid_is_refused(theta, size, parts):
-    theta_value, size_value = Value("theta", *theta), Value("size", *size)
+    theta_value, size_value = Argument("theta", *theta), Argument("size", *size)
     error = refusal(
         lower_affine_grid,
         Expressions("n", 20),

@@ -22,7 +22,7 @@ from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.session import forks, native
 from support.cases import Attributes
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
-from support.models import affine_grid_model, grid_sample_model
+from support.models import affine_grid_model, grid_sample_model, parsed
 from support.paths import open_native, open_session
 
 SAMPLE = grid_sample_model(
@@ -332,3 +332,14 @@ def test_node_of_a_domain_without_an_import_has_the_version_of_its_dialect() -> 
     assert [opset.domain for opset in model.opset_import] == [""]
     record = record_of(model)
     assert (record.dialect.name, record.opset) == ("mmcv", 1)
+
+
+def test_size_that_a_function_passes_on_as_an_attribute_is_refused() -> None:
+    domain = "org.pytorch.aten"
+    model = parsed(f"""g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{
+            Y = local.make <s = [1, 1, 3, 5]> (theta) }}
+        <domain: "local", opset_import: ["": 20, "{domain}": 1]> make <s> (A) => (C) {{
+            C = {domain}.affine_grid_generator <align_corners = 0, size: ints = @s> (A) }}""")
+    error = record_of(model).error
+    assert error is not None
+    assert (error.argument, error.found) == ("size", "the attribute 's' of its function")

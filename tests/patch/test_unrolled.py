@@ -15,14 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from conftest import with_sweep
-from ort_gridsample.detection import find, trials
-from ort_gridsample.detection.decomposed import Search
+from ort_gridsample.detection import find, trial_inputs, trials
+from ort_gridsample.detection.decomposed import DecomposedSearch
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.detection.records import Value
-from ort_gridsample.detection.trials import SIZES, possible_shapes
+from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
 from ort_gridsample.graph.scope import Names, opset_of, scopes_of
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
+from ort_gridsample.inference.types import Value
 from ort_gridsample.session import native
 from support import faults
 from support.cases import Attributes
@@ -651,7 +651,7 @@ def test_post_dominators_do_not_visit_nodes_that_do_not_depend_on_the_value() ->
                 D = Add (C, B20000) }}""")
         )
     )
-    assert use_def.kind("B20000") == "data"
+    assert use_def.dependency("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
     inputs = MagicMock(**{"__getitem__.side_effect": use_def.scope.inputs.__getitem__})
     use_def.scope.inputs = inputs
@@ -694,7 +694,7 @@ def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
         18,
     )
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert Search(scopes_of(model), native).values == {}
+    assert DecomposedSearch(scopes_of(model), native).values == {}
 
 
 RESHAPED = """g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
@@ -717,7 +717,7 @@ def test_models_without_gathers_or_products_are_not_analyzed(
     model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UseDef, "__init__", None)  # calls raise
-    assert Search(scopes_of(model), native).values == {}
+    assert DecomposedSearch(scopes_of(model), native).values == {}
 
 
 def test_possible_shapes_give_unknown_lengths_different_numbers() -> None:
@@ -749,15 +749,15 @@ def distance_from_edge(pixels: np.ndarray) -> np.ndarray:
 
 
 def test_pixels_of_a_grid_are_those_of_both_alignments() -> None:
-    pixels = trials._pixels(np.array([-1.0, 0, 1]), np.array(5))
+    pixels = trial_inputs._pixels(np.array([-1.0, 0, 1]), np.array(5))
     np.testing.assert_allclose(pixels, [[0, 2, 4], [-0.5, 2, 4.5]])
 
 
 @pytest.mark.parametrize("jumps", [False, True])
 def test_trial_positions_at_edges_are_inside_and_outside(jumps: bool) -> None:
-    grid = trials._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, jumps)
+    grid = trial_inputs._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, jumps)
     assert grid.shape == GRID_SHAPE
-    pixels = np.stack(trials._pixels(grid, LENGTHS))
+    pixels = np.stack(trial_inputs._pixels(grid, LENGTHS))
     share_on_edge = (distance_from_edge(pixels) < 1e-9).mean((1, 2, 3, 4))
     assert ((share_on_edge > 0.1) & (share_on_edge < 0.9)).all()
     assert (pixels.min((1, 2, 3)) < -1).all()
@@ -765,22 +765,22 @@ def test_trial_positions_at_edges_are_inside_and_outside(jumps: bool) -> None:
 
 
 def test_trial_positions_at_jumps_are_on_edges_or_far_from_them() -> None:
-    grid = trials._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, True)
-    distances = distance_from_edge(np.stack(trials._pixels(grid, LENGTHS)))
+    grid = trial_inputs._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, True)
+    distances = distance_from_edge(np.stack(trial_inputs._pixels(grid, LENGTHS)))
     assert ((distances < 1e-9) | (distances > 9e-4)).all()
 
 
 def test_trial_positions_without_jumps_are_at_centres_and_edges_of_an_alignment() -> None:
-    grid = trials._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, False)
-    half_pixels = 2 * np.stack(trials._pixels(grid, LENGTHS))
+    grid = trial_inputs._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, False)
+    half_pixels = 2 * np.stack(trial_inputs._pixels(grid, LENGTHS))
     is_exact = (abs(half_pixels - np.rint(half_pixels)) < 2e-9).all(-1)
     assert is_exact.any(0).all()
     assert (is_exact.mean((1, 2, 3)) > 0.3).all()
 
 
 def test_trial_positions_anywhere_are_not_near_edges() -> None:
-    grid = trials._anywhere(np.random.default_rng(0), GRID_SHAPE, LENGTHS)
-    pixels = np.stack(trials._pixels(grid, LENGTHS))
+    grid = trial_inputs._anywhere(np.random.default_rng(0), GRID_SHAPE, LENGTHS)
+    pixels = np.stack(trial_inputs._pixels(grid, LENGTHS))
     assert (distance_from_edge(pixels) > 1.9e-3).all()
     is_inside = (pixels[0] >= 0) & (pixels[0] <= LENGTHS - 1)
     assert 0.4 < is_inside.mean() < 0.9
@@ -853,3 +853,24 @@ def test_unrolled_nearest_is_detected_only_if_it_agrees_at_ties(
     """With most widths only rounding in the graph's order of operations makes a tie."""
     model = unrolled_nearest(width, rounding, padding, is_rounded_first)
     assert detected_operators(model) == expected
+
+
+def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
+    theta_shapes = list[tuple[int, ...]]()
+
+    class Probe:
+        def answers(
+            self, model: onnx.ModelProto, feeds: Sequence[Sequence[np.ndarray]]
+        ) -> list[np.ndarray] | None:
+            """Run a model that accepts theta of three axes only."""
+            shapes = [theta.shape[1:] for (theta,) in feeds]
+            theta_shapes.extend(shapes)
+            if shapes[0] == (2, 3):
+                return None
+            return [ogs.affine_grid(theta, (len(theta), 1, 4, 5, 6), True) for (theta,) in feeds]
+
+    theta = Value("float32", (None, None, None))
+    result = trials.try_affine_grid(onnx.ModelProto(), [theta], Probe())  # type: ignore[arg-type]
+    assert result == ({"align_corners": 1}, (None, 1, 4, 5, 6))
+    assert theta_shapes[0] == (2, 3)
+    assert set(theta_shapes[1:]) >= {(3, 4)}
