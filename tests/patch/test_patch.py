@@ -37,7 +37,7 @@ from support.paths import (
     quiet_options,
     running_on,
 )
-from support.processes import program
+from support.processes import run_program
 
 #: Functions of other packages that remove unread nodes from a model.
 CLEANERS = (
@@ -481,6 +481,6 @@ def test_types_behind_patched_nodes_are_known() -> None:
     sys.platform == "win32", reason="Python has no function for the peak memory on Windows"
 )
 def test_inspection_of_a_long_input_costs_no_memory() -> None:
-    X_types, peak_increase = program("inspect_long_input.py")
+    X_types, peak_increase = run_program("inspect_long_input.py")
     assert X_types == "('float32',)"
     assert int(peak_increase) < 100 << 20
