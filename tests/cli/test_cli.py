@@ -21,7 +21,7 @@ import pytest
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample import spec, versions
-from ort_gridsample.cli import COMMANDS, demo, main
+from ort_gridsample.cli import COMMANDS, agreement, demo, main
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.far import LIMIT, zero_far_coordinates
 from ort_gridsample.cli.inputs import random_array
@@ -188,10 +188,10 @@ def test_inspect_of_a_refused_node_shows_the_error(
 
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
-    accelerators = MagicMock()
-    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerators)
+    prober = MagicMock()
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), prober)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    accelerators.form_of.assert_not_called()
+    prober.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
