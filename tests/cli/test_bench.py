@@ -188,7 +188,7 @@ def test_bench_of_model_without_native_kernels_prints_our_times(
     model = grid_sample_model("uint8", "float32", 2, [Attributes("linear", "zeros", False)])
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    assert main(["bench", str(path), *"--rounds 1 --threads 2 --json".split()]) == 0
+    assert main(["bench", str(path), "--rounds", "1", "--threads", "2", "--json"]) == 0
     sides = json.loads(capsys.readouterr().out)["sides"]
     assert "GridSample" in sides[bench.NATIVE]["refusal"]
     assert sides[bench.OURS]["ratio"] is None

@@ -154,7 +154,7 @@ def test_command_prints_tables_and_draws_pictures(
     pytest.importorskip("matplotlib", reason="a plot needs the extra demo")
     cases = tmp_path / "cases.png"
     means = tmp_path / "means.png"
-    words = "--only 6×7|tiny --rounds 2 --seconds 0".split()
+    words = ["--only", "6×7|tiny", "--rounds", "2", "--seconds", "0"]
     assert main([*words, "--plot", str(cases), "--plot-means", str(means)]) == 0
     assert cases.read_bytes().startswith(b"\x89PNG")
     assert means.read_bytes().startswith(b"\x89PNG")
