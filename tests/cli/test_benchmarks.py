@@ -18,39 +18,47 @@ from benchmarks.suite import Case, grid_sample_case
 from ort_gridsample.cli.timing import Timing
 
 TINY = grid_sample_case((1, 2, 6, 7), (4, 5), "linear")
-UNSUPPORTED = grid_sample_case(
-    (1, 2, 6, 7), (4, 5), "nearest", type="uint8"
-)  # by onnxruntime's own kernel
+#: A case that onnxruntime's own kernel does not support.
+UNSUPPORTED = grid_sample_case((1, 2, 6, 7), (4, 5), "nearest", type="uint8")
 STANDARD = list(suite.operator_cases())
 INSTALLED = [backend for backend in BACKENDS if backend.installed]
 
 
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the core and the ops, which backends set; the command has two kernels."""
+    """Restore the core and the ops, which backends set, and limit the suite to two cases."""
     monkeypatch.setattr(suite, "operator_cases", lambda: iter([TINY, UNSUPPORTED]))
     with backends.kept():
         yield
 
 
+#: Group -> the number of its standard cases.
+STANDARD_GROUPS = {
+    "2-D nearest": 20,
+    "2-D linear": 20,
+    "2-D cubic": 20,
+    "3-D nearest": 4,
+    "3-D linear": 4,
+    "2-D nearest float64": 2,
+    "2-D linear float64": 2,
+    "2-D cubic float64": 2,
+    "2-D nearest float16": 2,
+    "2-D linear float16": 2,
+    "2-D cubic float16": 2,
+    "2-D nearest uint8": 2,
+    "2-D linear uint8": 2,
+    "AffineGrid": 2,
+}
+
+
 def test_suite_has_the_standard_cases() -> None:
     assert len(STANDARD) == len({case.name for case in STANDARD})
-    kernels = {f"2-D {mode}": 20 for mode in ("nearest", "linear", "cubic")} | {
-        "3-D nearest": 4,
-        "3-D linear": 4,
-    }
-    types = {
-        f"2-D {mode} {type}": 2
-        for mode in ("nearest", "linear", "cubic")
-        for type in ("float64", "float16")
-    }
-    others = {"2-D nearest uint8": 2, "2-D linear uint8": 2, "AffineGrid": 2}
-    assert Counter(case.group for case in STANDARD) == {**kernels, **types, **others}
+    assert Counter(case.group for case in STANDARD) == STANDARD_GROUPS
     assert STANDARD[7].name == "1×3×512×512 → 512×512 float32 linear zeros random"
     assert STANDARD[7].short == "1×3×512×512 → 512×512 zeros random"
 
 
-def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_option_prints_the_names_of_all_cases(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     names = [case.name for case in (TINY, UNSUPPORTED, *suite.network_cases())]
     assert capsys.readouterr().out.splitlines() == [*names, report.TINY_CALL]
@@ -58,17 +66,18 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("case", [TINY, UNSUPPORTED, suite.affine_grid_case(2, (3, 4))])
 def test_case_has_a_model_and_reproducible_feeds(case: Case) -> None:
-    model, feeds = onnx.load_from_string(case.model()), case.feeds()
+    model = onnx.load_from_string(case.model())
+    feeds = case.feeds()
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == list(feeds)
     np.testing.assert_equal(feeds, case.feeds())
 
 
-def test_whole_models() -> None:
-    for (name, build), nodes in zip(suite.NETWORKS.items(), (1, 1, 1, 6, 4), strict=True):
+def test_whole_models_are_valid_and_have_their_grid_samples() -> None:
+    for (name, build), count in zip(suite.NETWORKS.items(), (1, 1, 1, 6, 4), strict=True):
         model = build()
         onnx.checker.check_model(model, full_check=True)
-        assert [node.op_type for node in model.graph.node].count("GridSample") == nodes, name
+        assert [node.op_type for node in model.graph.node].count("GridSample") == count, name
 
 
 @pytest.mark.slow
@@ -77,7 +86,7 @@ def test_whole_model_runs_with_default_options() -> None:
     with pytest.raises(Exception, match="allow_spinning"):
         backends.options_for(0).get_session_config_entry("session.intra_op.allow_spinning")
     result = run.run_case(case, INSTALLED, threads=0, rounds=1, seconds=0)
-    assert set(result.timings) == {c.name for c in INSTALLED if c.networks}
+    assert set(result.timings) == {backend.name for backend in INSTALLED if backend.networks}
     assert not result.wrong
 
 
@@ -87,17 +96,18 @@ def test_wrong_output_has_no_time(
     def wrong(case: Case, feeds: suite.Arrays, threads: int) -> backends.Call:
         return lambda: [ogs.grid_sample(*feeds.values()) + np.float32(0.01)]
 
-    everyone = [BACKENDS[0], Backend("Python op", wrong, "numpy"), Backend("PyTorch", wrong)]
-    monkeypatch.setattr("benchmarks.__main__.BACKENDS", everyone)
-    result = run.run_case(TINY, everyone, threads=1, rounds=1, seconds=0)
+    backends_to_run = [BACKENDS[0], Backend("Python op", wrong, "numpy"), Backend("PyTorch", wrong)]
+    monkeypatch.setattr("benchmarks.__main__.BACKENDS", backends_to_run)
+    result = run.run_case(TINY, backends_to_run, threads=1, rounds=1, seconds=0)
     assert set(result.timings) == {NATIVE}
     assert "another answer: a value is 0.01 off" in result.reasons["PyTorch"]
     assert main(["--only", "6×7.*float32", "--rounds", "1"]) == 1
     assert "Python op: WRONG: a value is 0.01 off" in capsys.readouterr().out
 
 
-def test_disagreement() -> None:
-    for mode, type, change, elements, wrong in (
+@pytest.mark.parametrize(
+    ("mode", "type", "change", "elements", "reason"),
+    [
         ("linear", "float32", 0.05, 10_000, ""),
         ("linear", "float32", 0.5, 1, "a value is 0.5 off, 0.1 are allowed"),
         ("linear", "float32", np.nan, 1, "a value is nan off, 0.1 are allowed"),
@@ -105,54 +115,58 @@ def test_disagreement() -> None:
         ("nearest", "float32", 50, 100, "1.0% of the values are others"),
         ("linear", "uint8", 1, 10_000, ""),
         ("linear", "uint8", 2, 1, "a value is 2 off, 1 are allowed"),
-    ):
-        case = grid_sample_case((1, 1, 9, 9), (100, 100), mode, type=type)
-        expected = (np.arange(10_000) < 100).astype(type) * np.array(100, type)
-        found = expected.copy()
-        found[:elements] += np.array(change).astype(type)
-        assert run.disagreement([found], [expected], case) == wrong, (mode, change)
-        assert (
-            run.disagreement([found[1:]], [expected], case)
-            == f"{type} (9999,) instead of {type} (10000,)"
-        )
+    ],
+)
+def test_disagreement_of_changed_elements_has_the_reason(
+    mode: str, type: str, change: float, elements: int, reason: str
+) -> None:
+    case = grid_sample_case((1, 1, 9, 9), (100, 100), mode, type=type)
+    expected = (np.arange(10_000) < 100).astype(type) * np.array(100, type)
+    output = expected.copy()
+    output[:elements] += np.array(change).astype(type)
+    assert run.disagreement([output], [expected], case) == reason
+    another_shape = f"{type} (9999,) instead of {type} (10000,)"
+    assert run.disagreement([output[1:]], [expected], case) == another_shape
 
 
-def test_means() -> None:
-    pairs = list(zip(STANDARD[6:10], (2.0, 8.0, 4.0, 4.0), strict=True))
-    found = [
+def test_means_are_geometric_and_skip_cases_without_times() -> None:
+    results = [
         run.Result(case, {NATIVE: Timing((ratio,)), "PyTorch": Timing((1.0,))})
-        for case, ratio in pairs
+        for case, ratio in zip(STANDARD[6:10], (2.0, 8.0, 4.0, 4.0), strict=True)
     ]
-    means = run.means([*found, run.Result(UNSUPPORTED)], "PyTorch")
+    means = run.means([*results, run.Result(UNSUPPORTED)], "PyTorch")
     assert list(means) == ["2-D linear", "all"]
-    assert means["all"] == run.Mean(4, pytest.approx(4), 2, found[0])
+    assert means["all"] == run.Mean(4, pytest.approx(4), 2, results[0])
 
 
 def test_text_fits_100_columns() -> None:
-    slow = {c.name: Timing((1.23, 1.5, 0.98)) for c in BACKENDS}
-    found = [run.Result(case, slow, {NATIVE: "no " * 60}) for case in STANDARD]
-    lines = f"{report.results_text(found)}\n{report.summary_text(found)}".splitlines()
+    timings = {backend.name: Timing((1.23, 1.5, 0.98)) for backend in BACKENDS}
+    results = [run.Result(case, timings, {NATIVE: "no " * 60}) for case in STANDARD]
+    lines = f"{report.results_text(results)}\n{report.summary_text(results)}".splitlines()
     assert max(map(len, lines)) <= 100
     row = "linear zeros random 1230 ±11% 1230 ±11% 1.00× 1230 ±11% 1.00×"
     assert row in [" ".join(line.split()) for line in lines]
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_tables_and_draws_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib", reason="a plot needs the extra demo")
-    pictures = [tmp_path / "cases.png", tmp_path / "means.png"]
-    words = ["--only", "6×7|tiny", "--rounds", "2", "--seconds", "0", "--plot", str(pictures[0])]
-    assert main([*words, "--plot-means", str(pictures[1])]) == 0
-    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    cases = tmp_path / "cases.png"
+    means = tmp_path / "means.png"
+    words = ["--only", "6×7|tiny", "--rounds", "2", "--seconds", "0"]
+    assert main([*words, "--plot", str(cases), "--plot-means", str(means)]) == 0
+    assert cases.read_bytes().startswith(b"\x89PNG")
+    assert means.read_bytes().startswith(b"\x89PNG")
     out = capsys.readouterr().out
-    assert (
-        max(map(len, out.splitlines())) <= 110
-    )  # 100, unless a busy machine makes the numbers long
+    # There are 100 columns, unless a busy machine makes the numbers long.
+    assert max(map(len, out.splitlines())) <= 110
     assert f"numpy {np.__version__}" in " ".join(out.split())
     tables = [[re.split("  +", line) for line in block.splitlines()] for block in out.split("\n\n")]
     heads = [table[1][1:] for table in tables if table[0] == [TINY.heading]]
     assert heads == [
-        [c.name for c in INSTALLED if c.networks],
-        [c.name for c in INSTALLED if not c.networks],
+        [backend.name for backend in INSTALLED if backend.networks],
+        [backend.name for backend in INSTALLED if not backend.networks],
     ]
     assert re.search(rf"  {NATIVE}: .+\n    {UNSUPPORTED.name}$", out, re.MULTILINE)
     assert [row[1] for row in tables[-1][2:]] == ["native Identity", *heads[0]]
@@ -167,13 +181,18 @@ def test_interrupted_benchmark_keeps_its_results(
     assert "linear zeros rotated  250 ±0%" in capsys.readouterr().out
 
 
-def test_wrong_arguments_are_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, sentence in (
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
         ("--only nothing", "'nothing' matches no case of --list"),
         ("--plot missing/b.png", "is not in a folder that exists"),
         ("--seconds -1", "not a finite number of 0 or more"),
         ("--rounds 0", "less than 1"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            main(words.split())
-        assert sentence in capsys.readouterr().err.splitlines()[-1]
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    assert sentence in capsys.readouterr().err.splitlines()[-1]

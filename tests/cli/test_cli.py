@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import ANY, MagicMock, Mock, call
 
 import numpy as np
@@ -21,7 +22,7 @@ import pytest
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample import spec, versions
-from ort_gridsample.cli import COMMANDS, demo, main
+from ort_gridsample.cli import COMMANDS, agreement, demo, main
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.far import LIMIT, zero_far_coordinates
 from ort_gridsample.cli.inputs import random_array
@@ -44,10 +45,10 @@ DEMO = pytest.mark.skipif(NO_PICTURES, reason="the demo needs matplotlib and pil
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     def run(words: str, status: int = 0) -> str:
         try:
-            ended = main(words.split())
+            exit_status = main(words.split())
         except SystemExit as end:  # argparse's
-            ended = end.code
-        assert ended == status
+            exit_status = end.code
+        assert exit_status == status
         out, err = capsys.readouterr()
         assert (out if status > 1 else err) == ""
         return err if status > 1 else out
@@ -55,14 +56,15 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return run
 
 
+DATA = Path(__file__).parents[1] / "data"
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a model and its inputs."""
     monkeypatch.chdir(tmp_path)
-    onnx.save(
-        grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)], 20),
-        "model.onnx",
-    )
+    attributes = Attributes("cubic", "border", True)
+    onnx.save(grid_sample_model("float32", "float32", 2, [attributes], 20), "model.onnx")
     for name, array in {"X": X, "grid": GRID, "wrong": WRONG_GRID, "far": FAR}.items():
         np.save(f"{name}.npy", array)
     return tmp_path
@@ -89,44 +91,53 @@ def assert_patched_output(path: str) -> None:
     np.testing.assert_array_equal(session.run(None, {"X": X})[0], ogs.grid_sample(X, GRID))
 
 
-def test_help_and_version(cli: Cli) -> None:
-    """Every command's help is that of data/help.txt, but for the breaks of lines."""
-    expected = (
-        Path(__file__).parents[1].joinpath("data").joinpath("help.txt").read_text(encoding="utf-8")
-    )
-    assert (
-        "".join(cli(f"{command} --help") for command in ("", *COMMANDS)).split() == expected.split()
-    )
+def test_help_is_the_stored_one_and_version_lists_releases(cli: Cli) -> None:
+    """Every command's help is that of data/help.txt, except for line breaks."""
+    expected = (DATA / "help.txt").read_text(encoding="utf-8")
+    helps = [cli(f"{command} --help") for command in ("", *COMMANDS)]
+    assert "".join(helps).split() == expected.split()
     (line,) = cli("--version").splitlines()
-    assert line.startswith(
-        f"ort-gridsample {ogs.__version__}, onnxruntime {onnxruntime.__version__},"
-    )
+    releases = f"ort-gridsample {ogs.__version__}, onnxruntime {onnxruntime.__version__},"
+    assert line.startswith(releases)
     assert f"numpy {np.__version__}" in line
 
 
-def test_inspect(cli: Cli) -> None:
+def test_inspect_shows_attributes_types_and_placement(cli: Cli) -> None:
     out = cli("inspect model.onnx")
-    row = " +".join(
-        ["", "sample0", "GridSample-20", "cubic", "border", "1", "float32 4-D, float32 4-D", "yes"]
-    )
+    cells = [
+        "",
+        "sample0",
+        "GridSample-20",
+        "cubic",
+        "border",
+        "1",
+        "float32 4-D, float32 4-D",
+        "yes",
+    ]
+    row = " +".join(cells)
     runs_on = r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)"
     assert re.search(rf"main graph\n.* a patch\n +a session\n{row} +replaces it\n +{runs_on}", out)
-    onnx.save(
-        grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]), "two.onnx"
-    )
+
+
+def test_two_nodes_have_a_row_each_and_are_counted(cli: Cli) -> None:
+    model = grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")])
+    onnx.save(model, "two.onnx")
     lines = cli("inspect two.onnx").splitlines()
     first_words = [line.split()[0] for line in lines if not line.startswith("    ")]
     assert first_words == ["main", "node", "sample0", "sample1", "[1]"]
-    assert cli("patch two.onnx there.onnx").endswith("\nthere.onnx: 2 nodes replaced\n")
+    assert cli("patch two.onnx patched.onnx").endswith("\npatched.onnx: 2 nodes replaced\n")
+
+
+def test_inspect_json_has_the_record_and_the_placement(cli: Cli) -> None:
     (record,) = json.loads(cli("inspect --json model.onnx"))
-    assert (record["name"], record["mode"], record["align_corners"], record["native"]) == (
-        "sample0",
-        "cubic",
-        1,
-        True,
-    )
-    how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
-    assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": [], "library": ""}
+    assert record["name"] == "sample0"
+    assert record["mode"] == "cubic"
+    assert record["align_corners"] == 1
+    assert record["native"] is True
+    session = {"runs_on": "onnxruntime", "reason": ANY, "fused": [], "library": ""}
+    if "compiled" in OPS:
+        session |= {"runs_on": "compiled op", "reason": ""}
+    assert record["session"] == session
     assert record["inputs"]["X"] == [
         {"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}
     ]
@@ -188,10 +199,10 @@ def test_inspect_of_a_refused_node_shows_the_error(
 
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
-    accelerators = MagicMock()
-    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerators)
+    prober = MagicMock()
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), prober)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    accelerators.form_of.assert_not_called()
+    prober.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
@@ -219,24 +230,24 @@ def test_inspect_does_not_warn_of_compiled_ops(cli: Cli, monkeypatch: pytest.Mon
 
 
 def test_patched_model_runs_with_the_functions_output(cli: Cli) -> None:
-    each, last = cli("patch model.onnx patched.onnx").splitlines()
-    assert each == "GridSample 'sample0' → ort_gridsample op"
-    assert last == "patched.onnx: 1 node replaced"
+    assert cli("patch model.onnx patched.onnx").splitlines() == [
+        "GridSample 'sample0' → ort_gridsample op",
+        "patched.onnx: 1 node replaced",
+    ]
     assert onnx.load("patched.onnx") == ogs.patch_model("model.onnx")
+    expected = ogs.grid_sample(X, GRID, "cubic", "border", True)
     for model in ("model", "patched"):
         out = cli(f"run {model}.onnx --input X=X.npy --input grid=grid.npy --output out")
         assert "output  Y0    float32  (1, 3, 4, 5)" in out
-        expected = ogs.grid_sample(X, GRID, "cubic", "border", True)
-        found = np.load("out/Y0.npy")
-        np.testing.assert_allclose(
-            found, expected, rtol=0, atol=1e-5
-        )  # of the unpatched, onnxruntime's own may be
-    np.testing.assert_array_equal(found, expected)
+        Y = np.load("out/Y0.npy")
+        # The model may run on onnxruntime's own kernel, which rounds differently.
+        np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(Y, expected)
 
 
 def test_patch_has_the_functions_options(cli: Cli) -> None:
-    said = cli("patch model.onnx lowered.onnx --target primitives --functions --for mnn --opset 18")
-    assert said.splitlines() == [
+    out = cli("patch model.onnx lowered.onnx --target primitives --functions --for mnn --opset 18")
+    assert out.splitlines() == [
         "GridSample 'sample0' → basic operators",
         "lowered.onnx: 1 node replaced",
         "lowered.onnx: opset 20 → 18",
@@ -290,7 +301,9 @@ def test_inspect_lines_fit_100_columns(cli: Cli) -> None:
         assert max(map(len, cli(f"inspect {path}").splitlines())) <= 100
 
 
-def test_run_random(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_random_prints_shapes_and_time_and_depends_on_the_seed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = SimpleNamespace(perf_counter=iter((2.0, 2.25, 3.0, 3.25)).__next__)
     monkeypatch.setattr("ort_gridsample.cli.run.time", clock)
     out = cli("run model.onnx --random --shape X=1,2,9,9")
@@ -300,22 +313,24 @@ def test_run_random(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     clock.perf_counter = itertools.count().__next__
     for name, seed in {"a": "", "b": " --seed 0", "c": " --seed 1"}.items():
         cli(f"run model.onnx --random --output {name}{seed}")
-    one, same, other = (np.load(f"{name}/Y0.npy") for name in "abc")
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
+    default, seed_0, seed_1 = (np.load(f"{name}/Y0.npy") for name in "abc")
+    assert np.array_equal(default, seed_0)
+    assert not np.array_equal(default, seed_1)
 
 
 def test_random_inputs_have_every_value_of_a_small_type() -> None:
     generator = np.random.default_rng(0)
     types = "bool", "string", "uint8", "float"
-    found = {name: random_array(generator, "X", f"tensor({name})", (1000,)) for name in types}
-    assert ({*found["bool"]}, {*found["string"]}) == ({False, True}, {*"abc"})
-    assert (found["uint8"].min(), found["uint8"].max()) == (0, 99)
-    assert -1 <= found["float"].min() < -0.99 < 0.99 < found["float"].max() < 1
+    arrays = {name: random_array(generator, "X", f"tensor({name})", (1000,)) for name in types}
+    assert {*arrays["bool"]} == {False, True}
+    assert {*arrays["string"]} == {*"abc"}
+    assert (arrays["uint8"].min(), arrays["uint8"].max()) == (0, 99)
+    assert -1 <= arrays["float"].min() < -0.99
+    assert 0.99 < arrays["float"].max() < 1
 
 
 def test_run_saves_each_output_in_a_separate_file(cli: Cli) -> None:
-    """Though some file systems take two names for one."""
+    """Also where a file system ignores the case of names."""
     np.save("two.npy", np.array([-2, -3], np.float32))
     save(
         "(float[2] X) => (float[2] p, float[2] q, float[2] A_b) {"
@@ -324,19 +339,18 @@ def test_run_saves_each_output_in_a_separate_file(cli: Cli) -> None:
     )
     model = onnx.load("m.onnx")
     for i, name in enumerate(("a/b", "a:b")):
-        model.graph.node[i].output[0] = model.graph.output[i].name = name
+        model.graph.node[i].output[0] = name
+        model.graph.output[i].name = name
     onnx.save(model, "m.onnx")
-    saved = re.findall(
-        r"^saved   (.*): (.*)$", cli("run m.onnx --input X=two.npy --output out"), re.MULTILINE
-    )
-    expected = {"a/b": "a_b.npy", "a:b": "a_b-2.npy", "A_b": "A_b-3.npy"}
-    assert saved == [(name, str(Path("out", file))) for name, file in expected.items()]
-    np.testing.assert_allclose(
-        [np.load(file) for _, file in saved], ([2, 3], [2, 3], np.exp([-2, -3])), rtol=1e-6
-    )
+    out = cli("run m.onnx --input X=two.npy --output out")
+    saved = re.findall(r"^saved   (.*): (.*)$", out, re.MULTILINE)
+    files_of_outputs = {"a/b": "a_b.npy", "a:b": "a_b-2.npy", "A_b": "A_b-3.npy"}
+    assert saved == [(name, str(Path("out", file))) for name, file in files_of_outputs.items()]
+    outputs = [np.load(file) for _, file in saved]
+    np.testing.assert_allclose(outputs, ([2, 3], [2, 3], np.exp([-2, -3])), rtol=1e-6)
 
 
-IN_THE_WAY = "external data is in the way of"
+OVERWRITE_ERROR = "external data is in the way of"
 
 
 @pytest.mark.usefixtures("external")
@@ -344,40 +358,39 @@ IN_THE_WAY = "external data is in the way of"
 def test_external_data_stays_external(location: str, cli: Cli) -> None:
     """Also if its location leaves the model's folder and comes back."""
     model = onnx.load("in/model.onnx", load_external_data=False)
-    for entry in (entry for tensor in model.graph.initializer for entry in tensor.external_data):
-        entry.value = location if entry.key == "location" else entry.value
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
     Path("in/model.onnx").write_bytes(model.SerializeToString())
-    # Once more into a folder that has the data already.
-    for out, copied in (
-        ("in/patched.onnx", False),
-        ("out/patched.onnx", True),
-        ("out/patched.onnx", False),
+    copied = "out/weights.bin: external data, copied\n"
+    replaced = "out/patched.onnx: 1 node replaced\n"
+    for path, last_line in (
+        ("in/patched.onnx", "in/patched.onnx: 1 node replaced\n"),
+        ("out/patched.onnx", copied),
+        ("out/patched.onnx", replaced),  # into a folder that has the data already
     ):
-        said = cli(f"patch in/model.onnx {out}")
-        assert said.endswith(
-            "out/weights.bin: external data, copied\n" if copied else f"{out}: 1 node replaced\n"
-        )
-        assert Path(out).stat().st_size < 10_000
-        assert_patched_output(out)
+        assert cli(f"patch in/model.onnx {path}").endswith(last_line)
+        assert Path(path).stat().st_size < 10_000
+        assert_patched_output(path)
     assert files("out") == ["patched.onnx", "weights.bin"]
     Path("out/weights.bin").write_bytes(b"another")
-    refused = cli("patch in/model.onnx out/patched.onnx", 2)
-    assert refused.endswith("out/weights.bin, expected no other file, or link to one, there\n")
+    error = cli("patch in/model.onnx out/patched.onnx", 2)
+    assert error.endswith("out/weights.bin, expected no other file, or link to one, there\n")
     assert Path("out/weights.bin").read_bytes() == b"another"
 
 
 @pytest.mark.usefixtures("external")
 def test_external_data_behind_links_is_copied(cli: Cli) -> None:
     path = cached_model(Path("elsewhere"))
-    said = cli(
-        f"patch {path} out/patched.onnx --opset 17"
-    )  # for which the rest of the model is converted
-    assert "out/patched.onnx: opset 20 → 17\n" in said
+    # Another opset also converts the other nodes of the model.
+    out = cli(f"patch {path} out/patched.onnx --opset 17")
+    assert "out/patched.onnx: opset 20 → 17\n" in out
     assert Path("out/patched.onnx").stat().st_size < 10_000
     assert_patched_output("out/patched.onnx")
-    beside = path.with_name("patched.onnx")
-    assert IN_THE_WAY in cli(f"patch {path} {beside}", 2)
-    assert not beside.exists()
+    neighbour = path.with_name("patched.onnx")
+    assert OVERWRITE_ERROR in cli(f"patch {path} {neighbour}", 2)
+    assert not neighbour.exists()
 
 
 @pytest.mark.usefixtures("external")
@@ -386,7 +399,7 @@ def test_external_data_is_not_written_over_nor_through_a_link(cli: Cli) -> None:
     for out in ("in/weights.bin", "out/weights.bin", "out/patched.onnx"):
         if out == "out/patched.onnx":
             Path("out/weights.bin").symlink_to(Path("elsewhere/weights.bin").absolute())
-        assert IN_THE_WAY in cli(f"patch in/model.onnx {out}", 2), out
+        assert OVERWRITE_ERROR in cli(f"patch in/model.onnx {out}", 2), out
         assert files("elsewhere") == []
         assert files("out") == (["weights.bin"] if out == "out/patched.onnx" else [])
     assert Path("in/weights.bin").read_bytes() == before
@@ -396,23 +409,26 @@ def test_external_data_is_not_written_over_nor_through_a_link(cli: Cli) -> None:
 def test_failed_patch_leaves_only_the_previous_file(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A patch that fails leaves no copy of external data, and the model that was there."""
+    """A patch that fails leaves no copy of external data, and keeps the existing model."""
     out = Path("out/patched.onnx")
-    out.mkdir()  # a folder where the model would be
-    said = "ort-gridsample: [Errno 21] Is a directory: 'out/patched.onnx'\n"
-    assert cli("patch in/model.onnx out/patched.onnx", 2) == said
+    out.mkdir()  # a folder with the name of the model
+    error = "ort-gridsample: [Errno 21] Is a directory: 'out/patched.onnx'\n"
+    assert cli("patch in/model.onnx out/patched.onnx", 2) == error
     assert files("out") == ["patched.onnx"]
     out.rmdir()
     out.write_bytes(b"before")
-    monkeypatch.setattr(
-        Path, "write_bytes", MagicMock(side_effect=OSError(28, "No space left on device"))
-    )
+    no_space = MagicMock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(Path, "write_bytes", no_space)
     cli("patch model.onnx out/patched.onnx", 2)
-    assert (files("out"), out.read_bytes()) == (["patched.onnx"], b"before")
+    assert files("out") == ["patched.onnx"]
+    assert out.read_bytes() == b"before"
 
 
 def far_model(kind: str) -> onnx.ModelProto:
-    """GridSample with border padding, its grid an input, computed, in a branch or in a function."""
+    """Return a GridSample with border padding.
+
+    Its grid is an input, is computed, or is read in a branch or in a function.
+    """
     sample = 'Y = GridSample <mode = "linear", padding_mode = "border"> (X, grid)'
     computed = f"grid = Identity (given) {sample}"
     branches = ", ".join(
@@ -440,134 +456,121 @@ def test_verify_names_far_coordinates_as_cause_of_a_difference(kind: str, cli: C
     out = cli("verify a.onnx b.onnx --input X=X.npy --input given=far.npy", 1)
     assert re.search(r"Y +float32 +\S+ \S+ \S+ \S+ .* differs", out)
     if kind in ("input", "computed"):
-        assert re.search(
-            rf"grid '\w+': 1 of {GRID.size} coordinates are further out than ±10000", out
-        )
+        count = f"1 of {GRID.size} coordinates are further out than ±10000"
+        assert re.search(rf"grid '\w+': {count}", out)
     else:
         assert "coordinates are not counted" in out
     assert "all agree: these coordinates account for it" in out
 
 
 def test_zero_far_coordinates_changes_only_far_ones() -> None:
-    model, changed = far_model("computed"), far_model("computed")
+    model = far_model("computed")
+    changed = far_model("computed")
     zero_far_coordinates(changed, {"grid": "float32"})
-    feeds = {"X": X, "given": np.where(abs(FAR) < LIMIT, FAR, np.float32(0))}
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
-    answer = onnxruntime.InferenceSession(changed.SerializeToString()).run(
-        None, {"X": X, "given": FAR}
-    )[0]
-    np.testing.assert_array_equal(answer, expected)
+    near = np.where(abs(FAR) < LIMIT, FAR, np.float32(0))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
+    (expected,) = session.run(None, {"X": X, "given": near})
+    (Y,) = changed_session.run(None, {"X": X, "given": FAR})
+    np.testing.assert_array_equal(Y, expected)
 
 
 def test_verify_of_difference_without_far_coordinates_names_no_cause(cli: Cli) -> None:
-    onnx.save(
-        grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", True)], opset=20),
-        "other.onnx",
-    )
+    attributes = Attributes("cubic", "zeros", True)
+    onnx.save(grid_sample_model("float32", "float32", 2, [attributes], opset=20), "other.onnx")
     for name, grid in {"outside": GRID * 3, "far": FAR * 3}.items():
         np.save(f"{name}.npy", grid)
         out = cli(f"verify model.onnx other.onnx --input X=X.npy --input grid={name}.npy", 1)
         assert "account for it" not in out
         assert ("this is left:" in out) == (name == "far")
-    content = json.loads(
-        cli("verify model.onnx other.onnx --input X=X.npy --input grid=far.npy --json", 1)
-    )
+    words = "verify model.onnx other.onnx --input X=X.npy --input grid=far.npy --json"
+    content = json.loads(cli(words, 1))
     assert (content["agree"], content["far"]["agree"]) == (False, False)
     assert content["far"]["grids"]["grid"] == {"coordinates": GRID.size, "far": 1}
 
 
 def test_verify_compares_outputs_of_any_type() -> None:
-    a, b = np.array([2**60]), np.array([2**60 + 1])  # which are one float64
-    assert agreement.difference(a, b)[0] > 0 == agreement.difference(a, a)[0]
+    # These integers are equal as float64.
+    a = np.array([2**60])
+    b = np.array([2**60 + 1])
+    assert agreement.difference(a, b)[0] > 0
+    assert agreement.difference(a, a)[0] == 0
     assert not agreement.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
     assert agreement.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
     assert agreement.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
-    for without_largest in (
-        np.array(values, "f") for values in ([], [np.nan], [np.nan, np.inf, -np.inf])
-    ):
-        (found,) = agreement.agreements({"Y": without_largest}, {"Y": without_largest.copy()}, 1e-5)
-        assert (found.difference, found.of, found.agrees) == (0, 0, True), without_largest
+
+
+@pytest.mark.parametrize("values", [[], [np.nan], [np.nan, np.inf, -np.inf]])
+def test_verify_compares_outputs_without_a_finite_value(values: list[float]) -> None:
+    Y = np.array(values, "f")
+    (result,) = agreement.agreements({"Y": Y}, {"Y": Y.copy()}, 1e-5)
+    assert (result.difference, result.of, result.agrees) == (0, 0, True)
 
 
 def test_log_of_onnxruntime_about_refused_model_is_hidden(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert (
-        main(
-            [
-                "verify",
-                "model.onnx",
-                "model.onnx",
-                "--input",
-                "X=X.npy",
-                "--input",
-                "grid=wrong.npy",
-            ]
-        )
-        == 2
-    )
+    words = "verify model.onnx model.onnx --input X=X.npy --input grid=wrong.npy"
+    assert main(words.split()) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("ort-gridsample: ")
 
 
-def keys(content: object) -> set[str]:
-    inside = (
-        content.values()
-        if isinstance(content, dict)
-        else content
-        if isinstance(content, list)
-        else ()
-    )
-    return (set(content) if isinstance(content, dict) else set()).union(*map(keys, inside))
+def all_keys(content: object) -> set[str]:
+    """Return the keys of all objects in the content of a JSON file."""
+    if isinstance(content, dict):
+        return set(content).union(*map(all_keys, content.values()))
+    if isinstance(content, list):
+        return set().union(*map(all_keys, content))
+    return set()
 
 
-SAID = {
-    "inspect": "X action align_corners domain fused graph grid inputs library mode name native"
-    " op_type opset"
-    " padding_mode rank reason runs_on session shape type",
-    "verify": "A B agree agrees difference far model name note of outputs refusal shape type way",
-    "bench": "Python core difference median model nodes numba numpy onnx onnxruntime"
-    " onnxruntime-extensions op_type"
-    " ort-gridsample ort_gridsample quartiles ratio rounds sample0 seconds shares sides threads"
-    " versions",
+#: A command -> the keys of its JSON output.
+JSON_KEYS = {
+    "inspect model.onnx": (
+        "X action align_corners domain fused graph grid inputs library mode name native op_type"
+        " opset padding_mode rank reason runs_on session shape type"
+    ),
+    "verify model.onnx model.onnx": (
+        "A B agree agrees difference far model name note of outputs refusal shape type way"
+    ),
+    "bench model.onnx --rounds 1": (
+        "Python core difference median model nodes numba numpy onnx onnxruntime"
+        " onnxruntime-extensions op_type ort-gridsample ort_gridsample quartiles ratio rounds"
+        " sample0 seconds shares sides threads versions"
+    ),
+    "run model.onnx --random --output out": "model inputs outputs seconds name type shape file",
 }
+#: Packages that are listed only if they are installed.
+OPTIONAL_KEYS = {"numba", "onnxruntime-extensions"}
 
 
-def test_json_option_prints_only_json(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (
-        "inspect model.onnx",
-        "verify model.onnx model.onnx",
-        "bench model.onnx --rounds 1",
-    ):
-        content = json.loads(
-            cli(f"{words} --json"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
-        )
-        optional = {"numba", "onnxruntime-extensions"}
-        assert keys(content) ^ set(SAID[words.split()[0]].split()) <= optional, words
-    content, file = (
-        json.loads(cli("run model.onnx --random --output out --json")),
-        str(Path("out", "Y0.npy")),
-    )
-    assert keys(content) == {
-        "model",
-        "inputs",
-        "outputs",
-        "seconds",
-        "name",
-        "type",
-        "shape",
-        "file",
-    }
+def fail_on_constant(name: str) -> None:
+    pytest.fail(f"{name} is not JSON")
+
+
+@pytest.mark.parametrize("words", JSON_KEYS)
+def test_json_option_prints_only_json(words: str, cli: Cli) -> None:
+    content = json.loads(cli(f"{words} --json"), parse_constant=fail_on_constant)
+    assert all_keys(content) ^ set(JSON_KEYS[words].split()) <= OPTIONAL_KEYS
+
+
+def test_json_of_a_run_has_the_saved_outputs(cli: Cli) -> None:
+    content = json.loads(cli("run model.onnx --random --output out --json"))
+    file = str(Path("out", "Y0.npy"))
     assert content["outputs"] == [
         {"name": "Y0", "type": "float32", "shape": [1, 8, 8, 8], "file": file}
     ]
+
+
+def test_print_json_of_a_number_that_json_lacks_is_null(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"numbers": [0.5, np.nan, (np.inf, -np.inf, 2)]})
     assert json.loads(capsys.readouterr().out) == {"numbers": [0.5, None, [None, None, 2]]}
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_output_in_any_encoding_succeeds(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for a name that few have; and the stream comes back as it was."""
+    """Also for a node's name in Cyrillic. The stream keeps its error handler."""
     model = grid_sample_model("float16", "float16", 2, [Attributes()])
     model.graph.node[0].name = "Маша"
     onnx.save(model, "half.onnx")
@@ -589,13 +592,10 @@ def test_output_in_any_encoding_succeeds(encoding: str, monkeypatch: pytest.Monk
 def test_broken_pipe_prints_no_error(words: str) -> None:
     read, write = os.pipe()
     os.close(read)
-    path = os.pathsep.join(
-        filter(None, [str(Path(ogs.__file__).parents[1]), os.environ.get("PYTHONPATH")])
-    )
+    folders = [str(Path(ogs.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     command = [sys.executable, "-m", "ort_gridsample", *words.split()]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, stdout=write, stderr=subprocess.PIPE
-    )
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert done.stderr == b""
     ignored = words == "--help" and sys.version_info >= (3, 11)  # by argparse
@@ -622,22 +622,22 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"), FAILURES, ids=[repr(error) for error, *_ in FAILURES]
+    ("error", "status", "message"), FAILURES, ids=[repr(error) for error, *_ in FAILURES]
 )
 def test_failure_is_one_line_and_an_exit_status(
-    error: BaseException, status: int, said: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, status: int, message: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ort_gridsample.cli.inspect.run", Mock(side_effect=error))
-    assert cli("inspect model.onnx", status) == f"ort-gridsample: {said}\n"
+    assert cli("inspect model.onnx", status) == f"ort-gridsample: {message}\n"
 
 
 def test_internal_error_has_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ort_gridsample.cli.inputs.make_feeds", Mock(side_effect=KeyError("lost")))
-    said = f"ort-gridsample: internal error: KeyError: 'lost'; {REPORT}\n"
-    assert cli("run model.onnx --random", 70) == said
+    message = f"ort-gridsample: internal error: KeyError: 'lost'; {REPORT}\n"
+    assert cli("run model.onnx --random", 70) == message
     for words in ("--traceback run model.onnx --random", "run model.onnx --random --traceback"):
         traced = r"Traceback \(most recent call last\)(.|\n)* in _execute_mock_call\n(.|\n)*"
-        assert re.fullmatch(traced + re.escape(said), cli(words, 70))
+        assert re.fullmatch(traced + re.escape(message), cli(words, 70))
 
 
 def test_environment_variables_are_checked_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -646,37 +646,24 @@ def test_environment_variables_are_checked_first(cli: Cli, monkeypatch: pytest.M
     assert "ORT_GRIDSAMPLE_CORE is 'bogus', expected one of" in cli("inspect model.onnx", 2)
 
 
-#: What is said to each command; … is what other packages say, or measured.
-TRANSCRIPT = (
-    Path(__file__)
-    .parents[1]
-    .joinpath("data")
-    .joinpath("transcript.txt")
-    .read_text(encoding="utf-8")
-)
-SAID_TO = re.findall(r"\$ ort-gridsample (.*)\n((?:.+\n)+)", TRANSCRIPT)
+#: Commands and their outputs. "…" is a text of other packages, or a measured number.
+TRANSCRIPT = (DATA / "transcript.txt").read_text(encoding="utf-8")
+COMMAND_OUTPUTS = re.findall(r"\$ ort-gridsample (.*)\n((?:.+\n)+)", TRANSCRIPT)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [pytest.param(*case, marks=DEMO if case[0].startswith("demo") else ()) for case in SAID_TO],
-)
-def test_command_prints_its_result(words: str, said: str, folder: Path, cli: Cli) -> None:
-    """A mistake is one line and exit code 2, and leaves no file."""
-    (
-        np.save("double.npy", X.astype(np.float64)),
-        np.save("flat.npy", X.ravel()),
-        np.savez("X.npz", X=X),
-    )
-    (
-        np.save("three.npy", np.zeros((1, 4, 5, 3), np.float32)),
-        np.save("text.npy", np.array(["a", "b"])),
-    )
-    onnx.save(
-        ogs.patch_model("model.onnx"), "patched.onnx"
-    )  # which runs on this package's ops everywhere
+@pytest.fixture
+def transcript_files() -> None:
+    """Create the files of the commands in the transcript."""
+    np.save("double.npy", X.astype(np.float64))
+    np.save("flat.npy", X.ravel())
+    np.savez("X.npz", X=X)
+    np.save("three.npy", np.zeros((1, 4, 5, 3), np.float32))
+    np.save("text.npy", np.array(["a", "b"]))
+    # The patched model runs on this package's ops, with or without Numba.
+    onnx.save(ogs.patch_model("model.onnx"), "patched.onnx")
     onnx.save(far_model("function"), "inner.onnx")
     onnx.save(ogs.patch_model("inner.onnx"), "inner_patched.onnx")
+    onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes()]), "refused.onnx")
     Path("link.onnx").symlink_to("model.onnx")
     Path("photo.png").touch()
     save("(float[2] Z) => (float[2] Y) { Y = Abs (Z) }", "names.onnx")
@@ -685,56 +672,62 @@ def test_command_prints_its_result(words: str, said: str, folder: Path, cli: Cli
     save("(float[N,1,H,W] Z) => (float[N,1,H,W] Y) { Y = Neg (Z) }", "open.onnx")
     baked = "S = Constant <value_ints = [1, 1, 8, 8]> () R = Neg (Z) Y = Reshape (R, S)"
     save(f"(float[N,1,H,W] Z) => (float[N,1,H,W] Y) {{ {baked} }}", "baked.onnx")
-    onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes()]), "refused.onnx")
     for type_ in ("string[2]", "bfloat16[2]", "seq(float[2])"):
         save(f"({type_} T) => ({type_} U) {{ U = Identity (T) }}", f"{type_[:4]}.onnx")
     save("() => (float[2] Y) { Y = Constant <value_floats = [1.0, 2.0]> () }", "constant.onnx")
     save("(float[2] Z) => (seq(float[2]) S) { S = SequenceConstruct (Z) }", "sequence.onnx")
-    before, is_mistake = sorted(folder.iterdir()), said.startswith("ort-gridsample: ")
-    found = cli(
-        words, 2 if is_mistake else any(word in said for word in ("differs", '"agree": false'))
-    )
-    assert re.fullmatch(".*".join(map(re.escape, said.split("…"))), found), found
+
+
+@pytest.mark.usefixtures("transcript_files")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(*case, marks=DEMO if case[0].startswith("demo") else ())
+        for case in COMMAND_OUTPUTS
+    ],
+)
+def test_command_prints_its_result(words: str, expected: str, folder: Path, cli: Cli) -> None:
+    """A mistake is one line and exit status 2, and leaves no file."""
+    before = sorted(folder.iterdir())
+    is_mistake = expected.startswith("ort-gridsample: ")
+    differs = "differs" in expected or '"agree": false' in expected
+    status = 2 if is_mistake else int(differs)
+    output = cli(words, status)
+    pattern = ".*".join(map(re.escape, expected.split("…")))
+    assert re.fullmatch(pattern, output), output
     assert not is_mistake or sorted(folder.iterdir()) == before
 
 
-def test_contradictory_options_are_refused(cli: Cli) -> None:
-    finite = "is not a finite number of 0 or more"
-    for words, said in (
-        ("", "the following arguments are required: COMMAND"),
-        ("bench model.onnx --threads two", "argument --threads: 'two' is not a whole number"),
-        ("bench model.onnx --threads 0", "argument --threads: 0 is less than 1"),
-        ("bench model.onnx --rounds 0", "argument --rounds: 0 is less than 1"),
-        ("bench model.onnx --seconds x", "argument --seconds: 'x' is not a number"),
-        ("bench model.onnx --seconds -1", f"argument --seconds: -1 {finite}"),
-        ("run model.onnx --seed -1", "argument --seed: -1 is less than 0"),
-        ("run model.onnx --seed x", "argument --seed: 'x' is not a whole number"),
-        ("verify model.onnx model.onnx --tolerance -1", f"argument --tolerance: -1 {finite}"),
-        ("verify model.onnx model.onnx --tolerance nan", f"argument --tolerance: nan {finite}"),
-    ):
-        assert cli(words, 2).endswith(f"error: {said}\n")
+NOT_FINITE = "is not a finite number of 0 or more"
+INVALID_OPTIONS = {
+    "": "the following arguments are required: COMMAND",
+    "bench model.onnx --threads two": "argument --threads: 'two' is not a whole number",
+    "bench model.onnx --threads 0": "argument --threads: 0 is less than 1",
+    "bench model.onnx --rounds 0": "argument --rounds: 0 is less than 1",
+    "bench model.onnx --seconds x": "argument --seconds: 'x' is not a number",
+    "bench model.onnx --seconds -1": f"argument --seconds: -1 {NOT_FINITE}",
+    "run model.onnx --seed -1": "argument --seed: -1 is less than 0",
+    "run model.onnx --seed x": "argument --seed: 'x' is not a whole number",
+    "verify model.onnx model.onnx --tolerance -1": f"argument --tolerance: -1 {NOT_FINITE}",
+    "verify model.onnx model.onnx --tolerance nan": f"argument --tolerance: nan {NOT_FINITE}",
+}
+
+
+@pytest.mark.parametrize(("words", "message"), INVALID_OPTIONS.items(), ids=INVALID_OPTIONS)
+def test_invalid_option_is_refused(words: str, message: str, cli: Cli) -> None:
+    assert cli(words, 2).endswith(f"error: {message}\n")
 
 
 def test_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
-    pixels = np.array(
-        [[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]]
-    )  # the last one is no tie
+    # The last position is not a tie.
+    pixels = np.array([[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]])
     differences = {("nearest", "zeros"): np.array([1.0, 1, 1, 0]) * np.ones((1, 3, 1, 4))}
     demo.print_ties(differences, (2 * pixels[None] + 1) / (16, 8) - 1, (8, 16))
     assert "at 75.00% of the positions. They lie at most 4e-03\n" in capsys.readouterr().out
 
 
-@DEMO
-def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a large picture, where mode nearest differs from onnxruntime at a few positions."""
-    from matplotlib.figure import Figure
-    from PIL import Image
-
-    noise, drawn = np.random.default_rng(0).integers(0, 256, (1600, 2400, 3), np.uint8), []
-    Image.fromarray(noise).save("noise.bmp")
-    assert demo.read_photo(None).shape == (600, 512, 3)
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **how: drawn.append((figure, how)))
-    out = cli("demo noise.bmp --output warps.png")
+def assert_demo_output(out: str) -> list[float]:
+    """Check what the demo prints of a large photograph, and return the largest differences."""
     assert out.startswith(
         "AffineGrid → GridSample (opset 20) on a photograph of 2400×1600 pixels: "
         "ort_gridsample against"
@@ -744,7 +737,7 @@ def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyP
         "         zeros    border   reflection\n"
     )
     assert head in out
-    ties = (
+    refused = (
         "which is nearer\n\nThe same on the photograph's own bytes .uint8.:\n"
         "  onnxruntime    .*NOT_IMPLEMENTED.*\n"
     )
@@ -752,18 +745,61 @@ def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyP
         r"  ort_gridsample runs it; at most 1.00 of 255 from the result above "
         r"\(bytes are truncated\)\n"
     )
-    assert re.search(f"{ties}{truncated}\nwarps.png: what each mode and padding did\n$", out)
+    assert re.search(f"{refused}{truncated}\nwarps.png: what each mode and padding did\n$", out)
+
     differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]
     assert len(differences) == 9
-    assert max(differences[3:]) < 2e-3  # of the modes that add up
+    assert max(differences[3:]) < 2e-3  # of linear and cubic
     ties = re.search(
         r"another pixel at (.*)% of.* They lie at most (\S+)\npixels from the middle between", out
     )
-    (part, most) = ties.groups()
-    assert 0 < float(part) < 0.2
-    assert 0 < float(most) < 2e-3
-    ((figure, how),) = drawn
-    assert how == {"dpi": 75, "format": "png"}
+    assert ties is not None
+    percentage, distance = ties.groups()
+    assert 0 < float(percentage) < 0.2
+    assert 0 < float(distance) < 2e-3
+    return differences
+
+
+def assert_output_axes(axes: Any, Y: np.ndarray, row: int, column: int) -> None:
+    """Check an output in the demo's figure: rows are modes, columns are padding modes."""
+    np.testing.assert_allclose(axes.images[0].get_array(), Y, atol=1e-5)
+    assert axes.get_title() == (list(spec.PADDING_MODES)[column] if row == 0 else "")
+    assert axes.get_ylabel() == (list(spec.MODES)[row] if column == 0 else "")
+    assert len(axes.get_xticks()) == len(axes.get_yticks()) == 0
+
+
+def assert_difference_axes(axes: Any, difference: float, largest: float) -> None:
+    """Check a picture of differences in the demo's figure."""
+    assert axes.get_title() == f"at most {difference:.1e}"
+    assert axes.title.get_fontsize() == 10
+    assert len(axes.get_xticks()) == len(axes.get_yticks()) == 0
+    (image,) = axes.images
+    assert f"{image.get_array().max():.1e}" == f"{difference:.1e}"
+    assert image.get_cmap().name == "magma"
+    assert image.norm.vmin == demo.LEAST
+    assert f"{image.norm.vmax:.1e}" == f"{largest:.1e}"
+    assert image.norm.clip is True
+
+
+@DEMO
+def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a large picture, where mode nearest differs from onnxruntime at a few positions."""
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    noise = np.random.default_rng(0).integers(0, 256, (1600, 2400, 3), np.uint8)
+    Image.fromarray(noise).save("noise.bmp")
+    assert demo.read_photo(None).shape == (600, 512, 3)
+    figures = []
+
+    def save_figure(figure: Figure, file: object, **options: object) -> None:
+        figures.append(figure)
+        assert options == {"dpi": 75, "format": "png"}
+
+    monkeypatch.setattr(Figure, "savefig", save_figure)
+    differences = assert_demo_output(cli("demo noise.bmp --output warps.png"))
+
+    (figure,) = figures
     photo, *others, scale = figure.axes
     assert scale.get_xlabel() == "values are in [0, 1]"
     assert [axes.get_title() for axes in others[:3]] == list(spec.MODES)
@@ -773,65 +809,59 @@ def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyP
     for number, (mode, padding_mode) in enumerate(
         itertools.product(spec.MODES, spec.PADDING_MODES)
     ):
-        axes, beside = others[3 + number], others[12 + number]
+        row, column = divmod(number, 3)
         Y = ogs.grid_sample(X, grid, mode, padding_mode)[0].transpose(1, 2, 0).clip(0, 1)
-        np.testing.assert_allclose(axes.images[0].get_array(), Y, atol=1e-5)
-        assert axes.get_title() == (padding_mode if number < 3 else "")
-        assert axes.get_ylabel() == beside.get_ylabel() == ("" if number % 3 else mode)
-        assert (beside.get_title(), beside.title.get_fontsize()) == (
-            f"at most {differences[number]:.1e}",
-            10,
-        )
-        (shown,) = beside.images
-        assert f"{shown.get_array().max():.1e}" == f"{differences[number]:.1e}"
-        assert (shown.get_cmap().name, shown.norm.vmin, shown.norm.clip) == (
-            "magma",
-            demo.LEAST,
-            True,
-        )
-        assert f"{shown.norm.vmax:.1e}" == f"{max(differences):.1e}"
-        assert not (*axes.get_xticks(), *axes.get_yticks())
-    titles = [
-        each.get_suptitle() for each in (figure, *figure.subfigs[0].subfigs, *figure.subfigs[1:])
-    ]
-    assert [title.split()[0] for title in titles] == [
-        "GridSample:",
-        "The",
-        "The",
-        "The",
-        "Difference",
-    ]
+        assert_output_axes(others[3 + number], Y, row, column)
+        difference_axes = others[12 + number]
+        assert_difference_axes(difference_axes, differences[number], max(differences))
+        assert difference_axes.get_ylabel() == (mode if column == 0 else "")
+    parts = (figure, *figure.subfigs[0].subfigs, *figure.subfigs[1:])
+    first_words = [part.get_suptitle().split()[0] for part in parts]
+    assert first_words == ["GridSample:", "The", "The", "The", "Difference"]
+
+
+def assert_lines_span_the_photograph(
+    lines: np.ndarray, axis: int, lengths: tuple[int, int]
+) -> None:
+    """Check the lines of a grid that run along an axis of a photograph.
+
+    Args:
+        lines: (lines, 2, points), the x and y of each line.
+        axis: the axis along which the lines run, 0 for x.
+        lengths: the lengths of the photograph in pixels, x first.
+    """
+    np.testing.assert_allclose(lines[:, axis].min(1), -0.5, atol=1e-4)
+    np.testing.assert_allclose(lines[:, axis].max(1), lengths[axis] - 0.5, atol=1e-4)
+    edges = (-0.5, lengths[1 - axis] - 0.5)
+    np.testing.assert_allclose(lines[[0, -1], 1 - axis, 0], edges, atol=1e-4)
 
 
 def test_demo_draws_output_pixels_at_their_positions() -> None:
     """The outermost lines of the identity are bold, along the edges of the photograph."""
-    (height, width), axes = (60, 80), MagicMock()
+    height = 60
+    width = 80
+    axes = MagicMock()
     draw_grid(axes, np.eye(2, 3, dtype=np.float32)[None], height, width)
-    *grid, (x, y) = (np.array(each.args) for each in axes.plot.call_args_list)
-    widths = [each.kwargs.get("linewidth") for each in axes.plot.call_args_list]
-    for group, along, n, m in ((slice(13), 0, width, height), (slice(13, 24), 1, height, width)):
-        rows = np.array(grid[group])
-        np.testing.assert_allclose(rows[:, along].min(1), -0.5, atol=1e-4)
-        np.testing.assert_allclose(rows[:, along].max(1), n - 0.5, atol=1e-4)
-        np.testing.assert_allclose(rows[[0, -1], 1 - along, 0], (-0.5, m - 0.5), atol=1e-4)
+    plots = axes.plot.call_args_list
+    *lines, (x, y) = (np.array(plot.args) for plot in plots)
+    widths = [plot.kwargs.get("linewidth") for plot in plots]
+    for axis, group in enumerate((slice(13), slice(13, 24))):
+        assert_lines_span_the_photograph(np.array(lines[group]), axis, (width, height))
         first, *others, last = widths[group]
         assert first == last > max(others) > 0
     (note,) = axes.annotate.call_args_list
-    assert note == call(
-        "output's top left", pytest.approx((-0.5, -0.5), abs=1e-4), backgroundcolor="yellow"
-    )
+    corner = pytest.approx((-0.5, -0.5), abs=1e-4)
+    assert note == call("output's top left", corner, backgroundcolor="yellow")
     assert axes.mock_calls[-2:] == [
         call.set(xticks=[], yticks=[], aspect="equal"),
         call.set_facecolor("0.85"),
     ]
-    assert [each.kwargs["color"] for each in axes.plot.call_args_list] == 24 * ["yellow"] + [
-        "white"
-    ]
-    # The outline of the detail is a rectangle inside, closed.
+    assert [plot.kwargs["color"] for plot in plots] == ["yellow"] * 24 + ["white"]
+
+    # The outline of the detail is a closed rectangle inside the photograph.
     assert (x[0], y[0]) == (x[-1], y[-1])
     assert 0 < x.min() < x.max() < width
     assert 0 < y.min() < y.max() < height
     np.testing.assert_allclose((np.ptp(x), np.ptp(y)), demo.DETAIL * height, rtol=1e-4)
-    assert {*zip(x, y, strict=True)} == {
-        (a, b) for a in (x.min(), x.max()) for b in (y.min(), y.max())
-    }
+    corners = {*itertools.product((x.min(), x.max()), (y.min(), y.max()))}
+    assert {*zip(x, y, strict=True)} == corners

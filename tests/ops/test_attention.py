@@ -36,7 +36,7 @@ from support.attention_models import (
     session_for,
 )
 from support.compare import refusal
-from support.fused_models import compiled
+from support.fused_models import needs_compiled_ops
 from support.models import parsed
 from support.paths import quiet_options, running_on
 from support.processes import run_program
@@ -276,14 +276,30 @@ def test_attention_op_of_wrong_shapes_has_the_error_of_the_function(
     value, spatial_shapes, locations, weights = (
         ARGUMENTS | {mistake.argument: mistake.value}
     ).values()
+    argument = mistake.argument
+    found = mistake.found
+    expected = mistake.expected
+    if argument == "spatial_shapes":
+        argument = "levels"
+        found = found.replace("negative length", "negative length or number of points")
+        expected = expected.replace("(L, r)", "(L, 1 + r)")
     levels = spatial_shapes
     if levels.ndim == 2:
         levels = np.insert(spatial_shapes, 0, 4, axis=1)  # four points on each level
     feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
     error = refusal(attention_session(ops).run, None, feeds)
     assert error.where == "DeformableAttention node 'attention'"
-    assert (error.argument, error.found) == (mistake.argument, mistake.found)
-    assert error.expected == mistake.expected
+    assert (error.argument, error.found, error.expected) == (argument, found, expected)
+
+
+def test_attend_negative_points_of_a_level_is_refused() -> None:
+    value = zeros(1, 2, 1, 1)
+    levels = np.array([[5, 1, 1], [-1, 1, 1]])
+    locations = zeros(1, 1, 1, 4, 2)
+    weights = zeros(1, 1, 1, 4)
+    error = refusal(attend, value, levels, locations, weights, False, where="test", num_threads=1)
+    assert error.argument == "levels"
+    assert error.found == "with a negative length or number of points"
 
 
 def test_deformable_attention_of_bfloat16_values_and_float32_locations_is_of_bfloat16() -> None:
@@ -364,7 +380,7 @@ def test_session_of_an_attention_node_with_levels_of_a_wrong_shape_is_refused(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the memory from Linux")
-@compiled
+@needs_compiled_ops
 def test_compiled_attention_allocates_no_more_than_its_output() -> None:
     """In onnxruntime, the samples alone take 80 MiB."""
     (line,) = run_program("attention_memory.py")

@@ -31,7 +31,7 @@ from support.attention_models import (
     operands,
 )
 from support.compare import refusal
-from support.fused_models import assert_read_back, compiled
+from support.fused_models import assert_saved_model_can_be_read, needs_compiled_ops
 from support.models import function_of, parsed
 from support.paths import open_native, quiet_options, running_on
 from support.processes import on_every_opener, run_program
@@ -148,12 +148,12 @@ def test_patched_file_has_the_grid_samples_of_an_attention() -> None:
     assert [node.op_type for node in patched.graph.node].count("GridSample") == 3
 
 
-@compiled
+@needs_compiled_ops
 @pytest.mark.parametrize(
     "name", ["concatenated/batch-dynamo", "volumes/static-dynamo", "single/static-dynamo"]
 )
 def test_attention_that_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
-    assert_read_back(form(name), form_feeds(name), tmp_path / "saved.onnx", ATTENTION)
+    assert_saved_model_can_be_read(form(name), form_feeds(name), tmp_path / "saved.onnx", ATTENTION)
 
 
 @on_every_opener
@@ -402,7 +402,7 @@ def test_attention_variant_has_onnxruntimes_outputs_and_reads_operands_in_place(
     assert_attended(model, variant_feeds(variant.queries_of_weights), count, ops)
     attentions = [
         match.attention
-        for match in find(model, scopes_of(model), None, False)
+        for match in find(model, scopes_of(model), None, with_reasons=False)
         if match.attention is not None
     ]
     in_place = [

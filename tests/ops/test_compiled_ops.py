@@ -15,8 +15,10 @@ from conftest import with_slow, with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
+from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.memory import available
+from ort_gridsample.reference.taps import COMPILED_MODES
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from support.cases import (
     ATTRIBUTES,
@@ -30,7 +32,7 @@ from support.cases import (
     matrix,
 )
 from support.compare import about, assert_identical, assert_matches, refusal
-from support.fused_models import feed, transformer, two_ops
+from support.fused_models import GridSteps, open_unfused, transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.paths import (
     LIBRARY,
@@ -356,8 +358,8 @@ def test_node_that_cannot_be_compiled_runs_elsewhere(
 ) -> None:
     monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     assert placement_of(nodes=nodes) == (runs_on, "compiling it failed: no compiler today")
-    failure = "compiling GridSample node 'sample0' failed, it runs on the Python op"
-    assert caplog.messages[-1] == f"{failure}: RuntimeError('no compiler today')"
+    failure = "GridSample node 'sample0': compiling it failed: no compiler today"
+    assert caplog.messages[-1] == f"{failure}; it runs on: {runs_on}"
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
     feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
     (Y,) = ogs.InferenceSession(model, nodes=nodes).run(None, feeds)
@@ -373,6 +375,43 @@ def test_affine_grid_that_cannot_be_compiled_runs_on_the_python_op(
     assert placement_of(model=model, nodes="all")[0] == "Python op"
 
 
+def test_session_without_the_fused_op_runs_single_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_state = registry.state_address
+
+    def fail_for_fused(op: catalog.Op, types: tuple[str, ...], index: int) -> int:
+        if op.name == FUSED:
+            raise RuntimeError("no compiler today")
+        return compile_state(op, types, index)
+
+    monkeypatch.setattr(registry, "state_address", fail_for_fused)
+    session = ogs.InferenceSession(transformer(attributes=Attributes()))
+    assert [placement.runs_on for placement in session.replaced] == ["compiled op", "compiled op"]
+    feeds = transformer_feeds()
+    expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
+
+
+#: The group of the fused op's states for a grid of float16. In group 0, the grid has theta's type.
+FLOAT16_GROUP = 1 + spec.FLOATS.index("float16")
+
+
+@pytest.mark.parametrize(
+    ("steps", "group"),
+    [((), 0), ([("Cast", {"to": onnx.TensorProto.FLOAT16})], FLOAT16_GROUP)],
+    ids=["theta's type", "float16"],
+)
+def test_fused_op_is_compiled_before_onnxruntime_creates_it(
+    steps: GridSteps, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its initial state is that of the mode linear and of the grid's type."""
+    prepare = Mock(side_effect=registry.prepare)
+    monkeypatch.setattr(registry, "prepare", prepare)
+    ogs.InferenceSession(transformer(steps, attributes=Attributes()))
+    calls = [call.args for call in prepare.call_args_list if call.args[0] == FUSED]
+    state = group * len(COMPILED_MODES) + COMPILED_MODES.index("linear")
+    assert calls == [(FUSED, ("float32", "int64", "float32"), state)]
+
+
 def test_oldest_release_is_that_of_the_c_interface() -> None:
     assert versions.OLDEST["onnxruntime"] == f"1.{c_api.VERSION}"
 
@@ -383,9 +422,9 @@ def test_shapes_are_read_without_the_function_of_newer_releases(
     """Those of X, grid, theta, size and the fused op's inputs. Other tests use the function."""
     monkeypatch.setattr(registry.compiled_ops()._library, "get_shape_reference", 0)
     model = transformer(attributes=Attributes())
-    feeds = feed()
+    feeds = transformer_feeds()
     expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
-    for session in (ogs.InferenceSession(model, quiet_options()), two_ops(model)):
+    for session in (ogs.InferenceSession(model, quiet_options()), open_unfused(model)):
         np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
         with pytest.raises(Exception, match="size is"):
             session.run(None, feeds | {"size": np.array([3, 3, 4, 6])})

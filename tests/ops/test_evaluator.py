@@ -4,6 +4,7 @@ import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -14,6 +15,8 @@ from onnx.reference import ReferenceEvaluator
 import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.dialects.registry import target_names
+from ort_gridsample.dialects.table import ATTENTION, PACKAGE_DIALECTS
+from ort_gridsample.interop import openvino as interop
 from support import faults
 from support.cases import (
     ATTRIBUTES,
@@ -28,7 +31,7 @@ from support.cases import (
     is_defined,
 )
 from support.compare import about, assert_identical, refusal
-from support.foreign_nodes import DIALECTS, GRID3, X3, feeds_of, sampler
+from support.foreign_nodes import DIALECTS, GRID_3D, X_3D, feeds_for, sampler_model
 from support.graphs import GRID, HEADER, MODELS, SIGNATURE, X
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.paths import function_answer, open_native
@@ -191,16 +194,16 @@ KNOWN_DIALECTS = {
 @pytest.mark.parametrize("dialect", KNOWN_DIALECTS)
 def test_evaluator_runs_every_dialect(dialect: str) -> None:
     model = KNOWN_DIALECTS[dialect]
-    image, grid = feeds_of(model).values()
+    image, grid = feeds_for(model).values()
     (Y,) = run(model, image, grid)
     assert_identical(Y, ogs.grid_sample(image, grid, "linear", "border", True))
 
 
 def test_evaluator_runs_tensorrts_plugin_of_volumes() -> None:
     attributes = {"interpolation_mode": 1, "padding_mode": 2, "align_corners": 0}
-    model = sampler("GridSample3D", "trt.plugins", axes=3, **attributes)
-    (Y,) = run(model, X3, GRID3)
-    assert_identical(Y, ogs.grid_sample(X3, GRID3, "nearest", "reflection"))
+    model = sampler_model("GridSample3D", "trt.plugins", axes=3, **attributes)
+    (Y,) = run(model, X_3D, GRID_3D)
+    assert_identical(Y, ogs.grid_sample(X_3D, GRID_3D, "nearest", "reflection"))
 
 
 def test_evaluator_reads_the_size_of_an_aten_grid_from_an_attribute() -> None:
@@ -306,7 +309,7 @@ def without_grid(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-GRID_SAMPLE = sampler("GridSample", "", 20)
+GRID_SAMPLE = sampler_model("GridSample", "", 20)
 WRONG_GRID = GRID[..., :1]
 AS_X = "as X of shape (2, 3, 4, 5) has 2 spatial axes"
 WRONG_SHAPE = (
@@ -318,7 +321,7 @@ WRONG_SHAPE = (
 #: A model, a grid, and the parts of the error.
 MISTAKES = {
     "mode": (
-        sampler("GridSample", "", 20, mode="bilinear"),
+        sampler_model("GridSample", "", 20, mode="bilinear"),
         GRID,
         ("GridSample node 'warp'", "mode", "'bilinear'", "'linear', 'nearest' or 'cubic'"),
     ),
@@ -330,12 +333,12 @@ MISTAKES = {
         WRONG_SHAPE,
     ),
     "missing input": (
-        without_names(without_grid(sampler("GridSample", "", 20))),
+        without_names(without_grid(sampler_model("GridSample", "", 20))),
         GRID,
         ("GridSample node '(Y)'", "grid", "missing", "an input"),
     ),
     "ATen operator": (
-        sampler("ATen", "aten", operator="roll"),
+        sampler_model("ATen", "aten", operator="roll"),
         GRID,
         ("ATen node 'warp'", "operator", "'roll'", "grid_sampler or affine_grid_generator"),
     ),
@@ -368,3 +371,11 @@ def test_openvino_of_an_unsupported_model_raises(model: onnx.ModelProto, message
     with pytest.raises(RuntimeError, match="GridSampleError") as raised:
         read(ogs.patch_model(model))
     assert message in str(raised.value)
+
+
+def test_fused_attention_is_refused_by_openvino_with_a_remedy() -> None:
+    node = Mock()
+    node.get_attribute.return_value = "sum"
+    error = refusal(interop._convert, PACKAGE_DIALECTS[ATTENTION], node)
+    assert error.where == "DeformableAttention node 'sum'"
+    assert "patch_model" in error.expected

@@ -36,9 +36,9 @@ from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from support.attention_models import op_model, operands
 from support.cases import Attributes
 from support.compare import refusal
-from support.fused_models import feed, transformer
+from support.fused_models import transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose
-from support.pixel_graphs import Graph
+from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program
 
 CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
@@ -80,7 +80,7 @@ def sample_models() -> dict[str, Sample]:
     samples["AffineGrid"] = Sample(affine, {"theta": THETA, "size": size})
     fused_affine = transformer(attributes=Attributes())
     patch_in_place(fused_affine, target=FusedOp())
-    samples["fused AffineGrid"] = Sample(fused_affine, feed())
+    samples["fused AffineGrid"] = Sample(fused_affine, transformer_feeds())
     samples["fused program"] = fused_program()
     assert [name for name, sample in samples.items() if has_fused_op(sample.model)] == [
         "fused AffineGrid",
@@ -103,9 +103,9 @@ def grid_sample_of(mode: str, rank: int) -> Sample:
 
 def fused_program() -> Sample:
     """Return a model of a GridSample that is fused with the arithmetic of its grid."""
-    graph = Graph()
-    grid = graph.apply(graph.fed("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5))
-    model = graph.sampled(grid, (1, 1, 5, 6))
+    graph = GraphBuilder()
+    grid = graph.apply(graph.add_input("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5))
+    model = graph.model(grid, (1, 1, 5, 6))
     patch_in_place(model, target=FusedOp())
     return Sample(model, {name: np.asarray(value) for name, value in graph.feeds.items()})
 
@@ -392,6 +392,26 @@ def test_build_library_without_a_linker_is_refused(
     error = refusal(build, target=target)
     assert (error.argument, error.found) == ("linker", "not there")
     assert error.expected.startswith(expected)
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process look like a frozen program."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+
+
+@pytest.mark.usefixtures("frozen")
+def test_build_library_in_a_frozen_program_is_refused(build: Callable[..., object]) -> None:
+    error = refusal(build)
+    assert (error.where, error.argument) == ("library", "this program")
+    assert "use an installed Python" in error.expected
+
+
+@pytest.mark.usefixtures("frozen")
+def test_linker_in_a_frozen_program_is_not_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    command = linking.linker(None, "compiled ops")
+    assert command[0] == "/usr/bin/cc"
 
 
 def test_failed_linker_raises_with_its_message() -> None:

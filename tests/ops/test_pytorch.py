@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from support.graphs import nodes
+from support.graphs import all_nodes
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 F = torch.nn.functional
@@ -147,7 +147,7 @@ def test_exported_affine_grid_has_the_outputs_of_pytorch(
     axes = ({2 + axis: f"X{axis}" for axis in range(rank)}, {}) if dynamic else None
     model = exported(GRIDS, (image(SMALL[rank]), theta(rank)), opset, axes)
     assert_standard(model, opset)
-    assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
+    assert [node.op_type for node in all_nodes(model)].count("AffineGrid") == 2
     sizes = [SMALL[rank], LARGE[rank]] if dynamic else [SMALL[rank]]
     for lengths in sizes:
         assert_outputs_of_pytorch(model, GRIDS, image(lengths), theta(rank))
@@ -168,7 +168,7 @@ def test_aten_grid_sampler_3d_is_exported_as_grid_sample() -> None:
     module = Module(lambda X, grid: (torch.ops.aten.grid_sampler_3d(X, grid, 0, 1, True),))
     args = image(SMALL[3]), positions(SMALL[3])
     model = exported(module, args, 20)
-    assert [node.op_type for node in nodes(model)] == ["GridSample"]
+    assert [node.op_type for node in all_nodes(model)] == ["GridSample"]
     assert_outputs_of_pytorch(model, module, *args)
 
 
@@ -211,7 +211,7 @@ def test_older_exporter_writes_affine_grids_of_dynamic_sizes(rank: int) -> None:
     axes = {"first": {2 + axis: f"X{axis}" for axis in range(rank)}}
     with ogs.torch_symbolics():
         model = exported_by_torchscript(GRIDS, (image(SMALL[rank]), theta(rank)), 20, axes)
-    assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
+    assert [node.op_type for node in all_nodes(model)].count("AffineGrid") == 2
     assert_outputs_of_pytorch(model, GRIDS, image(LARGE[rank]), theta(rank))
 
 

@@ -149,9 +149,3 @@ def _write_all_attributes(node: onnx.NodeProto, version: int) -> None:
     node.ClearField("domain")
     node.ClearField("attribute")
     node.attribute.extend(attributes)
-
-
-X3 = X_3D  # renamed
-GRID3 = GRID_3D  # renamed
-sampler = sampler_model  # renamed
-feeds_of = feeds_for  # renamed

@@ -132,9 +132,3 @@ def models_with_another_reader(model: onnx.ModelProto, name: str) -> dict[str, o
         models[reader] = onnx.ModelProto.FromString(model.SerializeToString())
         models[reader].graph.node.append(node)
     return models
-
-
-compiled = needs_compiled_ops  # renamed
-feed = transformer_feeds  # renamed
-two_ops = open_unfused  # renamed
-assert_read_back = assert_saved_model_can_be_read  # renamed

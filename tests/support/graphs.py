@@ -124,6 +124,3 @@ def assert_same_outputs(
     for output, expected in zip(outputs, expected_outputs, strict=True):
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=2e-5 * float(largest))
-
-
-nodes = all_nodes  # renamed

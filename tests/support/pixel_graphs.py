@@ -109,9 +109,6 @@ class GraphBuilder:
         opset_import = helper.make_opsetid("", self.opset)
         return helper.make_model(graph, opset_imports=[opset_import], ir_version=9)
 
-    fed = add_input  # renamed
-    sampled = model  # renamed
-
 
 #: Adds nodes to a graph, and returns the name of the grid.
 GridFunction = Callable[[GraphBuilder], str]
@@ -128,6 +125,3 @@ def build_graph(
     batch, *others = shapes["coords"]
     X_shape = (batch, 1, *[5 for _ in others[1:]])
     return graph, graph.model(make_grid(graph), X_shape)
-
-
-Graph = GraphBuilder  # renamed
