@@ -17,6 +17,7 @@ import ort_gridsample as ogs
 from ort_gridsample import GridSampleError
 from ort_gridsample.graph import weights
 from ort_gridsample.reference import memory
+from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
 from support.models import parsed
@@ -72,7 +73,7 @@ BODIES = {"GridSample": BODY, "no sampling node": "Y = Add (X, X)"}
 @pytest.mark.parametrize("nodes", [None, "all", "unsupported"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_session_of_a_large_model_has_the_outputs_of_onnxruntime(
-    body: str, nodes: ogs.patching.Selection
+    body: str, nodes: Selection | None
 ) -> None:
     model = large_model(body)
     before = model.SerializeToString()
