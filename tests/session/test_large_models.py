@@ -163,7 +163,7 @@ def test_session_of_a_large_model_that_cannot_work_raises_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        sessions, "providers_before_cpu", lambda names, _: [(n, {}) for n in names or []]
+        sessions, "accelerators_of", lambda names, _: [(n, {}) for n in names or []]
     )
     given = {name: value() if callable(value) else value for name, value in arguments.items()}
     with pytest.raises(GridSampleError, match=re.escape(reason)) as caught:

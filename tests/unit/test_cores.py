@@ -213,7 +213,7 @@ def test_core_with_old_or_missing_numba_is_numpy(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ImportError, match="numba"):
         cores.need_numba()
     monkeypatch.delenv(settings.CORE.variable, raising=False)
-    monkeypatch.setattr(cores.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ogs.set_core(None)
     assert (ogs.get_core(), cores.load_core()) == ("numpy", sampler)
     with pytest.raises(ImportError, match="pip install numba"):
