@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -61,27 +62,50 @@ class Native:
 
 
 def test_track_forgets_destroyed_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_tracked", [])
+    monkeypatch.setattr(forks, "_tracked", {})
     monkeypatch.setattr(forks, "_limit", 64)
     kept = Native()
     forks.track(kept)
     for _ in range(10_000):
         forks.track(Native())
     assert len(forks._tracked) < 200
-    assert forks._tracked[0]() is kept
+    assert next(iter(forks._tracked.values()))() is kept
 
 
 def test_track_references_have_no_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that a signal handler raises in a callback is lost."""
-    monkeypatch.setattr(forks, "_tracked", [])
+    monkeypatch.setattr(forks, "_tracked", {})
     native = Native()
     forks.track(native)
-    assert [reference.__callback__ for reference in forks._tracked] == [None]
-    assert forks._tracked[0]() is native
+    (reference,) = forks._tracked.values()
+    assert reference.__callback__ is None
+    assert reference() is native
+
+
+def test_track_from_several_threads_forgets_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_tracked", {})
+    monkeypatch.setattr(forks, "_limit", 64)
+    sessions = [Native() for _ in range(2000)]
+
+    def track(part: list[Native]) -> None:
+        for native in part:
+            forks.track(native)
+            for _ in range(20):
+                forks.track(Native())
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(track, [sessions[first::4] for first in range(4)]))
+    finally:
+        sys.setswitchinterval(interval)
+    tracked = {id(reference()) for reference in forks._tracked.values()}
+    assert tracked.issuperset(map(id, sessions))
 
 
 def test_fork_leaves_no_references_in_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_tracked", [])
+    monkeypatch.setattr(forks, "_tracked", {})
     native = Native()
     forks.track(native)
     before = sys.getrefcount(native)

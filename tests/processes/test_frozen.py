@@ -13,7 +13,7 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample._pyinstaller import get_hook_dirs
-from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.compiled_ops import library_file, registry
 from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
 from ort_gridsample.custom_ops.python_ops import extensions
 from ort_gridsample.functions import cores
@@ -94,7 +94,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("frozen")
 def test_frozen_program_without_numba_raises_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
-    monkeypatch.setattr(registry.library_file, "configured_library", lambda: None)
+    monkeypatch.setattr(library_file, "configured_library", lambda: None)
     assert registry.static_reason.__wrapped__().startswith(FROZEN.format("numba"))
     monkeypatch.setattr(cores, "_is_numba_installed", lambda: False)
     with pytest.raises(ImportError, match="this frozen program lacks the module numba"):

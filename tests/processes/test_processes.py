@@ -145,6 +145,11 @@ def test_run_in_exit_handler_is_refused_only_after_the_ops_have_ended() -> None:
     )
 
 
+@pytest.mark.skipif(not COMPILED_OPENERS, reason="there are no compiled ops")
+def test_exit_handler_runs_compiled_ops_asynchronously() -> None:
+    assert run_json_program("asynchronous_run_at_exit.py") == Y_SHAPE
+
+
 # --- Signals ---
 
 needs_signals = pytest.mark.skipif(

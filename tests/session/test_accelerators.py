@@ -28,11 +28,12 @@ from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.session import accelerators, native, probe_answers
 from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
+from ort_gridsample.session.probe_process import READY
 from ort_gridsample.session.probes import build_probe
 from support.attention_models import form
 from support.compare import refusal
-from support.decomposed_models import SAMPLED, load
-from support.exported_models import MODELS, run, stored
+from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
+from support.exported_models import EXPORTED_MODELS, run_stored_inputs, stored_arrays
 from support.models import loose, parsed
 from support.processes import run_program
 
@@ -354,6 +355,34 @@ def test_model_that_the_provider_fails_to_open_is_opened_for_the_cpu(
     assert [placement.ours for placement in session.replaced] == [True]
 
 
+@needs_azure
+@pytest.mark.parametrize("source", ["bytes", "path"])
+def test_set_providers_places_the_nodes_again(
+    source: str, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    fake_provider(lambda nodes: True)
+    model: bytes | Path = sampling_model(2, "linear", 20).SerializeToString()
+    if source == "path":
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model)
+        model = path
+    session = ogs.InferenceSession(model)
+    (before,) = session.replaced
+    feeds = feeds_of(2)
+    (expected,) = session.run(None, feeds)
+
+    session.set_providers([AZURE, "CPUExecutionProvider"])
+    (on_accelerator,) = session.replaced
+    assert on_accelerator.runs_on == AZURE
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)
+
+    session.set_providers(["CPUExecutionProvider"])
+    (on_cpu,) = session.replaced
+    assert on_cpu.runs_on == before.runs_on
+    assert on_cpu.runs_on != AZURE
+    np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
+
+
 def refused_model() -> onnx.ModelProto:
     model = sampling_model(2, "linear", 20)
     model.graph.node[1].attribute[0].s = b"none"
@@ -364,7 +393,7 @@ def refused_model() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (load(SAMPLED), ProviderForm()),
+        (load_decomposed(BILINEAR_ZEROS), ProviderForm()),
         (ogs.patch_model(sampling_model(2, "linear", 20)), None),
         (refused_model(), None),
     ],
@@ -484,7 +513,8 @@ PROBE_OUTPUTS = {
 def send_output(values: object) -> str:
     """Return the code of a process that sends an array as the output of a probe."""
     array = f"np.array({values!r}, np.float32)"
-    return f"import numpy as np, pickle, sys; sys.stdout.buffer.write(pickle.dumps({array}))"
+    output = f"{READY!r} + pickle.dumps({array})"
+    return f"import numpy as np, pickle, sys; sys.stdout.buffer.write({output})"
 
 
 def check_probe_answer(answer: str) -> None:
@@ -532,6 +562,15 @@ def test_probe_inside_a_host_program_is_negative(monkeypatch: pytest.MonkeyPatch
     )
 
 
+@needs_azure
+def test_probe_process_that_prints_at_its_start_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello', end='', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    check_probe_answer("it leaves the node to the CPU")
+
+
 # --- Feeds of probes ---
 
 
@@ -574,7 +613,7 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
 
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_probe_of_onnxruntimes_kernel_has_its_expected_output(align_corners: int) -> None:
-    X, grid, Y = native._probe(2, align_corners=align_corners)
+    X, grid, Y = native._case_for(2, align_corners=align_corners)
     pixels = np.unique(pixels_of(grid, 5, align_corners).round(6))
     np.testing.assert_allclose(pixels, (-0.7, 1.3, 4.4))
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
@@ -641,14 +680,14 @@ WRONG_MODEL = "grounding_dino"
 
 
 @pytest.mark.skipif(OPENVINO not in AVAILABLE, reason="onnxruntime-openvino is not installed")
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPORTED_MODELS, ids=lambda path: path.stem)
 def test_exported_models_on_openvino(path: Path) -> None:
     if path.stem in NOT_OPENED:
         pytest.skip("OpenVINO's provider has no session of it without GridSample either")
     session = ogs.InferenceSession(onnx.load(path), profiling_options(), [OPENVINO])
-    outputs = run(session, path)
+    outputs = run_stored_inputs(session, path)
     if path.stem != WRONG_MODEL:
-        expected = stored(path, "out.")
+        expected = stored_arrays(path, "out.")
         for name, output in outputs.items():
             right = expected[name]
             tolerance = 1e-4 * np.nanmax(np.abs(right[np.isfinite(right)]))
@@ -657,5 +696,5 @@ def test_exported_models_on_openvino(path: Path) -> None:
         plain = onnxruntime.InferenceSession(path, profiling_options(), [OPENVINO])
     except Exception:
         return  # onnxruntime opens no session of the unpatched model
-    run(plain, path)
+    run_stored_inputs(plain, path)
     assert count_nodes(session) == count_nodes(plain)

@@ -17,6 +17,7 @@ import ort_gridsample as ogs
 from ort_gridsample import GridSampleError
 from ort_gridsample.graph import weights
 from ort_gridsample.reference import memory
+from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
 from support.models import parsed
@@ -72,7 +73,7 @@ BODIES = {"GridSample": BODY, "no sampling node": "Y = Add (X, X)"}
 @pytest.mark.parametrize("nodes", [None, "all", "unsupported"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_session_of_a_large_model_has_the_outputs_of_onnxruntime(
-    body: str, nodes: ogs.patching.Selection
+    body: str, nodes: Selection | None
 ) -> None:
     model = large_model(body)
     before = model.SerializeToString()
@@ -162,7 +163,7 @@ def test_session_of_a_large_model_that_cannot_work_raises_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        sessions, "providers_before_cpu", lambda names, _: [(n, {}) for n in names or []]
+        sessions, "accelerators_of", lambda names, _: [(n, {}) for n in names or []]
     )
     given = {name: value() if callable(value) else value for name, value in arguments.items()}
     with pytest.raises(GridSampleError, match=re.escape(reason)) as caught:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 import ort_gridsample as ogs
 from conftest import with_slow
-from ort_gridsample.reference import memory
+from ort_gridsample.reference import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
 from support.paths import needs_python_ops
@@ -193,21 +193,22 @@ def test_available_memory_is_limited_by_control_groups(
     group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     *texts, available = CONTROL_GROUPS[group]
-    files = (tmp_path / "limit", tmp_path / "usage")
-    for file, text in zip((*files, tmp_path / "memory.stat"), texts, strict=True):
+    inner_group = tmp_path / "inner"
+    inner_group.mkdir()
+    names = ("memory.max", "memory.current", "memory.stat")
+    for name, text in zip(names, texts, strict=True):
         if text is not None:
-            file.write_text(text)
-    monkeypatch.setattr(memory, "_GROUPS", ())
+            (inner_group / name).write_text(text)
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [])
     available_without_groups = memory.available()
-    monkeypatch.setattr(memory, "_GROUPS", (files,))
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [inner_group])
     if available is None:
         assert (memory.available() is None) == (available_without_groups is None)
     else:
         assert memory.available() == available
-    larger_group = (tmp_path / "larger_limit", tmp_path / "no_usage")
-    larger_group[0].write_text("5000000")
-    larger_group[1].write_text("0")
-    monkeypatch.setattr(memory, "_GROUPS", (larger_group, files))
+    (tmp_path / "memory.limit_in_bytes").write_text("5000000")
+    (tmp_path / "memory.usage_in_bytes").write_text("0")
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [tmp_path, inner_group])
     assert memory.available() == (5000000 if available is None else available)
 
 
@@ -224,11 +225,70 @@ def test_available_memory_is_limited_by_control_groups(
 def test_available_memory_is_that_of_meminfo_with_swap(
     text: str | None, available: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_GROUPS", ())
+    monkeypatch.setattr(memory, "group_folders", lambda controller: [])
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     if text is not None:
         (tmp_path / "meminfo").write_text(text)
     assert memory.available() == available
+
+
+@pytest.fixture
+def group_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the mount of control groups; the process is in /outer/inner of both versions."""
+    groups_file = tmp_path / "groups"
+    groups_file.write_text("4:memory:/outer/inner\n2:cpu,cpuacct:/outer/inner\n0::/outer/inner\n")
+    monkeypatch.setattr(cgroups, "GROUPS_FILE", groups_file)
+    monkeypatch.setattr(cgroups, "MOUNT", tmp_path)
+    for hierarchy in ("", "memory", "cpu"):
+        (tmp_path / hierarchy / "outer" / "inner").mkdir(parents=True)
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    cpus._cpu_quota.cache_clear()
+    yield tmp_path
+    cpus._cpu_quota.cache_clear()
+
+
+@pytest.mark.parametrize("folder", ["", "outer", "outer/inner"])
+def test_available_memory_is_limited_by_every_group_around_the_process(
+    folder: str, group_tree: Path
+) -> None:
+    assert memory.available() is None
+    (group_tree / folder / "memory.max").write_text("5000")
+    (group_tree / folder / "memory.current").write_text("1000")
+    assert memory.available() == 4000
+    (group_tree / "memory" / folder / "memory.limit_in_bytes").write_text("3000")
+    (group_tree / "memory" / folder / "memory.usage_in_bytes").write_text("1000")
+    assert memory.available() == 2000
+
+
+@pytest.mark.parametrize("folder", ["", "outer", "outer/inner"])
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "1000 100000"}, 1),
+        ({"cpu.max": "9000000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+    ],
+)
+def test_available_cpus_are_limited_by_every_group_around_the_process(
+    folder: str,
+    files: dict[str, str],
+    expected: int,
+    group_tree: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for name, text in files.items():
+        path = group_tree / name
+        (path.parent / folder / path.name).write_text(text)
+    assert cpus.available_cpus() == expected
+
+
+def test_groups_outside_of_the_container_are_not_read(group_tree: Path) -> None:
+    cgroups.GROUPS_FILE.write_text("0::/../other\n")
+    assert cgroups.group_folders("memory") == [group_tree, group_tree / "memory"]
 
 
 @pytest.mark.slow

@@ -205,6 +205,16 @@ def test_imported_domains_of_invalid_model_are_unknown(data: bytes) -> None:
     assert imported_domains(data) is None
 
 
+def test_imported_domains_of_a_truncated_file_are_unknown(tmp_path: Path) -> None:
+    fixed_length_field = b"\xc1\x0c" + bytes(8)
+    data = model_with_opsets(one=1).SerializeToString() + fixed_length_field
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    assert imported_domains(path) == {"", "one"}
+    path.write_bytes(data[:-1])
+    assert imported_domains(path) is None
+
+
 def test_imported_domains_of_damaged_model_raise_nothing() -> None:
     data = model_with_opsets(one=1).SerializeToString()
     for length in range(len(data)):

@@ -21,7 +21,3 @@ BILINEAR_ZEROS = "decomposed/bilinear-zeros-0-static-dynamo"
 def load_decomposed(name: str) -> onnx.ModelProto:
     """Return the model ``name`` of :data:`DECOMPOSED_MODELS`."""
     return onnx.load_from_string(DECOMPOSED_MODELS[name])
-
-
-SAMPLED = BILINEAR_ZEROS  # renamed
-load = load_decomposed  # renamed

@@ -42,8 +42,3 @@ def slow_if_large(paths: Iterable[Path]) -> list[Any]:
         )
         for path in paths
     ]
-
-
-MODELS = EXPORTED_MODELS  # renamed
-run = run_stored_inputs  # renamed
-stored = stored_arrays  # renamed

@@ -270,13 +270,4 @@ def _lines(process: subprocess.Popen[str], timeout: float) -> list[str]:
     return out.splitlines()
 
 
-BEGINNING = SCRIPT_START  # renamed
-PYTHON = PYTHON_OPENERS  # renamed
-COMPILED = COMPILED_OPENERS  # renamed
-WAYS = OPENERS  # renamed
-every_way = on_every_opener  # renamed
-started = start_script  # renamed
 program = run_program  # renamed
-run = run_with_opener  # renamed
-run_each = run_with_each_opener  # renamed
-python = run_script  # renamed

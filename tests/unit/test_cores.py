@@ -16,14 +16,14 @@ from ort_gridsample.reference import sampler
 from ort_gridsample.reference.plan import plan_for
 from support.cases import dtype_of, image
 from support.compare import about, finfo
-from support.processes import python
+from support.processes import run_script
 
 pytest.importorskip(
     "numba", reason="the compiled core is held against the NumPy core: both are needed"
 )
 from numba import njit
 
-from ort_gridsample.kernels import halves, jit_core, workers
+from ort_gridsample.kernels import halves, jit_core, tap_table, workers
 from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
@@ -213,7 +213,7 @@ def test_core_with_old_or_missing_numba_is_numpy(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ImportError, match="numba"):
         cores.need_numba()
     monkeypatch.delenv(settings.CORE.variable, raising=False)
-    monkeypatch.setattr(cores.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ogs.set_core(None)
     assert (ogs.get_core(), cores.load_core()) == ("numpy", sampler)
     with pytest.raises(ImportError, match="pip install numba"):
@@ -254,7 +254,7 @@ before = peak()
 Y = ogs.grid_sample(X, grid, "cubic", num_threads=2)
 print(peak() - before - Y.nbytes)
 """
-    (more,) = python(script, {**os.environ, settings.CORE.variable: core})
+    (more,) = run_script(script, {**os.environ, settings.CORE.variable: core})
     assert int(more) < 64 << 20
 
 
@@ -300,7 +300,7 @@ print("inside")
         "NUMBA_BOUNDSCHECK": "1",
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
-    assert python(script, {**os.environ, **checked}) == ["inside"]
+    assert run_script(script, {**os.environ, **checked}) == ["inside"]
 
 
 @pytest.mark.slow
@@ -376,4 +376,4 @@ for kind, mode, r, channels in itertools.product(close, ("linear", "cubic"), (1,
         answers.append(ogs.grid_sample(X, grid, mode=mode).astype("d"))
     np.testing.assert_allclose(*answers, rtol=close[kind], atol=100 * close[kind] or 1)
 """
-    assert python(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []
+    assert run_script(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []

@@ -6,8 +6,10 @@ from unittest.mock import Mock
 import onnx
 import pytest
 
+from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.detection.find import find
 from ort_gridsample.detection.match import Match
+from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, native
@@ -113,10 +115,30 @@ def test_resolve_fusion_without_compiled_ops_fuses_nothing() -> None:
 def test_session_target_failed_compilation_is_decided_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decisions.registry, "prepare", Mock(side_effect=MemoryError("no memory")))
+    monkeypatch.setattr(registry, "prepare", Mock(side_effect=MemoryError("no memory")))
     (match,) = matches_of(WARP)
     placement = SessionTarget(environment("all")).decision_for(match).placement
     assert (placement.runs_on, placement.reason) == ("Python op", "compiling it failed: no memory")
+
+
+@pytest.mark.usefixtures("compiled_ops")
+def test_session_target_failed_compilation_of_a_fused_op_is_decided_without_fusion(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compile_single_nodes(operator: str, *_: object) -> None:
+        if operator == FUSED:
+            raise MemoryError("no memory")
+
+    monkeypatch.setattr(registry, "prepare", compile_single_nodes)
+    target = SessionTarget(environment("all"))
+    reason = "its grid is not fused, as compiling that failed: no memory"
+    for match in matches_of(STN):
+        decision = target.decision_for(match)
+        assert (decision.placement.runs_on, decision.placement.reason) == ("compiled op", reason)
+        assert decision.placement.fused == ()
+        assert decision.target is not target._environment.op_targets.fused_op
+    (message,) = caplog.messages
+    assert message.startswith("GridSample node")
 
 
 @pytest.mark.usefixtures("compiled_ops")

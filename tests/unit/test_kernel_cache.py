@@ -20,13 +20,15 @@ import pytest
 
 import ort_gridsample as ogs
 from conftest import with_slow
-from support.processes import python
+from support.processes import run_script
 
 pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
+from numba.core.compiler_lock import global_compiler_lock
 
 from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
-from ort_gridsample.kernels import compilation, jit_core, workers
+from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
+from ort_gridsample.reference import memory
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -171,8 +173,29 @@ def test_kernel_folders_prefer_numbas_and_then_the_users(
 
 def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", "")
-    monkeypatch.setattr(compilation.cache_folder, "cache_folder", Mock(side_effect=RuntimeError))
+    monkeypatch.setattr(cache_folder, "cache_folder", Mock(side_effect=RuntimeError))
     assert compilation.kernel_folders() == [PACKAGE / "__pycache__"]
+
+
+@pytest.mark.parametrize(
+    ("system", "variable", "expected"),
+    [
+        ("linux", "", "home/.cache/ort_gridsample"),
+        ("darwin", "", "home/Library/Caches/ort_gridsample"),
+        ("darwin", "XDG_CACHE_HOME", "elsewhere/ort_gridsample"),
+        ("win32", "LOCALAPPDATA", "elsewhere/ort_gridsample"),
+    ],
+)
+def test_cache_folder_is_in_the_systems_folder_for_caches(
+    system: str, variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "elsewhere")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(Path, "home", lambda: Path("home"))
+    assert cache_folder.cache_folder() == Path(expected)
 
 
 def test_kernel_cache_in_a_read_only_folder_is_read(
@@ -183,9 +206,9 @@ def test_kernel_cache_in_a_read_only_folder_is_read(
     monkeypatch.setattr(config, "CACHE_DIR", str(filled))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     assert not load_or_compile([Path(__file__)])
-    is_writable = compilation.cache_folder._is_writable
+    is_writable = cache_folder._is_writable
     monkeypatch.setattr(
-        compilation.cache_folder,
+        cache_folder,
         "_is_writable",
         lambda path: not path.is_relative_to(filled) and is_writable(path),
     )
@@ -215,18 +238,18 @@ def create_files(folder: Path, ages: dict[str, float]) -> None:
 
 def test_remove_least_used_keeps_the_newest_within_the_limit(tmp_path: Path) -> None:
     create_files(tmp_path, {"a.nbc": 1, "b.nbc": 3, "c.nbc": 2, "other": 9})
-    compilation.cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 25)
+    cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 25)
     assert {file.name for file in tmp_path.iterdir()} == {"a.nbc", "c.nbc", "other"}
 
 
 def test_remove_least_used_removes_temporary_files_of_killed_processes(tmp_path: Path) -> None:
     create_files(tmp_path, {"a.nbc.tmp.1": 2, "a.nbc.tmp.2": 0})
-    compilation.cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 100)
+    cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 100)
     assert [file.name for file in tmp_path.iterdir()] == ["a.nbc.tmp.2"]
 
 
 def test_remove_least_used_without_a_folder_does_nothing(tmp_path: Path) -> None:
-    compilation.cache_folder.remove_least_used.__wrapped__(tmp_path / "none", "*.nbc", 100)
+    cache_folder.remove_least_used.__wrapped__(tmp_path / "none", "*.nbc", 100)
 
 
 def test_kernel_cache_marks_loaded_kernel_as_used(
@@ -356,7 +379,7 @@ def test_kernels_of_a_package_copy_in_another_folder_are_loaded(
             "NUMBA_CACHE_DIR": "",
             "PACKAGE_IN": str(place(tmp_path / name)),
         }
-        printed.append(python(COPY, {**environment, variable: str(tmp_path / "cache")}))
+        printed.append(run_script(COPY, {**environment, variable: str(tmp_path / "cache")}))
     assert printed == [["False", "True True"], ["True", "True True"]]
     assert len([*(tmp_path / "cache").rglob("*.nbc")]) == 1
 
@@ -404,7 +427,7 @@ print(function._cache.cache_path)
         "HOME": home,
         "NUMBA_CACHE_DIR": "",
     }
-    (first, _), (second, path) = (python(script, {**os.environ, **said}) for _ in range(2))
+    (first, _), (second, path) = (run_script(script, {**os.environ, **said}) for _ in range(2))
     assert (first, second, home in path) == ("False", "True", True)
 
 
@@ -428,7 +451,7 @@ def test_compilation_is_logged(
 @with_slow("X_type", ["float32", "float16", "uint8", "complex64"], ["float32"])
 def test_run_after_prepare_compiles_nothing(X_type: str) -> None:
     """Not even to load: LLVM ends a process that has no memory left for that."""
-    (added,) = python(f"""
+    (added,) = run_script(f"""
 import numpy as np
 from ort_gridsample import grid_sample
 from ort_gridsample.kernels import compilation, jit_core, workers
@@ -439,7 +462,7 @@ def known():
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
 kernels = workers.kernel_functions("{X_type}", "float32", "linear")
-parts = [*jit_core._HELPER_FUNCTIONS, *kernels.values()]
+parts = [*jit_core._HELPER_FUNCTIONS.values(), *kernels.values()]
 assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
@@ -459,7 +482,7 @@ def test_compilation_without_free_memory_raises(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     for needed in (1 << 26, 1 << 24):
         probe = Mock(side_effect=[MemoryError, None])
-        monkeypatch.setattr(compilation.memory, "probe", probe)
+        monkeypatch.setattr(memory, "probe", probe)
         with pytest.raises(MemoryError):
             load_or_compile([])
         load_or_compile([])
@@ -488,7 +511,7 @@ def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
     """Numba's registries are no more for two at once than its compiler."""
     asked, answers = compilation.CompiledFunction(workers.proceed), []
     thread = threading.Thread(target=lambda: answers.append(asked.is_ready))
-    with compilation.global_compiler_lock:
+    with global_compiler_lock:
         thread.start()
         thread.join(0.3)
         assert not answers
@@ -514,7 +537,7 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
         "sum_for",
         "pack_for",
         "coordinates_for",
-        "worker",
+        "process_items",
     ]
 
 

@@ -17,9 +17,9 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import settings
-from ort_gridsample.reference import affine, sampler, threads
+from ort_gridsample.reference import affine, cpus, sampler, threads
 from ort_gridsample.reference.plan import plan_for
-from support.processes import python
+from support.processes import run_script
 
 pytest.importorskip("numba", reason="the compiled core is one of those that threads run")
 
@@ -180,7 +180,7 @@ class TestForEach:
     ):
         """To any other processor, and then it may run where it could before."""
         move, done = Mock(side_effect=error), threading.Event()
-        monkeypatch.setattr(threads, "_cpu", Mock(side_effect=[3, woken]))
+        monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, woken]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
         monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
         threads.submit(done.set, 1)
@@ -275,7 +275,7 @@ class TestHelpers:
         """However many that are, they find what to do."""
         script = """
 import numpy as np, ort_gridsample as ogs
-from ort_gridsample.reference import threads
+from ort_gridsample.reference import cpus
 cpus.available_cpus = lambda: 100
 from ort_gridsample.kernels import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
@@ -289,7 +289,7 @@ for most in (100, 1000):
     ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
 """
         assert (
-            python(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"})
+            run_script(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"})
             == ["99", "100 True None"] * 2
         )
 
@@ -364,3 +364,23 @@ def test_signal_handler_during_a_call_may_sample(monkeypatch):
     monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
     np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
     assert len(set(calls)) == 2
+
+
+@pytest.mark.timeout(30)
+def test_submit_from_a_signal_handler_inside_submit_does_not_wait(monkeypatch):
+    """The handler gets no threads, and runs all of its items itself."""
+    pool = threads._Pool()
+    monkeypatch.setattr(threads, "_pool", pool)
+    results = []
+
+    class InterruptedExecutor(ThreadPoolExecutor):
+        def submit(self, *arguments):
+            with self._shutdown_lock:  # where a handler interrupts ThreadPoolExecutor.submit
+                threads.for_each(results.append, range(3), 2)
+            return super().submit(*arguments)
+
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", InterruptedExecutor)
+    started = threading.Event()
+    threads.submit(started.set, 1)
+    assert started.wait(20)
+    assert results == [0, 1, 2]

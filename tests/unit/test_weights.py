@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
+from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.reference.threads import submit
 from ort_gridsample.session import builder
@@ -89,14 +90,14 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     late = threading.Event()
     request.addfinalizer(late.set)
     submit(late.wait, 8)  # until then no other thread helps to read
-    loaded, kept = Weights.load, list[weakref.ref[np.ndarray]]()
+    load, kept = Weights.load, list[weakref.ref[np.ndarray]]()
 
     def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
-        found = loaded(self, tensors)
-        kept.extend(map(weakref.ref, (found.memory, *found.arrays.values())))
+        found = load(self, tensors)
+        kept.extend(map(weakref.ref, (*found.files.values(), *found.arrays.values())))
         return found
 
-    monkeypatch.setattr(Weights, "loaded", watched)
+    monkeypatch.setattr(Weights, "load", watched)
     for given in (saved(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before, placements = session.run(["Y"], FEEDS)[0], session.replaced
@@ -153,7 +154,7 @@ def test_split_model_is_joined_to_the_same_model(large: onnx.ModelProto, tmp_pat
     for source in (path, Path(path).read_bytes()):
         model, apart = split_source(source)
         assert len(apart.spans) == COUNT - 2
-        assert apart.restore(model, apart.spans).places == {}
+        assert apart.restore(model, apart.spans).spans == {}
         assert model == large
 
 
@@ -174,7 +175,7 @@ def test_truncated_file_raises(large: onnx.ModelProto, tmp_path: Path) -> None:
     with open(path, "rb+") as file:
         file.truncate(weights.MIN_MODEL_BYTES // 2)
     with pytest.raises(OSError, match=r"large\.onnx' ends before the values of w\d+$"):
-        apart.loaded(model.graph.initializer)
+        apart.load(model.graph.initializer)
 
 
 #: Fields that ONNX lacks: of 4, 8 and some bytes, and a number; a group, which protobuf deprecates;
@@ -255,3 +256,22 @@ def test_small_model_is_parsed_by_protobuf(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(small)
     assert split_source(tmp_path / "small") is None
     assert split_source(tmp_path / "there is none") is None
+
+
+def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
+    large: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = quiet_options()
+    zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
+    options.add_initializer("w7", zeros)
+    is_known = dict[str, bool]()
+    patch_in_place = builder.patch_in_place
+
+    def patch(*args: object, all_scopes: list[Scope], **kwargs: object) -> object:
+        for name in ("w7", "w8"):
+            is_known[name] = all_scopes[0].find_constant(name) is not None
+        return patch_in_place(*args, all_scopes=all_scopes, **kwargs)
+
+    monkeypatch.setattr(builder, "patch_in_place", patch)
+    ogs.InferenceSession(large.SerializeToString(), options)
+    assert is_known == {"w7": False, "w8": True}
