@@ -52,7 +52,7 @@ def called(library: ctypes.CDLL) -> int:
 
 @elf
 def test_written_library_calls_the_address_from_memory() -> None:
-    library, path = trampoline._load_from_memory(trampoline.elf_library(ADDRESS, target.machine))
+    library, path = trampoline._load_from_memory(trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine))
     assert called(library) == 7005
     assert path.startswith("/proc/self/fd/")
 
@@ -62,7 +62,7 @@ def test_written_library_calls_the_address_from_a_file_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    library, path = trampoline._load_from_file(trampoline.elf_library(ADDRESS, target.machine))
+    library, path = trampoline._load_from_file(trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine))
     assert called(library) == 7005
     assert list(tmp_path.iterdir()) == []
     assert ctypes.CDLL(path)._handle == library._handle  # the loader knows it by its path
@@ -79,7 +79,7 @@ def test_where_memory_cannot_be_loaded_a_file_is(
         raise failure
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    library, path = trampoline.load(ADDRESS)
+    library, path = trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert called(library) == 7005
     assert not path.startswith("/proc")
 
@@ -96,7 +96,7 @@ def test_where_nothing_can_be_loaded_the_error_has_both_reasons(
     with pytest.raises(
         trampoline.NoTrampolineError, match=r"/proc is not executable; /.* is not executable"
     ):
-        trampoline.load(ADDRESS)
+        trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -104,7 +104,7 @@ def test_where_nothing_can_be_loaded_the_error_has_both_reasons(
 @pytest.mark.skipif(not shutil.which("readelf"), reason="this reads an ELF file with readelf")
 def test_written_library_is_a_valid_elf_file(machine: str, tmp_path: Path) -> None:
     path = tmp_path / "page.so"
-    path.write_bytes(trampoline.elf_library(0x1122334455667788, machine))
+    path.write_bytes(trampoline.elf_library({trampoline.ENTRY_POINT: 0x1122334455667788}, machine))
     shown = ""
     for option in ("-hldW", "-DsW"):
         done = subprocess.run(["readelf", option, path], capture_output=True, text=True, check=True)
@@ -130,11 +130,11 @@ def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_linked_library_is_made_once_and_calls_the_address(
     linked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library, path = trampoline.load(ADDRESS)
+    library, path = trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert called(library) == 7005
     assert [str(each) for each in linked.iterdir()] == [path]
     monkeypatch.setattr(linking, "run", None)  # nothing is linked again
-    assert trampoline.load(ADDRESS)[1] == path
+    assert trampoline.load({trampoline.ENTRY_POINT: ADDRESS})[1] == path
 
 
 def test_without_a_linker_the_error_says_what_to_install(
@@ -149,7 +149,7 @@ def test_without_a_linker_the_error_says_what_to_install(
         trampoline.NoTrampolineError,
         match=r"needs a linker for it: install cc, or the package ziglang.*: pip install ziglang",
     ):
-        trampoline.load(ADDRESS)
+        trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert list(linked.iterdir()) == []
 
 
