@@ -13,7 +13,7 @@ import pytest
 import fuzz
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
-from paths import (
+from support.paths import (
     HAS_PYTHON_OPS,
     NO_PYTHON_OPS,
     PATHS,

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-import faults
-from cases import FAR, OUTSIDE, TIES, dtype_of
+from support import faults
+from support.cases import FAR, OUTSIDE, TIES, dtype_of
 
 ROUTES = ("function", "session", "patched")
 X_TYPES = (

@@ -10,12 +10,12 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-import oracle
 import ort_gridsample as ogs
-from compare import assert_matches, finfo, type_name
-from models import tensor_type
 from ort_gridsample import GridSampleError
-from paths import run
+from support import oracle
+from support.compare import assert_matches, finfo, type_name
+from support.models import tensor_type
+from support.paths import run
 
 from .inputs import FLOATS, MODES, PADDING, Case, array
 

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from processes import BEGINNING, WITHOUT_TORCH
 from runtimes import workers
+from support.processes import BEGINNING, WITHOUT_TORCH
 
 from .inputs import Case
 from .verdict import Outcome, outcome

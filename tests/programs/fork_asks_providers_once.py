@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import onnx
 
 import ort_gridsample as ogs
-from models import parsed
 from ort_gridsample.session import accelerators, probe_answers
+from support.models import parsed
 
 PROVIDER = "AzureExecutionProvider"
 MODEL = parsed("""g (float[2,3,5,6,7] X, float[2,2,3,4,3] G) => (float[] Y) {

@@ -21,8 +21,8 @@ import numpy as np
 import onnxruntime
 
 import ort_gridsample as ogs
-from cases import Attributes
-from models import grid_sample_model
+from support.cases import Attributes
+from support.models import grid_sample_model
 
 #: Seconds that a child may take.
 LIMIT = 60

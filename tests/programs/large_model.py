@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 import ort_gridsample as ogs
-from models import parsed
+from support.models import parsed
 
 ROWS, LENGTH, COUNT = 1 << 17, 1 << 10, 5
 

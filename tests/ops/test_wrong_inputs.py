@@ -1,0 +1,396 @@
+"""Inputs that do not fit the operators: an error by every way and in every target, never an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import ort_gridsample as ogs
+from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
+from support import faults
+from support.models import parsed
+from support.paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, OPENERS, Open
+
+#: X and grid of which only the rank is declared.
+OPEN = {"X": "a, b, c, d", "G": "e, f, g, h"}
+OPEN_3D = {"X": "a, b, c, d, e", "G": "f, g, h, i, j"}
+OPEN_1D = {"X": "a, b, c", "G": "e, f, g"}
+THETA = {"T": "n, 2, 3", "S": "4"}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Inputs that a node must not answer.
+
+    ``declared`` are the shapes that the model declares: as little as leaves the mistake to a run. An input ``S`` is
+    fed the numbers of its row, every other input an array of zeros of its shape.
+    """
+
+    declared: dict[str, str]
+    fed: dict[str, tuple[int, ...]]
+    attributes: dict[str, str] = field(default_factory=dict)
+    has_empty: bool = (
+        False  #: whether a length is 0, which the forms for some runtimes do not support
+    )
+
+    @property
+    def operator(self) -> str:
+        return "GridSample" if "X" in self.fed else "AffineGrid"
+
+    def model(self) -> onnx.ModelProto:
+        kinds = {name: "int64" if name == "S" else "float" for name in self.declared}
+        inputs = ", ".join(f"{kinds[name]}[{dims}] {name}" for name, dims in self.declared.items())
+        attributes = {"mode": "linear", **self.attributes} if self.operator == "GridSample" else {}
+        written = ", ".join(f'{name} = "{value}"' for name, value in attributes.items())
+        row = ""
+        if "S" not in self.declared and "S" in self.fed:
+            row = f"S = Constant <value_ints = [{', '.join(map(str, self.fed['S']))}]> ()"
+        node = f"{self.operator} {f'<{written}>' if written else ''} ({', '.join(self.fed)})"
+        model = parsed(f"g ({inputs}) => (float[] Y) {{ {row} Y = {node} }}")
+        model.graph.node[-1].name = "warp"
+        return model
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        return {
+            name: np.array(self.fed[name]) if name == "S" else np.zeros(self.fed[name], np.float32)
+            for name in self.declared
+        }
+
+    def call(self) -> np.ndarray:
+        """What the function answers."""
+        if self.operator == "AffineGrid":
+            return ogs.affine_grid(np.zeros(self.fed["T"], np.float32), self.fed["S"])
+        X, grid = (np.zeros(self.fed[name], np.float32) for name in ("X", "G"))
+        return ogs.grid_sample(X, grid, **self.attributes)  # type: ignore[arg-type]
+
+
+def _samples(
+    declared: dict[str, str], X: tuple[int, ...], G: tuple[int, ...], **attributes: str
+) -> Wrong:
+    return Wrong(declared, {"X": X, "G": G}, attributes, has_empty=0 in (*X, *G))
+
+
+def _grids(declared: dict[str, str], T: tuple[int, ...], *S: int) -> Wrong:
+    return Wrong(declared, {"T": T, "S": S})
+
+
+WRONG = {
+    "fewer batches of grid": _samples(OPEN, (12, 1, 5, 7), (10, 9, 9, 2)),
+    "one batch of grid": _samples(OPEN, (12, 1, 5, 7), (1, 9, 9, 2)),
+    "one batch of X": _samples(OPEN, (1, 1, 5, 7), (3, 9, 9, 2)),
+    "no batch of grid": _samples(OPEN, (3, 1, 5, 7), (0, 9, 9, 2)),
+    "no batch of X": _samples(OPEN, (0, 1, 5, 7), (3, 9, 9, 2)),
+    "other batches, no channel": _samples(OPEN, (3, 0, 5, 7), (2, 9, 9, 2)),
+    "other batches, no position": _samples(OPEN, (3, 1, 5, 7), (2, 9, 0, 2)),
+    "other batches, no pixel": _samples(OPEN, (3, 1, 0, 7), (2, 9, 9, 2)),
+    "other batches, both open": _samples(
+        {"X": "n, 1, 5, 7", "G": "m, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)
+    ),
+    "other batches, border": _samples(
+        {"X": "n, 4, 5, 7", "G": "m, 9, 9, 2"}, (10, 4, 5, 7), (12, 9, 9, 2), padding_mode="border"
+    ),
+    "other batches, nearest": _samples(
+        {"X": "n, 4, h, w", "G": "m, 9, 9, 2"},
+        (12, 4, 5, 7),
+        (10, 9, 9, 2),
+        mode="nearest",
+        padding_mode="border",
+    ),
+    "other batches of X than declared": _samples(
+        {"X": "n, 1, h, w", "G": "10, 9, 9, 2"}, (12, 1, 5, 5), (10, 9, 9, 2)
+    ),
+    "batches of X by a known image": _samples(
+        {"X": "n, 1, 5, 7", "G": "10, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)
+    ),
+    "other batches of grid than of X": _samples(
+        {"X": "12, 1, 5, 7", "G": "n, 9, 9, 2"}, (12, 1, 5, 7), (10, 9, 9, 2)
+    ),
+    "three coordinates": _samples(OPEN, (2, 1, 5, 7), (2, 9, 8, 3)),
+    "four coordinates": _samples(
+        {"X": "1, 1, h, w", "G": "1, p, q, k"}, (1, 1, 5, 7), (1, 9, 8, 4)
+    ),
+    "one coordinate": _samples(OPEN, (2, 1, 5, 7), (2, 9, 8, 1)),
+    "three coordinates, no position": _samples(OPEN, (2, 1, 5, 7), (2, 0, 8, 3)),
+    "X of five axes": _samples({"X": "", "G": "e, f, g, 2"}, (2, 1, 5, 7, 1), (2, 9, 8, 2)),
+    "X of three axes": _samples({"X": "", "G": "e, f, g, 2"}, (2, 1, 5), (2, 9, 8, 2)),
+    "grid of five axes": _samples({"X": "a, b, c, d", "G": ""}, (2, 1, 5, 7), (2, 9, 4, 2, 2)),
+    "grid of three axes": _samples({"X": "a, b, c, d", "G": ""}, (2, 1, 5, 7), (2, 9, 2)),
+    "no pixel, border": _samples(OPEN, (2, 1, 0, 7), (2, 3, 3, 2), padding_mode="border"),
+    "no pixel, reflection": _samples(OPEN, (2, 1, 5, 0), (2, 3, 3, 2), padding_mode="reflection"),
+    "other batches of one axis": _samples(OPEN_1D, (12, 1, 5), (10, 12, 1)),
+    "other batches of one axis than of X": _samples(
+        {"X": "12, b, c", "G": "e, f, g"}, (12, 1, 5), (10, 12, 1)
+    ),
+    "two coordinates of one axis": _samples(OPEN_1D, (2, 1, 5), (2, 6, 2)),
+    "other batches of three axes": _samples(OPEN_3D, (4, 1, 5, 4, 4), (2, 3, 3, 3, 3)),
+    "two coordinates of three axes": _samples(OPEN_3D, (2, 1, 5, 4, 4), (2, 3, 3, 3, 2)),
+    "more batches of theta": _grids(THETA, (3, 2, 3), 2, 1, 4, 5),
+    "fewer batches of theta": _grids(THETA, (1, 2, 3), 2, 1, 4, 5),
+    "no batch of size": _grids(THETA, (3, 2, 3), 0, 1, 4, 5),
+    "other batches, no row": _grids(THETA, (3, 2, 3), 2, 1, 0, 5),
+    "other batches of theta than of a constant size": _grids(
+        {"T": "n, 2, 3"}, (3, 2, 3), 2, 1, 4, 5
+    ),
+    "no batch of a constant size": _grids({"T": "n, 2, 3"}, (3, 2, 3), 0, 1, 4, 5),
+    "a negative height": _grids(THETA, (3, 2, 3), 3, 1, -4, 5),
+    "a negative batch": _grids(THETA, (3, 2, 3), -3, 1, 4, 5),
+    "theta of three axes": _grids({"T": "n, a, b", "S": "4"}, (3, 3, 4), 6, 1, 4, 5),
+    "theta of another height": _grids({"T": "n, a, b", "S": "4"}, (3, 3, 2), 3, 1, 4, 5),
+    "theta of four axes": _grids({"T": "", "S": "4"}, (3, 2, 3, 1), 3, 1, 4, 5),
+    "a size of five numbers": _grids({"T": "n, 2, 3", "S": "k"}, (3, 2, 3), 3, 1, 4, 5, 6),
+    "a size of three numbers": _grids({"T": "n, 2, 3", "S": "k"}, (3, 2, 3), 3, 1, 4),
+}
+#: Where onnxruntime's own AffineGrid answers, and this package does not.
+NEGATIVE_CHANNELS = _grids(THETA, (3, 2, 3), 3, -1, 4, 5)
+
+#: How a model is lowered: the arguments of ``patch_model``.
+LOWERED: dict[str, dict[str, object]] = {
+    **{
+        f"primitives, opset {opset}": {"target": "primitives", "opset": opset}
+        for opset in (11, 13, 16, 20)
+    },
+    "primitives, functions": {"target": "primitives", "functions": True},
+    "ai.onnx": {"target": "ai.onnx"},
+    "ai.onnx-2d": {"target": "ai.onnx-2d"},
+    "com.microsoft": {"target": "com.microsoft"},
+    **{
+        f"primitives for {name}": {"target": "primitives", "for_runtime": name} for name in RUNTIMES
+    },
+}
+
+
+#: The targets that leave the sampling to kernels of onnxruntime.
+NATIVE = ("ai.onnx", "ai.onnx-2d", "com.microsoft")
+
+
+def run_lowered(wrong: Wrong, how: dict[str, object]) -> None:
+    """Patch the model and run it in plain onnxruntime."""
+    patched = ogs.patch_model(wrong.model(), **how)  # type: ignore[arg-type]
+    session = onnxruntime.InferenceSession(
+        patched.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    session.run(None, wrong.feeds())
+
+
+@pytest.mark.parametrize(
+    "wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"]
+)
+def test_function_of_wrong_inputs_raises(wrong: Wrong) -> None:
+    with pytest.raises(ogs.GridSampleError):
+        wrong.call()
+
+
+@pytest.mark.parametrize("open_model", sorted(OPENERS, key=lambda each: each.__name__))
+@pytest.mark.parametrize(
+    "wrong", [*WRONG.values(), NEGATIVE_CHANNELS], ids=[*WRONG, "negative channels"]
+)
+def test_ops_of_wrong_inputs_raise_and_name_the_node(wrong: Wrong, open_model: Open) -> None:
+    if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
+        pytest.skip(NO_PYTHON_OPS)
+    with pytest.raises(Exception, match="warp"):  # onnxruntime has exceptions of its own
+        open_model(wrong.model()).run(None, wrong.feeds())
+
+
+@pytest.mark.parametrize("name", LOWERED)
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_lowered_model_of_wrong_inputs_raises_and_names_the_node(wrong: Wrong, name: str) -> None:
+    if wrong.has_empty and ("iree" in name or "tvm" in name):
+        pytest.skip("their forms are not for lengths that turn out to be 0")
+    if (
+        faults.OUTPUT_CRASHES
+        and name in NATIVE
+        and (wrong.has_empty or wrong.operator == "AffineGrid")
+    ):
+        pytest.skip("kernels of this onnxruntime end the process for such inputs")
+    how = LOWERED[name]
+    is_shared = how.get("functions", False)  # a function has no name of a single node
+    with pytest.raises(
+        Exception, match=None if is_shared else "warp"
+    ):  # onnxruntime has exceptions of its own
+        run_lowered(wrong, how)
+
+
+@pytest.mark.parametrize("name", [name for name in LOWERED if "primitives" in name or "2d" in name])
+def test_lowered_affine_grid_of_negative_channels_raises(name: str) -> None:
+    with pytest.raises(Exception, match="size_must_not_be_negative"):
+        run_lowered(NEGATIVE_CHANNELS, LOWERED[name])
+
+
+@pytest.mark.parametrize("name", [name for name in LOWERED if "primitives" in name or "2d" in name])
+@pytest.mark.parametrize("batches", [0, 1, 3])
+@pytest.mark.parametrize("declared", [OPEN, OPEN_1D, OPEN_3D], ids=["2-D", "1-D", "3-D"])
+def test_lowered_model_of_any_batches_agrees_with_the_function(
+    declared: dict[str, str], batches: int, name: str
+) -> None:
+    if batches == 0 and (
+        "iree" in name or "tvm" in name or "onnx2torch" in name or name.endswith(("11", "13"))
+    ):
+        pytest.skip("their forms are not for lengths that turn out to be 0")
+    r = len(declared["X"].split(",")) - 2
+    rng = np.random.default_rng(batches)
+    X = rng.standard_normal((batches, 2, *(5, 6, 4)[:r]), "float32")
+    grid = rng.uniform(-1, 1, (batches, *(3, 2, 4)[:r], r)).astype("float32")
+    model = ogs.patch_model(_samples(declared, X.shape, grid.shape).model(), **LOWERED[name])  # type: ignore[arg-type]
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (Y,) = session.run(None, {"X": X, "G": grid})
+    np.testing.assert_allclose(Y, ogs.grid_sample(X, grid), rtol=0, atol=1e-5)
+
+
+#: The right shapes of an attention: B = 2, levels of 2×3 and 1×2 pixels, Q = 5, H = 4, D = 3, P = 6.
+ATTENTION_SHAPES = {
+    "value": (2, 8, 4, 3),
+    "sampling_locations": (2, 5, 4, 2, 6, 2),
+    "attention_weights": (2, 5, 4, 2, 6),
+}
+LEVELS = ((2, 3), (1, 2))
+
+
+@dataclass(frozen=True)
+class WrongAttention:
+    """Inputs that no deformable attention answers: those that differ from the right ones."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    levels: tuple[tuple[int, ...], ...] = LEVELS
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        shapes = ATTENTION_SHAPES | self.shapes
+        return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+    def starts(self) -> np.ndarray:
+        areas = np.prod(self.levels, axis=1, dtype=np.int64)
+        return np.cumsum(areas) - areas
+
+    def model(self, *, are_levels_fed: bool) -> onnx.ModelProto:
+        """One node as MMCV spells it. Only the ranks of its inputs are declared, where they are the right ones."""
+        inputs = []
+        for name, shape in ATTENTION_SHAPES.items():
+            has_rank = len(self.shapes.get(name, shape)) == len(shape)
+            dims = ", ".join(f"{name}{axis}" for axis in range(len(shape))) if has_rank else ""
+            inputs.append(f"float[{dims}] {name}")
+        if are_levels_fed:
+            # Lowered models need the number of levels.
+            inputs += ["int64[2, 2] levels", "int64[m] starts"]
+        node = "mmcv.MMCVMultiScaleDeformableAttention (value, levels, starts, sampling_locations, attention_weights)"
+        model = parsed(f"g ({', '.join(inputs)}) => (float[] Y) {{ Y = {node} }}", opset=17)
+        model.graph.node[0].name = "warp"
+        if not are_levels_fed:
+            levels = onnx.numpy_helper.from_array(np.array(self.levels, np.int64), "levels")
+            model.graph.initializer.extend(
+                [levels, onnx.numpy_helper.from_array(self.starts(), "starts")]
+            )
+        return model
+
+    def call(self) -> np.ndarray:
+        value, locations, weights = self.feeds().values()
+        return ogs.deformable_attention(value, np.array(self.levels), locations, weights)
+
+
+def _attention(**shapes: tuple[int, ...]) -> WrongAttention:
+    return WrongAttention(shapes)
+
+
+WRONG_ATTENTION = {
+    "value of three axes": _attention(value=(2, 8, 12)),
+    "value of five axes": _attention(value=(2, 8, 4, 3, 1)),
+    "fewer batches of value": _attention(value=(1, 8, 4, 3)),
+    "more batches of value": _attention(value=(4, 8, 4, 3)),
+    "no batch of value": _attention(value=(0, 8, 4, 3)),
+    "fewer pixels": _attention(value=(2, 7, 4, 3)),
+    "more pixels": _attention(value=(2, 9, 4, 3)),
+    "fewer heads of value": _attention(value=(2, 8, 2, 6)),
+    "one head of value": _attention(value=(2, 8, 1, 12)),
+    "locations of five axes": _attention(sampling_locations=(2, 5, 4, 12, 2)),
+    "one batch of locations": _attention(sampling_locations=(1, 5, 4, 2, 6, 2)),
+    "one query of locations": _attention(sampling_locations=(2, 1, 4, 2, 6, 2)),
+    "one head of locations": _attention(sampling_locations=(2, 5, 1, 2, 6, 2)),
+    "heads and queries of locations exchanged": _attention(sampling_locations=(2, 4, 5, 2, 6, 2)),
+    "levels and points of locations exchanged": _attention(sampling_locations=(2, 5, 4, 6, 2, 2)),
+    "more levels of locations": _attention(
+        sampling_locations=(2, 5, 4, 3, 4, 2), attention_weights=(2, 5, 4, 3, 4)
+    ),
+    "three coordinates": _attention(sampling_locations=(2, 5, 4, 2, 6, 3)),
+    "one coordinate": _attention(sampling_locations=(2, 5, 4, 2, 6, 1)),
+    "weights of four axes": _attention(attention_weights=(2, 5, 4, 12)),
+    "one batch of weights": _attention(attention_weights=(1, 5, 4, 2, 6)),
+    "one query of weights": _attention(attention_weights=(2, 1, 4, 2, 6)),
+    "one head of weights": _attention(attention_weights=(2, 5, 1, 2, 6)),
+    "one point of weights": _attention(attention_weights=(2, 5, 4, 2, 1)),
+    "levels and points of weights exchanged": _attention(attention_weights=(2, 5, 4, 6, 2)),
+    "other pixels in all levels": WrongAttention(levels=((2, 3), (2, 2))),
+    "a negative length": WrongAttention(levels=((-2, -3), (1, 2))),
+    "one level": WrongAttention(levels=((2, 4),)),
+    "three levels": WrongAttention(levels=((2, 2), (1, 2), (1, 2))),
+    "levels of three axes": WrongAttention(levels=((2, 3, 1), (1, 2, 1))),
+    "locations of seven axes": _attention(sampling_locations=(2, 5, 4, 2, 6, 2, 1)),
+    "weights of one axis": _attention(attention_weights=(480,)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ATTENTION.values(), ids=WRONG_ATTENTION)
+def test_attention_function_of_wrong_inputs_raises(wrong: WrongAttention) -> None:
+    with pytest.raises(ogs.GridSampleError):
+        wrong.call()
+
+
+def test_attention_function_of_the_right_shapes_answers() -> None:
+    assert WrongAttention().call().shape == (2, 5, 12)
+
+
+@pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
+@pytest.mark.parametrize("open_model", sorted(OPENERS, key=lambda opener: opener.__name__))
+@pytest.mark.parametrize("wrong", WRONG_ATTENTION.values(), ids=WRONG_ATTENTION)
+def test_attention_ops_of_wrong_inputs_raise_and_name_the_node(
+    wrong: WrongAttention, open_model: Open, are_levels_fed: bool
+) -> None:
+    if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
+        pytest.skip(NO_PYTHON_OPS)
+    feeds = wrong.feeds()
+    if are_levels_fed:
+        feeds |= {"levels": np.array(wrong.levels), "starts": wrong.starts()}
+    # onnxruntime has exceptions of its own, and checks the declared shape of levels itself.
+    with pytest.raises(Exception, match=r"warp|for input: levels"):
+        open_model(wrong.model(are_levels_fed=are_levels_fed)).run(None, feeds)
+
+
+#: One target of sampling nodes and one of basic operators are in the default run.
+ATTENTION_LOWERED = [
+    name
+    if name in ("ai.onnx", "primitives, opset 13")
+    else pytest.param(name, marks=pytest.mark.sweep)
+    for name in LOWERED
+]
+
+
+@pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
+@pytest.mark.parametrize("name", ATTENTION_LOWERED)
+@pytest.mark.parametrize(
+    "wrong", [WrongAttention(), *WRONG_ATTENTION.values()], ids=["right", *WRONG_ATTENTION]
+)
+def test_lowered_attention_of_wrong_inputs_raises_and_names_the_node(
+    wrong: WrongAttention, name: str, are_levels_fed: bool
+) -> None:
+    feeds = wrong.feeds()
+    if are_levels_fed:
+        feeds |= {"levels": np.array(wrong.levels), "starts": wrong.starts()}
+    model = wrong.model(are_levels_fed=are_levels_fed)
+
+    def run() -> np.ndarray:
+        patched = ogs.patch_model(model, **LOWERED[name])  # type: ignore[arg-type]
+        session = onnxruntime.InferenceSession(
+            patched.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, feeds)[0]
+
+    if wrong == WrongAttention():
+        assert run().shape == (2, 5, 12)
+        return
+    with pytest.raises(
+        Exception, match=None if LOWERED[name].get("functions") else r"warp|for input: levels"
+    ):
+        run()

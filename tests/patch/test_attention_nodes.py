@@ -1,0 +1,517 @@
+"""Other packages' nodes that are whole deformable attentions, and samplers whose grids are planes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import ort_gridsample as ogs
+from conftest import OPS
+from ort_gridsample.dialects import registry
+from support.compare import refusal
+from support.paths import Array, open_native, quiet_options, running_on
+
+TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
+MMCV = "mmdeploy.MMCVMultiScaleDeformableAttention"
+MICROSOFT = "com.microsoft.MultiScaleDeformableAttention"
+BEVFORMER = ("MultiScaleDeformableAttnTRT", "bev.MultiScaleDeformableAttnTRT2")
+
+B, Q, H, L, P, D = 2, 5, 4, 2, 4, 3
+LENGTHS = np.array([[4, 6], [2, 3]])
+STARTS = np.array([0, 24])
+PIXELS = 30
+SHAPES = {
+    "value": (B, PIXELS, H, D),
+    "sampling_locations": (B, Q, H, L, P, 2),
+    "attention_weights": (B, Q, H, L, P),
+    "reference_points": (B, Q, 1, 4),
+    "sampling_offsets": (B, Q, H, L * P * 2),
+    "logits": (B, Q, H, L * P),
+}
+LOCATED = ("value", "sampling_locations", "attention_weights")
+OFFSET = ("value", "reference_points", "sampling_offsets", "logits")
+
+
+def feeds_for(names: tuple[str, ...], dtype: str = "float32") -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.uniform(-0.2, 1.2, SHAPES[name]) for name in names}
+    if "sampling_offsets" in feeds:
+        feeds["sampling_offsets"] = feeds["sampling_offsets"] * 6 - 3
+    return {name: array.astype(dtype) for name, array in feeds.items()}
+
+
+def pixel(image: Array, row: int, column: int) -> Array:
+    """The channels of a pixel, zeros outside of the image (height, width, D)."""
+    inside = 0 <= row < image.shape[0] and 0 <= column < image.shape[1]
+    return image[row, column] if inside else np.zeros(image.shape[2])
+
+
+def bilinear(image: Array, x: float, y: float) -> Array:
+    """The linear sample of an image (height, width, D) at a location in [0, 1], from edge to edge."""
+    column, row = x * image.shape[1] - 0.5, y * image.shape[0] - 0.5
+    left, top = math.floor(column), math.floor(row)
+    total = np.zeros(image.shape[2])
+    for i, j in itertools.product((0, 1), (0, 1)):
+        weight = (1 - abs(row - top - i)) * (1 - abs(column - left - j))
+        total = total + weight * pixel(image, top + i, left + j)
+    return total
+
+
+def attention(value: Array, locations: Array, weights: Array, starts: Array = STARTS) -> Array:
+    """(B, Q, H, D), pixel by pixel in double precision."""
+    total = np.zeros((B, Q, H, D))
+    for b, q, h, level, p in itertools.product(*map(range, weights.shape)):
+        height, width = LENGTHS[level]
+        first = starts[level]
+        image = (
+            value[b, first : first + height * width, h].reshape(height, width, D).astype(np.float64)
+        )
+        x, y = locations[b, q, h, level, p].astype(np.float64)
+        total[b, q, h] += weights[b, q, h, level, p] * bilinear(image, x, y)
+    return total
+
+
+def offset_attention(feeds: dict[str, Array], has_softmax: bool = True) -> Array:
+    """What BEVFormer_tensorrt's plugin computes: point p is relative to reference point p modulo G."""
+    locations = np.zeros((B, Q, H, L, P, 2))
+    references = feeds["reference_points"].reshape(B, Q, -1, 2)
+    offsets = feeds["sampling_offsets"].reshape(B, Q, H, L, P, 2)
+    for b, q, h, level, p in itertools.product(*map(range, (B, Q, H, L, P))):
+        height, width = LENGTHS[level]
+        locations[b, q, h, level, p] = references[b, q, p % references.shape[2]]
+        locations[b, q, h, level, p] += offsets[b, q, h, level, p] / (width, height)
+    weights = feeds["logits"].astype(np.float64)
+    if has_softmax:
+        weights = np.exp(weights) / np.exp(weights).sum(-1, keepdims=True)
+    return attention(feeds["value"], locations, weights.reshape(B, Q, H, L, P))
+
+
+def model_of(
+    op_type: str, *, is_static: bool, opset: int = 17, is_fed: bool = False, starts: Array = STARTS,
+    types: dict[str, str] | None = None, third: str = "",
+) -> onnx.ModelProto:  # fmt: skip
+    """The model of one node, whose shapes are known where it is static, and lengths fed or initializers."""
+    names = OFFSET if "AttnTRT" in op_type else LOCATED
+    integers = "int32" if "TRT" in op_type else "int64"
+    inputs = []
+    for name in names:
+        kind = (types or {}).get(name, "float")
+        dims = ", ".join(
+            str(dim) if is_static else f"{name}{axis}" for axis, dim in enumerate(SHAPES[name])
+        )
+        inputs.append(f"{kind}[{dims}] {name}")
+    if is_fed:
+        inputs.append(f"{integers}[2, 2] lengths")
+        inputs += [f"{integers}[2] starts"] if names == LOCATED else []
+    domain, _, _ = op_type.rpartition(".")
+    imports = f', "{domain}": 1' if domain else ""
+    operands = ["value", "lengths", "starts", "sampling_locations", "attention_weights"]
+    if names == OFFSET:
+        operands = ["value", "lengths", "reference_points", "sampling_offsets", "logits"]
+    out = (types or {}).get("value", "float")
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}{imports}]> g ({", ".join(inputs)}) => ({out}[] Y)'
+        f"{{ Y = {op_type} ({', '.join(operands)}) }}"
+    )
+    model.graph.node[0].name = "attention"
+    if not is_fed:
+        dtype = np.dtype(integers)
+        model.graph.initializer.append(numpy_helper.from_array(LENGTHS.astype(dtype), "lengths"))
+        if names == LOCATED:
+            kind = np.dtype(third or dtype)
+            model.graph.initializer.append(numpy_helper.from_array(starts.astype(kind), "starts"))
+    return model
+
+
+def lengths_feeds(op_type: str) -> dict[str, Array]:
+    dtype = np.int32 if "TRT" in op_type else np.int64
+    feeds = {"lengths": LENGTHS.astype(dtype)}
+    return feeds if "AttnTRT" in op_type else feeds | {"starts": STARTS.astype(dtype)}
+
+
+def expected_of(op_type: str, feeds: dict[str, Array]) -> Array:
+    by_head = (
+        offset_attention(feeds)
+        if "AttnTRT" in op_type
+        else attention(*(feeds[name] for name in LOCATED))
+    )
+    return by_head if "TRT" in op_type else by_head.reshape(B, Q, H * D)
+
+
+def run_in_session(model: onnx.ModelProto, feeds: dict[str, Array], ops: str) -> Array:
+    with running_on(ops):
+        session = ogs.InferenceSession(model, quiet_options(), nodes="all")
+    return session.run(None, feeds)[0]
+
+
+NODES = (TENSORRT, MMCV, MICROSOFT, *BEVFORMER)
+
+
+@pytest.mark.parametrize("form", ["static", "dynamic", "fed"])
+@pytest.mark.parametrize("op_type", NODES)
+def test_attention_node_in_session_is_the_definition(op_type: str, form: str, ops: str) -> None:
+    model = model_of(op_type, is_static=form == "static", is_fed=form == "fed")
+    feeds = feeds_for(OFFSET if "AttnTRT" in op_type else LOCATED)
+    expected = expected_of(op_type, feeds)
+    feeds |= lengths_feeds(op_type) if form == "fed" else {}
+    np.testing.assert_allclose(run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "opset"), [("static", 17), ("dynamic", 12), ("dynamic", 20), ("fed", 17)]
+)
+@pytest.mark.parametrize("op_type", NODES)
+def test_attention_node_lowered_is_the_definition(op_type: str, form: str, opset: int) -> None:
+    model = model_of(op_type, is_static=form == "static", is_fed=form == "fed", opset=opset)
+    feeds = feeds_for(OFFSET if "AttnTRT" in op_type else LOCATED)
+    expected = expected_of(op_type, feeds)
+    feeds |= lengths_feeds(op_type) if form == "fed" else {}
+    for target in ("ai.onnx", "primitives"):
+        patched = ogs.patch_model(model, target=target)
+        np.testing.assert_allclose(
+            open_native(patched).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+        )
+
+
+def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
+    """Releases before the plugin's own softmax wrote one into the graph."""
+    model = model_of(BEVFORMER[0], is_static=True)
+    model.graph.node[0].input[4] = "weights"
+    before = parser.parse_graph(
+        "g (float[2, 5, 4, 8] logits) => (float[2, 5, 4, 8] weights) {"
+        "s = Softmax <axis = -1> (logits) f = Flatten (s) shape = Constant <value_ints = [2, 5, 4, 8]> ()"
+        "weights = Reshape (f, shape) }"
+    )
+    node = model.graph.node.pop()
+    model.graph.node.extend([*before.node, node])
+    feeds = feeds_for(OFFSET)
+    expected = offset_attention(feeds)
+    np.testing.assert_allclose(
+        ogs.InferenceSession(model).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+    )
+    lowered = open_native(ogs.patch_model(model, target="primitives"))
+    np.testing.assert_allclose(lowered.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_attention_node_with_other_starts_reads_them(ops: str) -> None:
+    """A session computes it from GridSamples, as no op of this package reads starts."""
+    starts = np.array([6, 0])
+    model, feeds = model_of(MMCV, is_static=True, starts=starts), feeds_for(LOCATED)
+    expected = attention(*feeds.values(), starts=starts).reshape(B, Q, H * D)
+    np.testing.assert_allclose(run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-5)
+
+
+def test_attention_node_fed_other_starts_is_refused(ops: str) -> None:
+    model = model_of(MMCV, is_static=False, is_fed=True)
+    feeds = feeds_for(LOCATED) | lengths_feeds(MMCV) | {"starts": np.array([6, 0])}
+    error = refusal(run_in_session, model, feeds, ops)
+    assert error.where == "MMCVMultiScaleDeformableAttention node 'attention'"
+    assert error.argument == "level_start_index"
+
+
+#: The input that is wrong -> its wrong shape. All have as many elements as some other right shape.
+WRONG_LOCATED = [
+    ("sampling_locations", (B, 1, H, L, P, 2)),
+    ("sampling_locations", (B, Q, H, P, L, 2)),
+    ("sampling_locations", (B, Q, H, L, P, 3)),
+    ("sampling_locations", (1, Q, H, L, P, 2)),
+    ("attention_weights", (B, 1, H, L, P)),
+    ("attention_weights", (B, Q, H, P, L)),
+    ("attention_weights", (B, Q, H, L, 1)),
+    ("attention_weights", (B, H, Q, L, P)),
+    ("attention_weights", (1, Q, H, L, P)),
+    ("value", (B, PIXELS - 1, H, D)),
+    ("value", (B, PIXELS, 1, D)),
+]
+WRONG_OFFSET = [
+    ("reference_points", (B, 1, 1, 4)),
+    ("reference_points", (1, Q, 1, 4)),
+    ("sampling_offsets", (B, 1, H, L * P * 2)),
+    ("sampling_offsets", (B, Q, H, L * P)),
+    ("logits", (B, 1, H, L * P)),
+    ("logits", (B, Q, 1, L * P)),
+    ("value", (B, PIXELS - 1, H, D)),
+]
+WRONG = [(op_type, *each) for op_type in (TENSORRT, MMCV) for each in WRONG_LOCATED]
+WRONG += [(BEVFORMER[0], *each) for each in WRONG_OFFSET]
+
+
+def wrong_feeds(op_type: str, name: str, shape: tuple[int, ...]) -> dict[str, Array]:
+    feeds = feeds_for(OFFSET if "AttnTRT" in op_type else LOCATED)
+    return feeds | {name: np.resize(feeds[name], shape)}
+
+
+@pytest.mark.parametrize(("op_type", "name", "shape"), WRONG)
+def test_attention_node_with_wrong_static_shape_is_refused_when_read(
+    op_type: str, name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, name, shape)
+    model = model_of(op_type, is_static=True)
+    for target in ("ai.onnx", "primitives", "ort_gridsample"):
+        error = refusal(ogs.patch_model, model, target=target)
+        assert error.where == f"{op_type.split('.')[-1]} node 'attention'"
+    assert refusal(ogs.InferenceSession, model).where == error.where
+    assert ogs.inspect_model(model)[0].error is not None
+
+
+@pytest.mark.parametrize(("op_type", "name", "shape"), WRONG)
+def test_attention_node_fed_wrong_shape_is_refused_by_session(
+    op_type: str, name: str, shape: tuple[int, ...], ops: str
+) -> None:
+    model, feeds = model_of(op_type, is_static=False), wrong_feeds(op_type, name, shape)
+    error = refusal(run_in_session, model, feeds, ops)
+    assert isinstance(error, ogs.GridSampleError)
+    assert "node 'attention'" in error.where
+
+
+@pytest.mark.parametrize(("op_type", "name", "shape"), WRONG)
+def test_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
+    op_type: str, name: str, shape: tuple[int, ...]
+) -> None:
+    model, feeds = model_of(op_type, is_static=False), wrong_feeds(op_type, name, shape)
+    patched = ogs.patch_model(model, target="ai.onnx")
+    with pytest.raises(Exception, match=r"node 'attention': [a-z_]+ is of another shape, expected"):
+        open_native(patched).run(None, feeds)
+    assert isinstance(
+        refusal(ogs.InferenceSession(patched, quiet_options()).run, None, feeds),
+        ogs.GridSampleError,
+    )
+
+
+def test_attention_node_of_the_draft_is_refused() -> None:
+    """The draft of onnxruntime's pull request 20184 has reference points as third input."""
+    error = refusal(ogs.InferenceSession, model_of(MICROSOFT, is_static=True, third="float32"))
+    assert (error.argument, error.found) == ("level_start_index", "of type float32")
+    assert "pull request 20184" in error.expected
+
+
+@pytest.mark.parametrize("op_type", [MMCV, MICROSOFT, *BEVFORMER])
+@pytest.mark.parametrize("form", ["static", "dynamic", "fed"])
+def test_tensorrt_plugins_write_every_attention_node(op_type: str, form: str) -> None:
+    model = model_of(op_type, is_static=form == "static", is_fed=form == "fed")
+    feeds = feeds_for(OFFSET if "AttnTRT" in op_type else LOCATED)
+    expected = expected_of(op_type, feeds)
+    feeds |= lengths_feeds(op_type) if form == "fed" else {}
+    written = ogs.patch_model(model, target="tensorrt-plugins")
+    assert [node.op_type for node in written.graph.node].count(TENSORRT) == 1
+    assert op_type.split(".")[-1] not in {node.op_type for node in written.graph.node}
+    (found,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixed", [("value", "attention_weights"), ("sampling_locations",)])
+def test_tensorrt_plugins_have_one_type(mixed: tuple[str, ...]) -> None:
+    types = dict.fromkeys(mixed, "float16")
+    model = model_of(MMCV, is_static=True, types=types)
+    written = ogs.patch_model(model, target="tensorrt-plugins")
+    inferred = onnx.shape_inference.infer_shapes(written)
+    known = {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*inferred.graph.input, *inferred.graph.value_info)
+    }
+    (plugin,) = (node for node in written.graph.node if node.op_type == TENSORRT)
+    assert {known[plugin.input[index]] for index in (0, 3, 4)} == {onnx.TensorProto.FLOAT}
+    feeds = feeds_for(LOCATED)
+    feeds |= {name: feeds[name].astype(np.float16) for name in mixed}
+    (found,) = ogs.InferenceSession(written, quiet_options()).run(None, feeds)
+    assert found.dtype == feeds["value"].dtype
+    expected = attention(*feeds.values()).reshape(B, Q, H * D)
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=1e-5 if found.dtype == np.float32 else 1e-2
+    )
+
+
+def test_tensorrt_plugins_leave_double_precision() -> None:
+    model = model_of(MMCV, is_static=True, types=dict.fromkeys(LOCATED, "double"))
+    assert ogs.patch_model(model, target="tensorrt-plugins") == model
+
+
+SAMPLERS = [(f"GridSampler{axes}DTRT{suffix}", axes) for axes in (2, 3) for suffix in ("", "2")]
+MODES, PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+
+
+def sampler_model(
+    op_type: str,
+    axes: int,
+    codes: tuple[int, int, int],
+    *,
+    is_static: bool,
+    opset: int = 17,
+    kind: str = "float",
+) -> onnx.ModelProto:
+    X, grid = (2, 3, 4, 5, 6)[: axes + 2], (2, axes, 3, 4, 5)[: axes + 2]
+    shapes = [
+        ", ".join(str(d) if is_static else f"{n}{i}" for i, d in enumerate(s))
+        for n, s in (("X", X), ("g", grid))
+    ]
+    mode, padding, aligned = codes
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}]> g ({kind}[{shapes[0]}] X, {kind}[{shapes[1]}] grid) => '
+        f"({kind}[] Y) {{ Y = {op_type} <interpolation_mode = {mode}, padding_mode = {padding}, "
+        f"align_corners = {aligned}> (X, grid) }}"
+    )
+    model.graph.node[0].name = "warp"
+    return model
+
+
+def sampler_feeds(axes: int, dtype: str = "float32") -> dict[str, Array]:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(2, 3, 4, 5, 6)[: axes + 2])
+    grid = rng.uniform(-13, 13, (2, axes, 3, 4, 5)[: axes + 2])
+    return {"X": X.astype(dtype), "grid": grid.astype(dtype)}
+
+
+def sampled(feeds: dict[str, Array], codes: tuple[int, int, int]) -> Array:
+    grid = np.moveaxis(feeds["grid"].astype(np.float64), 1, -1) / 10
+    return ogs.grid_sample(feeds["X"], grid, MODES[codes[0]], PADDINGS[codes[1]], bool(codes[2]))
+
+
+CODES = [(2, 0, 0), (0, 1, 1), (1, 2, 0), (0, 0, 1)]
+
+
+@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize(("op_type", "axes"), SAMPLERS)
+def test_planar_sampler_is_the_standards(
+    op_type: str, axes: int, codes: tuple[int, int, int]
+) -> None:
+    codes = (0, *codes[1:]) if axes == 3 and codes[0] == 2 else codes
+    feeds = sampler_feeds(axes)
+    expected = sampled(feeds, codes)
+    for is_static, opset in ((True, 20), (False, 13)):
+        model = sampler_model(op_type, axes, codes, is_static=is_static, opset=opset)
+        for ops in OPS:
+            np.testing.assert_allclose(
+                run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-4
+            )
+        lowered = ogs.patch_model(model, target="primitives")
+        np.testing.assert_allclose(
+            open_native(lowered).run(None, feeds)[0], expected, rtol=0, atol=1e-4
+        )
+
+
+def test_planar_sampler_by_brute_force() -> None:
+    feeds = sampler_feeds(2)
+    image = np.moveaxis(feeds["X"].astype(np.float64), 1, -1)
+    expected = np.zeros((2, 3, 3, 4))
+    for n, i, j in itertools.product(range(2), range(3), range(4)):
+        x, y = (feeds["grid"][n, :, i, j].astype(np.float64) + 10) / 20
+        expected[n, :, i, j] = bilinear(image[n], x, y)
+    model = sampler_model("GridSampler2DTRT", 2, (0, 0, 0), is_static=False)
+    np.testing.assert_allclose(
+        ogs.InferenceSession(model).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+    )
+
+
+def test_planar_sampler_of_half_precision_scales_in_single(ops: str) -> None:
+    model = sampler_model("GridSampler2DTRT2", 2, (0, 1, 0), is_static=True, kind="float16")
+    feeds = sampler_feeds(2, "float16")
+    found = run_in_session(model, feeds, ops)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(
+        found.astype(float), sampled(feeds, (0, 1, 0)).astype(float), rtol=0, atol=2e-3
+    )
+
+
+@pytest.mark.parametrize(("X", "grid", "argument"), [
+    ((2, 3, 4, 5), (2, 3, 4, 2), "grid"),
+    ((2, 3, 4, 5), (1, 2, 3, 4), "grid"),
+    ((2, 3, 4, 5, 6), (2, 2, 3, 4), "X"),
+])  # fmt: skip
+def test_planar_sampler_with_wrong_shape_is_refused(
+    X: tuple[int, ...], grid: tuple[int, ...], argument: str
+) -> None:
+    model = sampler_model("GridSampler2DTRT", 2, (0, 0, 0), is_static=True)
+    for value, shape in zip(model.graph.input, (X, grid), strict=True):
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, 1, shape))
+    error = refusal(ogs.InferenceSession, model)
+    assert (error.where, error.argument) == ("GridSampler2DTRT node 'warp'", argument)
+
+
+ATTRIBUTES = {
+    "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1}, default="linear"),
+    "padding_mode": ogs.Spelling("outside", {"zeros": 0, "border": 1}, default="zeros"),
+    "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+}
+
+
+@pytest.mark.parametrize(
+    ("grid", "found"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")]
+)
+def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
+    grid: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dialect cannot describe a grid whose coordinates are planes."""
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
+    ogs.add_dialect(ogs.Dialect("planes", "GridSample", "Warp", ("my.domain",), ATTRIBUTES))
+    text = """<ir_version: 8, opset_import: ["": 17, "my.domain": 1]> g (float[2, 3, 4, 5] X, float[GRID] grid) =>
+        (float[2, 3, 9, 2] Y) { Y = my.domain.Warp (X, grid) }"""
+    model = parser.parse_model(text.replace("GRID", grid))
+    model.graph.node[0].name = "warp"
+    error = refusal(ogs.InferenceSession, model)
+    assert error.where == "Warp node 'warp'"
+    assert error.found == f"of shape {found}"
+    assert error.expected == "(2, 3, 9, 2), as the graph states"
+
+
+@pytest.mark.parametrize("op_type", [MMCV, BEVFORMER[0]])
+def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str, ops: str) -> None:
+    """Calls with single and double precision."""
+    model = model_of(op_type, is_static=True)
+    graph = model.graph
+    domain = op_type.rpartition(".")[0]
+    imports = [
+        onnx.helper.make_opsetid("", 17),
+        *([onnx.helper.make_opsetid(domain, 1)] if domain else []),
+    ]
+    tensors = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
+    inputs = [value.name for value in graph.input]
+    function = onnx.helper.make_function(
+        "local", "attend", inputs, ["Y"], [*tensors, graph.node[0]], imports
+    )
+    wide = [
+        onnx.helper.make_node("Cast", [each], [f"{each}_wide"], to=onnx.TensorProto.DOUBLE)
+        for each in inputs
+    ]
+    calls = [
+        onnx.helper.make_node("attend", inputs, ["Y"], domain="local"),
+        onnx.helper.make_node("attend", [f"{each}_wide" for each in inputs], ["Z"], domain="local"),
+    ]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend([*wide, *calls])
+    graph.output.append(onnx.helper.make_tensor_value_info("Z", onnx.TensorProto.DOUBLE, None))
+    model.functions.append(function)
+    model.opset_import.append(onnx.helper.make_opsetid("local", 1))
+    feeds = feeds_for(OFFSET if op_type == BEVFORMER[0] else LOCATED)
+    expected = expected_of(op_type, feeds)
+    with running_on(ops):
+        answers = ogs.InferenceSession(model, quiet_options(), nodes="all").run(None, feeds)
+    answers += open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)
+    for answer, tolerance in zip(answers, (1e-5, 1e-6) * 2, strict=True):
+        np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("name", "shape", "argument"), [
+    ("sampling_locations", (B, 1, H, L, P, 2), "attention_weights"),
+    ("sampling_locations", (1, Q, H, L, P, 2), "sampling_locations"),
+    ("attention_weights", (B, 1, H, L, P), "attention_weights"),
+])  # fmt: skip
+def test_own_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
+    name: str, shape: tuple[int, ...], argument: str
+) -> None:
+    model = model_of("ort_gridsample.DeformableAttention", is_static=False)
+    del model.graph.node[0].input[2]
+    levels = numpy_helper.from_array(np.insert(LENGTHS, 0, P, axis=1), "lengths")
+    model.graph.initializer[0].CopyFrom(levels)
+    feeds = feeds_for(LOCATED)
+    expected = attention(*feeds.values()).reshape(B, Q, H * D)
+    lowered = open_native(ogs.patch_model(model, target="ai.onnx"))
+    np.testing.assert_allclose(lowered.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+    with pytest.raises(
+        Exception, match=f"node 'attention': {argument} is of another shape, expected"
+    ):
+        lowered.run(None, feeds | {name: np.resize(feeds[name], shape)})

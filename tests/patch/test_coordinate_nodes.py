@@ -1,0 +1,444 @@
+"""Models that are converted to float16, or quantized, after they were patched: coordinates stay what they were."""
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import astuple
+from itertools import chain, repeat
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, inliner, numpy_helper, parser
+
+import ort_gridsample as ogs
+from conftest import with_slow
+from ort_gridsample.custom_ops.compiled_ops import registry
+from support import faults
+from support.cases import ATTRIBUTES, Attributes
+from support.compare import refusal
+from support.foreign_nodes import called
+from support.graphs import SIGNATURE
+from support.models import node_attributes
+from support.paths import open_native, quiet_options
+
+pytestmark = faults.needs_named_nodes  # nodes are listed by name
+
+Feeds = Mapping[str, np.ndarray]
+
+
+def network(
+    size: int, attributes: Attributes, flow: bool = False, channels: int = 4
+) -> onnx.ModelProto:
+    """Conv, Relu, GridSample, Conv on a picture; the grid is an input, or made of a flow in pixels."""
+    rng, made = np.random.default_rng(3), ""
+    weights = {
+        "first": rng.standard_normal((channels, 1, 3, 3)) / 3,
+        "bias": rng.standard_normal(channels) / 10,
+    }
+    weights["second"] = rng.standard_normal((1, channels, 3, 3)) / 6
+    if flow:
+        pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), -1)[None]
+        weights |= {"pixels": pixels, "half": np.array((size - 1) / 2), "one": np.array(1)}
+        made = "[move] moved = Add (pixels, F) [scale] scaled = Div (moved, half) [shift] G = Sub (scaled, one)"
+    said = called("GridSample", "", node_attributes(attributes, 17))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        net (float[1,1,{size},{size}] X, float[1,{size},{size},2] {"F" if flow else "G"})
+        => (float[1,1,{size},{size}] Y) {{
+            [first] A = Conv <pads = [1, 1, 1, 1]> (X, first, bias) [relu] B = Relu (A) {made}
+            [warp] C = {said} (B, G) [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}""")
+    model.graph.initializer.extend(
+        numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng, size = (
+        np.random.default_rng(4),
+        model.graph.input[0].type.tensor_type.shape.dim[2].dim_value,
+    )
+    feeds = {
+        "X": rng.standard_normal((1, 1, size, size)),
+        "F": rng.uniform(-2, 2, (1, size, size, 2)),
+    }
+    axis = np.linspace(-1, 1, size)
+    feeds["G"] = np.stack(np.meshgrid(axis, axis), -1)[None] + feeds["F"] / size
+    return {value.name: feeds[value.name].astype(np.float32) for value in model.graph.input}
+
+
+def answer(model: onnx.ModelProto, feeds: Feeds) -> np.ndarray:
+    return open_native(model).run(None, dict(feeds))[0]
+
+
+def error(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> float:
+    """How far the model's answer is from what is expected: root mean squares, of the difference and of that."""
+    return float(np.linalg.norm(answer(model, feeds) - expected) / np.linalg.norm(expected))
+
+
+LINEAR = Attributes("linear", "zeros", False)
+SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest", "zeros", False)]
+
+
+def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
+    float16 = pytest.importorskip(
+        "onnxconverter_common.float16", reason="pip install onnxconverter-common"
+    )
+    return float16.convert_float_to_float16(
+        deepcopy(model), keep_io_types=True, node_block_list=list(blocked)
+    )
+
+
+@with_slow(
+    "size,channels,flow",
+    [(64, 4, False), (64, 32, True), (1024, 4, True)],
+    [(64, 4, False), (64, 32, True)],
+)
+@pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
+def test_float16_loses_no_more_than_in_the_rest(
+    size: int, channels: int, attributes: Attributes, flow: bool
+) -> None:
+    model = network(size, attributes, flow, channels)
+    expected = answer(model, feeds := feeds_for(model))
+    # All of the net but what finds the coordinates.
+    rest = error(half(model, ogs.coordinate_nodes(model)), feeds, expected)
+    lowered = ogs.patch_model(model, target="primitives", functions=True)
+    converted = half(lowered, ogs.coordinate_nodes(lowered))
+    assert 1e-5 < rest < 1e-3
+    assert error(converted, feeds, expected) < 1.1 * rest
+    assert error(inliner.inline_local_functions(converted), feeds, expected) < 1.1 * rest
+    inlined = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    # Its pixels are rounded once more. Errors add up in squares: less than the rest's own comes on top.
+    assert error(half(inlined, ogs.coordinate_nodes(inlined)), feeds, expected) < 2**0.5 * rest
+    last = ogs.patch_model(half(model, ogs.coordinate_nodes(model)), target="primitives")
+    assert error(last, feeds, expected) < 1.1 * rest
+
+
+def test_what_is_listed_computes_in_float32() -> None:
+    """Onnxruntime's CPU provider computes float16 in float32, and hides what other runtimes lose."""
+    lowered = ogs.patch_model(network(64, LINEAR, flow=True), target="primitives", functions=True)
+    for blocked, there in (
+        (ogs.coordinate_nodes(lowered), {TensorProto.FLOAT}),
+        (["warp"], {TensorProto.FLOAT16}),
+    ):
+        converted = onnx.shape_inference.infer_shapes(half(lowered, blocked))
+        types = {
+            value.name: value.type.tensor_type.elem_type for value in converted.graph.value_info
+        }
+        flow = [node for node in converted.graph.node if node.name in ("move", "scale", "shift")]
+        assert {types[name] for node in flow[1:] for name in node.input if name in types} == there
+    # What is not listed is refused, and not wrong.
+    with pytest.raises(Exception, match="GridSample_1"):
+        open_native(half(lowered, []))
+
+
+CONVERTERS = ("onnxconverter_common.float16", "onnxruntime.transformers.float16")
+#: Beyond 2048, float16 has not every integer; beyond 65504, none.
+WIDTHS = (2049, 2560, 66001)
+
+
+def converted_by(converter: str, model: onnx.ModelProto) -> onnx.ModelProto:
+    float16 = pytest.importorskip(converter)
+    names = ogs.coordinate_nodes(model)
+    return float16.convert_float_to_float16(
+        deepcopy(model), keep_io_types=True, node_block_list=names
+    )
+
+
+def wide_image(width: int, channels: int = 2) -> np.ndarray:
+    """Pixels that float16 has, and that differ from their neighbours'."""
+    row = np.arange(width) * 37 % 64 / np.float32(64)
+    return np.ascontiguousarray(np.broadcast_to(row, (1, channels, 2, width)), np.float32)
+
+
+def assert_near(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> None:
+    """A few roundings to float16 away, where another pixel would be 1 / 64 or more away."""
+    np.testing.assert_allclose(answer(model, feeds), expected, rtol=0, atol=6e-3)
+
+
+#: All modes and paddings on one width, and the other widths with one of them: the converters take their time.
+WIDE = [*((attributes, 2560) for attributes in ATTRIBUTES), *((LINEAR, width) for width in WIDTHS)]
+
+
+@pytest.mark.parametrize("converter", CONVERTERS)
+@pytest.mark.parametrize(("attributes", "width"), WIDE, ids=str)
+def test_float16_wide_axis_keeps_pixels(attributes: Attributes, width: int, converter: str) -> None:
+    said = called("GridSample", "", node_attributes(attributes, 16))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float[1,2,2,{width}] X, float[1,1,99,2] G) => (float[1,2,1,99] Y) {{
+            [warp] A = {said} (X, G) [rest] Y = Add (A, A) }}""")
+    # One converter rounds the inputs, so the grid is of numbers that float16 has.
+    grid = np.random.default_rng(0).uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16)
+    grid[0, 0, :3] = [[1, 1], [-1, -1], [1.25, 1.25]]
+    feeds = {"X": wide_image(width), "G": grid.astype(np.float32)}
+    expected = 2 * ogs.grid_sample(feeds["X"], feeds["G"], *astuple(attributes))
+    lowered = ogs.patch_model(
+        model, target="primitives", for_runtime="onnxconverter-common", functions=width == 2049
+    )
+    assert_near(converted_by(converter, lowered), feeds, expected)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_float16_grid_read_by_two_nodes_keeps_pixels(width: int) -> None:
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 20]>
+        wide (float[1,2,2,{width}] X, float[1,2,3] theta) => (float[1,2,2,{width}] Y)
+        <int64[4] size = {{1, 2, 2, {width}}}> {{
+            [affine] G = AffineGrid <align_corners = 1> (theta, size)
+            [one] A = GridSample <align_corners = 1> (X, G)
+            [two] B = GridSample <mode = "nearest", align_corners = 1> (X, G)
+            [rest] Y = Add (A, B) }}""")
+    feeds = {"X": wide_image(width), "theta": np.eye(2, 3, dtype=np.float32)[None]}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("attribute", ["value", "value_floats"])
+@pytest.mark.parametrize("functions", [False, True])
+def test_float16_constant_of_the_models_own_keeps_pixels(
+    width: int, attribute: str, functions: bool
+) -> None:
+    half_lengths = f"{(width - 1) / 2}, 0.5"
+    said = (
+        f"value = float[2] {{{half_lengths}}}"
+        if attribute == "value"
+        else f"value_floats = [{half_lengths}]"
+    )
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float[1,2,2,{width}] X, float[1,2,{width},2] P) => (float[1,2,2,{width}] Y) <float one = {{1}}> {{
+            [halves] H = Constant <{said}> () [scale] S = Div (P, H) [shift] G = Sub (S, one)
+            [warp] A = GridSample <align_corners = 1> (X, G) [rest] Y = Add (A, A) }}""")
+    pixels = np.stack(np.meshgrid(np.arange(width), np.arange(2)), -1)[None].astype(np.float32)
+    feeds = {"X": wide_image(width), "P": pixels}
+    lowered = ogs.patch_model(
+        model, target="primitives", for_runtime="onnxconverter-common", functions=functions
+    )
+    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+def test_float16_large_constant_grid_keeps_pixels() -> None:
+    """A grid of more than a megabyte stays in the model as it is."""
+    width = 70_000
+    line = np.stack(np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, 2)), -1)[None].astype(
+        np.float32
+    )
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float[1,2,2,{width}] X) => (float[1,2,2,{width}] Y) {{
+            [grid] G = Constant <value_float = 0.0> ()
+            [warp] A = GridSample <mode = "nearest", align_corners = 1> (X, G) [rest] Y = Add (A, A) }}""")
+    del model.graph.node[0].attribute[:]
+    model.graph.node[0].attribute.append(
+        onnx.helper.make_attribute("value", numpy_helper.from_array(line))
+    )
+    feeds = {"X": wide_image(width)}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+@pytest.mark.parametrize("type", ["uint8", "int16", "int32"])
+@pytest.mark.parametrize("converter", CONVERTERS)
+def test_float16_integer_image_keeps_pixels(type: str, converter: str) -> None:
+    """Integers are weighed as float64, which no converter touches."""
+    width = 2560
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide ({type}[1,2,2,{width}] X, float[1,1,99,2] G) => ({type}[1,2,1,99] Y) {{
+            [warp] Y = GridSample <padding_mode = "border"> (X, G) }}""")
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, np.iinfo(type).max, (1, 2, 2, width)).astype(type)
+    grid = generator.uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16).astype(np.float32)
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    found = answer(converted_by(converter, lowered), {"X": X, "G": grid})
+    expected = ogs.grid_sample(X, grid, "linear", "border", False)
+    tolerance = (
+        1e-6 * np.iinfo(type).max + 1
+    )  # the function truncates sums in float32 of short integers
+    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("runtime", [None, "onnxconverter-common"])
+@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
+def test_lowered_float16_model_on_a_wide_axis_computes_coordinates_as_the_function(
+    attributes: Attributes, runtime: str | None
+) -> None:
+    width = 2560
+    said = called("GridSample", "", node_attributes(attributes, 16))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float16[1,2,2,{width}] X, float16[1,1,99,2] G) => (float16[1,2,1,99] Y) {{ [warp] Y = {said} (X, G) }}""")
+    grid = np.random.default_rng(0).uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16)
+    feeds = {"X": wide_image(width).astype(np.float16), "G": grid}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime=runtime)  # type: ignore[arg-type]
+    expected = ogs.grid_sample(*feeds.values(), *astuple(attributes))
+    np.testing.assert_allclose(answer(lowered, feeds), expected, rtol=0, atol=1e-3)
+
+
+def rewritten(
+    model: onnx.ModelProto, rewrite: Callable, *arguments: object, **how: object
+) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(model, f"{folder}/model.onnx")
+        rewrite(f"{folder}/model.onnx", f"{folder}/rewritten.onnx", *arguments, **how)
+        return onnx.load(f"{folder}/rewritten.onnx")
+
+
+def quantized(
+    model: onnx.ModelProto, feeds: Feeds, excluded: Sequence[str], format: str = "QDQ"
+) -> onnx.ModelProto:
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    reader = SimpleNamespace(get_next=chain([dict(feeds)], repeat(None)).__next__)
+    settings = {"quant_format": QuantFormat[format], "nodes_to_exclude": list(excluded)}
+    return rewritten(model, quantize_static, reader, **settings)
+
+
+def preprocessed(model: onnx.ModelProto) -> onnx.ModelProto:
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    return rewritten(model, quant_pre_process, skip_symbolic_shape=True)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantization says a lot at the root."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
+
+
+@pytest.mark.parametrize("size", [64, pytest.param(1024, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("functions", [False, True])
+def test_quantization_loses_no_more_than_in_the_rest(size: int, functions: bool) -> None:
+    model = network(size, LINEAR, flow=functions == (size == 64))
+    expected = answer(model, feeds := feeds_for(model))
+    # onnxruntime quantizes no GridSample.
+    rest = error(quantized(model, feeds, ogs.coordinate_nodes(model)), feeds, expected)
+    lowered = ogs.patch_model(model, target="primitives", functions=functions)
+    assert 1e-3 < rest < 0.05
+    assert (
+        error(quantized(lowered, feeds, ogs.coordinate_nodes(lowered)), feeds, expected)
+        < 1.1 * rest
+    )
+
+
+@pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
+@pytest.mark.parametrize("functions", [False, True])
+def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(
+    attributes: Attributes, functions: bool
+) -> None:
+    """It inlines, renames, fuses, moves a Transpose of what was sampled to the end, and forgets metadata."""
+    model, format = (
+        network(64, attributes),
+        "QDQ" if functions == (attributes.mode == "cubic") else "QOperator",
+    )
+    expected = answer(model, feeds := feeds_for(model))
+    rest = error(quantized(preprocessed(model), feeds, [], format), feeds, expected)
+    lowered = preprocessed(ogs.patch_model(model, target="primitives", functions=functions))
+    listed = ogs.coordinate_nodes(lowered)
+    others = {node.name for node in lowered.graph.node} - set(listed)
+    assert {name for name in others if not name.startswith("Transpose_token")} == {
+        "first",
+        "relu",
+        "second",
+    }
+    assert error(quantized(lowered, feeds, listed, format), feeds, expected) < 1.1 * rest
+    if (
+        attributes.mode == "linear" and not lowered.functions
+    ):  # which some releases leave as they are
+        assert error(quantized(lowered, feeds, [], format), feeds, expected) > 0.3
+
+
+@pytest.mark.parametrize(
+    "target", ["ort_gridsample", *(["compiled"] if not registry.unavailable_reason() else [])]
+)
+def test_this_packages_ops_in_a_model_that_was_converted_before(target: str) -> None:
+    """Convert first, patch last: no converter knows these ops."""
+    model = network(64, LINEAR)
+    feeds = feeds_for(model)
+    for converted in (
+        quantized(preprocessed(model), feeds, []),
+        half(model, ogs.coordinate_nodes(model)),
+    ):
+        patched = ogs.patch_model(converted, target=target)  # type: ignore[arg-type]
+        onnx.shape_inference.infer_shapes(patched, check_type=True)
+        session = onnxruntime.InferenceSession(
+            patched.SerializeToString(), ogs.register(quiet_options())
+        )
+        np.testing.assert_allclose(session.run(None, feeds)[0], answer(converted, feeds), atol=1e-3)
+
+
+def listed(text: str) -> list[str]:
+    header = '<ir_version: 10, opset_import: ["": 20, "mmcv": 1, "local": 1]>'
+    return ogs.coordinate_nodes(parser.parse_model(f"{header} {text}"))
+
+
+WARP = "[warp] Y = GridSample (X, H)"
+LISTS = {
+    "nothing": ("[relu] Y = Relu (X)", []),
+    "the node alone": ("[warp] Y = GridSample (X, G)", ["warp"]),
+    "arithmetic above": (
+        "[a] A = Mul (G, G) [b] B = Cast <to = 1> (A) [c] H = Add (B, G)" + WARP,
+        [*"abc", "warp"],
+    ),
+    "constants": (
+        "[two] T = Constant <value_float = 2.0> () [a] H = Mul (G, T)" + WARP,
+        ["two", "a", "warp"],
+    ),
+    "but not what the rest reads too": (
+        "[a] A = Add (G, G) [b] H = Mul (A, G) [c] Z = Relu (A)" + WARP,
+        ["b", "warp"],
+    ),
+    "nor an output": (
+        "[a] A = Add (G, G) [b] H = Neg (A) [warp] Y = GridSample (X, A) [d] V = Abs (H)",
+        ["warp"],
+    ),
+    "nor the picture": ("[a] A = Add (X, X) [warp] Y = GridSample (A, G)", ["warp"]),
+    "up to the net": ("[net] A = Softmax (G) [a] H = Neg (A)" + WARP, ["a", "warp"]),
+    "another dialect": ("[a] A = Neg (G) [warp] Y = mmcv.grid_sampler (X, A)", ["a", "warp"]),
+    "AffineGrid": (
+        "[t] T = Neg (theta) [s] S = Identity (size) [g] H = AffineGrid (T, S)" + WARP,
+        [*"tsg", "warp"],
+    ),
+    "in a branch, and before it": (
+        "[a] A = Neg (G) [b] B = Neg (G) [c] C = Not (c) [if] Y = If (C) <then_branch = t () => (float[N,C,h,w] T) {"
+        "[warp] T = GridSample (X, B) }, else_branch = e () => (float[N,C,h,w] E) { [relu] E = Relu (X) }>",
+        ["warp"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "names"), LISTS.values(), ids=LISTS)
+def test_what_is_listed(nodes: str, names: list[str]) -> None:
+    assert (
+        listed(
+            f"{SIGNATURE.replace('g (', 'g (float[N,2,3] theta, int64[4] size, ')} {{ {nodes} }}"
+        )
+        == names
+    )
+
+
+def test_a_node_without_a_name_is_reported() -> None:
+    said = "GridSample node (Y): name is '', expected a name, by which it can be left alone"
+    assert str(refusal(listed, f"{SIGNATURE} {{ Y = GridSample (X, G) }}")) == said
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "primitives", "mmcv"])
+@pytest.mark.parametrize("functions", [False, True])
+def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: bool) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
+        [a] H = Neg (G) [relu] A = Relu (X) [warp] B = GridSample (A, H) [abs] Y = Abs (B) }}""")
+    patched = ogs.patch_model(model, target=target, functions=functions)  # type: ignore[arg-type]
+    names = ogs.coordinate_nodes(patched)
+    assert [n.name for n in patched.graph.node if n.name not in names] == ["relu", "abs"]
+    assert set(names) < {n.name for n in patched.graph.node}
+    assert ogs.coordinate_nodes(patched.SerializeToString()) == names
+
+
+def test_a_function_that_samples_is_listed_as_its_calls() -> None:
+    assert (
+        listed(f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{ [inner] C = local.inner (A, B) }}
+        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ [warp] C = GridSample (A, B) }}
+        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}""")
+        == ["call"]
+    )

@@ -1,0 +1,370 @@
+"""What is particular to the cores: they agree, are chosen as documented, and keep within memory and bounds."""
+
+import itertools
+import os
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from conftest import with_slow
+from ort_gridsample import settings, spec
+from ort_gridsample.functions import cores
+from ort_gridsample.reference import sampler
+from ort_gridsample.reference.plan import plan_for
+from support.cases import dtype_of, image
+from support.compare import about, finfo
+from support.processes import python
+
+pytest.importorskip(
+    "numba", reason="the compiled core is held against the NumPy core: both are needed"
+)
+from numba import njit
+
+from ort_gridsample.kernels import halves, jit_core, loops, workers
+from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
+
+pytestmark = pytest.mark.usefixtures("default_core")
+
+STRANGE = np.array([1e10, -1e10, 1e30, -1e30, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf, 1, -1, 0])
+#: Types of X that the default run compiles kernels for.
+QUICK = ["float32", "float16", "uint8"]
+
+
+def positions(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    grid = rng.uniform(-2.5, 2.5, shape)
+    return np.where(rng.random(shape) < 0.1, rng.choice(STRANGE, shape), grid)
+
+
+def assert_same(a: np.ndarray, b: np.ndarray) -> None:
+    """But for the order of sums, which changes their last bits, and then perhaps a whole number or a half."""
+    assert a.dtype == b.dtype
+    if a.dtype.kind in "iu":
+        assert (
+            np.abs(a.astype(object) - b.astype(object)) <= max(1, np.iinfo(a.dtype).max >> 48)
+        ).all()
+    else:
+        eps = float(finfo(a.dtype).eps)
+        wide = np.complex128 if a.dtype.kind == "c" else np.float64
+        a, b = a.astype(wide), b.astype(wide)
+        a = np.where(np.isnan(a) & np.isinf(b), b, a)  # a tap that weighs nothing may be left out
+        close = 2 * eps if eps > 1e-4 else 100 * eps
+        scale = np.abs(np.where(np.isfinite(a), a, 1)).max(
+            (0, *range(2, a.ndim)), keepdims=True
+        )  # of each channel
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(a / scale, b / scale, rtol=close, atol=close)
+
+
+def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    ogs.set_core("numpy")
+    expected = ogs.grid_sample(*arguments, num_threads=num_threads)
+    ogs.set_core("jit")
+    return expected, ogs.grid_sample(*arguments, num_threads=num_threads)
+
+
+@with_slow(
+    "name", ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"], QUICK
+)
+def test_a_block_that_lies_inside(name: str) -> None:
+    """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
+    rng = np.random.default_rng(8)
+    counts = (1, 3, 40, loops.MAX_TILE_POSITIONS + 76)
+    for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
+        X = image(name, (2, channels, *lengths))
+        grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(
+            np.float32
+        )
+        for mode in spec.MODES:
+            with about((lengths, channels, count, mode)):
+                assert_same(*on_both(X, grid, mode))
+
+
+@pytest.fixture
+def phases(monkeypatch):
+    """Those that the compiled core goes through, of READING, PACKING and both, on a machine of many CPUs."""
+    seen, original = [], jit_core._variant.__wrapped__  # its answers are for this machine
+    monkeypatch.setattr(jit_core, "available_cpus", lambda: 64)
+
+    def watched(*words):
+        variant = original(*words)
+
+        def proceed(launch):
+            count = variant.proceed(launch)
+            if count:
+                seen.append(ctypes_type(LAUNCH).from_address(launch).phase)
+            return count
+
+        return variant._replace(proceed=proceed)
+
+    monkeypatch.setattr(jit_core, "_variant", watched)
+    return seen
+
+
+#: Channels, pixels of an axis and positions: some fit a thread's share of the cache, of others not even one chunk does.
+SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uint8", "float16", "float32", "float64", "complex128"])
+def test_a_copy_past_the_caches(name: str) -> None:
+    """Where Y is large, in whole lines of the caches and what is left over at either end of a block."""
+    for channels in (1, 3, 5):  # three at once, and then two, or one by itself
+        rng = np.random.default_rng(0)
+        X = image(name, (1, channels, 20, 30))
+        count = workers.MIN_BYTES_PAST_CACHES // (channels * X.itemsize) + 7
+        a, b = on_both(X, rng.uniform(-1.2, 1.2, (1, count, 1, 2)).astype(np.float32), "nearest")
+        assert a.nbytes >= workers.MIN_BYTES_PAST_CACHES
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+@with_slow("name", spec.FLOATS, ["float32"])
+def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small X read often is laid out in rows, in as many goes as fit; where that is too little, threads share it."""
+    monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+    rng, seen = np.random.default_rng(11), set()
+    for (channels, side, count), n in itertools.product(SIZES, (1, 3)):
+        X, grid = (
+            image(name, (n, channels, side, side)),
+            positions((n, 1, count, 2), rng).astype(np.float32),
+        )
+        small = ("linear", "reflection"), ("cubic", "zeros")
+        for num_threads, how in itertools.product(
+            (1, 8), small if side == 6 else (("linear", "zeros"),)
+        ):
+            phases.clear()
+            assert_same(*on_both(X, grid, *how, num_threads=num_threads))
+            seen.add(tuple(phases))
+    shared = (workers.PACKING, workers.READING)
+    assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= seen
+
+
+@pytest.mark.parametrize(
+    ("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)]
+)
+def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
+    """And answers as it does channel by channel, of which not all can be turned round together."""
+    monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
+    sampled, original = [], sampler._sample_channels_last
+    monkeypatch.setattr(
+        sampler, "_sample_channels_last", lambda *a: (sampled.append(len(a[0])), original(*a))
+    )
+    ogs.set_core("numpy")
+    rng, channels = np.random.default_rng(12), sampler.MIN_CHANNELS_LAST + 3
+    for n, r, mode in ((1, 1, "linear"), (3, 2, "linear"), (1, 2, "cubic"), (2, 3, "linear")):
+        X = image(name, (n, channels, *(9, 8, 5)[:r])).copy()
+        X[:, 3, ..., 4], X[:, 5, ..., 2] = np.inf, np.nan
+        grid = positions((n, *(3000, *[1] * (r - 1)), r), rng).astype(np.float32)
+        for padding_mode in spec.PADDING_MODES:
+            how = {"mode": mode, "padding_mode": padding_mode, "num_threads": num_threads}
+            one_by_one = [ogs.grid_sample(X[:, c : c + 1], grid, **how) for c in range(channels)]
+            assert_same(ogs.grid_sample(X, grid, **how), np.concatenate(one_by_one, axis=1))
+    assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
+    plan, few = plan_for(X.dtype, "linear", "zeros", False), sampler.MIN_CHANNELS_LAST
+    assert [sampler._is_channels_last_faster(c, 9, 9, 4, plan) for c in (few - 1, few)] == [
+        False,
+        True,
+    ]
+
+
+def test_rough_grids_are_known(phases):
+    """Where each pixel is read about once, rows pay for a grid whose neighbours lie pixels apart, and no other."""
+    ogs.set_core("jit")
+    X = np.ones((1, 37, 60, 60), np.float32)
+    smooth = np.linspace(-1, 1, 900, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    rough = np.random.default_rng(0).uniform(-1, 1, (900, 2)).astype(np.float32)
+    for grid, is_laid_out in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
+        phases.clear()
+        ogs.grid_sample(X, grid[None, None], "linear", "border")
+        assert (set(phases) != {workers.READING}) == is_laid_out
+
+
+def test_choice(monkeypatch):
+    monkeypatch.delenv(settings.CORE.variable, raising=False)
+    assert ogs.get_core() == "jit"
+    for name, module in (("numpy", sampler), ("jit", jit_core)):
+        ogs.set_core(name)
+        assert (ogs.get_core(), cores.load_core()) == (name, module)
+    with pytest.raises(
+        ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"
+    ):
+        ogs.set_core("cuda")
+    monkeypatch.setenv(settings.CORE.variable, "numpy")
+    ogs.set_core(None)
+    assert ogs.get_core() == "numpy"
+    monkeypatch.setenv(settings.CORE.variable, "fast")
+    with pytest.raises(
+        ValueError, match="the environment variable ORT_GRIDSAMPLE_CORE is 'fast', expected one of"
+    ):
+        ogs.get_core()
+
+
+def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.__version__", "0.1.0")
+    with pytest.raises(ImportError, match="numba"):
+        cores.need_numba()
+    monkeypatch.delenv(settings.CORE.variable, raising=False)
+    monkeypatch.setattr(cores.importlib.util, "find_spec", lambda name: None)
+    ogs.set_core(None)
+    assert (ogs.get_core(), cores.load_core()) == ("numpy", sampler)
+    with pytest.raises(ImportError, match="pip install numba"):
+        ogs.set_core("jit")
+
+
+def test_a_numba_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy"))
+    )
+    ogs.set_core("auto")
+    X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
+    for _ in range(2):
+        assert ogs.grid_sample(X, grid).item() == 1
+        assert ogs.get_core() == "numpy"
+    said = "Numba is installed but cannot be imported, the core 'numpy' is used: made for another NumPy"
+    assert [record.getMessage() for record in caplog.records] == [said]
+    ogs.set_core("jit")
+    with pytest.raises(
+        ImportError, match="the core 'jit' needs Numba, which cannot be imported: made for another"
+    ):
+        ogs.grid_sample(X, grid)
+
+
+@with_slow("name", QUICK, ["float32"])
+@with_slow("core", ["numpy", "jit"], ["numpy"])
+def test_memory_is_bounded(core: str, name: str) -> None:
+    """At most 64 MB beyond X, grid and Y, by the process' own peak."""
+    script = f"""
+import resource, numpy as np, ort_gridsample as ogs
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+X = np.ones((1, 3, 1500, 1500), "{name}")
+grid = np.zeros((1, 1500, 1000, 2), np.float16)
+ogs.grid_sample(X, grid[:, :1], "cubic", num_threads=2)
+before = peak()
+Y = ogs.grid_sample(X, grid, "cubic", num_threads=2)
+print(peak() - before - Y.nbytes)
+"""
+    (more,) = python(script, {**os.environ, settings.CORE.variable: core})
+    assert int(more) < 64 << 20
+
+
+@with_slow("name", [*QUICK, "float64", "bfloat16", "int16"], QUICK)
+def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
+    """X lies between a type's largest numbers, or none, and Y between sevens; in vectors, and what is left of them."""
+    modes = itertools.product(spec.MODES, ("zeros", "reflection"))
+    for r, how, channels, count in itertools.product((1, 2), modes, (1, 3, 37), (1, 7, 21, 64, 75)):
+        grid = positions((2, count, r), np.random.default_rng(count)).astype(np.float32)
+        X = image(name, (2, channels, *(4, 5)[:r]))
+        around = np.full(X.size, np.iinfo(X.dtype).max if X.dtype.kind in "iu" else np.nan, X.dtype)
+        fenced = np.concatenate([around, X.reshape(-1), around])[X.size : -X.size].reshape(X.shape)
+        room = np.full(2 * channels * count + 128, 7, X.dtype)
+        Y = room[64:-64].reshape(2, channels, count)
+        jit_core.grid_sample(fenced, grid, Y, plan_for(X.dtype, *how, False), 1)
+        ogs.set_core("numpy")
+        with about((r, how, channels, count)):
+            assert_same(
+                Y,
+                ogs.grid_sample(X, grid.reshape(2, *(1,) * (r - 1), count, r), *how).reshape(
+                    Y.shape
+                ),
+            )
+            assert (np.concatenate([room[:64], room[-64:]]) == 7).all()
+
+
+@pytest.mark.slow
+def test_kernels_stay_inside(tmp_path: Path) -> None:
+    script = """
+import itertools, numpy as np, ort_gridsample as ogs
+rng = np.random.default_rng(0)
+for lengths in ((5, 7), (1, 1), (9,), (2, 3, 4)):
+    X = rng.random((1, 5, *lengths), np.float32)
+    grid = rng.uniform(-3, 3, (1, 2000, *[1] * (len(lengths) - 1), len(lengths))).astype(np.float32)
+    grid.flat[::7] = rng.choice([1e10, -1e38, np.nan, np.inf, -np.inf], grid.flat[::7].shape)
+    modes, paddings = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
+    for attributes in itertools.product(modes, paddings, (False, True)):
+        assert np.isfinite(ogs.grid_sample(X, grid, *attributes)).all()
+print("inside")
+"""
+    checked = {
+        settings.CORE.variable: "jit",
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    assert python(script, {**os.environ, **checked}) == ["inside"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
+def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
+    """Coordinates are whole there, and every other pixel's at best: no tap beyond the last is read."""
+    length = (1 << 24) + 5
+    X = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
+    X[0, 1] = np.nan  # where a tap beyond the first channel would be
+    grid = np.array([-1, -1 + 1e-6, 0, 0.5, 1 - 1e-7, 1, 1 + 1e-7, 1.5], np.float32).reshape(
+        1, -1, 1
+    )
+    for align_corners in (False, True):
+        a, b = on_both(X, grid, "linear", padding_mode, align_corners)
+        np.testing.assert_array_equal(a[:, :1], b[:, :1])
+
+
+def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
+    monkeypatch.delitem(workers.TAPS, "cubic")
+    a, b = on_both(np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic")
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["the CPU's", "in bits"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
+    half, dtype = halves.HALVES[kind], dtype_of(kind)
+    in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+    widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
+
+    @njit
+    def convert(numbers, bits, back, forth):
+        for i in range(len(numbers)):
+            back[i] = widened(bits[i])
+            forth[i] = rounded(numbers[i])
+
+    bits, rng = np.arange(1 << 16, dtype=np.uint16), np.random.default_rng(2)
+    near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
+    with np.errstate(invalid="ignore"):
+        numbers = np.concatenate(
+            [near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)]
+        )
+    numbers = numbers.astype(np.float32)
+    back, forth = np.empty(len(numbers), np.float32), np.empty(len(numbers), np.uint16)
+    convert(numbers, np.resize(bits, len(numbers)), back, forth)
+    np.testing.assert_array_equal(back[: len(bits)], near)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(
+            forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32)
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_loops_answer_as_numpy(tmp_path: Path) -> None:
+    """As on a CPU that does not gather, and but for a rounding; all other tests have vectors where this CPU does."""
+    script = """
+import itertools, numpy as np
+from ort_gridsample.kernels import simd
+simd.GATHERS = False
+import ort_gridsample as ogs
+rng, close = np.random.default_rng(0), {"float32": 1e-5, "float16": 2e-3, "int16": 0}
+for kind, mode, r, channels in itertools.product(close, ("linear", "cubic"), (1, 2), (3, 37)):
+    X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(kind)
+    grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
+    grid[:, :20] *= 0.5
+    answers = []
+    for core in ("jit", "numpy"):
+        ogs.set_core(core)
+        answers.append(ogs.grid_sample(X, grid, mode=mode).astype("d"))
+    np.testing.assert_allclose(*answers, rtol=close[kind], atol=100 * close[kind] or 1)
+"""
+    assert python(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []
