@@ -22,8 +22,11 @@ from numba.core.registry import cpu_target
 from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS, OPS, Op, schema_fields
 from ..custom_ops.compiled_ops.image import Image, Relocation
 from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
+from ..custom_ops.provider.definitions import Definition
+from ..custom_ops.provider.image import add_factory
 from ..kernels.compilation import KernelSpec
-from .entry import description_function, register
+from ..reference.taps import COMPILED_MODES
+from .entry import create_ep_factories, description_function, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The
 #: helper of ``reshape`` is none of them: a library does not contain it, so linking a call of it
@@ -143,30 +146,42 @@ class Emitter:
         return self._emit(self._parse("\n".join(lines)))
 
     def compile_entry(self, variants: Sequence[str], messages: Sequence[str]) -> bytes:
-        """Return the object file of a library's RegisterCustomOps.
+        """Return the object file of the functions that a library exports.
 
         Args:
             variants: the symbols of the variants.
-            messages: the error messages of ENTRY: no variant, and onnxruntime is too old.
+            messages: the error messages of ENTRY: no variant, and onnxruntime is too old for the
+                ops, or for the execution provider.
         """
         image = Image()
         entry = image.add_records(ENTRY, {})
-        no_variant, too_old = messages
+        no_variant, too_old, too_old_for_provider = messages
         fields = {
             "n_variants": len(variants),
             "variants": image.add_pointers([(symbol,) for symbol in variants]),
             "no_variant_message": image.add_text(no_variant.encode()),
             "too_old_message": image.add_text(too_old.encode()),
+            "too_old_for_provider_message": image.add_text(too_old_for_provider.encode()),
         }
         image.set_fields(entry, ENTRY, fields)
         register_symbol = self.symbol((register,))
+        create_symbol = self.symbol((create_ep_factories,))
         export = "dllexport " if "windows" in self._triple else ""
         definitions = (
             f"declare hidden i64 @{register_symbol}(i64, i64, i64)\n"
             f"define {export}i64 @RegisterCustomOps(i64 %options, i64 %base) {{\n"
             f"%entry = ptrtoint ptr @{_ENTRY_SYMBOL} to i64\n"
             f"%status = call i64 @{register_symbol}(i64 %options, i64 %base, i64 %entry)\n"
-            "ret i64 %status\n}"
+            "ret i64 %status\n}\n"
+            f"declare hidden i64 @{create_symbol}(i64, i64, i64, i64)\n"
+            f"define {export}i64 @CreateEpFactories(i64 %name, i64 %base, i64 %logger, "
+            "i64 %factories, i64 %max, i64 %count) {\n"
+            f"%entry = ptrtoint ptr @{_ENTRY_SYMBOL} to i64\n"
+            f"%status = call i64 @{create_symbol}(i64 %base, i64 %factories, i64 %count, "
+            "i64 %entry)\n"
+            "ret i64 %status\n}\n"
+            # The factory is data of the library.
+            f"define {export}i64 @ReleaseEpFactory(i64 %factory) {{\nret i64 0\n}}"
         )
         return self.compile_data(_ENTRY_SYMBOL, image, definitions)
 
@@ -216,18 +231,25 @@ class Emitter:
 # --- The data of a library ---
 
 
-def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
+def variant_image(
+    wanted: Mapping[str, Sequence[str]] | None,
+    level: int,
+    release: str,
+) -> Image:
     """Return the image of a library's ops for one level of processors. It begins with its VARIANT.
 
     Args:
         wanted: the types and modes that the library has, as in :meth:`.Op.serves`; None: all.
         level: the level.
+        release: the release of this package.
     """
     image = Image()
     variant = image.add_records(VARIANT, {})
     library = image.add_records(LIBRARY, {})
     descriptions = {name: (description_function, name) for name in DESCRIPTION_FUNCTIONS}
     rows = []
+    #: The indices of the ops that have a state.
+    indices: dict[tuple[Op, tuple[str, ...]], int] = {}
     for op in OPS:
         kernels = op.load()
         common = {
@@ -238,6 +260,8 @@ def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Ima
             **kernels.functions,
         }
         for op_types in op.types:
+            if _has_states(op, op_types, wanted):
+                indices[op, op_types] = len(rows)
             row = {
                 **common,
                 **schema_fields(op, op_types),
@@ -246,9 +270,30 @@ def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Ima
             }
             rows.append(row)
     ops = image.add_records(OP, *rows)
-    fields = {"level": level, "ops": ops, "n_ops": len(rows), "library": library}
+
+    def op_address(definition: Definition) -> Relocation | None:
+        index = indices.get((definition.op, definition.types))
+        return None if index is None else Relocation(ops + index * OP.itemsize)
+
+    fields = {
+        "level": level,
+        "ops": ops,
+        "n_ops": len(rows),
+        "library": library,
+        "factory": add_factory(image, release, op_address, [0]),
+    }
     image.set_fields(variant, VARIANT, fields)
     return image
+
+
+def _has_states(
+    op: Op,
+    op_types: Sequence[str],
+    wanted: Mapping[str, Sequence[str]] | None,
+) -> bool:
+    """Whether a library has a state of ``op`` for these types."""
+    n_states = len(COMPILED_MODES) if op.has_modes else 1
+    return any(op.serves(op_types, index, wanted) for index in range(n_states))
 
 
 def _add_states(
@@ -278,9 +323,9 @@ def main(json_task: str) -> None:
     if task["variants"]:
         entry = emitter.compile_entry(task["variants"], task["messages"])
         (folder / "entry.o").write_bytes(entry)
-        parts: Sequence[KernelSpec] = [(register,)]
+        parts: Sequence[KernelSpec] = [(register,), (create_ep_factories,)]
     else:
-        image = variant_image(task["wanted"], task["level"])
+        image = variant_image(task["wanted"], task["level"], task["release"])
         all_parts = [*dict.fromkeys(image.functions.values())]
         parts = all_parts[task["share"] :: task["shares"]]
         if task["share"] == 0:

@@ -52,7 +52,9 @@ def called(library: ctypes.CDLL) -> int:
 
 @elf
 def test_written_library_calls_the_address_from_memory() -> None:
-    library, path = trampoline._load_from_memory(trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine))
+    library, path = trampoline._load_from_memory(
+        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine)
+    )
     assert called(library) == 7005
     assert path.startswith("/proc/self/fd/")
 
@@ -62,7 +64,9 @@ def test_written_library_calls_the_address_from_a_file_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    library, path = trampoline._load_from_file(trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine))
+    library, path = trampoline._load_from_file(
+        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine)
+    )
     assert called(library) == 7005
     assert list(tmp_path.iterdir()) == []
     assert ctypes.CDLL(path)._handle == library._handle  # the loader knows it by its path

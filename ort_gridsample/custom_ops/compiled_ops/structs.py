@@ -75,6 +75,8 @@ VARIANT = record(
     "ops n_ops",
     # The address of their LIBRARY.
     "library",
+    # The address of the FACTORY of the execution provider.
+    "factory",
 )
 
 #: The root of a library's data.
@@ -86,7 +88,7 @@ ENTRY = record(
     # The number of variants, and the address of an array of their addresses.
     "n_variants variants",
     # Addresses of error messages, each with a terminating 0.
-    "no_variant_message too_old_message",
+    "no_variant_message too_old_message too_old_for_provider_message",
 )
 
 #: An op: ONNX Runtime's struct OrtCustomOp, and behind it the fields of this package.

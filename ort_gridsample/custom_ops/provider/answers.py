@@ -75,5 +75,3 @@ def do_not_pack(kernel: int, tensor: int, index: int, allocator: int, cache: int
 def get_empty_text() -> int:
     """GetCompiledModelCompatibilityInfo: an empty text."""
     return chars("")
-
-

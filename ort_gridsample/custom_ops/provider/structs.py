@@ -22,8 +22,10 @@ FACTORY = record(
     "lock",
     # The OrtApi and the OrtEpApi; 0 until the factory is created.
     "api ep_api",
-    # The OrtKernelRegistry; 0 until it is created. The address of the function that creates kernels.
-    "registry create_kernel",
+    # The OrtKernelRegistry; 0 until it is created.
+    "registry",
+    # The address of the function that creates kernels.
+    "create_kernel",
     # The address of an array of DEFINITION, and its length.
     "definitions n_definitions",
     # The address of an array of OrtCustomOpDomain*, and its length.
