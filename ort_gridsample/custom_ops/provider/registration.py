@@ -35,7 +35,6 @@ class Provider:
         #: The address of the FACTORY; 0 until onnxruntime loads the provider.
         self._factory = 0
         self._create_factories = c_api.function_type(6)(self._create)
-        #: Whether the provider was registered.
         self.is_registered = False
         # ONNX Runtime may call it after Python has ended.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._create_factories))
@@ -125,6 +124,11 @@ def register() -> str:
     """Register the provider, and return its name: see :meth:`Provider.register`."""
     with_signals_deferred(provider().register)
     return NAME
+
+
+def is_registered() -> bool:
+    """Whether :func:`register` registered the provider."""
+    return provider().is_registered
 
 
 def _check_onnxruntime() -> None:
