@@ -16,6 +16,7 @@ from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError
 from ...reference.threads import after_fork
 from ..compiled_ops import c_api, library_file, registry, trampoline
+from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.image import Image
 from ..signals import with_signals_deferred
 from .definitions import NAME, Definition
@@ -155,7 +156,7 @@ def _load_factory(api: int) -> int:
     from .image import add_factory
 
     ops = registry.compiled_ops()
-    domains = [ops.domain(api, COMPILED_DOMAIN)]
+    domains = [ops.domain(api, name) for name in (COMPILED_DOMAIN, *FOREIGN_DOMAINS)]
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
 
     def op_address(definition: Definition) -> int:
