@@ -19,9 +19,16 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS, OPS, Op, schema_fields
+from ..custom_ops.compiled_ops.catalog import (
+    DESCRIPTION_FUNCTIONS,
+    FOREIGN_DOMAINS,
+    OPS,
+    Fields,
+    Op,
+    schema_fields,
+)
 from ..custom_ops.compiled_ops.image import Image, Relocation
-from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
+from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
 from ..custom_ops.provider.definitions import Definition
 from ..custom_ops.provider.image import add_factory
 from ..kernels.compilation import KernelSpec
@@ -246,11 +253,52 @@ def variant_image(
     image = Image()
     variant = image.add_records(VARIANT, {})
     library = image.add_records(LIBRARY, {})
+    rows, indices = _op_rows(image, OPS, wanted, library)
+    ops = image.add_records(OP, *rows)
+
+    def op_address(definition: Definition) -> Relocation | None:
+        index = indices.get((definition.op, definition.types))
+        return None if index is None else Relocation(ops + index * OP.itemsize)
+
+    domains = _add_foreign_domains(image, wanted, library)
+    fields = {
+        "level": level,
+        "ops": ops,
+        "n_ops": len(rows),
+        "library": library,
+        "factory": add_factory(image, release, op_address, [0] * (1 + len(domains))),
+        "foreign": image.add_records(FOREIGN_DOMAIN, *domains),
+        "n_foreign": len(domains),
+    }
+    image.set_fields(variant, VARIANT, fields)
+    return image
+
+
+def _op_rows(
+    image: Image,
+    ops: Sequence[Op],
+    wanted: Mapping[str, Sequence[str]] | None,
+    library: Relocation,
+    has_all: bool = True,
+) -> tuple[list[Fields], dict[tuple[Op, tuple[str, ...]], int]]:
+    """Append what the OPs of ``ops`` refer to.
+
+    Args:
+        image: the image.
+        ops: the ops.
+        wanted: the types and modes that the library has; None: all.
+        library: the offset of the LIBRARY.
+        has_all: whether ops without any state are included. They fail with an error message.
+
+    Returns:
+        The fields of the OPs, and the indices of those that have a state.
+    """
     descriptions = {name: (description_function, name) for name in DESCRIPTION_FUNCTIONS}
-    rows = []
-    #: The indices of the ops that have a state.
-    indices: dict[tuple[Op, tuple[str, ...]], int] = {}
-    for op in OPS:
+    rows: list[Fields] = []
+    indices = {}
+    for op in ops:
+        if not has_all and not any(_has_states(op, op_types, wanted) for op_types in op.types):
+            continue
         kernels = op.load()
         common = {
             "library": library,
@@ -262,6 +310,8 @@ def variant_image(
         for op_types in op.types:
             if _has_states(op, op_types, wanted):
                 indices[op, op_types] = len(rows)
+            elif not has_all:
+                continue
             row = {
                 **common,
                 **schema_fields(op, op_types),
@@ -269,21 +319,26 @@ def variant_image(
                 "description": image.add_text(op.describe(op_types).encode()),
             }
             rows.append(row)
-    ops = image.add_records(OP, *rows)
+    return rows, indices
 
-    def op_address(definition: Definition) -> Relocation | None:
-        index = indices.get((definition.op, definition.types))
-        return None if index is None else Relocation(ops + index * OP.itemsize)
 
-    fields = {
-        "level": level,
-        "ops": ops,
-        "n_ops": len(rows),
-        "library": library,
-        "factory": add_factory(image, release, op_address, [0]),
-    }
-    image.set_fields(variant, VARIANT, fields)
-    return image
+def _add_foreign_domains(
+    image: Image,
+    wanted: Mapping[str, Sequence[str]] | None,
+    library: Relocation,
+) -> list[Fields]:
+    """Append the ops of other packages' domains; return the fields of the FOREIGN_DOMAINs."""
+    domains = []
+    for name, ops in FOREIGN_DOMAINS.items():
+        rows, _ = _op_rows(image, ops, wanted, library, has_all=False)
+        if rows:
+            fields = {
+                "name": image.add_text(name.encode()),
+                "ops": image.add_records(OP, *rows),
+                "n_ops": len(rows),
+            }
+            domains.append(fields)
+    return domains
 
 
 def _has_states(

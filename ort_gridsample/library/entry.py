@@ -21,8 +21,7 @@ from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS
 from ..custom_ops.compiled_ops.creation import strcspn
 from ..custom_ops.compiled_ops.requests import api_function
 from ..custom_ops.compiled_ops.sentences import create_status
-from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
-from ..custom_ops.provider.calls import write_word
+from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
 from ..custom_ops.provider.factory import add_factory, open_api
 from ..custom_ops.provider.structs import FACTORY
 from ..dialects.table import COMPILED_DOMAIN
@@ -242,11 +241,38 @@ def create_ep_factories(
     status, variant_address = _open_variant(entry, base, api)
     if status != 0:
         return status
-    factory_address = struct(variant_address, VARIANT).factory
-    # Threads that write it at once write the same address.
-    write_word(struct(factory_address, FACTORY).domains, entry.domain)
+    variant = struct(variant_address, VARIANT)
+    lock_entry(entry)
+    status = _create_foreign_domains(entry, variant, api)
+    unlock_entry(entry)
+    if status != 0:
+        return status
     keep_loaded(entry_address)
-    return add_factory(factory_address, api, factories, n_factories)
+    return add_factory(variant.factory, api, factories, n_factories)
+
+
+@register_jitable
+def _create_foreign_domains(entry: Any, variant: Any, api: int) -> int:
+    """Write the OrtCustomOpDomains of the execution provider to its FACTORY, once.
+
+    Args:
+        entry: the library's ENTRY.
+        variant: a VARIANT.
+        api: the OrtApi.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    factory = struct(variant.factory, FACTORY)
+    domains = array(factory.domains, (factory.n_domains,), np.int64)
+    foreign = array(variant.foreign, (variant.n_foreign,), FOREIGN_DOMAIN)
+    domains[0] = entry.domain
+    status = 0
+    for index in range(variant.n_foreign):
+        if status == 0 and domains[1 + index] == 0:
+            source = foreign[index]
+            status, domains[1 + index] = _new_domain(api, source.name, source.ops, source.n_ops)
+    return status
 
 
 @register_jitable
@@ -264,8 +290,7 @@ def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
     variant_address = _best_variant(entry)
     if variant_address == 0:
         return create_status(api, (INVALID_ARGUMENT, entry.no_variant_message)), 0
-    while not pointers.compare_and_swap(entry, "lock", 0, 1):
-        pointers.sched_yield()
+    lock_entry(entry)
     status = 0
     if entry.domain == 0:
         get_version = array(base, (2,), np.int64)[1]
@@ -274,8 +299,21 @@ def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
     elif entry.api != api:
         message = chars("another onnxruntime of this process has these ops")
         status = create_status(api, (INVALID_ARGUMENT, message))
-    pointers.store_shared(entry, "lock", 0)
+    unlock_entry(entry)
     return status, variant_address
+
+
+@register_jitable
+def lock_entry(entry: Any) -> None:
+    """Wait until no other thread has the lock of an ENTRY, and take it."""
+    while not pointers.compare_and_swap(entry, "lock", 0, 1):
+        pointers.sched_yield()
+
+
+@register_jitable
+def unlock_entry(entry: Any) -> None:
+    """Free the lock of an ENTRY."""
+    pointers.store_shared(entry, "lock", 0)
 
 
 @register_jitable
@@ -317,13 +355,20 @@ def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
         functions = array(api, (_SHAPE_REFERENCE_INDEX + 1,), np.int64)
         library.get_shape_reference = functions[_SHAPE_REFERENCE_INDEX]
     entry.api = api
-    status, domain = create_domain(api, (chars(COMPILED_DOMAIN),))
-    for i in range(variant.n_ops):
-        status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
+    name = chars(COMPILED_DOMAIN)
+    status, entry.domain = _new_domain(api, name, variant.ops, variant.n_ops)
+    return status
+
+
+@register_jitable
+def _new_domain(api: int, name: int, ops: int, n_ops: int) -> tuple[int, int]:
+    """Return an OrtStatus* and a new OrtCustomOpDomain with the OPs at the address ``ops``."""
+    status, domain = create_domain(api, (name,))
+    for i in range(n_ops):
+        status = status or add_op(api, (domain, ops + i * sizeof(OP)))
     if status != 0 and domain != 0:
         release_domain(api, (domain,))
-    entry.domain = domain if status == 0 else 0
-    return status
+    return status, domain if status == 0 else 0
 
 
 def description_function(name: str) -> Callable[..., int]:
