@@ -1,6 +1,8 @@
-/* Runs a patched model without Python: its inputs come from .npy files, and so does its first output go.
+/* Runs a model without Python. Reads its inputs from .npy files, and writes its first output to one.
 
-   run_model LIBRARY MODEL OUTPUT.npy INPUT.npy...
+   run_model LIBRARY MODEL OUTPUT.npy INPUT.npy...               a patched model, on custom ops
+   run_model --provider LIBRARY MODEL OUTPUT.npy INPUT.npy...    an unmodified model, on the execution provider;
+                                                                 with onnxruntime 1.24 or newer
 
    Of onnxruntime_c_api.h, which onnxruntime's archives hold, it declares what it calls. */
 
@@ -39,6 +41,14 @@ typedef struct { /* OrtApi: a table of functions, each of which answers with a s
     Any (*CreateCpuMemoryInfo)(int allocator, int memory, Any *info);
     Any gap69[8];
     Any (*GetAllocatorWithDefaultOptions)(Any *allocator);
+    Any gap79[222];
+    Any (*RegisterExecutionProviderLibrary)(Any env, const char *name, const char *path);
+    Any UnregisterExecutionProviderLibrary;
+    Any (*GetEpDevices)(Any env, const Any **devices, size_t *count);
+    Any (*SessionOptionsAppendExecutionProvider_V2)(Any options, Any env, const Any *devices, size_t count,
+                                                    const char *const *keys, const char *const *values, size_t pairs);
+    Any gap305[7];
+    const char *(*EpDevice_EpName)(Any device);
 } Api;
 typedef struct {
     const Api *(*GetApi)(uint32_t version);
@@ -112,14 +122,33 @@ static void save(const char *path, Any value) {
     fclose(file);
 }
 
+static void add_provider(Any env, Any options, const char *path) {
+    const Any *devices;
+    size_t count;
+    check(ort->RegisterExecutionProviderLibrary(env, "ort_gridsample", path));
+    check(ort->GetEpDevices(env, &devices, &count));
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(ort->EpDevice_EpName(devices[i]), "GridSampleExecutionProvider"))
+            check(ort->SessionOptionsAppendExecutionProvider_V2(options, env, devices + i, 1, 0, 0, 0));
+}
+
 int main(int argc, char **argv) {
+    int has_provider = argc > 1 && !strcmp(argv[1], "--provider");
+    argc -= has_provider, argv += has_provider;
     Any env, options, library, session, allocator, memory, output = 0;
     size_t size, n_inputs = (size_t)argc - 4;
     if (argc < 4) return 2;
-    ort = OrtGetApiBase()->GetApi(17);
+    ort = OrtGetApiBase()->GetApi(has_provider ? 24 : 17);
+    if (!ort) {
+        fprintf(stderr, "onnxruntime %s is too old\n", OrtGetApiBase()->GetVersionString());
+        return 1;
+    }
     check(ort->CreateEnv(4, "run_model", &env));
     check(ort->CreateSessionOptions(&options));
-    check(ort->RegisterCustomOpsLibrary(options, argv[1], &library));
+    if (has_provider)
+        add_provider(env, options, argv[1]);
+    else
+        check(ort->RegisterCustomOpsLibrary(options, argv[1], &library));
     char *model = contents(argv[2], &size), *names[16], *output_name;
     check(ort->CreateSessionFromArray(env, model, size, options, &session));
     check(ort->GetAllocatorWithDefaultOptions(&allocator));
