@@ -17,7 +17,7 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from conftest import with_sweep
-from ort_gridsample import spec
+from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import definitions, ep_api, registration
 from support.cases import ATTRIBUTES, RANKS, SESSION_TYPES, USUAL, Attributes, matrix
@@ -171,9 +171,112 @@ def test_node_of_com_microsoft_runs_on_the_provider() -> None:
     assert_identical(session.run(None, feed)[0], expected)
 
 
+ATTENTION_NODES = {
+    "mmcv": "MMCVMultiScaleDeformableAttention",
+    "mmdeploy": "MMCVMultiScaleDeformableAttention",
+    "trt.plugins": "MultiscaleDeformableAttnPlugin_TRT",
+}
+LENGTHS = np.array([[4, 5], [2, 3]])
+
+
+def attention_node_model(domain: str, integers: type) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Return a model of another package's deformable attention, and a feed."""
+    feed = {
+        "value": _rng.normal(size=(1, 26, 2, 4)).astype(np.float32),
+        "shapes": LENGTHS.astype(integers),
+        "starts": np.array([0, 20], integers),
+        "locations": _rng.uniform(-0.1, 1.1, (1, 7, 2, 2, 3, 2)).astype(np.float32),
+        "weights": _rng.random((1, 7, 2, 2, 3)).astype(np.float32),
+    }
+    node = helper.make_node(ATTENTION_NODES[domain], list(feed), ["Y"], "node", domain=domain)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
+        for name, value in feed.items()
+    ]
+    output = helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", inputs, [output])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9), feed
+
+
+@pytest.mark.parametrize("integers", [np.int64, np.int32])
+@pytest.mark.parametrize("domain", ATTENTION_NODES)
+def test_attention_node_of_another_package_runs(domain: str, integers: type) -> None:
+    model, feed = attention_node_model(domain, integers)
+    (Y,) = open_provider(model).run(None, feed)
+    is_by_head = domain == "trt.plugins"
+    assert Y.shape == ((1, 7, 2, 4) if is_by_head else (1, 7, 8))
+    operands = (feed["value"], LENGTHS, feed["locations"], feed["weights"])
+    expected = ogs.deformable_attention(*operands)
+    assert_identical(Y.reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("starts", [0, 19], "level_start_index is another one, expected the first pixel of each"),
+        ("shapes", [[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
+        ("shapes", [[4, 5], [-2, 3]], "is with a negative length, expected nothing negative"),
+    ],
+)
+def test_attention_node_of_another_package_checks_levels(
+    name: str, value: Any, sentence: str
+) -> None:
+    model, feed = attention_node_model("mmcv", np.int64)
+    session = open_provider(model)
+    with pytest.raises(Exception, match="node 'node'") as raised:
+        session.run(None, feed | {name: np.array(value)})
+    assert sentence in str(raised.value)
+
+
+def sampler_model(domain: str, **attributes: int) -> onnx.ModelProto:
+    """Return a model of OpenMMLab's grid_sampler."""
+    node = helper.make_node("grid_sampler", ["X", "grid"], ["Y"], "g", domain=domain, **attributes)
+    floats = onnx.TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(name, floats, None) for name in FEED]
+    output = helper.make_tensor_value_info("Y", floats, None)
+    imports = [helper.make_opsetid("", 16), helper.make_opsetid(domain, 1)]
+    graph = helper.make_graph([node], "g", inputs, [output])
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+@pytest.mark.parametrize("domain", ["mmcv", "mmdeploy"])
+@pytest.mark.parametrize(("code", "mode"), list(enumerate(["linear", "nearest", "cubic"])))
+def test_grid_sampler_of_openmmlab_runs(domain: str, code: int, mode: str) -> None:
+    attributes = {"interpolation_mode": code, "padding_mode": 2, "align_corners": 1}
+    session = open_provider(sampler_model(domain, **attributes))
+    expected = ogs.grid_sample(X, GRID, mode, "reflection", True)
+    assert_identical(session.run(None, FEED)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sentence"),
+    [
+        ({"interpolation_mode": 7}, "interpolation_mode is 7, expected 0, 1 or 2"),
+        ({"padding_mode": -1}, "padding_mode is -1, expected 0, 1 or 2"),
+        ({"align_corners": 3}, "align_corners is 3, expected 0 or 1"),
+    ],
+)
+def test_grid_sampler_with_an_unknown_code_is_refused(
+    attributes: dict[str, int], sentence: str
+) -> None:
+    known = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": 0}
+    with pytest.raises(Exception, match=f"grid_sampler node 'g': {sentence}"):
+        open_provider(sampler_model("mmcv", **(known | attributes)))
+
+
+def test_grid_sampler_without_an_attribute_is_refused() -> None:
+    with pytest.raises(Exception, match="interpolation_mode is missing, expected 0, 1 or 2"):
+        open_provider(sampler_model("mmcv", padding_mode=0, align_corners=0))
+
+
 # --- What it claims ---
 
 
+@pytest.mark.skipif(
+    not versions.is_at_least(onnxruntime.__version__, "1.25"),
+    reason="onnxruntime 1.24 does not find a provider by its name",
+)
 def test_order_of_providers_decides_about_nodes_that_both_run() -> None:
     names = [ogs.register_provider(), CPU]
     for providers, X_type, expected in (

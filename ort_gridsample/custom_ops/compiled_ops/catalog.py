@@ -313,12 +313,13 @@ def _foreign_attention(node_type: str) -> Op:
 _MMCV_ATTENTION = _foreign_attention("MMCVMultiScaleDeformableAttention")
 _TENSORRT_ATTENTION = _foreign_attention("MultiscaleDeformableAttnPlugin_TRT")
 
-#: The ops of other packages' domains.
+#: The ops of other packages' domains. A domain com.microsoft would hide onnxruntime's own operators
+#: of this domain, which its optimizer writes ("com.microsoft:FusedConv(-1) is not a registered
+#: function/op").
 FOREIGN_DOMAINS = {
     "mmcv": (_GRID_SAMPLER, _MMCV_ATTENTION),
     "mmdeploy": (_GRID_SAMPLER, _MMCV_ATTENTION),
     "trt.plugins": (_TENSORRT_ATTENTION,),
-    "com.microsoft": (_foreign_attention("MultiScaleDeformableAttention"),),
 }
 
 #: The ops of each domain.
