@@ -328,7 +328,7 @@ def _add_foreign_domains(
     library: Relocation,
 ) -> list[Fields]:
     """Append the ops of other packages' domains; return the fields of the FOREIGN_DOMAINs."""
-    domains = []
+    domains: list[Fields] = []
     for name, ops in FOREIGN_DOMAINS.items():
         rows, _ = _op_rows(image, ops, wanted, library, has_all=False)
         if rows:

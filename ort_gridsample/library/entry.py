@@ -172,7 +172,7 @@ def _keep_loaded_on_macos(at: int) -> int:
 
 def _keep_loaded_on_windows(at: int) -> int:
     module = pointers.local(_MODULE)
-    return np.int64(_get_module_handle(_PIN_BY_ADDRESS, at, pointers.address(module)))
+    return _get_module_handle(_PIN_BY_ADDRESS, at, pointers.address(module))
 
 
 _KEEP_LOADED = {

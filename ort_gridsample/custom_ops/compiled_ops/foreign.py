@@ -11,6 +11,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...functions.validation import ErrorTemplate
+from ...kernels import workers
 from ...kernels.attention import attention_functions
 from ...kernels.halves import stored
 from ...kernels.pointers import array, chars, local, struct
@@ -51,10 +52,8 @@ _WRONG_ALIGNMENT = _WRONG_PADDING + 2
 _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
-_MODES = tuple(list(sampling.workers.TAPS).index(name) for name in ("linear", "nearest", "cubic"))
-_PADDINGS = tuple(
-    list(sampling.workers.PADDING).index(name) for name in ("zeros", "border", "reflection")
-)
+_MODES = tuple(list(workers.TAPS).index(name) for name in ("linear", "nearest", "cubic"))
+_PADDINGS = tuple(list(workers.PADDING).index(name) for name in ("zeros", "border", "reflection"))
 
 
 def create_coded(op_address: int, api: int, info: int, out: int) -> int:
@@ -208,7 +207,7 @@ def _set_levels(state: Any, request: Any) -> int:
 def _integer(state: Any, at: int, index: int) -> int:
     """Return an element of spatial_shapes or level_start_index, which are of one type."""
     if state.is_int32 != 0:
-        return np.int64(array(at, (index + 1,), np.int32)[index])
+        return array(at, (index + 1,), np.int32)[index]
     return array(at, (index + 1,), np.int64)[index]
 
 

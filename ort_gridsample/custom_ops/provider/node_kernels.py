@@ -3,16 +3,12 @@
 ``OrtKernelInfo`` and ``OrtKernelContext`` are the same for kernels of providers and of custom ops.
 """
 
-import numpy as np
-
-from ...kernels.pointers import address, allocate, call, chars, copy, free, sizeof, struct
+from ...kernels.pointers import address, allocate, call, chars, copy, free, local, sizeof, struct
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.sentences import create_status
 from ..compiled_ops.structs import LIBRARY, OP
 from .calls import write_word
-from .structs import DEFINITION, KERNEL
-
-_STATE = np.int64(KERNEL.fields["state"][1])
+from .structs import DEFINITION, KERNEL, POINTER
 
 
 def create_kernel(definition_address: int, info: int, out: int) -> int:
@@ -33,12 +29,13 @@ def create_kernel(definition_address: int, info: int, out: int) -> int:
         return create_status(api, (INVALID_ARGUMENT, message))
     copy(kernel_address, definition.kernel, sizeof(KERNEL))
     kernel = struct(kernel_address, KERNEL)
-    state = address(kernel) + _STATE
-    status = call(op.CreateKernelV2, (definition.op, api, info, state))
+    state = local(POINTER)
+    status = call(op.CreateKernelV2, (definition.op, api, info, address(state)))
     if status != 0:
         free(kernel_address)
         return status
     # Ops that are compiled on demand have these functions only after a kernel was created.
+    kernel.state = state.value
     kernel.compute = op.KernelComputeV2
     kernel.destroy = op.KernelDestroy
     write_word(out, kernel_address)
