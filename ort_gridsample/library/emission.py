@@ -29,7 +29,7 @@ from ..custom_ops.compiled_ops.catalog import (
 )
 from ..custom_ops.compiled_ops.image import Image, Relocation
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
-from ..custom_ops.provider.definitions import Definition
+from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.image import add_factory
 from ..kernels.compilation import KernelSpec
 from ..reference.taps import COMPILED_MODES
@@ -256,8 +256,8 @@ def variant_image(
     rows, indices = _op_rows(image, OPS, wanted, library)
     ops = image.add_records(OP, *rows)
 
-    def op_address(definition: Definition) -> Relocation | None:
-        index = indices.get((definition.op, definition.types))
+    def op_address(overload: Overload) -> Relocation | None:
+        index = indices.get((overload.op, overload.types))
         return None if index is None else Relocation(ops + index * OP.itemsize)
 
     domains = _add_foreign_domains(image, wanted, library)

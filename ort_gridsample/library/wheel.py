@@ -61,13 +61,13 @@ def get_ep_name() -> str:
 _METADATA = """Metadata-Version: 2.1
 Name: onnxruntime-ep-gridsample
 Version: {release}
-Summary: An execution provider of ONNX Runtime for GridSample and AffineGrid: every type, rank and mode.
+Summary: GridSample and AffineGrid for ONNX Runtime: every type, rank and mode.
 License: MIT
 Requires-Python: >=3.8
 Description-Content-Type: text/markdown
 
-An execution provider for onnxruntime 1.24 and newer, built by ort-gridsample. It runs GridSample and
-AffineGrid nodes of unmodified models:
+An execution provider for onnxruntime 1.24 and newer, built by ort-gridsample. It runs GridSample
+and AffineGrid nodes of unmodified models:
 
 ```python
 import onnxruntime

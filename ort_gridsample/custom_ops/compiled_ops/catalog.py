@@ -277,7 +277,8 @@ def _python_op_replacement(op: Op) -> Op:
     return replace(op, kernels=f"{module}.WITH_STATUS", types=tuple(types), n_outputs=2)
 
 
-_FOREIGN_FLOATS = ("float32", "float16", "float64")
+# Each op makes the creation of sessions slower, so there is none for float64.
+_FOREIGN_FLOATS = ("float32", "float16")
 
 _GRID_SAMPLER = Op(
     "GridSample",

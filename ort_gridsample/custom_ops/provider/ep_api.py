@@ -56,6 +56,8 @@ EP_FUNCTIONS = {
 #: :mod:`ort_gridsample.custom_ops.compiled_ops.c_api`.
 FUNCTIONS = {
     "CastTypeInfoToTensorInfo": 440,
+    "ReleaseTypeInfo": 784,
+    "KernelInfo_GetInputTypeInfo": 1872,
     "ReadOpAttr": 2176,
     "GetValueInfoTypeInfo": 2320,
     "HardwareDevice_Type": 2456,

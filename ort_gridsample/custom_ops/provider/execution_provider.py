@@ -11,21 +11,19 @@ from numba.extending import register_jitable
 from ...kernels.pointers import address, allocate, array, chars, free, local, sizeof, struct
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
-from ..compiled_ops.requests import api_function as op_api_function
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, N_MODES
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import LIBRARY, OP, TEXT
 from .calls import acquire, api_function, ep_function, release, write_word
 from .ep_api import STRING_ATTRIBUTE
-from .structs import ATTRIBUTE, DEFINITION, EP, FACTORY, MAX_CONSTRAINTS, POINTER
+from .node_kernels import element_type, find_overload
+from .structs import ATTRIBUTE, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, OVERLOAD
 
 _get_num_nodes = api_function("Graph_GetNumNodes", 1)
 _get_nodes = api_function("Graph_GetNodes")
 _get_num_inputs = api_function("Node_GetNumInputs", 1)
 _get_inputs = api_function("Node_GetInputs")
 _get_type = api_function("GetValueInfoTypeInfo", 1)
-_as_tensor_type = api_function("CastTypeInfoToTensorInfo", 1)
-_get_element_type = op_api_function("GetTensorElementType", 1)
 _get_attribute = api_function("Node_GetAttributeByName", 1)
 _read_attribute = api_function("ReadOpAttr", 1)
 
@@ -96,40 +94,35 @@ def _has_state(factory: Any, node: int) -> bool:
     """
     inputs = local(ATTRIBUTE)
     status, count = _get_num_inputs(factory.api, (node,))
-    if status == 0 and count == MAX_CONSTRAINTS:
+    if status == 0 and count == N_INPUTS:
         status = _get_inputs(factory.api, (node, address(inputs), count))
     if status != 0:
         release_status(factory.api, (status,))
         return False
-    if count != MAX_CONSTRAINTS:
+    if count != N_INPUTS:
         return False
-    first = _element_type(factory, inputs.chars[0])
-    second = _element_type(factory, inputs.chars[1])
-    definitions = array(factory.definitions, (factory.n_definitions,), DEFINITION)
-    for index in range(factory.n_definitions):
-        definition = definitions[index]
-        if definition.types[0] == first and definition.types[1] == second:
-            op = struct(definition.op, OP)
-            if struct(op.library, LIBRARY).compiles_on_demand != 0:
-                return True
-            states = array(op.states, (definition.n_states,), np.int64)
-            mode = _mode(factory, node) if definition.n_states > 1 else 0
-            return mode < 0 or states[mode] != 0
-    return False
+    first = _value_type(factory, inputs.chars[0])
+    second = _value_type(factory, inputs.chars[1])
+    overload_address = find_overload(factory, first, second)
+    if overload_address == 0:
+        return False
+    overload = struct(overload_address, OVERLOAD)
+    op = struct(overload.op, OP)
+    if struct(op.library, LIBRARY).compiles_on_demand != 0:
+        return True
+    states = array(op.states, (overload.n_states,), np.int64)
+    mode = _mode(factory, node) if overload.n_states > 1 else 0
+    return mode < 0 or states[mode] != 0
 
 
 @register_jitable
-def _element_type(factory: Any, value: int) -> int:
+def _value_type(factory: Any, value: int) -> int:
     """Return the ONNXTensorElementDataType of an OrtValueInfo; 0 if it is unknown."""
     status, type_info = _get_type(factory.api, (value,))
-    element_type = 0
-    if status == 0 and type_info != 0:
-        status, tensor_type = _as_tensor_type(factory.api, (type_info,))
-        if status == 0 and tensor_type != 0:
-            status, element_type = _get_element_type(factory.api, (tensor_type,))
     if status != 0:
         release_status(factory.api, (status,))
-    return element_type
+        return 0
+    return element_type(factory.api, type_info)
 
 
 @register_jitable
@@ -200,17 +193,26 @@ def _add_definition(factory: Any, registry: int, builder: int, definition: Any) 
     status = status or _set_domain(ep_api, (builder, definition.domain))
     status = status or _set_versions(ep_api, (builder, definition.first, definition.last))
     status = status or _set_provider(ep_api, (builder, factory.name))
-    data_type = local(POINTER)
-    for index in range(definition.n_types):
-        if status == 0:
-            status, data_type.value = _get_data_type(ep_api, (definition.types[index],))
+    for index in range(N_INPUTS):
         if status == 0:
             name = chars("T1") if index == 0 else chars("T2")
-            status = _add_constraint(ep_api, (builder, name, address(data_type), 1))
+            status = _add_types(ep_api, builder, name, definition.constraints[index])
     if status == 0:
         status, kernel = _build(ep_api, (builder,))
         if status == 0:
-            arguments = (registry, kernel, factory.create_kernel, address(definition))
+            arguments = (registry, kernel, factory.create_kernel, address(factory))
             status = _add_kernel(ep_api, arguments)
             _release_definition(ep_api, (kernel,))
     return status
+
+
+@register_jitable
+def _add_types(ep_api: int, builder: int, name: int, constraint: Any) -> int:
+    """Add a CONSTRAINT with this ``name`` to an OrtKernelDefBuilder."""
+    types = local(CONSTRAINT)
+    status = 0
+    for index in range(constraint.n_types):
+        if status == 0:
+            status, types.types[index] = _get_data_type(ep_api, (constraint.types[index],))
+    arguments = (builder, name, address(types), constraint.n_types)
+    return status or _add_constraint(ep_api, arguments)

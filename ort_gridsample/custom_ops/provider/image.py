@@ -7,11 +7,12 @@ from typing import Any
 
 from ...kernels.compilation import KernelSpec
 from ...reference.taps import COMPILED_MODES
+from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.image import Image, Relocation
 from . import answers, execution_provider, factory, node_kernels
-from .definitions import NAME, VENDOR, Definition, definitions
+from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
 from .ep_api import VERSION
-from .structs import DEFINITION, EP, FACTORY, KERNEL
+from .structs import DEFINITION, EP, FACTORY, KERNEL, MAX_TYPES, OVERLOAD
 
 #: The functions of OrtEpFactory.
 FACTORY_FUNCTIONS: dict[str, KernelSpec] = {
@@ -64,7 +65,7 @@ KERNEL_FUNCTIONS: dict[str, KernelSpec] = {
 def add_factory(
     image: Image,
     release: str,
-    op_address: Callable[[Definition], int | None],
+    op_address: Callable[[Overload], int | None],
     domains: Sequence[Any],
 ) -> Relocation:
     """Append the provider's FACTORY, and all that it refers to; return its offset.
@@ -72,31 +73,33 @@ def add_factory(
     Args:
         image: the image.
         release: the release of this package.
-        op_address: from a definition to the value of its field ``op``; None: there is no such op.
+        op_address: from an overload to the value of its field ``op``; None: there is no such op.
         domains: the OrtCustomOpDomains, as values of fields.
     """
-    kernel = image.add_records(KERNEL, {"version": VERSION, **KERNEL_FUNCTIONS})
-    texts: dict[str, Relocation] = {}
-    rows = []
-    for definition in definitions():
-        op = op_address(definition)
-        if op is None:
-            continue
-        for text in (definition.operator, definition.domain):
-            if text not in texts:
-                texts[text] = image.add_text(text.encode())
-        row = {
-            "operator": texts[definition.operator],
-            "domain": texts[definition.domain],
+    available = []
+    overload_rows = []
+    for overload in overloads():
+        op = op_address(overload)
+        if op is not None:
+            available.append(overload)
+            fields = {
+                "types": [ELEMENT_TYPES[name] for name in overload.types],
+                "op": op,
+                "n_states": len(COMPILED_MODES) if overload.op.has_modes else 1,
+            }
+            overload_rows.append(fields)
+    definition_rows = [
+        {
+            "operator": image.add_text(definition.operator.encode()),
+            "domain": image.add_text(definition.domain.encode()),
             "first": definition.first,
             "last": definition.last,
-            "types": definition.element_types,
-            "n_types": len(definition.types),
-            "op": op,
-            "n_states": len(COMPILED_MODES) if definition.op.has_modes else 1,
-            "kernel": kernel,
         }
-        rows.append(row)
+        for definition in definitions(available)
+    ]
+    definition_offset = image.add_records(DEFINITION, *definition_rows)
+    for index, definition in enumerate(definitions(available)):
+        _set_constraints(image, definition_offset + index * DEFINITION.itemsize, definition)
     factory_offset = image.add_records(FACTORY, {"version": VERSION, **FACTORY_FUNCTIONS})
     ep = {"version": VERSION, "factory": factory_offset, **EP_FUNCTIONS}
     fields = {
@@ -105,10 +108,24 @@ def add_factory(
         "release": image.add_text(release.encode()),
         "ep": image.add_records(EP, ep),
         "create_kernel": (node_kernels.create_kernel,),
-        "definitions": image.add_records(DEFINITION, *rows),
-        "n_definitions": len(rows),
+        "definitions": definition_offset,
+        "n_definitions": len(definition_rows),
+        "overloads": image.add_records(OVERLOAD, *overload_rows),
+        "n_overloads": len(overload_rows),
+        "kernel": image.add_records(KERNEL, {"version": VERSION, **KERNEL_FUNCTIONS}),
         "domains": image.add_pointers(domains),
         "n_domains": len(domains),
     }
     image.set_fields(factory_offset, FACTORY, fields)
     return factory_offset
+
+
+def _set_constraints(image: Image, offset: int, definition: Definition) -> None:
+    """Set the types of the DEFINITION at ``offset``."""
+    field, first_offset, *_ = DEFINITION.fields["constraints"]  # type: ignore[index]
+    for index, names in enumerate(definition.types):
+        types = [ELEMENT_TYPES[name] for name in names]
+        types += [0] * (MAX_TYPES - len(types))
+        fields = {"types": types, "n_types": len(names)}
+        start = offset + first_offset + index * field.base.itemsize
+        image.set_fields(start, field.base, fields)

@@ -19,7 +19,7 @@ from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.image import Image
 from ..signals import with_signals_deferred
-from .definitions import NAME, Definition
+from .definitions import NAME, Overload
 from .ep_api import OLDEST, VERSION
 
 #: The place that errors name.
@@ -159,8 +159,8 @@ def _load_factory(api: int) -> int:
     domains = [ops.domain(api, name) for name in (COMPILED_DOMAIN, *FOREIGN_DOMAINS)]
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
 
-    def op_address(definition: Definition) -> int:
-        return ops.address(definition.op, definition.types)
+    def op_address(overload: Overload) -> int:
+        return ops.address(overload.op, overload.types)
 
     image = Image()
     offset = add_factory(image, release, op_address, domains)

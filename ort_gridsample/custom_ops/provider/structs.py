@@ -7,8 +7,10 @@ import numpy as np
 from ...kernels.structs import record
 from .ep_api import EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
-#: The maximal number of inputs of a kernel whose types are restricted.
-MAX_CONSTRAINTS = 2
+#: The number of inputs of the operators, and of the names T1 and T2 of their types.
+N_INPUTS = 2
+#: The maximal number of types that a name can stand for.
+MAX_TYPES = 16
 
 #: The provider's factory: ONNX Runtime's struct OrtEpFactory, and behind it the fields of this
 #: package.
@@ -26,8 +28,10 @@ FACTORY = record(
     "registry",
     # The address of the function that creates kernels.
     "create_kernel",
-    # The address of an array of DEFINITION, and its length.
-    "definitions n_definitions",
+    # Addresses of arrays of DEFINITION and of OVERLOAD, and their lengths.
+    "definitions n_definitions overloads n_overloads",
+    # The address of the KERNEL that a node's kernel begins as.
+    "kernel",
     # The address of an array of OrtCustomOpDomain*, and its length.
     "domains n_domains",
 )
@@ -35,19 +39,29 @@ FACTORY = record(
 #: The provider: ONNX Runtime's struct OrtEp, and the address of the FACTORY.
 EP = record(EP_FIELDS, "factory")
 
-#: A kernel of the provider.
+#: The types that a name can stand for.
+CONSTRAINT = record(
+    # The ONNXTensorElementDataType of each, and their number.
+    ("types", (np.int64, MAX_TYPES)),
+    "n_types",
+)
+
+#: An operator of the provider.
 DEFINITION = record(
     # Addresses of texts: the operator and its domain.
     "operator domain",
     # The operator's first and last version.
     "first last",
-    # The ONNXTensorElementDataType of each input, and their number.
-    ("types", (np.int64, MAX_CONSTRAINTS)),
-    "n_types",
-    # The address of the OP that computes it, and the number of the op's states: one per mode, or 1.
+    # Those of T1 and T2.
+    ("constraints", (CONSTRAINT, N_INPUTS)),
+)
+
+#: The op for a combination of types.
+OVERLOAD = record(
+    # The ONNXTensorElementDataType of each input.
+    ("types", (np.int64, N_INPUTS)),
+    # The address of the OP, and the number of the op's states: one per mode, or 1.
     "op n_states",
-    # The address of the KERNEL that a node's kernel begins as.
-    "kernel",
 )
 
 #: The kernel of a node: ONNX Runtime's struct OrtKernelImpl, and behind it the state of a compiled
