@@ -25,7 +25,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.library import builder
+from ort_gridsample.library import builder, wheel
 from ort_gridsample.reference.threads import available_cpus
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
@@ -34,6 +34,7 @@ from support.cases import Attributes
 from support.compare import refusal
 from support.fused_models import feed, transformer
 from support.models import affine_grid_model, grid_sample_model, loose
+from support.paths import HAS_PROVIDER
 from support.pixel_graphs import Graph
 from support.processes import WITHOUT_TORCH, python
 
@@ -586,3 +587,106 @@ def test_it_counts_processors_and_knows_this_one() -> None:
         available_cpus(),
         builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]].level,
     )
+
+
+# --- The execution provider ---
+
+needs_provider = pytest.mark.skipif(
+    not HAS_PROVIDER, reason="this onnxruntime has no execution providers with kernels"
+)
+
+#: A process with neither Numba nor this package registers the provider of a library, and prints
+#: what its sessions run on.
+_PROVIDER_PROGRAM = """
+for name in ("numba", "onnx", "ort_gridsample"):
+    sys.modules[name] = None
+import numpy as np, onnxruntime, pathlib
+folder, path = map(pathlib.Path, {arguments!r})
+onnxruntime.register_execution_provider_library("library", str(path))
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "GridSampleExecutionProvider"]
+options.add_provider_for_devices(devices, {{}})
+sessions = []
+for model in sorted(folder.glob("*.onnx")):
+    session = onnxruntime.InferenceSession(model, options)
+    np.save(model.with_suffix(".npy"), session.run(None, dict(np.load(model.with_suffix(".npz"))))[0])
+    print(*sorted({{part.ep_name for part in session.get_provider_graph_assignment_info()}}))
+onnxruntime.unregister_execution_provider_library("library")
+print(session.run(None, dict(np.load(model.with_suffix(".npz"))))[0].shape)
+"""
+
+
+@needs_provider
+def test_provider_of_a_library_runs_unmodified_models(built: Path, tmp_path: Path) -> None:
+    """A library has float32 linear and nearest; cubic is left to onnxruntime, a patched model runs."""
+    X = _rng.normal(size=(1, 2, 4, 5)).astype("f")
+    feed = {"X": X, "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2)).astype("f")}
+    modes = ("linear", "nearest", "cubic")
+    for mode in modes:
+        model = grid_sample_model("float32", "float32", 2, [Attributes(mode)])
+        onnx.save(model, tmp_path / f"{mode}.onnx")
+        np.savez(tmp_path / f"{mode}.npz", **feed)
+    patched, patched_feed = sample_models()["fused program"]
+    onnx.save(patched, tmp_path / "patched.onnx")
+    np.savez(tmp_path / "patched.npz", **patched_feed)
+    script = _PROVIDER_PROGRAM.format(arguments=[str(tmp_path), str(built)])
+    own = "GridSampleExecutionProvider"
+    cpu = "CPUExecutionProvider"
+    cubic, linear, nearest, fused, shape = python(script)
+    assert (linear, nearest, cubic, fused) == (own, own, cpu, cpu)
+    assert shape.startswith("(")
+    for mode in modes:
+        expected = ogs.grid_sample(*feed.values(), mode)
+        np.testing.assert_allclose(np.load(tmp_path / f"{mode}.npy"), expected, atol=1e-5)
+
+
+@needs_provider
+@pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("cc"),
+    reason="the program is built by cc, for Linux",
+)
+def test_a_program_in_c_runs_an_unmodified_model(built: Path, tmp_path: Path) -> None:
+    program(tmp_path, ["cc"])
+    shutil.copy(built, tmp_path / "libort_gridsample.so")
+    model = grid_sample_model("float32", "float32", 2, [Attributes("nearest", "border")])
+    onnx.save(loose(model), tmp_path / "model.onnx")
+    feed = {"X": _rng.normal(size=(1, 2, 4, 5)), "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2))}
+    feed = {name: value.astype("f") for name, value in feed.items()}
+    for name, value in feed.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    np.save(tmp_path / "wrong.npy", feed["grid"][..., :1])
+    command = [
+        "./run_model",
+        "--provider",
+        "./libort_gridsample.so",
+        "model.onnx",
+        "Y.npy",
+        "X.npy",
+    ]
+    subprocess.run([*command, "grid.npy"], cwd=tmp_path, check=True)
+    expected = ogs.grid_sample(*feed.values(), "nearest", "border")
+    np.testing.assert_array_equal(np.load(tmp_path / "Y.npy"), expected)
+    failed = subprocess.run([*command, "wrong.npy"], cwd=tmp_path, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "grid is of shape (1, 6, 7, 1), expected shape (N, D1_out, D2_out, 2)" in failed.stderr
+
+
+@needs_provider
+def test_wheel_of_the_provider_has_a_library_and_its_path(built: Path, tmp_path: Path) -> None:
+    path = wheel.pack(built.read_bytes(), tmp_path)
+    assert path.name.startswith(
+        f"onnxruntime_ep_gridsample-{ogs.__version__}-py3-none-manylinux_2_"
+    )
+    assert path.read_bytes() == wheel.pack(built.read_bytes(), tmp_path).read_bytes()
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*command, "--target", str(tmp_path / "installed"), str(path)], check=True)
+    script = f"""
+sys.path.insert(0, {str(tmp_path / "installed")!r})
+import onnxruntime_ep_gridsample as ep
+import onnxruntime
+(name,) = ep.get_ep_names()
+onnxruntime.register_execution_provider_library(name, ep.get_library_path())
+print([device.ep_name for device in onnxruntime.get_ep_devices()].count(name))
+"""
+    assert python(script) == ["1"]
