@@ -23,6 +23,7 @@ def register_provider() -> str:
     packages (patched models, mmcv's grid_sampler, TensorRT's plugins) add its device to the
     options:
 
+    >>> import onnxruntime
     >>> devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == provider]
     >>> options = onnxruntime.SessionOptions()
     >>> options.add_provider_for_devices(devices, {})
