@@ -125,6 +125,11 @@ static void save(const char *path, Any value) {
 static void add_provider(Any env, Any options, const char *path) {
     const Any *devices;
     size_t count;
+#ifdef _WIN32 /* where paths are wide characters */
+    wchar_t wide[1024];
+    if (mbstowcs(wide, path, 1024) >= 1024) exit(1);
+    path = (const char *)wide;
+#endif
     check(ort->RegisterExecutionProviderLibrary(env, "ort_gridsample", path));
     check(ort->GetEpDevices(env, &devices, &count));
     for (size_t i = 0; i < count; i++)

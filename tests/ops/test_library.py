@@ -421,6 +421,26 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
     assert (done.returncode, said in done.stderr) == (1, True)
 
 
+def assert_program_runs_unmodified(command: list[str], path: Path, folder: Path) -> None:
+    """Assert that the program at the end of ``command`` runs a model on a library's provider."""
+    shutil.copy(path, folder / path.name)
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
+    onnx.save(loose(model), folder / "model.onnx")
+    feed = {"X": _rng.normal(size=(1, 2, 4, 5)), "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2))}
+    feed = {name: value.astype("f") for name, value in feed.items()}
+    for name, value in feed.items():
+        np.save(folder / f"{name}.npy", value)
+    np.save(folder / "wrong.npy", feed["grid"][..., :1])
+    words = [*command, "--provider", f"./{path.name}", "model.onnx", "Y.npy", "X.npy"]
+    done = subprocess.run([*words, "grid.npy"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = ogs.grid_sample(*feed.values(), "linear", "border")
+    np.testing.assert_allclose(np.load(folder / "Y.npy"), expected, rtol=0, atol=1e-5)
+    failed = subprocess.run([*words, "wrong.npy"], cwd=folder, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "grid is of shape (1, 6, 7, 1), expected shape (N, D1_out, D2_out, 2)" in failed.stderr
+
+
 @pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("cc"),
     reason="the program is built by cc, for Linux",
@@ -537,7 +557,10 @@ def test_another_machine_s_library_answers_there(target: str, tmp_path: Path) ->
     there = tmp_path / "there"
     there.mkdir()
     program(there, [sys.executable, "-m", "ziglang", "cc", "-target", linked], runtime, name)
-    assert_program_answers([*runner(there), f"./{name}"], path, there)
+    command = [*runner(there), f"./{name}"]
+    assert_program_answers(command, path, there)
+    if HAS_PROVIDER:
+        assert_program_runs_unmodified(command, path, there)
 
 
 @pytest.mark.slow
@@ -648,28 +671,7 @@ def test_provider_of_a_library_runs_unmodified_models(built: Path, tmp_path: Pat
 )
 def test_a_program_in_c_runs_an_unmodified_model(built: Path, tmp_path: Path) -> None:
     program(tmp_path, ["cc"])
-    shutil.copy(built, tmp_path / "libort_gridsample.so")
-    model = grid_sample_model("float32", "float32", 2, [Attributes("nearest", "border")])
-    onnx.save(loose(model), tmp_path / "model.onnx")
-    feed = {"X": _rng.normal(size=(1, 2, 4, 5)), "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2))}
-    feed = {name: value.astype("f") for name, value in feed.items()}
-    for name, value in feed.items():
-        np.save(tmp_path / f"{name}.npy", value)
-    np.save(tmp_path / "wrong.npy", feed["grid"][..., :1])
-    command = [
-        "./run_model",
-        "--provider",
-        "./libort_gridsample.so",
-        "model.onnx",
-        "Y.npy",
-        "X.npy",
-    ]
-    subprocess.run([*command, "grid.npy"], cwd=tmp_path, check=True)
-    expected = ogs.grid_sample(*feed.values(), "nearest", "border")
-    np.testing.assert_array_equal(np.load(tmp_path / "Y.npy"), expected)
-    failed = subprocess.run([*command, "wrong.npy"], cwd=tmp_path, capture_output=True, text=True)
-    assert failed.returncode == 1
-    assert "grid is of shape (1, 6, 7, 1), expected shape (N, D1_out, D2_out, 2)" in failed.stderr
+    assert_program_runs_unmodified(["./run_model"], built, tmp_path)
 
 
 @needs_provider
