@@ -18,6 +18,7 @@ from .patching import coordinate_nodes, inspect_model, patch_model
 from .reference.num_threads import get_num_threads, set_num_threads
 from .session.forks import keep_sessions_through_forks
 from .session.placement import Placement, get_ops, set_ops
+from .session.provider import register_provider
 from .session.quantization import quantization_sessions
 from .session.registration import register
 from .session.session import InferenceSession
@@ -48,6 +49,7 @@ __all__ = [
     "quantization_sessions",
     "reference_ops",
     "register",
+    "register_provider",
     "set_core",
     "set_num_threads",
     "set_ops",

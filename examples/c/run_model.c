@@ -1,7 +1,10 @@
-/* Run a patched model without Python. Inputs are read from .npy files, and the first output is
+/* Run a model without Python. Inputs are read from .npy files, and the first output is
    written to one.
 
    run_model LIBRARY MODEL OUTPUT.npy INPUT.npy...
+       a patched model, on the library's custom ops
+   run_model --provider LIBRARY MODEL OUTPUT.npy INPUT.npy...
+       an unmodified model, on the library's execution provider (onnxruntime 1.24 or newer)
 
    The functions of onnxruntime_c_api.h that are called are declared here. The header is in
    onnxruntime's archives. */
@@ -44,6 +47,15 @@ typedef struct {
     Any (*CreateCpuMemoryInfo)(int allocator, int memory, Any *info);
     Any gap69[8];
     Any (*GetAllocatorWithDefaultOptions)(Any *allocator);
+    Any gap79[222];
+    Any (*RegisterExecutionProviderLibrary)(Any env, const char *name, const char *path);
+    Any UnregisterExecutionProviderLibrary;
+    Any (*GetEpDevices)(Any env, const Any **devices, size_t *count);
+    Any (*SessionOptionsAppendExecutionProvider_V2)(
+        Any options, Any env, const Any *devices, size_t count,
+        const char *const *keys, const char *const *values, size_t pairs);
+    Any gap305[7];
+    const char *(*EpDevice_EpName)(Any device);
 } Api;
 typedef struct {
     const Api *(*GetApi)(uint32_t version);
@@ -131,15 +143,42 @@ static void save(const char *path, Any value) {
     fclose(file);
 }
 
+static void add_provider(Any env, Any options, const char *path) {
+    const Any *devices;
+    size_t count;
+#ifdef _WIN32 /* where paths are wide characters */
+    wchar_t wide[1024];
+    if (mbstowcs(wide, path, 1024) >= 1024) exit(1);
+    path = (const char *)wide;
+#endif
+    check(ort->RegisterExecutionProviderLibrary(env, "ort_gridsample", path));
+    check(ort->GetEpDevices(env, &devices, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(ort->EpDevice_EpName(devices[i]), "GridSampleExecutionProvider")) continue;
+        check(ort->SessionOptionsAppendExecutionProvider_V2(
+            options, env, devices + i, 1, 0, 0, 0));
+    }
+}
+
 int main(int argc, char **argv) {
+    int has_provider = argc > 1 && !strcmp(argv[1], "--provider");
+    argc -= has_provider;
+    argv += has_provider;
     if (argc < 4) return 2;
     size_t n_inputs = (size_t)argc - 4;
     if (n_inputs > MAX_INPUTS) return 2;
     Any env, options, library, session, allocator, memory;
-    ort = OrtGetApiBase()->GetApi(17);
+    ort = OrtGetApiBase()->GetApi(has_provider ? 24 : 17);
+    if (!ort) {
+        fprintf(stderr, "onnxruntime %s is too old\n", OrtGetApiBase()->GetVersionString());
+        return 1;
+    }
     check(ort->CreateEnv(4, "run_model", &env));
     check(ort->CreateSessionOptions(&options));
-    check(ort->RegisterCustomOpsLibrary(options, argv[1], &library));
+    if (has_provider)
+        add_provider(env, options, argv[1]);
+    else
+        check(ort->RegisterCustomOpsLibrary(options, argv[1], &library));
     size_t size;
     char *model = contents(argv[2], &size);
     check(ort->CreateSessionFromArray(env, model, size, options, &session));

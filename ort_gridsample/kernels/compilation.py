@@ -73,8 +73,8 @@ _CODE_SETTINGS = (
 
 
 @cache
-def kernel_sources() -> tuple[Traversable, ...]:
-    """List the source files of all folders that kernels come from.
+def kernel_sources(*other_folders: str) -> tuple[Traversable, ...]:
+    """List the source files of all folders that kernels come from, and of ``other_folders``.
 
     Numba itself looks only at the file of the function that it compiles. These files may also be in
     a zip archive.
@@ -84,7 +84,7 @@ def kernel_sources() -> tuple[Traversable, ...]:
     """
     package = importlib.resources.files(_PACKAGE_NAME)
     sources: list[Traversable] = []
-    for name in _SOURCE_FOLDERS:
+    for name in (*_SOURCE_FOLDERS, *other_folders):
         folder = package.joinpath(name) if name else package
         files = list(folder.iterdir()) if folder.is_dir() else []
         modules = [file for file in files if file.name.endswith(".py")]

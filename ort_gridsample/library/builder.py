@@ -21,6 +21,7 @@ from pathlib import Path
 from .. import spec, versions
 from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
+from ..custom_ops.provider import ep_api
 from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
@@ -78,6 +79,8 @@ _LINKER_OPTIONS = {
         "-Wl,-z,noexecstack",
         "-Wl,--build-id=none",
         "-Wl,-z,defs",
+        # Sessions run the execution provider's kernels after onnxruntime has closed the library.
+        "-Wl,-z,nodelete",
         "-Wl,-soname,libort_gridsample.so",
     ],
     "win32": [],
@@ -96,6 +99,7 @@ class Task:
         level: its level.
         features: the features for which the kernels are chosen.
         wanted: the types and modes that the library has, or None for all.
+        release: the release of this package.
         share: the index of the share.
         shares: the number of shares.
         variants: the symbols of the variants, for the library's entry; otherwise empty.
@@ -108,6 +112,7 @@ class Task:
     level: int
     features: tuple[str, ...] = ()
     wanted: dict[str, list[str]] | None = None
+    release: str = ""
     share: int = 0
     shares: int = 1
     variants: tuple[str, ...] = ()
@@ -155,7 +160,7 @@ def build_library(
     with tempfile.TemporaryDirectory() as folder:
         # Before anything is compiled, as there may be no linker.
         link_command = linker(machine, WHERE)
-        tasks = _variant_tasks(machine, cpus, folder, wanted)
+        tasks = _variant_tasks(machine, cpus, folder, wanted, release)
         tasks.append(_entry_task(machine, cpus, folder, release))
         with ThreadPoolExecutor(available_cpus()) as pool:
             list(pool.map(lambda task: _compile(python, machine, task), tasks))
@@ -255,6 +260,7 @@ def _variant_tasks(
     cpus: Sequence[str],
     folder: str,
     wanted: dict[str, list[str]] | None,
+    release: str,
 ) -> list[Task]:
     """Return the tasks that compile the variants."""
     return [
@@ -265,6 +271,7 @@ def _variant_tasks(
             level=CPUS[name].level,
             features=CPUS[name].features,
             wanted=wanted,
+            release=release,
             share=share,
             shares=_SHARES,
         )
@@ -281,6 +288,9 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
         f"{prefix}: this processor is none of {format_choices(cpus)}, "
         "which the library is built for",
         f"{prefix}: onnxruntime is older than {oldest}",
+        f"{prefix}: onnxruntime is older than {ep_api.OLDEST}, the first release with execution "
+        "providers from libraries that have kernels: patch the model, and register this library "
+        "as one of custom ops",
     )
     return Task(
         triple=machine.triple,

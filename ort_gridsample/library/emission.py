@@ -19,11 +19,21 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS, OPS, Op, schema_fields
+from ..custom_ops.compiled_ops.catalog import (
+    DESCRIPTION_FUNCTIONS,
+    FOREIGN_DOMAINS,
+    OPS,
+    Fields,
+    Op,
+    schema_fields,
+)
 from ..custom_ops.compiled_ops.image import Image, Relocation
-from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
+from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
+from ..custom_ops.provider.definitions import Overload
+from ..custom_ops.provider.image import add_factory
 from ..kernels.compilation import KernelSpec
-from .entry import description_function, register
+from ..reference.taps import COMPILED_MODES
+from .entry import create_ep_factories, description_function, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The
 #: helper of ``reshape`` is none of them: a library does not contain it, so linking a call of it
@@ -143,30 +153,42 @@ class Emitter:
         return self._emit(self._parse("\n".join(lines)))
 
     def compile_entry(self, variants: Sequence[str], messages: Sequence[str]) -> bytes:
-        """Return the object file of a library's RegisterCustomOps.
+        """Return the object file of the functions that a library exports.
 
         Args:
             variants: the symbols of the variants.
-            messages: the error messages of ENTRY: no variant, and onnxruntime is too old.
+            messages: the error messages of ENTRY: no variant, and onnxruntime is too old for the
+                ops, or for the execution provider.
         """
         image = Image()
         entry = image.add_records(ENTRY, {})
-        no_variant, too_old = messages
+        no_variant, too_old, too_old_for_provider = messages
         fields = {
             "n_variants": len(variants),
             "variants": image.add_pointers([(symbol,) for symbol in variants]),
             "no_variant_message": image.add_text(no_variant.encode()),
             "too_old_message": image.add_text(too_old.encode()),
+            "too_old_for_provider_message": image.add_text(too_old_for_provider.encode()),
         }
         image.set_fields(entry, ENTRY, fields)
         register_symbol = self.symbol((register,))
+        create_symbol = self.symbol((create_ep_factories,))
         export = "dllexport " if "windows" in self._triple else ""
         definitions = (
             f"declare hidden i64 @{register_symbol}(i64, i64, i64)\n"
             f"define {export}i64 @RegisterCustomOps(i64 %options, i64 %base) {{\n"
             f"%entry = ptrtoint ptr @{_ENTRY_SYMBOL} to i64\n"
             f"%status = call i64 @{register_symbol}(i64 %options, i64 %base, i64 %entry)\n"
-            "ret i64 %status\n}"
+            "ret i64 %status\n}\n"
+            f"declare hidden i64 @{create_symbol}(i64, i64, i64, i64)\n"
+            f"define {export}i64 @CreateEpFactories(i64 %name, i64 %base, i64 %logger, "
+            "i64 %factories, i64 %max, i64 %count) {\n"
+            f"%entry = ptrtoint ptr @{_ENTRY_SYMBOL} to i64\n"
+            f"%status = call i64 @{create_symbol}(i64 %base, i64 %factories, i64 %count, "
+            "i64 %entry)\n"
+            "ret i64 %status\n}\n"
+            # The factory is data of the library.
+            f"define {export}i64 @ReleaseEpFactory(i64 %factory) {{\nret i64 0\n}}"
         )
         return self.compile_data(_ENTRY_SYMBOL, image, definitions)
 
@@ -216,19 +238,67 @@ class Emitter:
 # --- The data of a library ---
 
 
-def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
+def variant_image(
+    wanted: Mapping[str, Sequence[str]] | None,
+    level: int,
+    release: str,
+) -> Image:
     """Return the image of a library's ops for one level of processors. It begins with its VARIANT.
 
     Args:
         wanted: the types and modes that the library has, as in :meth:`.Op.serves`; None: all.
         level: the level.
+        release: the release of this package.
     """
     image = Image()
     variant = image.add_records(VARIANT, {})
     library = image.add_records(LIBRARY, {})
+    rows, indices = _op_rows(image, OPS, wanted, library)
+    ops = image.add_records(OP, *rows)
+
+    def op_address(overload: Overload) -> Relocation | None:
+        index = indices.get((overload.op, overload.types))
+        return None if index is None else Relocation(ops + index * OP.itemsize)
+
+    domains = _add_foreign_domains(image, wanted, library)
+    fields = {
+        "level": level,
+        "ops": ops,
+        "n_ops": len(rows),
+        "library": library,
+        "factory": add_factory(image, release, op_address, [0] * (1 + len(domains))),
+        "foreign": image.add_records(FOREIGN_DOMAIN, *domains),
+        "n_foreign": len(domains),
+    }
+    image.set_fields(variant, VARIANT, fields)
+    return image
+
+
+def _op_rows(
+    image: Image,
+    ops: Sequence[Op],
+    wanted: Mapping[str, Sequence[str]] | None,
+    library: Relocation,
+    has_all: bool = True,
+) -> tuple[list[Fields], dict[tuple[Op, tuple[str, ...]], int]]:
+    """Append what the OPs of ``ops`` refer to.
+
+    Args:
+        image: the image.
+        ops: the ops.
+        wanted: the types and modes that the library has; None: all.
+        library: the offset of the LIBRARY.
+        has_all: whether ops without any state are included. They fail with an error message.
+
+    Returns:
+        The fields of the OPs, and the indices of those that have a state.
+    """
     descriptions = {name: (description_function, name) for name in DESCRIPTION_FUNCTIONS}
-    rows = []
-    for op in OPS:
+    rows: list[Fields] = []
+    indices = {}
+    for op in ops:
+        if not has_all and not any(_has_states(op, op_types, wanted) for op_types in op.types):
+            continue
         kernels = op.load()
         common = {
             "library": library,
@@ -238,6 +308,10 @@ def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Ima
             **kernels.functions,
         }
         for op_types in op.types:
+            if _has_states(op, op_types, wanted):
+                indices[op, op_types] = len(rows)
+            elif not has_all:
+                continue
             row = {
                 **common,
                 **schema_fields(op, op_types),
@@ -245,10 +319,36 @@ def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Ima
                 "description": image.add_text(op.describe(op_types).encode()),
             }
             rows.append(row)
-    ops = image.add_records(OP, *rows)
-    fields = {"level": level, "ops": ops, "n_ops": len(rows), "library": library}
-    image.set_fields(variant, VARIANT, fields)
-    return image
+    return rows, indices
+
+
+def _add_foreign_domains(
+    image: Image,
+    wanted: Mapping[str, Sequence[str]] | None,
+    library: Relocation,
+) -> list[Fields]:
+    """Append the ops of other packages' domains; return the fields of the FOREIGN_DOMAINs."""
+    domains: list[Fields] = []
+    for name, ops in FOREIGN_DOMAINS.items():
+        rows, _ = _op_rows(image, ops, wanted, library, has_all=False)
+        if rows:
+            fields = {
+                "name": image.add_text(name.encode()),
+                "ops": image.add_records(OP, *rows),
+                "n_ops": len(rows),
+            }
+            domains.append(fields)
+    return domains
+
+
+def _has_states(
+    op: Op,
+    op_types: Sequence[str],
+    wanted: Mapping[str, Sequence[str]] | None,
+) -> bool:
+    """Whether a library has a state of ``op`` for these types."""
+    n_states = len(COMPILED_MODES) if op.has_modes else 1
+    return any(op.serves(op_types, index, wanted) for index in range(n_states))
 
 
 def _add_states(
@@ -278,9 +378,9 @@ def main(json_task: str) -> None:
     if task["variants"]:
         entry = emitter.compile_entry(task["variants"], task["messages"])
         (folder / "entry.o").write_bytes(entry)
-        parts: Sequence[KernelSpec] = [(register,)]
+        parts: Sequence[KernelSpec] = [(register,), (create_ep_factories,)]
     else:
-        image = variant_image(task["wanted"], task["level"])
+        image = variant_image(task["wanted"], task["level"], task["release"])
         all_parts = [*dict.fromkeys(image.functions.values())]
         parts = all_parts[task["share"] :: task["shares"]]
         if task["share"] == 0:

@@ -1,6 +1,6 @@
-"""The compiled functions that only a library has: RegisterCustomOps, and descriptions of the ops.
+"""The compiled functions that only a library has: those that it exports, and descriptions of ops.
 
-RegisterCustomOps chooses the variant of the ops for the processor that it runs on.
+They choose the variant of the ops for the processor that they run on.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,9 @@ from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS
 from ..custom_ops.compiled_ops.creation import strcspn
 from ..custom_ops.compiled_ops.requests import api_function
 from ..custom_ops.compiled_ops.sentences import create_status
-from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
+from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
+from ..custom_ops.provider.factory import add_factory, open_api
+from ..custom_ops.provider.structs import FACTORY
 from ..dialects.table import COMPILED_DOMAIN
 from ..kernels import pointers, target
 from ..kernels.pointers import array, call, chars, sizeof, struct
@@ -141,6 +143,46 @@ _CPUS = {
 #: The number of processors that this process may use.
 cpus: Any = register_jitable(_CPUS[target.system])
 
+# --- Staying loaded ---
+#
+# Sessions run the provider's kernels after ONNX Runtime has unloaded the library, so it must stay
+# in memory. On Linux the linker marks it (``-z nodelete``).
+
+_get_module_handle: Any = types.ExternalFunction(
+    "GetModuleHandleExA",
+    types.int32(types.int32, types.int64, types.int64),
+)
+_dladdr: Any = types.ExternalFunction("dladdr", types.int32(types.int64, types.int64))
+_dlopen: Any = types.ExternalFunction("dlopen", types.int64(types.int64, types.int32))
+
+#: Windows' GET_MODULE_HANDLE_EX_FLAG_PIN and GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS.
+_PIN_BY_ADDRESS = 1 | 4
+#: macOS' RTLD_LAZY and RTLD_NODELETE.
+_LAZY_FOR_EVER = 0x1 | 0x80
+#: Memory for a module's handle, or for a Dl_info, which begins with the path of the library.
+_MODULE = np.dtype([("path", np.int64), ("more", np.int64, 3)])
+
+
+def _keep_loaded_on_macos(at: int) -> int:
+    module = pointers.local(_MODULE)
+    if _dladdr(at, pointers.address(module)) == 0:
+        return 0
+    return _dlopen(module.path, _LAZY_FOR_EVER)
+
+
+def _keep_loaded_on_windows(at: int) -> int:
+    module = pointers.local(_MODULE)
+    return _get_module_handle(_PIN_BY_ADDRESS, at, pointers.address(module))
+
+
+_KEEP_LOADED = {
+    "linux": lambda at: 0,
+    "darwin": _keep_loaded_on_macos,
+    "win32": _keep_loaded_on_windows,
+}
+#: Keep the library with an address in memory until the process ends.
+keep_loaded: Any = register_jitable(_KEEP_LOADED[target.system])
+
 # --- Registration ---
 
 #: C's atoi: the number at the beginning of a text.
@@ -171,21 +213,107 @@ def register(options: int, base: int, entry_address: int) -> int:
     if api == 0:
         message = entry.too_old_message
         return create_status(call(base_functions[0], (1,)), (INVALID_ARGUMENT, message))
+    status, _ = _open_variant(entry, base, api)
+    return status or add_domain(api, (options, entry.domain))
+
+
+def create_ep_factories(
+    base: int,
+    factories: int,
+    n_factories: int,
+    entry_address: int,
+) -> int:
+    """CreateEpFactories, with other arguments.
+
+    Args:
+        base: the OrtApiBase.
+        factories: the address of an array of OrtEpFactory*.
+        n_factories: the address of the number of factories.
+        entry_address: the library's ENTRY.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    entry = struct(entry_address, ENTRY)
+    status, api = open_api(base, entry.too_old_for_provider_message)
+    if status != 0:
+        return status
+    status, variant_address = _open_variant(entry, base, api)
+    if status != 0:
+        return status
+    variant = struct(variant_address, VARIANT)
+    lock_entry(entry)
+    status = _create_foreign_domains(entry, variant, api)
+    unlock_entry(entry)
+    if status != 0:
+        return status
+    keep_loaded(entry_address)
+    return add_factory(variant.factory, api, factories, n_factories)
+
+
+@register_jitable
+def _create_foreign_domains(entry: Any, variant: Any, api: int) -> int:
+    """Write the OrtCustomOpDomains of the execution provider to its FACTORY, once.
+
+    Args:
+        entry: the library's ENTRY.
+        variant: a VARIANT.
+        api: the OrtApi.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    factory = struct(variant.factory, FACTORY)
+    domains = array(factory.domains, (factory.n_domains,), np.int64)
+    foreign = array(variant.foreign, (variant.n_foreign,), FOREIGN_DOMAIN)
+    domains[0] = entry.domain
+    status = 0
+    for index in range(variant.n_foreign):
+        if status == 0 and domains[1 + index] == 0:
+            source = foreign[index]
+            status, domains[1 + index] = _new_domain(api, source.name, source.ops, source.n_ops)
+    return status
+
+
+@register_jitable
+def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
+    """Choose the variant for this processor, and create the domain of its ops.
+
+    Args:
+        entry: the library's ENTRY.
+        base: the OrtApiBase.
+        api: the OrtApi.
+
+    Returns:
+        An OrtStatus*, 0 for success, and the address of the VARIANT.
+    """
     variant_address = _best_variant(entry)
     if variant_address == 0:
-        return create_status(api, (INVALID_ARGUMENT, entry.no_variant_message))
-    while not pointers.compare_and_swap(entry, "lock", 0, 1):
-        pointers.sched_yield()
+        return create_status(api, (INVALID_ARGUMENT, entry.no_variant_message)), 0
+    lock_entry(entry)
     status = 0
     if entry.domain == 0:
-        version = call(base_functions[1], ())  # the address of a text such as "1.17.0"
+        get_version = array(base, (2,), np.int64)[1]
+        version = call(get_version, ())  # the address of a text such as "1.17.0"
         status = _create_domain(entry, struct(variant_address, VARIANT), api, version)
     elif entry.api != api:
         message = chars("another onnxruntime of this process has these ops")
         status = create_status(api, (INVALID_ARGUMENT, message))
-    status = status or add_domain(api, (options, entry.domain))
+    unlock_entry(entry)
+    return status, variant_address
+
+
+@register_jitable
+def lock_entry(entry: Any) -> None:
+    """Wait until no other thread has the lock of an ENTRY, and take it."""
+    while not pointers.compare_and_swap(entry, "lock", 0, 1):
+        pointers.sched_yield()
+
+
+@register_jitable
+def unlock_entry(entry: Any) -> None:
+    """Free the lock of an ENTRY."""
     pointers.store_shared(entry, "lock", 0)
-    return status
 
 
 @register_jitable
@@ -227,13 +355,20 @@ def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
         functions = array(api, (_SHAPE_REFERENCE_INDEX + 1,), np.int64)
         library.get_shape_reference = functions[_SHAPE_REFERENCE_INDEX]
     entry.api = api
-    status, domain = create_domain(api, (chars(COMPILED_DOMAIN),))
-    for i in range(variant.n_ops):
-        status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
+    name = chars(COMPILED_DOMAIN)
+    status, entry.domain = _new_domain(api, name, variant.ops, variant.n_ops)
+    return status
+
+
+@register_jitable
+def _new_domain(api: int, name: int, ops: int, n_ops: int) -> tuple[int, int]:
+    """Return an OrtStatus* and a new OrtCustomOpDomain with the OPs at the address ``ops``."""
+    status, domain = create_domain(api, (name,))
+    for i in range(n_ops):
+        status = status or add_op(api, (domain, ops + i * sizeof(OP)))
     if status != 0 and domain != 0:
         release_domain(api, (domain,))
-    entry.domain = domain if status == 0 else 0
-    return status
+    return status, domain if status == 0 else 0
 
 
 def description_function(name: str) -> Callable[..., int]:

@@ -19,6 +19,7 @@ from onnx import helper
 
 from ..custom_ops import signals
 from ..custom_ops.compiled_ops import library_file, registry
+from ..custom_ops.provider import registration as provider
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from ..functions.cores import logger
@@ -99,8 +100,13 @@ def register_new(
     for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = _Registered(ref(options))
-    signals.defer_in_sessions(_prepare_plain_session)
+    defer_signals_in_plain_sessions()
     return options
+
+
+def defer_signals_in_plain_sessions() -> None:
+    """Defer signals while plain sessions that may run this package's ops are created and run."""
+    signals.defer_in_sessions(_prepare_plain_session)
 
 
 def _register_compiled_ops(options: onnxruntime.SessionOptions) -> str:
@@ -169,11 +175,11 @@ def _prepare_plain_session(
     """Add Python ops to the options of a plain session whose model may need them.
 
     Returns:
-        Whether :func:`register` returned the options.
+        Whether :func:`register` returned the options, or the execution provider is registered.
     """
     entry = _lookup(options)
     if entry is None:
-        return False
+        return provider.is_registered()
     if _RUNS_PYTHON_OPS not in vars(session):  # sessions of this package have added their ops
         domains = _imported_domains(model)
         if domains is None or DOMAIN in domains:

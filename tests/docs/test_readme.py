@@ -24,6 +24,7 @@ from conftest import OPS, with_slow
 from support.cases import Attributes
 from support.models import grid_sample_model
 from support.pages import PAGES, REPOSITORY, TEXT, blocks
+from support.paths import HAS_PROVIDER
 
 #: A command in a line of the examples' page, and the picture below it.
 _PICTURE = re.compile(r"^`(.+)`\n\n!\[.+\]\((.+)\)$", re.MULTILINE)
@@ -56,6 +57,7 @@ RUN_ELSEWHERE = (
     "python examples/dask_folder.py",
     "python examples/ray_folder.py",
     "python -m tests",
+    "python -m ort_gridsample.library.wheel",
     *PICTURES.values(),
 )
 #: The picture of every mode and padding is larger than the others.
@@ -263,6 +265,8 @@ def test_snippet_next_to_a_model_runs(
     clone: Path,
     tmp_path: Path,
 ) -> None:
+    if "register_provider" in SNIPPETS[number] and not HAS_PROVIDER:
+        pytest.skip("this onnxruntime has no execution providers with kernels")
     (tmp_path / "pasted.py").write_text(SNIPPETS[number], encoding="utf-8")
     model = REPOSITORY / "tests/exported" / f"{exported}.onnx" if exported else clone / "model.onnx"
     shutil.copy(model, tmp_path / "model.onnx")

@@ -29,7 +29,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.library import builder
+from ort_gridsample.library import builder, wheel
 from ort_gridsample.reference.cpus import available_cpus
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
@@ -38,8 +38,9 @@ from support.cases import Attributes
 from support.compare import refusal
 from support.fused_models import transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose
+from support.paths import HAS_PROVIDER
 from support.pixel_graphs import GraphBuilder
-from support.processes import run_json_program, run_program
+from support.processes import run_json_program, run_program, run_script
 
 CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
     metadata.version("numba"), builder.NUMBA
@@ -495,6 +496,26 @@ def assert_program_runs_every_model(command: list[str], library: Path, folder: P
     assert f"GridSample node 'sample0': {error}" in done.stderr
 
 
+def assert_program_runs_unmodified(command: list[str], path: Path, folder: Path) -> None:
+    """Assert that the program at the end of ``command`` runs a model on a library's provider."""
+    shutil.copy(path, folder / path.name)
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
+    onnx.save(loose(model), folder / "model.onnx")
+    feed = {"X": _rng.normal(size=(1, 2, 4, 5)), "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2))}
+    feed = {name: value.astype("f") for name, value in feed.items()}
+    for name, value in feed.items():
+        np.save(folder / f"{name}.npy", value)
+    np.save(folder / "wrong.npy", feed["grid"][..., :1])
+    words = [*command, "--provider", f"./{path.name}", "model.onnx", "Y.npy", "X.npy"]
+    done = subprocess.run([*words, "grid.npy"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = ogs.grid_sample(*feed.values(), "linear", "border")
+    np.testing.assert_allclose(np.load(folder / "Y.npy"), expected, rtol=0, atol=1e-5)
+    failed = subprocess.run([*words, "wrong.npy"], cwd=folder, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "grid is of shape (1, 6, 7, 1), expected shape (N, D1_out, D2_out, 2)" in failed.stderr
+
+
 @pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("cc"),
     reason="the program is built by cc, for Linux",
@@ -633,6 +654,8 @@ def test_library_for_another_machine_runs_every_model_there(target: str, tmp_pat
     build_program(folder, zig, runtime, machine.program)
     command = [*machine.emulator(folder), f"./{machine.program}"]
     assert_program_runs_every_model(command, library, folder)
+    if HAS_PROVIDER:
+        assert_program_runs_unmodified(command, library, folder)
 
 
 @pytest.mark.slow
@@ -691,3 +714,65 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
     (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level
+
+
+# --- The execution provider ---
+
+needs_provider = pytest.mark.skipif(
+    not HAS_PROVIDER, reason="this onnxruntime has no execution providers with kernels"
+)
+
+
+@needs_provider
+def test_provider_of_a_library_runs_unmodified_models(built: Path, tmp_path: Path) -> None:
+    """A library has float32 linear and nearest; cubic is left to onnxruntime, a patched model runs."""
+    X = _rng.normal(size=(1, 2, 4, 5)).astype("f")
+    feed = {"X": X, "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2)).astype("f")}
+    modes = ("linear", "nearest", "cubic")
+    for mode in modes:
+        model = grid_sample_model("float32", "float32", 2, [Attributes(mode)])
+        onnx.save(model, tmp_path / f"{mode}.onnx")
+        np.savez(tmp_path / f"{mode}.npz", **feed)
+    patched, patched_feed = sample_models()["fused program"]
+    onnx.save(patched, tmp_path / "patched.onnx")
+    np.savez(tmp_path / "patched.npz", **patched_feed)
+    own = "GridSampleExecutionProvider"
+    cpu = "CPUExecutionProvider"
+    cubic, linear, nearest, fused, shape = run_program(
+        "library_provider.py", str(tmp_path), str(built)
+    )
+    assert (linear, nearest, cubic, fused) == (own, own, cpu, cpu)
+    assert shape.startswith("(")
+    for mode in modes:
+        expected = ogs.grid_sample(*feed.values(), mode)
+        np.testing.assert_allclose(np.load(tmp_path / f"{mode}.npy"), expected, atol=1e-5)
+
+
+@needs_provider
+@pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("cc"),
+    reason="the program is built by cc, for Linux",
+)
+def test_a_program_in_c_runs_an_unmodified_model(built: Path, tmp_path: Path) -> None:
+    build_program(tmp_path, ["cc"])
+    assert_program_runs_unmodified(["./run_model"], built, tmp_path)
+
+
+@needs_provider
+def test_wheel_of_the_provider_has_a_library_and_its_path(built: Path, tmp_path: Path) -> None:
+    path = wheel.pack(built.read_bytes(), tmp_path)
+    assert path.name.startswith(
+        f"onnxruntime_ep_gridsample-{ogs.__version__}-py3-none-manylinux_2_"
+    )
+    assert path.read_bytes() == wheel.pack(built.read_bytes(), tmp_path).read_bytes()
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*command, "--target", str(tmp_path / "installed"), str(path)], check=True)
+    script = f"""
+sys.path.insert(0, {str(tmp_path / "installed")!r})
+import onnxruntime_ep_gridsample as ep
+import onnxruntime
+(name,) = ep.get_ep_names()
+onnxruntime.register_execution_provider_library(name, ep.get_library_path())
+print([device.ep_name for device in onnxruntime.get_ep_devices()].count(name))
+"""
+    assert run_script(script) == ["1"]

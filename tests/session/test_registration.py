@@ -57,7 +57,9 @@ def call_trampoline(library: ctypes.CDLL) -> int:
 
 @needs_elf
 def test_written_library_calls_the_address_from_memory() -> None:
-    library, path = trampoline._load_from_memory(trampoline.elf_library(ADDRESS, target.machine))
+    library, path = trampoline._load_from_memory(
+        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine)
+    )
     assert call_trampoline(library) == 7005
     assert path.startswith("/proc/self/fd/")
 
@@ -67,7 +69,9 @@ def test_written_library_calls_the_address_from_a_deleted_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    library, path = trampoline._load_from_file(trampoline.elf_library(ADDRESS, target.machine))
+    library, path = trampoline._load_from_file(
+        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine)
+    )
     assert call_trampoline(library) == 7005
     assert list(tmp_path.iterdir()) == []
     assert ctypes.CDLL(path)._handle == library._handle
@@ -84,7 +88,7 @@ def test_load_without_memory_files_uses_a_file(
         raise failure
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    library, path = trampoline.load(ADDRESS)
+    library, path = trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert call_trampoline(library) == 7005
     assert not path.startswith("/proc")
 
@@ -101,7 +105,7 @@ def test_load_without_executable_files_raises_both_reasons(
     with pytest.raises(
         trampoline.NoTrampolineError, match=r"/proc is not executable; /.* is not executable"
     ):
-        trampoline.load(ADDRESS)
+        trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -109,7 +113,7 @@ def test_load_without_executable_files_raises_both_reasons(
 @pytest.mark.skipif(not shutil.which("readelf"), reason="this reads an ELF file with readelf")
 def test_written_library_is_a_valid_elf_file(machine: str, tmp_path: Path) -> None:
     path = tmp_path / "page.so"
-    path.write_bytes(trampoline.elf_library(0x1122334455667788, machine))
+    path.write_bytes(trampoline.elf_library({trampoline.ENTRY_POINT: 0x1122334455667788}, machine))
     shown = ""
     for option in ("-hldW", "-DsW"):
         command = ["readelf", option, path]
@@ -134,11 +138,11 @@ def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_linked_library_is_linked_once_and_calls_the_address(
     linked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library, path = trampoline.load(ADDRESS)
+    library, path = trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert call_trampoline(library) == 7005
     assert [str(file) for file in linked.iterdir()] == [path]
     monkeypatch.setattr(linking, "run", None)  # nothing is linked again
-    assert trampoline.load(ADDRESS)[1] == path
+    assert trampoline.load({trampoline.ENTRY_POINT: ADDRESS})[1] == path
 
 
 def test_load_without_linker_raises_what_to_install(
@@ -153,7 +157,7 @@ def test_load_without_linker_raises_what_to_install(
         trampoline.NoTrampolineError,
         match=r"needs a linker for it: install cc, or the package ziglang.*: pip install ziglang",
     ):
-        trampoline.load(ADDRESS)
+        trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
     assert list(linked.iterdir()) == []
 
 

@@ -16,7 +16,9 @@ import pytest
 from onnx import TensorProto
 
 import ort_gridsample as ogs
+from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.provider import ep_api
 from ort_gridsample.custom_ops.python_ops import extensions
 from ort_gridsample.detection import programs
 from support import faults
@@ -112,6 +114,25 @@ def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.Inf
     return onnxruntime.InferenceSession(patched, options, providers=["CPUExecutionProvider"])
 
 
+HAS_PROVIDER = versions.is_at_least(onnxruntime.__version__, ep_api.OLDEST)
+
+
+def provider_options() -> onnxruntime.SessionOptions:
+    """Options whose sessions run on the execution provider, and have its ops."""
+    provider = ogs.register_provider()
+    options = quiet_options()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    options.add_provider_for_devices(devices, {})
+    return options
+
+
+def open_provider(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The unmodified model, in onnxruntime's own session, with the execution provider."""
+    faults.skip_unread(model)
+    return onnxruntime.InferenceSession(model.SerializeToString(), provider_options())
+
+
 def run(
     session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray
 ) -> list[np.ndarray]:
@@ -184,6 +205,8 @@ PATHS = {
 if not registry.unavailable_reason():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
+    if HAS_PROVIDER:
+        PATHS["provider"] = Model(open_provider)
 if LIBRARY:
     PATHS["library"] = Model(open_library)
 OPENERS = {path.open for path in PATHS.values() if isinstance(path, Model)}

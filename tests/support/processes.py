@@ -268,6 +268,3 @@ def _lines(process: subprocess.Popen[str], timeout: float) -> list[str]:
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == 0, f"exit status {process.returncode} after\n{out}\n{err}"
     return out.splitlines()
-
-
-program = run_program  # renamed

@@ -7,17 +7,20 @@ import pytest
 
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import c_api
+from ort_gridsample.custom_ops.provider import ep_api
 
 WORD = 8  # bytes of a pointer
 #: As data/read_c_api_header.py printed them.
 DECLARATIONS = Path(__file__).parents[1] / "data" / "onnxruntime_c_api.txt"
+#: The structs for execution providers, of 1.24 and of 1.27, whose header was the newest at hand.
+EP_DECLARATIONS = DECLARATIONS.with_name("onnxruntime_ep_c_api.txt")
 
 
-def declarations() -> dict[str, list[str]]:
+def declarations(path: Path) -> dict[str, list[str]]:
     """Struct and release, such as ``OrtApi 1.17`` -> the names of its members, in order."""
     members = defaultdict[str, list[str]](list)
     section = ""
-    for line in DECLARATIONS.read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line.startswith("["):
             section = line.strip("[]")
         else:
@@ -25,7 +28,9 @@ def declarations() -> dict[str, list[str]]:
     return members
 
 
-MEMBERS = declarations()
+MEMBERS = declarations(DECLARATIONS)
+EP_MEMBERS = declarations(EP_DECLARATIONS)
+EP_RELEASES = "1.24", "1.27"
 OLDEST, NEWEST = versions.OLDEST["onnxruntime"], "1.32"
 
 
@@ -56,4 +61,63 @@ def test_function_of_newer_releases_has_the_headers_offset() -> None:
 def test_table_only_grows_at_its_end() -> None:
     for struct in ("OrtApi", "OrtCustomOp"):
         older, newer = MEMBERS[f"{struct} {OLDEST}"], MEMBERS[f"{struct} {NEWEST}"]
+        assert newer[: len(older)] == older
+
+
+# --- Execution providers ---
+
+
+@pytest.mark.parametrize("release", EP_RELEASES)
+@pytest.mark.parametrize(("name", "offset"), ep_api.EP_FUNCTIONS.items())
+def test_ep_function_offset_is_the_headers(name: str, offset: int, release: str) -> None:
+    assert EP_MEMBERS[f"OrtEpApi {release}"][offset // WORD] == name
+    assert offset % WORD == 0
+
+
+@pytest.mark.parametrize(("name", "offset"), ep_api.FUNCTIONS.items())
+def test_function_for_providers_is_in_the_table_of_1_24(name: str, offset: int) -> None:
+    members = MEMBERS[f"OrtApi {NEWEST}"]
+    first_of_1_24 = members.index("KernelInfo_GetOperatorDomain")
+    assert members[offset // WORD] == name
+    assert offset // WORD < first_of_1_24
+
+
+@pytest.mark.parametrize("release", EP_RELEASES)
+@pytest.mark.parametrize(
+    ("struct", "fields"), [("OrtEpFactory", ep_api.FACTORY_FIELDS), ("OrtEp", ep_api.EP_FIELDS)]
+)
+def test_ep_fields_are_the_headers(struct: str, fields: str, release: str) -> None:
+    first, *functions = fields.split()
+    assert first == "version"
+    assert EP_MEMBERS[f"{struct} {release}"][1 : len(functions) + 1] == functions
+
+
+def test_ep_fields_are_all_of_the_version_that_is_set() -> None:
+    for struct, fields in (("OrtEpFactory", ep_api.FACTORY_FIELDS), ("OrtEp", ep_api.EP_FIELDS)):
+        assert len(fields.split()) == len(EP_MEMBERS[f"{struct} {ep_api.OLDEST}"])
+    assert int(ep_api.OLDEST.split(".")[1]) == ep_api.VERSION
+
+
+@pytest.mark.parametrize("release", EP_RELEASES)
+def test_kernel_fields_are_the_headers(release: str) -> None:
+    """The version and the flags are 32 bits each, so they share a field."""
+    _, *functions = ep_api.KERNEL_FIELDS.split()
+    assert EP_MEMBERS[f"OrtKernelImpl {release}"] == ["ort_version_supported", "flags", *functions]
+
+
+def test_every_field_of_the_provider_has_a_function() -> None:
+    pytest.importorskip("numba")
+    from ort_gridsample.custom_ops.provider import image
+
+    for fields, functions in (
+        (ep_api.FACTORY_FIELDS, image.FACTORY_FUNCTIONS),
+        (ep_api.EP_FIELDS, image.EP_FUNCTIONS),
+        (ep_api.KERNEL_FIELDS, image.KERNEL_FUNCTIONS),
+    ):
+        assert ["version", *functions] == fields.split()
+
+
+def test_ep_structs_only_grow_at_their_ends() -> None:
+    for struct in ("OrtEpFactory", "OrtEp", "OrtKernelImpl", "OrtEpApi"):
+        older, newer = (EP_MEMBERS[f"{struct} {release}"] for release in EP_RELEASES)
         assert newer[: len(older)] == older

@@ -129,14 +129,21 @@ def compute(state_address: int, context: int) -> int:
     state = struct(state_address, PLAIN)
     request = local(REQUEST)
     status = open_request(request, state, context, 4)
-    status = status or _attend(state, request, local(ATTENTION))
+    status = status or attend(state, request, local(ATTENTION), 3)
     free_blocks(request.blocks)
     return status
 
 
 @register_jitable
-def _attend(state: Any, request: Any, launch: Any) -> int:
-    """Check the shapes, create the output Y, and fill it."""
+def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
+    """Check the shapes, create the output Y, and fill it.
+
+    Args:
+        state: the state of the op.
+        request: a REQUEST.
+        launch: an ATTENTION.
+        n_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
+    """
     inputs = request.inputs
     api = request.api
     errors = state.errors
@@ -177,12 +184,16 @@ def _attend(state: Any, request: Any, launch: Any) -> int:
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
         return error_with_shapes(api, errors, IS_TOO_LARGE, value, value, 0)
-    Y = alloc_int64s(request, 3)
+    Y = alloc_int64s(request, n_axes)
     if len(Y) == 0:
-        return error_with_number(api, errors, NO_MEMORY, 24)
+        return error_with_number(api, errors, NO_MEMORY, 8 * n_axes)
     Y[0] = launch.n
     Y[1] = launch.queries
-    Y[2] = launch.heads * launch.channels
+    Y[2] = launch.heads
+    if n_axes == 4:
+        Y[3] = launch.channels
+    else:
+        Y[2] *= launch.channels
     launch.value = inputs[0].data
     launch.locations = inputs[2].data
     launch.weights = inputs[3].data

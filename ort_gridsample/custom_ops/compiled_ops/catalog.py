@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 
 from ... import spec, versions
 from ...detection import programs
-from ...dialects.table import ATTENTION, COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, FUSED
+from ...dialects.table import (
+    ATTENTION,
+    ATTENTION_SIGNATURES,
+    COMPILED_DOMAIN,
+    COMPILED_TYPES,
+    DOMAIN,
+    FUSED,
+)
 from ...reference.taps import COMPILED_MODES
 from .c_api import ELEMENT_TYPES, VERSION
 from .structs import MAX_TYPES
@@ -102,6 +109,7 @@ class Op:
         infers: whether the shape of the output can be inferred.
         has_modes: whether the index of a state, modulo the number of modes, is that of a mode.
         n_outputs: 2 if the op has the status output of a Python op.
+        node_type: the type of the op's nodes if they are another package's.
     """
 
     name: str
@@ -112,10 +120,13 @@ class Op:
     infers: bool = False
     has_modes: bool = True
     n_outputs: int = 1
+    node_type: str = ""
 
     @property
     def op_type(self) -> str:
         """The type of the op's nodes. An op that replaces a Python op has the Python op's type."""
+        if self.node_type:
+            return self.node_type
         return COMPILED_TYPES[self.name] if self.n_outputs == 1 else self.name
 
     def serves(
@@ -182,7 +193,14 @@ def _combinations(*alternatives: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 #: The inputs that have only one type, or the type of another input.
-_DEPENDENT_INPUTS = ("size", "scalars", "levels", "attention_weights")
+_DEPENDENT_INPUTS = (
+    "size",
+    "scalars",
+    "levels",
+    "attention_weights",
+    "spatial_shapes",
+    "level_start_index",
+)
 
 _X_TYPES, _GRID_TYPES = spec.newest("GridSample").types.values()
 _THETA_TYPES, _SIZE_TYPES = spec.newest("AffineGrid").types.values()
@@ -259,8 +277,55 @@ def _python_op_replacement(op: Op) -> Op:
     return replace(op, kernels=f"{module}.WITH_STATUS", types=tuple(types), n_outputs=2)
 
 
+# Each op makes the creation of sessions slower, so there is none for float64.
+_FOREIGN_FLOATS = ("float32", "float16")
+
+_GRID_SAMPLER = Op(
+    "GridSample",
+    "foreign.CODED",
+    ("X", "grid"),
+    tuple((name, name) for name in _FOREIGN_FLOATS),
+    infers=True,
+    node_type="grid_sampler",
+)
+
+
+def _foreign_attention(node_type: str) -> Op:
+    """Return the op for nodes of a type of :data:`~.dialects.table.ATTENTION_SIGNATURES`."""
+    types = []
+    for name, integer in product(_FOREIGN_FLOATS, ("int64", "int32")):
+        types.append((name, integer, integer, name, name))
+    return Op(
+        ATTENTION,
+        f"foreign.{'BY_HEAD' if ATTENTION_SIGNATURES[node_type].is_by_head else 'LOCATED'}",
+        (
+            "value",
+            "spatial_shapes",
+            "level_start_index",
+            "sampling_locations",
+            "attention_weights",
+        ),
+        tuple(types),
+        has_modes=False,
+        node_type=node_type,
+    )
+
+
+_MMCV_ATTENTION = _foreign_attention("MMCVMultiScaleDeformableAttention")
+_TENSORRT_ATTENTION = _foreign_attention("MultiscaleDeformableAttnPlugin_TRT")
+
+#: The ops of other packages' domains. A domain com.microsoft would hide onnxruntime's own operators
+#: of this domain, which its optimizer writes ("com.microsoft:FusedConv(-1) is not a registered
+#: function/op").
+FOREIGN_DOMAINS = {
+    "mmcv": (_GRID_SAMPLER, _MMCV_ATTENTION),
+    "mmdeploy": (_GRID_SAMPLER, _MMCV_ATTENTION),
+    "trt.plugins": (_TENSORRT_ATTENTION,),
+}
+
 #: The ops of each domain.
 DOMAINS = {
+    **FOREIGN_DOMAINS,
     COMPILED_DOMAIN: OPS,
     DOMAIN: tuple(_python_op_replacement(op) for op in OPS if op.name in OPERATORS),
 }

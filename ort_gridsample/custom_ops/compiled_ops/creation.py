@@ -281,7 +281,7 @@ def choice_attribute(
     read_text(node, get_text, (node.info, name), word)
     if word.length < 0:
         return default
-    index = _word_index(words, word)
+    index = word_index(words, word)
     if index < 0 and is_good(node):
         write_repr(node, chars(""), word, struct(errors_address, ERRORS).value)
         node.status = error_with_number(node.api, errors_address, wrong_word, 0)
@@ -289,7 +289,7 @@ def choice_attribute(
 
 
 @register_jitable
-def _word_index(words: int, word: Any) -> int:
+def word_index(words: int, word: Any) -> int:
     """Return the index of the TEXT ``word`` among ``words``, each with a blank behind it; or -1."""
     index = 0
     while strlen(words) != 0:

@@ -52,6 +52,8 @@ class CompiledOps:
         self._library = _LibraryStruct(compiles_on_demand=1)
         #: The address of an OrtCustomOp -> the op, and the types of its inputs.
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
+        #: The inverse of ``_overloads``.
+        self._op_addresses: dict[tuple[Op, tuple[str, ...]], int] = {}
         #: The name of a domain -> the address of its OrtCustomOpDomain.
         self._domains: dict[str, int] = {}
         #: The domains that the current call of ``register`` adds.
@@ -93,8 +95,9 @@ class CompiledOps:
     def _register_locked(self, options: onnxruntime.SessionOptions, domains: Sequence[str]) -> None:
         with self._lock:
             if not (self._path or self._failure):
+                address = _address(self._register_custom_ops)
                 try:
-                    self._path = trampoline.load(_address(self._register_custom_ops))[1]
+                    self._path = trampoline.load({trampoline.ENTRY_POINT: address})[1]
                 except trampoline.NoTrampolineError as error:
                     self._failure = f"compiled ops cannot be registered: {error}"
             if self._failure:
@@ -110,19 +113,31 @@ class CompiledOps:
             message = f"ort_gridsample needs onnxruntime {needed} or newer"
             return c_api.create_status(c_api.get_api(base, 1), message)
         try:
-            if not self._library.api:
-                self._library.api = api
-                self._library.get_shape_reference = c_api.shape_reference(api)
-                self._library.cpus = available_cpus()
             status = 0
             for name in self._requested:
-                if name not in self._domains:
-                    self._domains[name] = self._create_domain(api, name)
-                domain = self._domains[name]
+                domain = self._domain(api, name)
                 status = status or c_api.call(api, "AddCustomOpDomain", options, domain)
             return status
         except BaseException as error:  # ctypes would print an exception and go on
             return c_api.create_status(api, f"{type(error).__name__}: {error}")
+
+    def domain(self, api: int, name: str) -> int:
+        """Return the OrtCustomOpDomain of this ``name``, one of :data:`.catalog.DOMAINS`."""
+        with self._lock:
+            return self._domain(api, name)
+
+    def _domain(self, api: int, name: str) -> int:
+        if not self._library.api:
+            self._library.api = api
+            self._library.get_shape_reference = c_api.shape_reference(api)
+            self._library.cpus = available_cpus()
+        if name not in self._domains:
+            self._domains[name] = self._create_domain(api, name)
+        return self._domains[name]
+
+    def address(self, op: Op, types: tuple[str, ...]) -> int:
+        """Return the OrtCustomOp of an op for inputs of these ``types``. Its domain must exist."""
+        return self._op_addresses[op, types]
 
     def _create_domain(self, api: int, name: str) -> int:
         """Create an OrtCustomOpDomain with all its ops.
@@ -155,6 +170,7 @@ class CompiledOps:
         _keep_forever((struct, name))
         address = ctypes.addressof(struct)
         self._overloads[address] = op, types
+        self._op_addresses[op, types] = address
         return address
 
     def _create_kernel(self, op_address: int, api: int, info: int, out: int) -> int:
@@ -306,7 +322,7 @@ def state_address(op: Op, types: tuple[str, ...], index: int) -> int:
     image = Image()
     record, all_fields = op.load().states(*types)
     image.add_records(record, all_fields[index])
-    return _load_image(image)
+    return load_image(image)
 
 
 def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
@@ -315,18 +331,27 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
     image = Image()
     sentences = image.add_texts(kernels.sentences)
     compute, destroy = addresses([(kernels.compute,), (kernels.destroy,)])
-    struct.sentences = _load_image(image) + sentences
+    struct.sentences = load_image(image) + sentences
     n_states = len(kernels.states(*types)[1])
     struct.states = _keep_forever((c_api.word * n_states)())
     struct.KernelDestroy = destroy
     struct.KernelComputeV2 = compute  # last: it marks a complete struct
 
 
-def _load_image(image: Image) -> int:
-    """Copy ``image`` to memory that is never freed, set its addresses, and return its own."""
+def load_image(
+    image: Image,
+    compile_functions: Callable[[Sequence[Any]], list[int]] | None = None,
+) -> int:
+    """Copy ``image`` to memory that is never freed, set its addresses, and return its own.
+
+    Args:
+        image: the image.
+        compile_functions: return the addresses of functions. None: :func:`addresses`.
+    """
     address = _keep_forever((ctypes.c_char * len(image.data))())
     ctypes.memmove(address, bytes(image.data), len(image.data))
-    functions = dict(zip(image.functions, addresses([*image.functions.values()]), strict=True))
+    compiled = (compile_functions or addresses)([*image.functions.values()])
+    functions = dict(zip(image.functions, compiled, strict=True))
     pointers = {offset: address + place for offset, place in image.relocations.items()}
     for offset, value in {**functions, **pointers}.items():
         ctypes.c_int64.from_address(address + offset).value = value

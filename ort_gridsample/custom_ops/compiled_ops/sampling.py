@@ -177,6 +177,23 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
     mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
     padding_words = chars(PADDING_WORDS)
     padding = choice_attribute(node, chars("padding_mode"), padding_words, 0, errors, NO_PADDING)
+    return create_mode_state(node, op, errors, group, n_inputs, mode, padding)
+
+
+@register_jitable
+def create_mode_state(
+    node: Any,
+    op: Any,
+    errors: int,
+    group: int,
+    n_inputs: int,
+    mode: int,
+    padding: int,
+) -> int:
+    """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
+
+    The mode and the padding are indices of :data:`.workers.TAPS` and :data:`.workers.PADDING`.
+    """
     index = group * N_MODES + mode
     state_address = create_state(node, op, index, GRID_SAMPLE, errors, NO_STATE + mode)
     if state_address != 0:

@@ -16,7 +16,7 @@ from .c_api import FIELDS
 MAX_INPUTS = 2 + MAX_SOURCES
 
 #: The maximal number of an op's inputs that may differ in type.
-MAX_TYPES = 4
+MAX_TYPES = 5
 
 # --- Calls ---
 
@@ -75,6 +75,18 @@ VARIANT = record(
     "ops n_ops",
     # The address of their LIBRARY.
     "library",
+    # The address of the FACTORY of the execution provider.
+    "factory",
+    # The address of an array of FOREIGN_DOMAIN, and its length.
+    "foreign n_foreign",
+)
+
+#: The ops of another package's domain, which only the execution provider has.
+FOREIGN_DOMAIN = record(
+    # The address of the domain's name, with a terminating 0.
+    "name",
+    # The address of an array of OP, and its length.
+    "ops n_ops",
 )
 
 #: The root of a library's data.
@@ -86,7 +98,7 @@ ENTRY = record(
     # The number of variants, and the address of an array of their addresses.
     "n_variants variants",
     # Addresses of error messages, each with a terminating 0.
-    "no_variant_message too_old_message",
+    "no_variant_message too_old_message too_old_for_provider_message",
 )
 
 #: An op: ONNX Runtime's struct OrtCustomOp, and behind it the fields of this package.
@@ -165,6 +177,13 @@ GRID_SAMPLE = record(
 #: The state of an op without fields of its own. Of ``kernel``, it uses the functions and the size
 #: of an element.
 PLAIN = record(*_STATE)
+
+#: The state of another package's deformable attention.
+FOREIGN_ATTENTION = record(
+    *_STATE,
+    # Whether the lengths of the levels are of type int32; otherwise they are of type int64.
+    "is_int32",
+)
 
 #: A call of AffineGrid while its workers fill the grid. An item is a block of rows, within a chunk
 #: of columns of a batch.

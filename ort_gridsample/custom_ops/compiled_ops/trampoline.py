@@ -1,6 +1,6 @@
-"""A shared library whose only function, ``RegisterCustomOps``, jumps to a function of this process.
+"""A shared library whose functions jump to functions of this process.
 
-ONNX Runtime accepts custom ops from shared libraries only:
+ONNX Runtime accepts custom ops and execution providers from shared libraries only:
 ``SessionOptions.register_custom_ops_library(path)`` opens one, and calls its function
 ``RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*)``. The compiled ops exist in memory only,
 so this module makes a library for them. On Linux it is an ELF file of two pages, which
@@ -15,6 +15,7 @@ import hashlib
 import os
 import struct
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,15 +25,21 @@ from ...kernels import target
 from ...kernels.cache_folder import cache_folder
 from . import linking
 
+#: The function that ONNX Runtime calls for custom ops.
 ENTRY_POINT = "RegisterCustomOps"
+#: The functions that ONNX Runtime calls in libraries -> the number of their arguments.
+ENTRY_POINTS = {ENTRY_POINT: 2, "CreateEpFactories": 6, "ReleaseEpFactory": 1}
 
 
 class NoTrampolineError(Exception):
     """The library cannot be made or loaded. The text has the reason and a remedy."""
 
 
-def load(address: int) -> tuple[ctypes.CDLL, str]:
-    """Make and load the library whose function jumps to ``address``.
+def load(functions: Mapping[str, int]) -> tuple[ctypes.CDLL, str]:
+    """Make and load a library.
+
+    Args:
+        functions: names of :data:`ENTRY_POINTS`, and the addresses that they jump to.
 
     Returns:
         The library and its path.
@@ -41,8 +48,8 @@ def load(address: int) -> tuple[ctypes.CDLL, str]:
         NoTrampolineError: the library cannot be made or loaded.
     """
     if target.system == "linux" and target.machine in _JUMPS:
-        return _load_written(elf_library(address, target.machine))
-    return _load_linked(address)
+        return _load_written(elf_library(functions, target.machine))
+    return _load_linked(functions)
 
 
 # --- An ELF file ---
@@ -83,47 +90,65 @@ _ENTRY = struct.Struct("<QQ")
 # The layout of the file: offsets, which are also addresses in the first segment.
 _N_SEGMENTS = 4
 _CODE_OFFSET = _HEADER.size + _N_SEGMENTS * _SEGMENT.size
-_SYMBOLS_OFFSET = _CODE_OFFSET + 32
-_NAMES_OFFSET = _SYMBOLS_OFFSET + 2 * _SYMBOL.size
-_HASH_OFFSET = _NAMES_OFFSET + 32
-
-_NAMES = b"\0" + ENTRY_POINT.encode() + b"\0"
-#: One bucket, and a chain of the null symbol and RegisterCustomOps.
-_HASH_TABLE = struct.pack("<5I", 1, 2, 1, 0, 0)
+#: The bytes between the beginnings of two functions.
+_CODE_SIZE = 32
+_SYMBOLS_OFFSET = 0x400
+_NAMES_OFFSET = 0x600
+_HASH_OFFSET = 0x800
 
 
-def elf_library(address: int, machine: str) -> bytes:
-    """Return a 64-bit ELF shared library whose ``RegisterCustomOps`` jumps to ``address``.
+def elf_library(functions: Mapping[str, int], machine: str) -> bytes:
+    """Return a 64-bit ELF shared library.
 
     Source: System V ABI, chapter 5.
+
+    Args:
+        functions: names of functions, and the addresses that they jump to.
+        machine: a key of :data:`_JUMPS`.
     """
     number, before, after = _JUMPS[machine]
-    code = before + struct.pack("<Q", address) + after
     section = 1  # any section that is not "undefined"
-    symbol = _SYMBOL.pack(1, _GLOBAL_FUNCTION, 0, section, _CODE_OFFSET, len(code))
+    code = b""
+    names = b"\0"
+    symbols = bytes(_SYMBOL.size)
+    for name, address in functions.items():
+        start = _CODE_OFFSET + len(code)
+        jump = before + struct.pack("<Q", address) + after
+        symbols += _SYMBOL.pack(len(names), _GLOBAL_FUNCTION, 0, section, start, len(jump))
+        names += name.encode() + b"\0"
+        code += jump.ljust(_CODE_SIZE, b"\0")
+    hash_table = _hash_table(len(functions))
     dynamic = b"".join(
         _ENTRY.pack(tag, value)
         for tag, value in (
             (_DT_HASH, _HASH_OFFSET),
             (_DT_SYMTAB, _SYMBOLS_OFFSET),
             (_DT_STRTAB, _NAMES_OFFSET),
-            (_DT_STRSZ, len(_NAMES)),
+            (_DT_STRSZ, len(names)),
             (_DT_SYMENT, _SYMBOL.size),
             (_DT_NULL, 0),
         )
     )
     sections = {
-        0: _elf_header(number) + _program_header(len(dynamic)),
+        0: _elf_header(number) + _program_header(_HASH_OFFSET + len(hash_table), len(dynamic)),
         _CODE_OFFSET: code,
-        _SYMBOLS_OFFSET: bytes(_SYMBOL.size) + symbol,
-        _NAMES_OFFSET: _NAMES,
-        _HASH_OFFSET: _HASH_TABLE,
+        _SYMBOLS_OFFSET: symbols,
+        _NAMES_OFFSET: names,
+        _HASH_OFFSET: hash_table,
         _DYNAMIC_OFFSET: dynamic,
     }
     file = bytearray(_DYNAMIC_OFFSET + len(dynamic))
     for offset, data in sections.items():
         file[offset : offset + len(data)] = data
     return bytes(file)
+
+
+def _hash_table(n_symbols: int) -> bytes:
+    """Return a hash table with one bucket, whose chain has all symbols and the null symbol."""
+    bucket = 1
+    following = [*range(2, n_symbols + 1), 0]
+    words = [1, n_symbols + 1, bucket, 0, *following]
+    return struct.pack(f"<{len(words)}I", *words)
 
 
 def _elf_header(machine_number: int) -> bytes:
@@ -146,9 +171,13 @@ def _elf_header(machine_number: int) -> bytes:
     )
 
 
-def _program_header(dynamic_size: int) -> bytes:
-    """Return the program header: what the loader maps, and where the dynamic section is."""
-    end = _HASH_OFFSET + len(_HASH_TABLE)
+def _program_header(end: int, dynamic_size: int) -> bytes:
+    """Return the program header: what the loader maps, and where the dynamic section is.
+
+    Args:
+        end: the end of the first segment.
+        dynamic_size: the size of the dynamic section.
+    """
     dynamic_address = _PAGE + _DYNAMIC_OFFSET
     # The offset, the virtual and the physical address, and the sizes in the file and in memory.
     everything = (0, 0, 0, end, end)
@@ -215,30 +244,45 @@ def _load_from_file(content: bytes) -> tuple[ctypes.CDLL, str]:
 
 # --- A library that a linker makes ---
 
-_TARGET = "ort_gridsample_target"
-_SOURCE = f"""
+_EXPORT = """
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
 #define EXPORT __attribute__((visibility("default")))
 #endif
-typedef void *(*Register)(void *, const void *);
-EXPORT Register {_TARGET} = 0;
-EXPORT void *{ENTRY_POINT}(void *options, const void *api) {{ return {_TARGET}(options, api); }}
 """
+
+
+def _target_variable(name: str) -> str:
+    """Return the variable with the address that the function ``name`` jumps to."""
+    return f"ort_gridsample_target_{name}"
+
+
+def _source() -> str:
+    """Return the library's source in C. All arguments are pointers or sizes."""
+    lines = [_EXPORT]
+    for name, n_arguments in ENTRY_POINTS.items():
+        variable = _target_variable(name)
+        types = ", ".join(["void *"] * n_arguments)
+        names = [f"argument{index}" for index in range(n_arguments)]
+        declared = ", ".join(f"void *{argument}" for argument in names)
+        lines.append(f"EXPORT void *(*{variable})({types}) = 0;")
+        call = f"{variable}({', '.join(names)})"
+        lines.append(f"EXPORT void *{name}({declared}) {{ return {call}; }}")
+    return "\n".join(lines)
 
 
 def linked_library(folder: Path) -> Path:
     """Return the path of the library in ``folder``, and link it if it is not there yet.
 
-    It has a variable with the address to jump to, which :func:`_load_linked` sets.
+    It has variables with the addresses to jump to, which :func:`_load_linked` sets.
 
     Raises:
         GridSampleError: there is no linker.
         RuntimeError: the linker failed.
         OSError: the library cannot be written.
     """
-    key = hashlib.sha256(f"{target.system} {target.machine} {_SOURCE}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{target.system} {target.machine} {_source()}".encode()).hexdigest()[:16]
     path = folder / f"trampoline-{key}{linking.SUFFIXES.get(target.system, '.so')}"
     if path.exists():
         return path
@@ -248,14 +292,14 @@ def linked_library(folder: Path) -> Path:
         command.append("-fPIC")
     with tempfile.TemporaryDirectory() as temporary, atomic_write(path) as output:
         source = Path(temporary) / "trampoline.c"
-        source.write_text(_SOURCE)
+        source.write_text(_source())
         task = "linking the registration of compiled ops"
         linking.run([*command, "-o", str(output), str(source)], task)
     return path
 
 
-def _load_linked(address: int) -> tuple[ctypes.CDLL, str]:
-    """Link and load the library, and let it jump to ``address``.
+def _load_linked(functions: Mapping[str, int]) -> tuple[ctypes.CDLL, str]:
+    """Link and load the library, and let its functions jump to these addresses.
 
     Returns:
         The library and its path.
@@ -271,5 +315,6 @@ def _load_linked(address: int) -> tuple[ctypes.CDLL, str]:
         raise NoTrampolineError(reason) from error
     except (RuntimeError, OSError) as error:
         raise NoTrampolineError(str(error)) from error
-    ctypes.c_void_p.in_dll(library, _TARGET).value = address
+    for name, address in functions.items():
+        ctypes.c_void_p.in_dll(library, _target_variable(name)).value = address
     return library, path

@@ -1,0 +1,215 @@
+"""Compiled ops with the types, inputs and attributes of other packages' nodes.
+
+The execution provider has them, so that models with such nodes run without a patch:
+OpenMMLab's grid_sampler, and nodes that are a whole deformable attention
+(:data:`ort_gridsample.dialects.table.ATTENTION_SIGNATURES`).
+"""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...functions.validation import ErrorTemplate
+from ...kernels import workers
+from ...kernels.attention import attention_functions
+from ...kernels.halves import stored
+from ...kernels.pointers import array, chars, local, struct
+from ...kernels.structs import ATTENTION
+from . import attention, sampling
+from .catalog import Fields, Kernels
+from .creation import (
+    close_node,
+    create_state,
+    destroy,
+    integer_attribute,
+    is_good,
+    open_node,
+)
+from .requests import alloc, alloc_int64s, free_blocks, open_request, shape
+from .sentences import NO_MEMORY, encode, error_with_number, error_with_shapes
+from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
+
+# --- grid_sampler ---
+
+#: The attributes, and the number of codes that each can have.
+_CODES = {"interpolation_mode": 3, "padding_mode": 3, "align_corners": 2}
+_CHOICES = {2: "0 or 1", 3: "0, 1 or 2"}
+
+#: The error messages of the op: those of GridSample, then two for each attribute.
+_CODED_SENTENCES = [
+    *sampling.SENTENCES,
+    *(
+        encode(ErrorTemplate(name, found, _CHOICES[n_codes]))
+        for name, n_codes in _CODES.items()
+        for found in ("{nbytes}", "missing")
+    ),
+]
+_WRONG_MODE = len(sampling.SENTENCES)
+_WRONG_PADDING = _WRONG_MODE + 2
+_WRONG_ALIGNMENT = _WRONG_PADDING + 2
+#: The value of an attribute that the node does not have.
+_MISSING = -(1 << 62)
+
+#: The index of the mode and of the padding of each code.
+_MODES = tuple(list(workers.TAPS).index(name) for name in ("linear", "nearest", "cubic"))
+_PADDINGS = tuple(list(workers.PADDING).index(name) for name in ("zeros", "border", "reflection"))
+
+
+def create_coded(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of a grid_sampler, whose attributes are PyTorch's integers."""
+    op = struct(op_address, OP)
+    node = local(NODE)
+    operator = chars("grid_sampler node ")
+    errors = open_node(node, op, api, info, operator, sampling.WRONG_INTERFACE_INDEX)
+    mode = _code(node, chars("interpolation_mode"), 3, errors, _WRONG_MODE)
+    padding = _code(node, chars("padding_mode"), 3, errors, _WRONG_PADDING)
+    _code(node, chars("align_corners"), 2, errors, _WRONG_ALIGNMENT)
+    state = sampling.create_mode_state(node, op, errors, 0, 2, _MODES[mode], _PADDINGS[padding])
+    return close_node(node, state, out)
+
+
+@register_jitable
+def _code(node: Any, name: int, n_codes: int, errors: int, wrong: int) -> int:
+    """Return an integer attribute of ``node`` between 0 and ``n_codes``.
+
+    If there is no such value, return 0, and set ``node.status`` to an error.
+
+    Args:
+        node: a NODE.
+        name: the address of the attribute's name.
+        n_codes: the number of values.
+        errors: the address of the node's ERRORS.
+        wrong: the index of the sentence for a wrong value. The next one is for a missing attribute.
+    """
+    value = integer_attribute(node, name, _MISSING)
+    if 0 <= value < n_codes:
+        return value
+    if is_good(node):
+        sentence = wrong + 1 if value == _MISSING else wrong
+        node.status = error_with_number(node.api, errors, sentence, value)
+    return 0
+
+
+CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_SENTENCES)
+
+# --- Deformable attention ---
+
+_SHAPES = ErrorTemplate("spatial_shapes", "of shape {spatial_shapes}", "shape (L, 2)")
+_STARTS = ErrorTemplate(
+    "level_start_index",
+    "another one",
+    "the first pixel of each level, which begins where the previous level ends",
+)
+_LOCATION_AXES = ErrorTemplate(
+    "sampling_locations",
+    "of shape {sampling_locations}",
+    "shape (B, Q, H, L, P, 2)",
+)
+_ATTENTION_SENTENCES = [
+    *attention.SENTENCES,
+    encode(_SHAPES),
+    encode(_STARTS),
+    encode(_LOCATION_AXES),
+]
+_WRONG_SHAPES = len(attention.SENTENCES)
+_WRONG_STARTS = _WRONG_SHAPES + 1
+_WRONG_LOCATIONS = _WRONG_STARTS + 1
+_N_INPUTS = 5
+
+
+def _states(
+    value_type: str,
+    lengths_type: str,
+    starts_type: str,
+    locations_type: str,
+    weights_type: str,
+) -> tuple[Any, list[Fields]]:
+    """Return the initial state of another package's deformable attention."""
+    proceed, worker = attention_functions(value_type, locations_type)
+    kernel = {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}
+    return FOREIGN_ATTENTION, [{"kernel": kernel, "is_int32": int(lengths_type == "int32")}]
+
+
+def create_located(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of a node that gets the locations of its samples."""
+    op = struct(op_address, OP)
+    node = local(NODE)
+    wrong_interface = attention.WRONG_INTERFACE_INDEX
+    operator = chars("DeformableAttention node ")
+    errors = open_node(node, op, api, info, operator, wrong_interface)
+    state = create_state(node, op, 0, FOREIGN_ATTENTION, errors, wrong_interface + 1)
+    return close_node(node, state, out)
+
+
+def compute_located(state_address: int, context: int) -> int:
+    """KernelComputeV2 of a node whose output is (B, Q, H·D)."""
+    return _compute(state_address, context, 3)
+
+
+def compute_by_head(state_address: int, context: int) -> int:
+    """KernelComputeV2 of a node whose output is (B, Q, H, D)."""
+    return _compute(state_address, context, 4)
+
+
+@register_jitable
+def _compute(state_address: int, context: int, n_axes: int) -> int:
+    state = struct(state_address, FOREIGN_ATTENTION)
+    request = local(REQUEST)
+    status = open_request(request, state, context, _N_INPUTS)
+    status = status or _set_levels(state, request)
+    status = status or attention.attend(state, request, local(ATTENTION), n_axes)
+    free_blocks(request.blocks)
+    return status
+
+
+@register_jitable
+def _set_levels(state: Any, request: Any) -> int:
+    """Turn the inputs of ``request`` to those of DeformableAttention; return an OrtStatus*."""
+    inputs = request.inputs
+    lengths_shape = shape(inputs[1])
+    starts_shape = shape(inputs[2])
+    locations = shape(inputs[3])
+    api = request.api
+    if len(lengths_shape) != 2 or lengths_shape[1] != 2:
+        return error_with_shapes(api, state.errors, _WRONG_SHAPES, lengths_shape, lengths_shape, 0)
+    n_levels = lengths_shape[0]
+    if len(starts_shape) != 1 or starts_shape[0] != n_levels:
+        return error_with_number(api, state.errors, _WRONG_STARTS, 0)
+    if len(locations) != 6:
+        return error_with_shapes(api, state.errors, _WRONG_LOCATIONS, locations, locations, 0)
+    memory = alloc(request, 24 * n_levels)
+    levels_shape = alloc_int64s(request, 2)
+    if memory == 0 or len(levels_shape) == 0:
+        return error_with_number(api, state.errors, NO_MEMORY, 24 * n_levels)
+    levels = array(memory, (n_levels, 3), np.int64)
+    start = 0
+    for level in range(n_levels):
+        levels[level, 0] = locations[4]
+        for axis in range(2):
+            levels[level, 1 + axis] = _integer(state, inputs[1].data, 2 * level + axis)
+        if _integer(state, inputs[2].data, level) != start:
+            return error_with_number(api, state.errors, _WRONG_STARTS, 0)
+        start += levels[level, 1] * levels[level, 2]
+    levels_shape[0] = n_levels
+    levels_shape[1] = 3
+    inputs[1].data = memory
+    inputs[1].shape = np.int64(levels_shape.ctypes.data)
+    inputs[1].axes = 2
+    for index in range(2, 4):
+        inputs[index].data = inputs[index + 1].data
+        inputs[index].shape = inputs[index + 1].shape
+        inputs[index].axes = inputs[index + 1].axes
+    return 0
+
+
+@register_jitable
+def _integer(state: Any, at: int, index: int) -> int:
+    """Return an element of spatial_shapes or level_start_index, which are of one type."""
+    if state.is_int32 != 0:
+        return array(at, (index + 1,), np.int32)[index]
+    return array(at, (index + 1,), np.int64)[index]
+
+
+LOCATED = Kernels(create_located, compute_located, destroy, _ATTENTION_SENTENCES, _states)
+BY_HEAD = LOCATED._replace(compute=compute_by_head)

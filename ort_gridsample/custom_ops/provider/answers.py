@@ -1,0 +1,77 @@
+"""Functions of the provider that answer without doing anything.
+
+In C's calling conventions a function may have fewer arguments than its caller passes, so one
+function here serves several fields.
+"""
+
+from ...kernels.pointers import chars, struct
+from ..compiled_ops.requests import api_function
+from .calls import write_bool, write_int, write_word
+from .ep_api import NOT_APPLICABLE, NOT_IMPLEMENTED
+from .structs import EP, FACTORY
+
+_create_status = api_function("CreateStatus")
+
+
+def return_nothing() -> int:
+    """Return null: success, or false, or nothing at all."""
+    return 0
+
+
+def set_second_to_null(first: int, output: int) -> int:
+    """Write null to the second argument: there is no such object."""
+    write_word(output, 0)
+    return 0
+
+
+def set_third_to_null(first: int, second: int, output: int) -> int:
+    """Write null to the third argument: there is no such object."""
+    write_word(output, 0)
+    return 0
+
+
+def set_fourth_to_null(first: int, second: int, third: int, output: int) -> int:
+    """Write null to the fourth argument: there is no such object."""
+    write_word(output, 0)
+    return 0
+
+
+def set_second_to_true(first: int, output: int) -> int:
+    """Write true to the second argument, for IsConcurrentRunSupported."""
+    write_bool(output, 1)
+    return 0
+
+
+def set_second_to_zero(first: int, output: int) -> int:
+    """Write 0 to the second argument, for GetPreferredDataLayout: channels first."""
+    write_int(output, 0)
+    return 0
+
+
+def leave_layout(ep: int, domain: int, operator: int, layout: int, output: int) -> int:
+    """ShouldConvertDataLayoutForOp: leave the decision to ONNX Runtime."""
+    write_int(output, -1)
+    return 0
+
+
+def is_not_applicable(factory: int, devices: int, count: int, info: int, output: int) -> int:
+    """ValidateCompiledModelCompatibilityInfo: the provider compiles no models."""
+    write_int(output, NOT_APPLICABLE)
+    return 0
+
+
+def refuse_to_compile(ep_address: int) -> int:
+    """Compile: GetCapability claims single nodes only, so ONNX Runtime does not call it."""
+    api = struct(struct(ep_address, EP).factory, FACTORY).api
+    return _create_status(api, (NOT_IMPLEMENTED, chars("this provider compiles no subgraphs")))
+
+
+def do_not_pack(kernel: int, tensor: int, index: int, allocator: int, cache: int, out: int) -> int:
+    """PrePackWeight: no constant input is packed."""
+    write_bool(out, 0)
+    return 0
+
+
+def get_empty_text() -> int:
+    """GetCompiledModelCompatibilityInfo: an empty text."""
+    return chars("")

@@ -1,0 +1,57 @@
+"""ONNX Runtime's functions for execution providers, for compiled code."""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...kernels import pointers
+from ...kernels.pointers import caller
+from .ep_api import EP_FUNCTIONS, FUNCTIONS
+
+
+def api_function(name: str, n_outputs: int = 0) -> Any:
+    """Return the function ``name`` of OrtApi: see :func:`ort_gridsample.kernels.pointers.caller`.
+
+    Its first argument is the address of the OrtApi.
+    """
+    return caller(n_outputs, FUNCTIONS[name])
+
+
+def ep_function(name: str, n_outputs: int = 0) -> Any:
+    """Return the function ``name`` of OrtEpApi.
+
+    Its first argument is the address of the OrtEpApi.
+    """
+    return caller(n_outputs, EP_FUNCTIONS[name])
+
+
+@register_jitable
+def write_word(at: int, value: int) -> None:
+    """Write a pointer or a size to the address ``at``."""
+    pointers.array(at, (1,), np.int64)[0] = value
+
+
+@register_jitable
+def write_int(at: int, value: int) -> None:
+    """Write a C int or an enum to the address ``at``."""
+    pointers.array(at, (1,), np.int32)[0] = value
+
+
+@register_jitable
+def write_bool(at: int, value: int) -> None:
+    """Write a C bool to the address ``at``."""
+    pointers.array(at, (1,), np.uint8)[0] = value
+
+
+@register_jitable
+def acquire(factory: Any) -> None:
+    """Wait until no other thread has the lock of ``factory``, and take it."""
+    while not pointers.compare_and_swap(factory, "lock", 0, 1):
+        pointers.sched_yield()
+
+
+@register_jitable
+def release(factory: Any) -> None:
+    """Free the lock of ``factory``."""
+    pointers.store_shared(factory, "lock", 0)

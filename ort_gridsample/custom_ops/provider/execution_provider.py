@@ -1,0 +1,218 @@
+"""The provider: the functions of OrtEp.
+
+It claims the nodes for which it has a kernel, and ONNX Runtime creates these kernels.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...kernels.pointers import address, allocate, array, chars, free, local, sizeof, struct
+from ..compiled_ops.c_api import INVALID_ARGUMENT
+from ..compiled_ops.creation import release_status, word_index
+from ..compiled_ops.sampling import LINEAR, MODE_WORDS, N_MODES
+from ..compiled_ops.sentences import create_status, strlen
+from ..compiled_ops.structs import LIBRARY, OP, TEXT
+from .calls import acquire, api_function, ep_function, release, write_word
+from .ep_api import STRING_ATTRIBUTE
+from .node_kernels import element_type, find_overload
+from .structs import ATTRIBUTE, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, OVERLOAD
+
+_get_num_nodes = api_function("Graph_GetNumNodes", 1)
+_get_nodes = api_function("Graph_GetNodes")
+_get_num_inputs = api_function("Node_GetNumInputs", 1)
+_get_inputs = api_function("Node_GetInputs")
+_get_type = api_function("GetValueInfoTypeInfo", 1)
+_get_attribute = api_function("Node_GetAttributeByName", 1)
+_read_attribute = api_function("ReadOpAttr", 1)
+
+_look_up_kernel = ep_function("EpGraphSupportInfo_LookUpKernel", 1)
+_add_node = ep_function("EpGraphSupportInfo_AddSingleNode")
+_create_registry = ep_function("CreateKernelRegistry", 1)
+_release_registry = ep_function("ReleaseKernelRegistry")
+_create_builder = ep_function("CreateKernelDefBuilder", 1)
+_release_builder = ep_function("ReleaseKernelDefBuilder")
+_set_operator = ep_function("KernelDefBuilder_SetOperatorType")
+_set_domain = ep_function("KernelDefBuilder_SetDomain")
+_set_versions = ep_function("KernelDefBuilder_SetSinceVersion")
+_set_provider = ep_function("KernelDefBuilder_SetExecutionProvider")
+_add_constraint = ep_function("KernelDefBuilder_AddTypeConstraint")
+_build = ep_function("KernelDefBuilder_Build", 1)
+_add_kernel = ep_function("KernelRegistry_AddKernel")
+_release_definition = ep_function("ReleaseKernelDef")
+_get_data_type = ep_function("GetTensorDataType", 1)
+
+
+def get_ep_name(ep: int) -> int:
+    """GetName of OrtEp."""
+    return struct(struct(ep, EP).factory, FACTORY).name
+
+
+# --- Nodes ---
+
+
+def get_capability(ep_address: int, graph: int, support: int) -> int:
+    """GetCapability: claim the nodes of ``graph`` that the provider runs.
+
+    Args:
+        ep_address: the EP.
+        graph: the OrtGraph: the model's graph, or the body of a node.
+        support: the OrtEpGraphSupportInfo, to which the nodes are added.
+    """
+    factory = struct(struct(ep_address, EP).factory, FACTORY)
+    status, count = _get_num_nodes(factory.api, (graph,))
+    if status != 0 or count == 0:
+        return status
+    memory = allocate(8 * count)
+    if memory == 0:
+        return _no_memory(factory)
+    status = _get_nodes(factory.api, (graph, memory, count))
+    nodes = array(memory, (count,), np.int64)
+    for index in range(count):
+        node = nodes[index]
+        if status == 0:
+            status, definition = _look_up_kernel(factory.ep_api, (support, node))
+            if status == 0 and definition != 0 and _has_state(factory, node):
+                status = _add_node(factory.ep_api, (support, node))
+    free(memory)
+    return status
+
+
+@register_jitable
+def _no_memory(factory: Any) -> int:
+    message = chars("there is no memory for the nodes of a graph")
+    return create_status(factory.api, (INVALID_ARGUMENT, message))
+
+
+@register_jitable
+def _has_state(factory: Any, node: int) -> bool:
+    """Whether there is a state for a node, so that its kernel can be created.
+
+    A library may be built without some types and modes. A mode that does not exist counts as
+    supported, so that creating the kernel fails with an error that lists the modes.
+    """
+    inputs = local(ATTRIBUTE)
+    status, count = _get_num_inputs(factory.api, (node,))
+    if status == 0 and count == N_INPUTS:
+        status = _get_inputs(factory.api, (node, address(inputs), count))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return False
+    if count != N_INPUTS:
+        return False
+    first = _value_type(factory, inputs.chars[0])
+    second = _value_type(factory, inputs.chars[1])
+    overload_address = find_overload(factory, first, second)
+    if overload_address == 0:
+        return False
+    overload = struct(overload_address, OVERLOAD)
+    op = struct(overload.op, OP)
+    if struct(op.library, LIBRARY).compiles_on_demand != 0:
+        return True
+    states = array(op.states, (overload.n_states,), np.int64)
+    mode = _mode(factory, node) if overload.n_states > 1 else 0
+    return mode < 0 or states[mode] != 0
+
+
+@register_jitable
+def _value_type(factory: Any, value: int) -> int:
+    """Return the ONNXTensorElementDataType of an OrtValueInfo; 0 if it is unknown."""
+    status, type_info = _get_type(factory.api, (value,))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return 0
+    return element_type(factory.api, type_info)
+
+
+@register_jitable
+def _mode(factory: Any, node: int) -> int:
+    """Return the index of a node's mode; -1 if there is no such mode."""
+    status, attribute = _get_attribute(factory.api, (node, chars("mode")))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return LINEAR
+    if attribute == 0:
+        return LINEAR
+    value = local(ATTRIBUTE)
+    for index in range(len(value.chars)):
+        value.chars[index] = 0
+    arguments = (attribute, STRING_ATTRIBUTE, address(value), sizeof(ATTRIBUTE) - 1)
+    status, _ = _read_attribute(factory.api, arguments)
+    if status != 0:
+        release_status(factory.api, (status,))
+        return -1
+    word = local(TEXT)
+    word.data = address(value)
+    word.length = strlen(word.data)
+    mode = word_index(chars(MODE_WORDS), word)
+    return mode if mode < N_MODES else mode - N_MODES + LINEAR
+
+
+# --- Kernels ---
+
+
+def get_kernel_registry(ep_address: int, out: int) -> int:
+    """GetKernelRegistry: create the registry once."""
+    factory = struct(struct(ep_address, EP).factory, FACTORY)
+    acquire(factory)
+    status = 0
+    if factory.registry == 0:
+        status, registry = _create_registry(factory.ep_api, ())
+        if status == 0:
+            status = _add_kernels(factory, registry)
+            if status == 0:
+                factory.registry = registry
+            else:
+                _release_registry(factory.ep_api, (registry,))
+    release(factory)
+    write_word(out, factory.registry)
+    return status
+
+
+@register_jitable
+def _add_kernels(factory: Any, registry: int) -> int:
+    """Add a kernel for each DEFINITION to an OrtKernelRegistry."""
+    ep_api = factory.ep_api
+    definitions = array(factory.definitions, (factory.n_definitions,), DEFINITION)
+    status = 0
+    for index in range(factory.n_definitions):
+        if status == 0:
+            status, builder = _create_builder(ep_api, ())
+            if status == 0:
+                status = _add_definition(factory, registry, builder, definitions[index])
+                _release_builder(ep_api, (builder,))
+    return status
+
+
+@register_jitable
+def _add_definition(factory: Any, registry: int, builder: int, definition: Any) -> int:
+    """Add the kernel of a DEFINITION to an OrtKernelRegistry."""
+    ep_api = factory.ep_api
+    status = _set_operator(ep_api, (builder, definition.operator))
+    status = status or _set_domain(ep_api, (builder, definition.domain))
+    status = status or _set_versions(ep_api, (builder, definition.first, definition.last))
+    status = status or _set_provider(ep_api, (builder, factory.name))
+    for index in range(N_INPUTS):
+        if status == 0:
+            name = chars("T1") if index == 0 else chars("T2")
+            status = _add_types(ep_api, builder, name, definition.constraints[index])
+    if status == 0:
+        status, kernel = _build(ep_api, (builder,))
+        if status == 0:
+            arguments = (registry, kernel, factory.create_kernel, address(factory))
+            status = _add_kernel(ep_api, arguments)
+            _release_definition(ep_api, (kernel,))
+    return status
+
+
+@register_jitable
+def _add_types(ep_api: int, builder: int, name: int, constraint: Any) -> int:
+    """Add a CONSTRAINT with this ``name`` to an OrtKernelDefBuilder."""
+    types = local(CONSTRAINT)
+    status = 0
+    for index in range(constraint.n_types):
+        if status == 0:
+            status, types.types[index] = _get_data_type(ep_api, (constraint.types[index],))
+    arguments = (builder, name, address(types), constraint.n_types)
+    return status or _add_constraint(ep_api, arguments)

@@ -1,0 +1,137 @@
+"""The provider's factory: the functions of OrtEpFactory, and those that a library exports."""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...kernels.pointers import array, call, chars, copy, struct
+from ..compiled_ops.c_api import INVALID_ARGUMENT
+from ..compiled_ops.sentences import create_status
+from .calls import acquire, api_function, ep_function, release, write_word
+from .ep_api import CPU, VERSION
+from .structs import FACTORY
+
+_get_ep_api = api_function("GetEpApi")
+_get_device_type = api_function("HardwareDevice_Type")
+_create_ep_device = ep_function("CreateEpDevice", 1)
+
+#: The bits of a C enum in the register of a result.
+_ENUM = 0xFFFFFFFF
+
+
+@register_jitable
+def open_api(base: int, too_old_message: int) -> tuple[int, int]:
+    """Return an OrtStatus* and the address of the OrtApi, one of which is 0.
+
+    Args:
+        base: the OrtApiBase.
+        too_old_message: the message of the status if this onnxruntime has no such providers.
+    """
+    get_api = array(base, (1,), np.int64)[0]
+    api = call(get_api, (VERSION,))
+    if api == 0:
+        return create_status(call(get_api, (1,)), (INVALID_ARGUMENT, too_old_message)), 0
+    return 0, api
+
+
+@register_jitable
+def add_factory(factory_address: int, api: int, factories: int, n_factories: int) -> int:
+    """Return the provider's factory from CreateEpFactories.
+
+    There is one factory, which is never freed: sessions may outlive the registration.
+
+    Args:
+        factory_address: the FACTORY.
+        api: the OrtApi.
+        factories: the address of an array of OrtEpFactory*.
+        n_factories: the address of the number of factories.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    factory = struct(factory_address, FACTORY)
+    acquire(factory)
+    status = 0
+    if factory.api == 0:
+        factory.api = api
+        factory.ep_api = _get_ep_api(api, ())
+    elif factory.api != api:
+        message = chars("another onnxruntime of this process has this execution provider")
+        status = create_status(api, (INVALID_ARGUMENT, message))
+    release(factory)
+    if status == 0:
+        write_word(factories, factory_address)
+        write_word(n_factories, 1)
+    return status
+
+
+def create_factories(api: int, factories: int, n_factories: int, factory_address: int) -> int:
+    """CreateEpFactories of this process: see :func:`add_factory`."""
+    return add_factory(factory_address, api, factories, n_factories)
+
+
+def get_name(factory: int) -> int:
+    """GetName of OrtEpFactory."""
+    return struct(factory, FACTORY).name
+
+
+def get_vendor(factory: int) -> int:
+    """GetVendor."""
+    return struct(factory, FACTORY).vendor
+
+
+def get_version(factory: int) -> int:
+    """GetVersion: the release of this package."""
+    return struct(factory, FACTORY).release
+
+
+def get_supported_devices(
+    factory_address: int,
+    devices: int,
+    n_devices: int,
+    ep_devices: int,
+    max_ep_devices: int,
+    n_ep_devices: int,
+) -> int:
+    """GetSupportedDevices: the first CPU among ``devices``."""
+    factory = struct(factory_address, FACTORY)
+    write_word(n_ep_devices, 0)
+    all_devices: Any = array(devices, (n_devices,), np.int64)
+    for index in range(n_devices if max_ep_devices > 0 else 0):
+        device = all_devices[index]
+        if _get_device_type(factory.api, (device,)) & _ENUM == CPU:
+            arguments = (factory_address, device, 0, 0)
+            status, ep_device = _create_ep_device(factory.ep_api, arguments)
+            if status == 0:
+                write_word(ep_devices, ep_device)
+                write_word(n_ep_devices, 1)
+            return status
+    return 0
+
+
+def create_ep(
+    factory: int,
+    devices: int,
+    metadata: int,
+    n_devices: int,
+    options: int,
+    logger: int,
+    out: int,
+) -> int:
+    """CreateEp: the EP that all sessions share, as it has no state."""
+    write_word(out, struct(factory, FACTORY).ep)
+    return 0
+
+
+def get_num_custom_op_domains(factory: int, out: int) -> int:
+    """GetNumCustomOpDomains."""
+    write_word(out, struct(factory, FACTORY).n_domains)
+    return 0
+
+
+def get_custom_op_domains(factory_address: int, domains: int, n_domains: int) -> int:
+    """GetCustomOpDomains."""
+    factory = struct(factory_address, FACTORY)
+    copy(domains, factory.domains, 8 * min(n_domains, factory.n_domains))
+    return 0

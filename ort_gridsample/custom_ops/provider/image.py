@@ -1,0 +1,131 @@
+"""The data of the provider: its structs, and the definitions of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...kernels.compilation import KernelSpec
+from ...reference.taps import COMPILED_MODES
+from ..compiled_ops.c_api import ELEMENT_TYPES
+from ..compiled_ops.image import Image, Relocation
+from . import answers, execution_provider, factory, node_kernels
+from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
+from .ep_api import VERSION
+from .structs import DEFINITION, EP, FACTORY, KERNEL, MAX_TYPES, OVERLOAD
+
+#: The functions of OrtEpFactory.
+FACTORY_FUNCTIONS: dict[str, KernelSpec] = {
+    "GetName": (factory.get_name,),
+    "GetVendor": (factory.get_vendor,),
+    "GetSupportedDevices": (factory.get_supported_devices,),
+    "CreateEp": (factory.create_ep,),
+    "ReleaseEp": (answers.return_nothing,),
+    "GetVendorId": (answers.return_nothing,),
+    "GetVersion": (factory.get_version,),
+    "ValidateCompiledModelCompatibilityInfo": (answers.is_not_applicable,),
+    "CreateAllocator": (answers.set_fourth_to_null,),
+    "ReleaseAllocator": (answers.return_nothing,),
+    "CreateDataTransfer": (answers.set_second_to_null,),
+    "IsStreamAware": (answers.return_nothing,),
+    "CreateSyncStreamForDevice": (answers.set_fourth_to_null,),
+    "GetHardwareDeviceIncompatibilityDetails": (answers.return_nothing,),
+    "CreateExternalResourceImporterForDevice": (answers.set_third_to_null,),
+    "GetNumCustomOpDomains": (factory.get_num_custom_op_domains,),
+    "GetCustomOpDomains": (factory.get_custom_op_domains,),
+}
+
+#: The functions of OrtEp.
+EP_FUNCTIONS: dict[str, KernelSpec] = {
+    "GetName": (execution_provider.get_ep_name,),
+    "GetCapability": (execution_provider.get_capability,),
+    "Compile": (answers.refuse_to_compile,),
+    "ReleaseNodeComputeInfos": (answers.return_nothing,),
+    "GetPreferredDataLayout": (answers.set_second_to_zero,),
+    "ShouldConvertDataLayoutForOp": (answers.leave_layout,),
+    "SetDynamicOptions": (answers.return_nothing,),
+    "OnRunStart": (answers.return_nothing,),
+    "OnRunEnd": (answers.return_nothing,),
+    "CreateAllocator": (answers.set_third_to_null,),
+    "CreateSyncStreamForDevice": (answers.set_third_to_null,),
+    "GetCompiledModelCompatibilityInfo": (answers.get_empty_text,),
+    "GetKernelRegistry": (execution_provider.get_kernel_registry,),
+    "IsConcurrentRunSupported": (answers.set_second_to_true,),
+}
+
+#: The functions of OrtKernelImpl.
+KERNEL_FUNCTIONS: dict[str, KernelSpec] = {
+    "Compute": (node_kernels.compute,),
+    "Release": (node_kernels.release_kernel,),
+    "PrePackWeight": (answers.do_not_pack,),
+    "SetSharedPrePackedWeight": (answers.return_nothing,),
+}
+
+
+def add_factory(
+    image: Image,
+    release: str,
+    op_address: Callable[[Overload], int | None],
+    domains: Sequence[Any],
+) -> Relocation:
+    """Append the provider's FACTORY, and all that it refers to; return its offset.
+
+    Args:
+        image: the image.
+        release: the release of this package.
+        op_address: from an overload to the value of its field ``op``; None: there is no such op.
+        domains: the OrtCustomOpDomains, as values of fields.
+    """
+    available = []
+    overload_rows = []
+    for overload in overloads():
+        op = op_address(overload)
+        if op is not None:
+            available.append(overload)
+            fields = {
+                "types": [ELEMENT_TYPES[name] for name in overload.types],
+                "op": op,
+                "n_states": len(COMPILED_MODES) if overload.op.has_modes else 1,
+            }
+            overload_rows.append(fields)
+    definition_rows = [
+        {
+            "operator": image.add_text(definition.operator.encode()),
+            "domain": image.add_text(definition.domain.encode()),
+            "first": definition.first,
+            "last": definition.last,
+        }
+        for definition in definitions(available)
+    ]
+    definition_offset = image.add_records(DEFINITION, *definition_rows)
+    for index, definition in enumerate(definitions(available)):
+        _set_constraints(image, definition_offset + index * DEFINITION.itemsize, definition)
+    factory_offset = image.add_records(FACTORY, {"version": VERSION, **FACTORY_FUNCTIONS})
+    ep = {"version": VERSION, "factory": factory_offset, **EP_FUNCTIONS}
+    fields = {
+        "name": image.add_text(NAME.encode()),
+        "vendor": image.add_text(VENDOR.encode()),
+        "release": image.add_text(release.encode()),
+        "ep": image.add_records(EP, ep),
+        "create_kernel": (node_kernels.create_kernel,),
+        "definitions": definition_offset,
+        "n_definitions": len(definition_rows),
+        "overloads": image.add_records(OVERLOAD, *overload_rows),
+        "n_overloads": len(overload_rows),
+        "kernel": image.add_records(KERNEL, {"version": VERSION, **KERNEL_FUNCTIONS}),
+        "domains": image.add_pointers(domains),
+        "n_domains": len(domains),
+    }
+    image.set_fields(factory_offset, FACTORY, fields)
+    return factory_offset
+
+
+def _set_constraints(image: Image, offset: int, definition: Definition) -> None:
+    """Set the types of the DEFINITION at ``offset``."""
+    field, first_offset, *_ = DEFINITION.fields["constraints"]  # type: ignore[index]
+    for index, names in enumerate(definition.types):
+        types = [ELEMENT_TYPES[name] for name in names]
+        types += [0] * (MAX_TYPES - len(types))
+        fields = {"types": types, "n_types": len(names)}
+        start = offset + first_offset + index * field.base.itemsize
+        image.set_fields(start, field.base, fields)

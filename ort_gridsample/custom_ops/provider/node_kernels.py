@@ -1,0 +1,124 @@
+"""The kernel of a node: it is a kernel of the compiled op.
+
+``OrtKernelInfo`` and ``OrtKernelContext`` are the same for kernels of providers and of custom ops.
+"""
+
+from typing import Any
+
+from numba.extending import register_jitable
+
+from ...kernels.pointers import (
+    address,
+    allocate,
+    array,
+    call,
+    chars,
+    copy,
+    free,
+    local,
+    sizeof,
+    struct,
+)
+from ..compiled_ops.c_api import INVALID_ARGUMENT
+from ..compiled_ops.creation import release_status
+from ..compiled_ops.requests import api_function as op_api_function
+from ..compiled_ops.sentences import create_status
+from ..compiled_ops.structs import OP
+from .calls import api_function, write_word
+from .structs import FACTORY, KERNEL, OVERLOAD, POINTER
+
+_as_tensor_type = api_function("CastTypeInfoToTensorInfo", 1)
+_get_element_type = op_api_function("GetTensorElementType", 1)
+_get_input_type = api_function("KernelInfo_GetInputTypeInfo", 1)
+_release_type = api_function("ReleaseTypeInfo")
+
+
+# --- Types ---
+
+
+@register_jitable
+def find_overload(factory: Any, first: int, second: int) -> int:
+    """Return the address of the OVERLOAD for two ONNXTensorElementDataTypes; 0 if there is none."""
+    overloads = array(factory.overloads, (factory.n_overloads,), OVERLOAD)
+    for index in range(factory.n_overloads):
+        overload = overloads[index]
+        if overload.types[0] == first and overload.types[1] == second:
+            return address(overload)
+    return 0
+
+
+@register_jitable
+def element_type(api: int, type_info: int) -> int:
+    """Return the ONNXTensorElementDataType of an OrtTypeInfo; 0 if it is not that of a tensor."""
+    result = 0
+    status, tensor_type = _as_tensor_type(api, (type_info,))
+    if status == 0 and tensor_type != 0:
+        status, result = _get_element_type(api, (tensor_type,))
+    if status != 0:
+        release_status(api, (status,))
+    return result
+
+
+@register_jitable
+def _input_type(api: int, info: int, index: int) -> int:
+    """Return the ONNXTensorElementDataType of an input of an OrtKernelInfo; 0 if it is unknown."""
+    status, type_info = _get_input_type(api, (info, index))
+    if status != 0:
+        release_status(api, (status,))
+        return 0
+    result = element_type(api, type_info)
+    _release_type(api, (type_info,))
+    return result
+
+
+# --- Kernels ---
+
+
+def create_kernel(factory_address: int, info: int, out: int) -> int:
+    """Create the kernel of a node, as OrtKernelCreateFunc.
+
+    Args:
+        factory_address: the FACTORY.
+        info: the OrtKernelInfo.
+        out: the address for the kernel.
+    """
+    factory = struct(factory_address, FACTORY)
+    api = factory.api
+    write_word(out, 0)
+    overload_address = find_overload(factory, _input_type(api, info, 0), _input_type(api, info, 1))
+    if overload_address == 0:  # GetCapability does not claim such a node
+        message = chars("there is no kernel for these types")
+        return create_status(api, (INVALID_ARGUMENT, message))
+    kernel_address = allocate(sizeof(KERNEL))
+    if kernel_address == 0:
+        message = chars("there is no memory for a kernel")
+        return create_status(api, (INVALID_ARGUMENT, message))
+    op_address = struct(overload_address, OVERLOAD).op
+    op = struct(op_address, OP)
+    state = local(POINTER)
+    status = call(op.CreateKernelV2, (op_address, api, info, address(state)))
+    if status != 0:
+        free(kernel_address)
+        return status
+    copy(kernel_address, factory.kernel, sizeof(KERNEL))
+    kernel = struct(kernel_address, KERNEL)
+    kernel.state = state.value
+    # Ops that are compiled on demand have these functions only after a kernel was created.
+    kernel.compute = op.KernelComputeV2
+    kernel.destroy = op.KernelDestroy
+    write_word(out, kernel_address)
+    return 0
+
+
+def compute(kernel_address: int, context: int) -> int:
+    """Compute of OrtKernelImpl."""
+    kernel = struct(kernel_address, KERNEL)
+    return call(kernel.compute, (kernel.state, context))
+
+
+def release_kernel(kernel_address: int) -> int:
+    """Release of OrtKernelImpl."""
+    kernel = struct(kernel_address, KERNEL)
+    call(kernel.destroy, (kernel.state,))
+    free(kernel_address)
+    return 0

@@ -1,0 +1,199 @@
+"""Register the provider of this process with ONNX Runtime, without a file."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import onnxruntime
+
+from ... import versions
+from ...dialects.table import COMPILED_DOMAIN
+from ...errors import GridSampleError
+from ...reference.process import after_fork
+from ..compiled_ops import c_api, library_file, registry, trampoline
+from ..compiled_ops.catalog import FOREIGN_DOMAINS
+from ..compiled_ops.image import Image
+from ..signals import with_signals_deferred
+from .definitions import NAME, Overload
+from .ep_api import OLDEST, VERSION
+
+#: The place that errors name.
+_WHERE = "register_provider"
+#: The folder of the sources of the functions that only the provider has.
+_SOURCES = "custom_ops/provider"
+
+
+class Provider:
+    """The execution provider of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: The address of the FACTORY; 0 until onnxruntime loads the provider.
+        self._factory = 0
+        self._create_factories = c_api.function_type(6)(self._create)
+        self.is_registered = False
+        # ONNX Runtime may call it after Python has ended.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._create_factories))
+        after_fork(self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have held the lock
+
+    def register(self) -> None:
+        """Register the provider, unless it is registered.
+
+        Raises:
+            GridSampleError: onnxruntime is too old, or the configured library cannot be used.
+            ImportError: Numba is not installed and there is no library, or this system does not
+                load the library that the registration needs.
+        """
+        with self._lock:
+            if not self.is_registered:
+                _check_onnxruntime()
+                if not _is_listed():
+                    self._register()
+                self.is_registered = True
+
+    def _register(self) -> None:
+        path = library_file.configured_library()
+        if path is None:
+            reason = registry.unavailable_reason()
+            if reason:
+                raise ImportError(f"there is no execution provider to register: {reason}")
+            onnxruntime.register_execution_provider_library(NAME, self._library_path())
+            return
+        library_file.validate(path)
+        try:
+            onnxruntime.register_execution_provider_library(NAME, str(path))
+        except Exception as error:
+            where = f"library {str(path)!r}"
+            found = f"refused: {' '.join(str(error).split())}"
+            expected = "a library with an execution provider: build it again"
+            raise GridSampleError(where, "file", found, expected) from error
+
+    def _library_path(self) -> str:
+        """Return the path of the library that leads onnxruntime to this process.
+
+        Python never closes the library, so that sessions run after onnxruntime has closed it.
+        """
+        functions = {
+            "CreateEpFactories": _address(self._create_factories),
+            "ReleaseEpFactory": _compiled_functions([_answers().return_nothing])[0],
+        }
+        try:
+            return trampoline.load(functions)[1]
+        except trampoline.NoTrampolineError as error:
+            message = f"the execution provider cannot be registered: {error}"
+            raise ImportError(message) from error
+
+    def _create(
+        self,
+        name: int,
+        base: int,
+        logger: int,
+        factories: int,
+        max_factories: int,
+        n_factories: int,
+    ) -> int:
+        """CreateEpFactories, which ONNX Runtime calls during :meth:`register`."""
+        api = c_api.get_api(base, VERSION)
+        if not api:
+            message = f"ort_gridsample's execution provider needs onnxruntime {OLDEST} or newer"
+            return c_api.create_status(c_api.get_api(base, 1), message)
+        try:
+            if not self._factory:
+                self._factory = _load_factory(api)
+            (create,) = _compiled_functions([_factory().create_factories])
+            arguments = (api, factories, n_factories, self._factory)
+            return int(c_api.function(create, len(arguments))(*arguments))
+        except BaseException as error:  # ctypes would print an exception and go on
+            return c_api.create_status(api, f"{type(error).__name__}: {error}")
+
+
+@cache
+def provider() -> Provider:
+    """Return the provider of this process, which is created when it is first needed."""
+    return Provider()
+
+
+def register() -> str:
+    """Register the provider, and return its name: see :meth:`Provider.register`."""
+    with_signals_deferred(provider().register)
+    return NAME
+
+
+def is_registered() -> bool:
+    """Whether :func:`register` registered the provider."""
+    return provider().is_registered
+
+
+def _check_onnxruntime() -> None:
+    """Check that this onnxruntime runs the provider.
+
+    Raises:
+        GridSampleError: it does not.
+    """
+    installed = onnxruntime.__version__
+    if not versions.is_at_least(installed, OLDEST):
+        raise GridSampleError(_WHERE, "onnxruntime", installed, f"{OLDEST} or newer")
+    if not hasattr(onnxruntime, "register_execution_provider_library"):
+        found = f"a build of {installed} that registers no execution providers"
+        raise GridSampleError(_WHERE, "onnxruntime", found, "one that does")
+
+
+def _is_listed() -> bool:
+    """Whether onnxruntime has the provider already, perhaps from a library."""
+    return any(device.ep_name == NAME for device in onnxruntime.get_ep_devices())
+
+
+def _load_factory(api: int) -> int:
+    """Create the FACTORY in the memory of this process, and return its address."""
+    from .image import add_factory
+
+    ops = registry.compiled_ops()
+    domains = [ops.domain(api, name) for name in (COMPILED_DOMAIN, *FOREIGN_DOMAINS)]
+    release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
+
+    def op_address(overload: Overload) -> int:
+        return ops.address(overload.op, overload.types)
+
+    image = Image()
+    offset = add_factory(image, release, op_address, domains)
+    return registry.load_image(image, _compile) + offset
+
+
+def _compile(specs: Sequence[Any]) -> list[int]:
+    return _compiled_functions([function for (function,) in specs])
+
+
+def _compiled_functions(functions: Sequence[Any]) -> list[int]:
+    """Compile functions of this folder, and return their addresses."""
+    return [_compiled_function(function).address() for function in functions]
+
+
+@cache
+def _compiled_function(function: Any) -> Any:
+    from ...kernels import compilation
+
+    return compilation.CompiledFunction(function, compilation.kernel_sources(_SOURCES))
+
+
+def _answers() -> Any:
+    from . import answers
+
+    return answers
+
+
+def _factory() -> Any:
+    from . import factory
+
+    return factory
+
+
+def _address(callback: Any) -> int:
+    return ctypes.cast(callback, ctypes.c_void_p).value or 0

@@ -1,0 +1,176 @@
+"""Build the wheel ``onnxruntime-ep-gridsample``: the execution provider for any onnxruntime 1.24.
+
+It contains a library and two functions, as packages of execution providers do by convention, and
+depends on no other package. The command is::
+
+    python -m ort_gridsample.library.wheel OUT_FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..custom_ops.compiled_ops.linking import SUFFIXES
+from ..custom_ops.provider.definitions import NAME
+from ..graph.files import Model, atomic_write
+from .builder import CPUS, NATIVE, TARGETS, build_library
+
+#: The name of the distribution, and of its package.
+DISTRIBUTION = "onnxruntime_ep_gridsample"
+
+#: The machine of a library -> the platform tag of a wheel, with the glibc that the library needs.
+_PLATFORMS = {
+    "x86_64-linux": "manylinux_{}_x86_64",
+    "aarch64-linux": "manylinux_{}_aarch64",
+    "x86_64-win32": "win_amd64",
+    "aarch64-darwin": "macosx_11_0_arm64",
+}
+#: The date of all files, so that the same library gives the same wheel.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+_MODULE = '''"""An execution provider of ONNX Runtime for GridSample and AffineGrid."""
+
+from pathlib import Path
+
+__version__ = "{release}"
+
+
+def get_library_path() -> str:
+    """Return the path of the library, for onnxruntime.register_execution_provider_library."""
+    return str(Path(__file__).with_name("{library}"))
+
+
+def get_ep_names() -> list[str]:
+    """Return the names of the providers in the library."""
+    return ["{provider}"]
+
+
+def get_ep_name() -> str:
+    """Return the name of the only provider in the library."""
+    return get_ep_names()[0]
+'''
+
+_METADATA = """Metadata-Version: 2.1
+Name: onnxruntime-ep-gridsample
+Version: {release}
+Summary: GridSample and AffineGrid for ONNX Runtime: every type, rank and mode.
+License: MIT
+Requires-Python: >=3.8
+Description-Content-Type: text/markdown
+
+An execution provider for onnxruntime 1.24 and newer, built by ort-gridsample. It runs GridSample
+and AffineGrid nodes of unmodified models:
+
+```python
+import onnxruntime
+import onnxruntime_ep_gridsample as ep
+
+(name,) = ep.get_ep_names()
+onnxruntime.register_execution_provider_library(name, ep.get_library_path())
+options = onnxruntime.SessionOptions()
+devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+options.add_provider_for_devices(devices, {{}})
+session = onnxruntime.InferenceSession("model.onnx", options)
+```
+"""
+
+_WHEEL = """Wheel-Version: 1.0
+Generator: ort_gridsample
+Root-Is-Purelib: false
+Tag: {tag}
+"""
+
+
+def build_wheel(
+    folder: Path,
+    cpu: str | Sequence[str] = (),
+    target: str | None = None,
+    models: Iterable[Model] = (),
+) -> Path:
+    """Build a library, and write it to ``folder`` as a wheel.
+
+    Args:
+        folder: the folder of the wheel, which must exist.
+        cpu: as for :func:`.builder.build_library`.
+        target: as for :func:`.builder.build_library`.
+        models: as for :func:`.builder.build_library`.
+
+    Returns:
+        The path of the wheel.
+
+    Raises:
+        GridSampleError: see :func:`.builder.build_library`.
+        ImportError: see :func:`.builder.build_library`.
+        OSError: the wheel cannot be written.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        library = Path(temporary) / "library"
+        build_library(library, cpu, target, models)
+        return pack(library.read_bytes(), folder)
+
+
+def pack(library: bytes, folder: Path) -> Path:
+    """Write a wheel with a ``library`` to ``folder``, and return its path.
+
+    Raises:
+        ValueError: these are not the bytes of a library.
+        OSError: the wheel cannot be written.
+    """
+    trailer = re.search(rb"\nort_gridsample ops \d+ of release (\S+) for (\S+)[^\n]*\n\Z", library)
+    if trailer is None:
+        raise ValueError("these are not the bytes of a library")
+    release = trailer[1].decode()
+    machine = trailer[2].decode()
+    minors = [17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library))]
+    tag = f"py3-none-{_PLATFORMS[machine].format(f'2_{max(minors)}')}"
+    library_name = f"libort_gridsample{SUFFIXES[machine.partition('-')[2]]}"
+    module = _MODULE.format(release=release, library=library_name, provider=NAME)
+    info = f"{DISTRIBUTION}-{release}.dist-info"
+    files = {
+        f"{DISTRIBUTION}/__init__.py": module.encode(),
+        f"{DISTRIBUTION}/py.typed": b"",
+        f"{DISTRIBUTION}/{library_name}": library,
+        f"{info}/METADATA": _METADATA.format(release=release).encode(),
+        f"{info}/WHEEL": _WHEEL.format(tag=tag).encode(),
+    }
+    rows = [f"{name},{_digest(content)},{len(content)}" for name, content in files.items()]
+    record = f"{info}/RECORD"
+    files[record] = "\n".join([*rows, f"{record},,", ""]).encode()
+    path = folder / f"{DISTRIBUTION}-{release}-{tag}.whl"
+    with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.external_attr = (0o755 if name.endswith(library_name) else 0o644) << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _digest(content: bytes) -> str:
+    """Return the hash of a file as a RECORD has it."""
+    digest = hashlib.sha256(content).digest()
+    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Build a wheel, as the command that this module's docstring shows."""
+    parser = argparse.ArgumentParser("python -m ort_gridsample.library.wheel", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the folder of the wheel")
+    cpus = f"processors: {', '.join(CPUS)}, or {NATIVE}"
+    parser.add_argument("--cpu", nargs="+", default=[], help=cpus)
+    parser.add_argument("--target", help=f"build for another machine: {', '.join(TARGETS)}")
+    parser.add_argument("--model", nargs="+", default=[], help="only what these models need")
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    print(build_wheel(options.folder, options.cpu, options.target, options.model))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

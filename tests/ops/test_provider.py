@@ -1,0 +1,457 @@
+"""The execution provider: unmodified models on the kernels of the compiled ops."""
+
+import ctypes
+import itertools
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import ort_gridsample as ogs
+from conftest import with_sweep
+from ort_gridsample import spec, versions
+from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.provider import definitions, ep_api, registration
+from support.cases import ATTRIBUTES, RANKS, SESSION_TYPES, USUAL, Attributes, matrix
+from support.compare import about, assert_identical, assert_matches, refusal
+from support.exported_models import (
+    EXPORTED_MODELS,
+    run_stored_inputs,
+    slow_if_large,
+    stored_arrays,
+)
+from support.models import affine_grid_model, grid_sample_model, loose, parsed
+from support.node_tests import NODE_TESTS
+from support.paths import (
+    HAS_PROVIDER,
+    open_compiled,
+    open_provider,
+    provider_options,
+    quiet_options,
+    run,
+)
+from support.processes import run_program
+
+UNAVAILABLE = registry.unavailable_reason()
+pytestmark = [
+    pytest.mark.skipif(not HAS_PROVIDER, reason=f"onnxruntime is older than {ep_api.OLDEST}"),
+    pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}"),
+]
+CPU = "CPUExecutionProvider"
+TYPES = tuple(name for name in SESSION_TYPES if name != "str")
+_rng = np.random.default_rng(45)
+X = _rng.normal(size=(1, 2, 5, 6)).astype(np.float32)
+GRID = _rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
+FEED = {"X": X, "grid": GRID}
+
+
+def sampling_providers(session: onnxruntime.InferenceSession) -> set[str]:
+    """Return the providers of all sampling nodes of a session."""
+    return {
+        subgraph.ep_name
+        for subgraph in session.get_provider_graph_assignment_info()
+        for node in subgraph.get_nodes()
+        if node.op_type in spec.OPERATORS
+    }
+
+
+def model_of(attributes: Attributes | None = None, X_type: str = "float32") -> onnx.ModelProto:
+    """Return a model of one GridSample with two spatial axes."""
+    return grid_sample_model(X_type, "float32", 2, [attributes or Attributes()])
+
+
+# --- What it computes ---
+
+
+@pytest.mark.parametrize("name", NODE_TESTS)
+def test_node_test_of_onnx_runs_on_the_provider(name: str) -> None:
+    case = NODE_TESTS[name]
+    session = open_provider(case.model)
+    has_node = any(node.op_type in spec.OPERATORS for node in case.model.graph.node)
+    assert sampling_providers(session) == ({definitions.NAME} if has_node else set())
+    for inputs, outputs in case.data_sets:
+        for Y, expected in zip(run(session, inputs[0].dtype, *inputs), outputs, strict=True):
+            assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_allclose(Y, expected, rtol=case.rtol, atol=max(case.atol, 1e-6))
+
+
+@with_sweep("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), USUAL)
+def test_every_mode_padding_and_rank_matches_the_oracle(X_type: str, grid_type: str) -> None:
+    for rank in RANKS:
+        cases = matrix([X_type], [grid_type], [rank])
+        inputs = cases[0].X, cases[0].grid
+        model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
+        session = open_provider(model)
+        assert sampling_providers(session) == {definitions.NAME}
+        answers = run(session, inputs[0].dtype, *inputs)
+        of_op = run(open_compiled(model), inputs[0].dtype, *inputs)
+        for case, Y, same in zip(cases, answers, of_op, strict=True):
+            with about(case):
+                how = case.attributes.mode, case.attributes.padding_mode
+                assert_matches(Y, case.expected, inputs[1].dtype, *how)
+                assert_identical(Y, same)
+
+
+@pytest.mark.parametrize("r", [2, 3])
+def test_affine_grid_is_taken_before_it_is_inlined(r: int) -> None:
+    model = affine_grid_model("float32", r, True)
+    session = open_provider(model)
+    assert sampling_providers(session) == {definitions.NAME}
+    theta = _rng.normal(size=(2, r, r + 1)).astype(np.float32)
+    size = [2, 3, 4, 5, 6][: r + 2]
+    (grid,) = session.run(None, {"theta": theta, "size": np.array(size)})
+    assert_identical(grid, ogs.affine_grid(theta, size, True))
+
+
+@pytest.mark.parametrize("path", slow_if_large(EXPORTED_MODELS))
+def test_exported_model_runs_unpatched(path: Path) -> None:
+    session = onnxruntime.InferenceSession(path, provider_options())
+    assert sampling_providers(session) == {definitions.NAME}
+    expected = stored_arrays(path, "out.")
+    for name, Y in run_stored_inputs(session, path).items():
+        scale = float(np.abs(expected[name][np.isfinite(expected[name])]).max())
+        np.testing.assert_allclose(Y, expected[name], rtol=0, atol=3e-5 * scale, err_msg=name)
+
+
+BODIES = {
+    "If": """
+        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
+            cond = Constant <value = bool {1}> ()
+            Y = If (cond) <
+                then_branch = b () => (float[1, 2, 3, 4] Z) { Z = GridSample (X, grid) },
+                else_branch = c () => (float[1, 2, 3, 4] Z) { A = GridSample (X, grid) Z = Neg (A) }
+            >
+        }""",
+    "Loop": """
+        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
+            n = Constant <value = int64 {1}> ()
+            begin = Constant <value_float = 0.0> ()
+            shape = Constant <value_ints = [1, 2, 3, 4]> ()
+            zero = Expand (begin, shape)
+            Y = Loop (n, "", zero) <
+                body = b (int64 i, bool c, float[1, 2, 3, 4] s) => (bool d, float[1, 2, 3, 4] t) {
+                    d = Identity (c)
+                    Z = GridSample (X, grid)
+                    t = Add (s, Z)
+                }
+            >
+        }""",
+    "function": """
+        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
+            Y = local.sample (X, grid)
+        }
+        <domain: "local", opset_import: ["": 20]>
+        sample (a, b) => (c) { c = GridSample (a, b) }""",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_nodes_in_bodies_and_functions_run_on_the_provider(name: str) -> None:
+    session = open_provider(parsed(BODIES[name]))
+    assert sampling_providers(session) == {definitions.NAME}
+    assert_identical(session.run(None, FEED)[0], ogs.grid_sample(X, GRID))
+
+
+def test_node_of_com_microsoft_runs_on_the_provider() -> None:
+    types = ["X", "grid"]
+    node = helper.make_node("GridSample", types, ["Y"], domain="com.microsoft", mode="bicubic")
+    value = helper.make_tensor_value_info
+    double = onnx.TensorProto.DOUBLE
+    inputs = [value(name, double, None) for name in types]
+    graph = helper.make_graph([node], "g", inputs, [value("Y", double, None)])
+    imports = [helper.make_opsetid("", 16), helper.make_opsetid("com.microsoft", 1)]
+    session = open_provider(helper.make_model(graph, opset_imports=imports, ir_version=9))
+    assert sampling_providers(session) == {definitions.NAME}
+    feed = {name: array.astype(np.float64) for name, array in FEED.items()}
+    expected = ogs.grid_sample(*feed.values(), "cubic")
+    assert_identical(session.run(None, feed)[0], expected)
+
+
+ATTENTION_NODES = {
+    "mmcv": "MMCVMultiScaleDeformableAttention",
+    "mmdeploy": "MMCVMultiScaleDeformableAttention",
+    "trt.plugins": "MultiscaleDeformableAttnPlugin_TRT",
+}
+LENGTHS = np.array([[4, 5], [2, 3]])
+
+
+def attention_node_model(domain: str, integers: type) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Return a model of another package's deformable attention, and a feed."""
+    feed = {
+        "value": _rng.normal(size=(1, 26, 2, 4)).astype(np.float32),
+        "shapes": LENGTHS.astype(integers),
+        "starts": np.array([0, 20], integers),
+        "locations": _rng.uniform(-0.1, 1.1, (1, 7, 2, 2, 3, 2)).astype(np.float32),
+        "weights": _rng.random((1, 7, 2, 2, 3)).astype(np.float32),
+    }
+    node = helper.make_node(ATTENTION_NODES[domain], list(feed), ["Y"], "node", domain=domain)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
+        for name, value in feed.items()
+    ]
+    output = helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", inputs, [output])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9), feed
+
+
+@pytest.mark.parametrize("integers", [np.int64, np.int32])
+@pytest.mark.parametrize("domain", ATTENTION_NODES)
+def test_attention_node_of_another_package_runs(domain: str, integers: type) -> None:
+    model, feed = attention_node_model(domain, integers)
+    (Y,) = open_provider(model).run(None, feed)
+    is_by_head = domain == "trt.plugins"
+    assert Y.shape == ((1, 7, 2, 4) if is_by_head else (1, 7, 8))
+    operands = (feed["value"], LENGTHS, feed["locations"], feed["weights"])
+    expected = ogs.deformable_attention(*operands)
+    assert_identical(Y.reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("starts", [0, 19], "level_start_index is another one, expected the first pixel of each"),
+        ("shapes", [[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
+        ("shapes", [[4, 5], [-2, 3]], "is with a negative length, expected nothing negative"),
+    ],
+)
+def test_attention_node_of_another_package_checks_levels(
+    name: str, value: Any, sentence: str
+) -> None:
+    model, feed = attention_node_model("mmcv", np.int64)
+    session = open_provider(model)
+    with pytest.raises(Exception, match="node 'node'") as raised:
+        session.run(None, feed | {name: np.array(value)})
+    assert sentence in str(raised.value)
+
+
+def sampler_model(domain: str, **attributes: int) -> onnx.ModelProto:
+    """Return a model of OpenMMLab's grid_sampler."""
+    node = helper.make_node("grid_sampler", ["X", "grid"], ["Y"], "g", domain=domain, **attributes)
+    floats = onnx.TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(name, floats, None) for name in FEED]
+    output = helper.make_tensor_value_info("Y", floats, None)
+    imports = [helper.make_opsetid("", 16), helper.make_opsetid(domain, 1)]
+    graph = helper.make_graph([node], "g", inputs, [output])
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+@pytest.mark.parametrize("domain", ["mmcv", "mmdeploy"])
+@pytest.mark.parametrize(("code", "mode"), list(enumerate(["linear", "nearest", "cubic"])))
+def test_grid_sampler_of_openmmlab_runs(domain: str, code: int, mode: str) -> None:
+    attributes = {"interpolation_mode": code, "padding_mode": 2, "align_corners": 1}
+    session = open_provider(sampler_model(domain, **attributes))
+    expected = ogs.grid_sample(X, GRID, mode, "reflection", True)
+    assert_identical(session.run(None, FEED)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sentence"),
+    [
+        ({"interpolation_mode": 7}, "interpolation_mode is 7, expected 0, 1 or 2"),
+        ({"padding_mode": -1}, "padding_mode is -1, expected 0, 1 or 2"),
+        ({"align_corners": 3}, "align_corners is 3, expected 0 or 1"),
+    ],
+)
+def test_grid_sampler_with_an_unknown_code_is_refused(
+    attributes: dict[str, int], sentence: str
+) -> None:
+    known = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": 0}
+    with pytest.raises(Exception, match=f"grid_sampler node 'g': {sentence}"):
+        open_provider(sampler_model("mmcv", **(known | attributes)))
+
+
+def test_grid_sampler_without_an_attribute_is_refused() -> None:
+    with pytest.raises(Exception, match="interpolation_mode is missing, expected 0, 1 or 2"):
+        open_provider(sampler_model("mmcv", padding_mode=0, align_corners=0))
+
+
+# --- What it claims ---
+
+
+@pytest.mark.skipif(
+    not versions.is_at_least(onnxruntime.__version__, "1.25"),
+    reason="onnxruntime 1.24 does not find a provider by its name",
+)
+def test_order_of_providers_decides_about_nodes_that_both_run() -> None:
+    names = [ogs.register_provider(), CPU]
+    for providers, X_type, expected in (
+        (names, "float32", definitions.NAME),
+        (names[::-1], "float32", CPU),
+        (names[::-1], "uint8", definitions.NAME),
+    ):
+        options = quiet_options()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        model = model_of(X_type=X_type).SerializeToString()
+        session = onnxruntime.InferenceSession(model, options, providers=providers)
+        assert sampling_providers(session) == {expected}, (providers, X_type)
+
+
+def test_strings_are_left_to_other_providers() -> None:
+    with pytest.raises(Exception, match="Could not find an implementation for GridSample"):
+        open_provider(model_of(X_type="str"))
+
+
+def test_wrong_inputs_raise_the_functions_sentences() -> None:
+    model = loose(model_of())
+    session = open_provider(model)
+    where = f"GridSample node {model.graph.node[0].name!r}"
+    for shape in ((1, 3), (1, 3, 4, 3), (2, 3, 4, 2)):
+        grid = np.zeros(shape, np.float32)
+        expected = refusal(ogs.grid_sample, X, grid, where=where)
+        with pytest.raises(Exception, match="node") as raised:
+            session.run(None, {"X": X, "grid": grid})
+        assert str(expected) in str(raised.value)
+
+
+def test_unknown_mode_is_refused_with_the_choices() -> None:
+    model = model_of()
+    attributes = {attribute.name: attribute for attribute in model.graph.node[0].attribute}
+    attributes["mode"].s = b"bogus"
+    with pytest.raises(Exception, match=r"mode is 'bogus', expected 'nearest', 'linear'"):
+        open_provider(model)
+
+
+# --- Patched models and other libraries ---
+
+
+@pytest.mark.parametrize("registers", ["never", "before", "after"])
+def test_patched_model_needs_no_other_registration(registers: str) -> None:
+    patched = ogs.patch_model(model_of(), target="compiled").SerializeToString()
+    options = ogs.register(quiet_options()) if registers == "before" else quiet_options()
+    name = ogs.register_provider()
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+    options.add_provider_for_devices(devices, {})
+    if registers == "after":
+        ogs.register(options)
+    session = onnxruntime.InferenceSession(patched, options)
+    assert_identical(session.run(None, FEED)[0], ogs.grid_sample(X, GRID))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_it_runs_beside_onnxruntime_extensions(is_first: bool) -> None:
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    options = quiet_options()
+    ogs.register_provider()
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == definitions.NAME]
+    if not is_first:
+        options.register_custom_ops_library(extensions.get_library_path())
+    options.add_provider_for_devices(devices, {})
+    if is_first:
+        options.register_custom_ops_library(extensions.get_library_path())
+    session = onnxruntime.InferenceSession(model_of().SerializeToString(), options)
+    assert_identical(session.run(None, FEED)[0], ogs.grid_sample(X, GRID))
+
+
+def test_no_copies_are_inserted(tmp_path: Path) -> None:
+    options = provider_options()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    path = next(path for path in EXPORTED_MODELS if path.stem == "stn")
+    session = onnxruntime.InferenceSession(path, options)
+    run_stored_inputs(session, path)
+    profile = json.loads(Path(session.end_profiling()).read_text())
+    names = [event["args"].get("op_name", "") for event in profile if "args" in event]
+    assert not [name for name in names if name.startswith("Memcpy")]
+    providers = {
+        event["args"]["provider"]
+        for event in profile
+        if event.get("args", {}).get("op_name") in spec.OPERATORS
+    }
+    assert providers == {definitions.NAME}
+
+
+# --- Registration ---
+
+
+def test_registration_is_idempotent() -> None:
+    with ThreadPoolExecutor(16) as pool:
+        names = list(pool.map(lambda _: ogs.register_provider(), range(64)))
+    assert set(names) == {definitions.NAME}
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == definitions.NAME]
+    assert len(devices) == 1
+    (device,) = devices
+    assert (device.ep_vendor, device.ep_metadata["version"]) == ("ort_gridsample", ogs.__version__)
+
+
+def test_older_onnxruntime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "__version__", "1.23.2")
+    error = refusal(registration.Provider().register)
+    assert (error.found, error.expected) == ("1.23.2", "1.24 or newer")
+
+
+def test_missing_numba_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "unavailable_reason", lambda: "Numba is not installed")
+    monkeypatch.setattr(registration, "_is_listed", lambda: False)
+    with pytest.raises(ImportError, match="no execution provider to register: Numba is not"):
+        registration.Provider().register()
+
+
+def test_older_api_is_refused_with_a_status() -> None:
+    """CreateEpFactories gets an OrtApiBase whose newest table is that of 1.23."""
+    provider = registration.provider()
+    base_address = onnxruntime_api_base()
+    get_api = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+    real = get_api(ctypes.c_int64.from_address(base_address).value)
+    limited = get_api(lambda version: 0 if version > 23 else real(version))
+    base = (ctypes.c_void_p * 2)(ctypes.cast(limited, ctypes.c_void_p).value, None)
+    status = provider._create(0, ctypes.addressof(base), 0, 0, 4, 0)
+    api = real(17)
+    get_message = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int64)
+    message = get_message(ctypes.c_int64.from_address(api + 16).value)(status)
+    assert message == b"ort_gridsample's execution provider needs onnxruntime 1.24 or newer"
+
+
+def onnxruntime_api_base() -> int:
+    """Return the OrtApiBase of the installed onnxruntime."""
+    (path,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*")
+    library = ctypes.CDLL(str(path))
+    library.OrtGetApiBase.restype = ctypes.c_int64
+    return int(library.OrtGetApiBase())
+
+
+# --- Threads, processes and lifetime ---
+
+
+def test_sixteen_threads_share_a_session() -> None:
+    session = open_provider(model_of())
+    expected = session.run(None, FEED)[0]
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: session.run(None, FEED)[0], range(320)))
+    for Y in answers:
+        assert_identical(Y, expected)
+
+
+def test_sixteen_threads_open_sessions_at_once() -> None:
+    barrier = threading.Barrier(16)
+
+    def answer(_: int) -> Any:
+        barrier.wait()
+        return open_provider(model_of()).run(None, FEED)[0]
+
+    with ThreadPoolExecutor(16) as pool:
+        for Y in pool.map(answer, range(16)):
+            assert_identical(Y, ogs.grid_sample(X, GRID))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_forked_children_open_and_run_sessions() -> None:
+    assert run_program("provider_forks.py") == ["parent True", "children 0 0"]
+
+
+def test_session_runs_after_the_provider_is_unregistered() -> None:
+    assert run_program("provider_unregistered.py") == ["True", "True"]
+
+
+def test_ten_thousand_sessions_leak_nothing() -> None:
+    """Resident memory after 10,000 sessions, in MiB more than after the first 1,000."""
+    (grown,) = run_program("provider_sessions.py", "10000")
+    assert float(grown) < 8

@@ -1,0 +1,28 @@
+"""Create and drop sessions of the execution provider, and print how much the memory grew."""
+
+import sys
+
+import onnxruntime
+
+from support.cases import Attributes
+from support.models import grid_sample_model
+from support.paths import provider_options
+
+(count,) = sys.argv[1:]
+model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()
+options = provider_options()
+options.intra_op_num_threads = 1
+
+
+def resident() -> float:
+    """Return the resident memory of this process, in MiB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+
+before = 0.0
+for index in range(int(count)):
+    onnxruntime.InferenceSession(model, options)
+    if index == int(count) // 10:
+        before = resident()
+print(resident() - before)
