@@ -95,7 +95,7 @@ CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_SENTENCE
 
 # --- Deformable attention ---
 
-_SHAPES = ErrorTemplate("spatial_shapes", "of shape {spatial_shapes}", "shape (L, 2)")
+_SHAPES = ErrorTemplate("spatial_shapes", "of shape {levels}", "shape (L, 2)")
 _STARTS = ErrorTemplate(
     "level_start_index",
     "another one",
