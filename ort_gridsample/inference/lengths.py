@@ -13,10 +13,13 @@ from operator import mul
 from typing import NamedTuple
 
 import onnx
+from onnx import TensorProto
 
 from ..graph.use_def import UseDef
 from .types import Inference
 
+#: The types in which a Cast keeps the length of an axis, and -1.
+_LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 #: The maximum number of nodes that are followed back to find a length.
 MAX_TRACED_NODES = 64
 
@@ -356,6 +359,11 @@ def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | N
     return lengths.elements(node.input[0])
 
 
+def _elements_of_cast(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    keeps_lengths = int_attribute(node, "to", 0) in _LENGTH_TYPES
+    return lengths.elements(node.input[0]) if keeps_lengths else None
+
+
 def _elements_of_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = lengths.shape(node.input[0])
     if shape is None:
@@ -399,7 +407,7 @@ def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row |
 
 
 _ELEMENT_RULES: Mapping[str, _LengthRule] = {
-    "Cast": _same_elements,
+    "Cast": _elements_of_cast,
     "Concat": _elements_of_concat,
     "Gather": _elements_of_gather,
     "Identity": _same_elements,

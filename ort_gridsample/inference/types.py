@@ -130,16 +130,9 @@ class Inference:
         """
         key = id(scope), name
         if key not in self._known:
-            values = self.alternatives(scope, name)
-            self._known[key] = values[0] if len(values) == 1 else Value()
+            cases = self.cases(scope, [name])
+            self._known[key] = cases[0][0] if len(cases) == 1 else Value()
         return self._known[key]
-
-    def alternatives(self, scope: Scope, name: str) -> list[Value]:
-        """Return what is known of ``name`` in ``scope``.
-
-        It may differ between calls of a function.
-        """
-        return [value for (value,) in self.cases(scope, [name]) if value != Value()]
 
     def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
         """Return what is known of ``names`` in each kind of call that leads to ``scope``.
@@ -242,7 +235,7 @@ def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: Name
     inference = Inference(model, scopes, values=names, uses_declared_ranks=False)
     for scope, value in declared:
         if not inference.confirms(scope, value):
-            shapes = {known.shape for known in inference.alternatives(scope, value.name)}
+            shapes = {inferred.shape for (inferred,) in inference.cases(scope, [value.name])}
             _clear_unconfirmed(value, shapes)
 
 
@@ -254,7 +247,7 @@ def _clear_unconfirmed(
     tensor = value.type.tensor_type
     dims = tensor.shape.dim
     known = [shape for shape in shapes if shape is not None]
-    is_inferred = len(known) == len(shapes) > 0
+    is_inferred = len(known) == len(shapes)
     has_other_rank = any(len(shape) != len(dims) for shape in known)
     if has_other_rank or (not is_inferred and not dims):
         tensor.ClearField("shape")

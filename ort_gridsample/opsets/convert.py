@@ -51,8 +51,8 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
             attribute or type of another node.
         Exception: onnx's version converter cannot convert the model.
     """
-    before = versions_of(model).get("", version)
-    if opset_of(model) == 0:
+    before = versions_of(model).get("", opset_of(model) or version)
+    if all(domain_of(entry.domain) for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})

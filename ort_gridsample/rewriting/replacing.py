@@ -46,8 +46,8 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
     dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
     gone = {*dropped, *new_nodes}
-    inputs = {name for index in superseded & gone for name in scope.inputs[index]} - read
-    unread = {name for name in inputs if scope.readers[name] <= gone}
+    inputs = {name for index in superseded & gone for name in scope.inputs[index] if name}
+    unread = {name for name in inputs - read if scope.readers[name] <= gone}
     scope.replace({**dict.fromkeys(dropped, ()), **new_nodes})
     drop_initializers(scope, unread)
 
