@@ -89,7 +89,16 @@ def _find_affine_grid(
 
 
 def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
-    """Return the arithmetic that computes the grid from values of its type."""
+    """Return the arithmetic that computes the grid from values of its type.
+
+    The grid is traced several times. A node cannot be fused if the graph needs its output for other
+    nodes too, and this is known only after the trace: the next trace stops at these outputs, and
+    the programs read them. The set of these values grows with each trace, and so the loop ends. If
+    the programs have too many sources, the trace is also repeated without operands that are
+    coordinates themselves.
+
+    Return None if a coordinate cannot be traced, or if no node can be fused.
+    """
     grid = sample.record.values["grid"]
     grid_value = inference.known(sample.scope, grid)
     shape = grid_value.shape
@@ -119,7 +128,6 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         outside = _values_to_keep(use_def, sample, tracer, fused)
         if not outside:
             return fused
-        # These values must be computed, and so the programs read them.
         boundary |= outside
 
 
@@ -399,7 +407,7 @@ def _before_squeeze(
 ) -> Component | None:
     """The rule for a Squeeze that removes the axis of the coordinates."""
     axes = tracer.integers(node, 1, "axes")
-    if axes is None or len(axes) != 1:
+    if axes is None or len(axes) != 1 or component.axis is not None:
         return None
     return Component(node.input[0], axes[0] % (tracer.rank(component) + 1))
 

@@ -28,8 +28,10 @@ UNSTATED_OPSET = 20
 #: The first IR version in which an initializer that is also an input is a default, which callers
 #: may override.
 _FIRST_IR_VERSION_WITH_DEFAULTS = 4
-#: The reader of a graph's output.
+#: The reader of a graph's output, in place of the index of a node.
 OUTSIDE = -1
+#: The maker of a value that no node makes: an index before all nodes.
+NO_MAKER = -1
 
 AttributeType = onnx.defs.OpSchema.AttrType
 #: The types of attributes that hold graphs.
