@@ -47,7 +47,7 @@ def test_value_that_is_unknown_in_one_call_is_unknown() -> None:
     inference = Inference(TWO_CALLS, scopes, values={id(scopes[1]): ["B", "moved"]})
     expected = {(Value("float32", (1, 3, 3, 2)),), (Value(),)}
     assert set(inference.cases(scopes[1], ["B"])) == expected
-    assert inference.known(scopes[1], "B") == Value()
+    assert inference.common_value(scopes[1], "B") == Value()
 
 
 def test_length_that_is_unknown_in_one_call_is_cleared() -> None:
