@@ -56,8 +56,8 @@ class Length(NamedTuple):
 
 
 ONE = Length()
-#: The lengths of the axes of a value, or the elements of a 1-D tensor that contains lengths. Unknown
-#: lengths are None.
+#: The lengths of the axes of a value, or the elements of a 1-D tensor of lengths. An unknown
+#: length is None.
 PartialLengths = Sequence[Length | None]
 
 
