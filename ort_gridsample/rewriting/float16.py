@@ -36,7 +36,9 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
     # All types are read before a scope is rewritten.
     float32 = []
     for scope, values in rounded:
-        in_float32 = [name for name in values if inference.known(scope, name).type == "float32"]
+        in_float32 = [
+            name for name in values if inference.common_value(scope, name).type == "float32"
+        ]
         float32.append((scope, in_float32))
     names = Names(model, all_scopes)
     # Inner graphs first: a list of nodes that was rewritten holds copies.

@@ -12,7 +12,7 @@ from typing import Literal
 
 import onnx
 
-from ..detection.find import find
+from ..detection.find import Searches, find
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
@@ -100,9 +100,11 @@ class Patch:
             self.all_scopes,
             self.probe,
             with_reasons=self.nodes != "all",
-            with_decomposed=self.target.reads_decomposed,
-            with_fused_grids=self.target.fuses or callable(self.nodes),
-            with_attention=self.target.fuses,
+            searches=Searches(
+                decomposed=self.target.reads_decomposed,
+                fused_grids=self.target.fuses or callable(self.nodes),
+                attention=self.target.fuses,
+            ),
         )
         composites = [match for match in matches if self._is_expanded(match)]
         targets = {} if composites else self._targets_of(matches)

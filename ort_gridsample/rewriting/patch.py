@@ -197,9 +197,9 @@ def _rewrite(patch: Patch, plan: Plan) -> None:
     if patch.opset is not None:
         _check_opset(targets, patch.opset)
     names = Names(patch.model, patch.all_scopes)
-    made_before = {name for m in plan.targets for node in m.before for name in node.output}
-    if made_before:
-        names.take_all(made_before)
+    preparing_nodes = [node for match in plan.targets for node in match.preparing_nodes]
+    if preparing_nodes:
+        names.take_all({name for node in preparing_nodes for name in node.output})
     replacements = {match: target.replace(match, names) for match, target in targets.items()}
     forget_guesses(patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements))
     insert_replacements(patch.all_scopes, replacements)
