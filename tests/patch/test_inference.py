@@ -758,4 +758,4 @@ def test_prepared_inference_has_types_after_nodes_change(
     if is_prepared:
         inferred.prepare()
     model.graph.node[0].domain = "other"
-    assert inferred.known(model_scopes[0], "A") == expected
+    assert inferred.common_value(model_scopes[0], "A") == expected
