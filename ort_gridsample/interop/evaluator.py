@@ -146,5 +146,6 @@ def _standard_grid(label: str, dialect: Dialect, X: Array, grid: Array) -> Array
         found = f"of shape {validation.format_shape(grid.shape)}"
         raise GridSampleError(label, "grid", found, f"shape ({len(X)}, {r}, {lengths})")
     # A quotient in half precision would move the coordinates.
-    quotient_type = np.float64 if grid_type == "float64" else np.float32
-    return np.moveaxis(grid.astype(quotient_type), 1, -1) / quotient_type(dialect.edge_coordinate)
+    quotient_type = "float64" if grid_type == "float64" else "float32"
+    coordinates: Array = np.moveaxis(grid.astype(quotient_type), 1, -1)
+    return coordinates / dialect.edge_coordinate
