@@ -79,7 +79,7 @@ def _check_arguments(
         raise GridSampleError("patch_model", "target", repr(target), expected)
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
-    if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
+    if opset is not None and not _is_opset(opset, newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
     if for_runtime is not None and target != PRIMITIVES:
         found = f"{for_runtime!r} with target {target!r}"
@@ -87,6 +87,11 @@ def _check_arguments(
     if for_runtime not in (None, *RUNTIMES):
         expected = f"{validation.format_choices(RUNTIMES)}; others run the primitives as they are"
         raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
+
+
+def _is_opset(opset: object, newest: int) -> bool:
+    """Whether ``opset`` is a whole number from 1 to ``newest``; a bool is not a number here."""
+    return isinstance(opset, int) and not isinstance(opset, bool) and 1 <= opset <= newest
 
 
 def check_selection(where: str, nodes: object) -> None:
