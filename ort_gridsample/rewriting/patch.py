@@ -17,7 +17,7 @@ from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe, forget_guesses
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
-from .passes import Patch, Plan, Selection
+from .passes import Patch, PatchPlan, Selection
 from .replacing import insert_replacements, values_around
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
@@ -190,7 +190,7 @@ def patch_in_place(
     return [match.record for match in plan.targets], [match.record for match in plan.kept]
 
 
-def _rewrite(patch: Patch, plan: Plan) -> None:
+def _rewrite(patch: Patch, plan: PatchPlan) -> None:
     """Replace the nodes of ``plan``.
 
     Raises:
@@ -235,7 +235,7 @@ def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) 
     model.functions.extend(function for key, function in called.items() if key not in present)
 
 
-def _import_domains(patch: Patch, plan: Plan) -> None:
+def _import_domains(patch: Patch, plan: PatchPlan) -> None:
     """Import the domains of the new nodes, and drop imports that only replaced nodes needed."""
     versions = {dialect.domain: dialect.version for dialect in dialects() if dialect.domain}
     versions |= {DOMAIN: VERSION, FUNCTIONS_DOMAIN: 1}

@@ -84,14 +84,14 @@ def required_batches(
         r: the number of X's spatial axes.
 
     Returns:
-        Zeros from the nodes; empty if all lengths are known.
+        The outputs of the nodes, which are 0; empty if all lengths are known.
     """
     batches = e.dims(image, [batches_of(X)])
-    zeros = [
+    checks = [
         e.require_equal([n], batches, "grid_must_have_the_batches_of_X"),
         e.require_equal([last], [r], f"grid_must_have_{r}_coordinates"),
     ]
-    return [zero for zero in zeros if zero is not None]
+    return [check for check in checks if check is not None]
 
 
 def batches_of(X: Argument) -> int | str | None:

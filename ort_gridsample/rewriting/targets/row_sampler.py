@@ -183,6 +183,8 @@ class RowSampler:
                 outer = e.reshape(outer, [self.taps, self.positions])
         tail: list[DimLike] = [self.positions]
         if self.zero_rows.has_zero_row:
+            # Row 0 consists of zeros, so the pixels are counted from 1. The factor is 0 if the
+            # position is outside of X along any axis, which selects row 0.
             is_inside = e.equal(position, pixel).astype(index.type)
             factors = self._groups(e.split(is_inside, r, 1, axis=0)[::-1], Tensor.__mul__, tail)
             rows = self._groups([outer + 1, *reversed(inner)], Tensor.__add__, tail)

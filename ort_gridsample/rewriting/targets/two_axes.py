@@ -78,9 +78,9 @@ def lower_grid_sample(
     n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     grid_batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
     if r != 2:  # GridSample itself checks a grid of two axes
-        zeros = required_batches(e, X, image, n=grid_batches, last=last, r=r)
-        if zeros:
-            image = e.reshape(image, [n, c, *lengths], zeros=zeros)
+        checks = required_batches(e, X, image, n=grid_batches, last=last, r=r)
+        if checks:
+            image = e.reshape(image, [n, c, *lengths], checks=checks)
     if r == 3:
         total = _sample_volume(
             image,
