@@ -65,7 +65,7 @@ def run(
     """Run a model on the first of :data:`BACKENDS` that runs it.
 
     Args:
-        model: the model.
+        model: the path or the bytes of the model.
         make_feeds: returns the inputs for a session.
 
     Raises:

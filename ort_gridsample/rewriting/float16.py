@@ -55,7 +55,7 @@ def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the coordinates of ``scope`` that the conversion would round.
 
     Args:
-        scope: the scope.
+        scope: the list of nodes to search.
         read: the position of a coordinate node -> the coordinates that it reads.
     """
     rounded = []

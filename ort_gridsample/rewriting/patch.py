@@ -164,7 +164,7 @@ def patch_in_place(
 
     Args:
         model: the model, which is changed.
-        target: the target.
+        target: what the nodes become.
         nodes: the nodes to replace.
         probe: tests whether onnxruntime runs a node, where ``nodes`` depend on it, and returns
             types that onnx does not infer.

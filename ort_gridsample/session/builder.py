@@ -405,7 +405,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
 
     Args:
         given: the caller's options. They are changed only if they cannot be copied.
-        patched: the model.
+        patched: the model, and what its session needs.
 
     Returns:
         ``given`` if the model needs nothing else. Otherwise a copy with all that the model needs,

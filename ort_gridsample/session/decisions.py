@@ -141,7 +141,7 @@ def decide_without_compiled_op(match: Match, environment: Environment, reason: s
     """Decide where the node of ``match`` runs if it cannot be a compiled op.
 
     Args:
-        match: the node.
+        match: the node to decide on.
         environment: the session's environment.
         reason: why the node cannot be a compiled op.
     """
@@ -225,7 +225,7 @@ def resolve_fusion(
     """Return the decision for the node of ``match``, given the decisions without fusion.
 
     Args:
-        match: the node.
+        match: the node to decide on.
         decide_alone: returns the decision of :func:`decide` for this or another node.
         fused_target: the target that fuses the nodes of a grid into their GridSample.
         fusion_error: returns why the grid of a GridSample cannot be fused into it although both are

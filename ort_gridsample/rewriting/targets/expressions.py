@@ -236,7 +236,7 @@ class Expressions:
         """Return ``x`` in another shape.
 
         Args:
-            x: the tensor.
+            x: the tensor to reshape.
             dims: the lengths; one of several may be -1.
             exact: whether no length is replaced by -1, so that the node fails if the numbers of
                 elements differ.
@@ -329,7 +329,7 @@ class Expressions:
         """Return the lengths of the axes of ``x``.
 
         Args:
-            x: the tensor.
+            x: a tensor of any rank.
             known: its shape, with integers where lengths are known.
             unranked: the name of an argument of unknown rank. A node then fails unless its rank is
                 that of ``known``.

@@ -45,7 +45,7 @@ def input_of(e: Expressions, value: Argument, n_coordinates: int | None = None) 
     """Return a grid or theta in the type that coordinates are computed in.
 
     Args:
-        e: the expressions.
+        e: writes the nodes.
         value: the grid or theta, which becomes a constant if it is constant and small.
         n_coordinates: the number of coordinates that are computed from ``value``; None: the number
             of its elements.
@@ -76,7 +76,7 @@ def required_batches(
     """Write nodes that fail in a run where a grid does not fit X.
 
     Args:
-        e: the expressions.
+        e: writes the nodes.
         X: the value X.
         image: the tensor of ``X``.
         n: the length of grid's first axis.

@@ -139,8 +139,8 @@ def _sample_image(
     """Sample an image of one or two spatial axes.
 
     Args:
-        image: the image.
-        grid: the grid.
+        image: (N, C, D1, …, Dr).
+        grid: (N, D1_out, …, Dr_out, r).
         dims: the shape of ``image``.
         out: (D1_out,) or (D1_out, D2_out).
         mode: the attribute of GridSample, as are the following.
@@ -182,12 +182,12 @@ def _sample_volume(
     """Sample an image of three spatial axes.
 
     Args:
-        image: the image.
-        grid: the grid.
+        image: (N, C, D1, …, Dr).
+        grid: (N, D1_out, …, Dr_out, r).
         dims: the shape of ``image``.
         out: (D1_out, D2_out, D3_out).
         mode: linear or nearest.
-        padding: the padding.
+        padding: how positions outside of X are read.
         align_corners: the attribute.
 
     Returns:
