@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ..functions.cores import get_core
+from .. import settings
 from . import failures, output
 
 #: Command -> its line of help. The command's module is imported only if the command runs.
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     arguments = _parser(argv).parse_args(argv)
     try:
-        get_core()  # report a mistake in the environment before all others
+        settings.CORE.get()  # report a mistake in the environment before all others
     except ValueError as error:
         return _fail(str(error), USER_ERROR)
     command = importlib.import_module(f"{__name__}.{arguments.command}")

@@ -86,9 +86,10 @@ def grid_sample(
 
     Source: ONNX GridSample-22 (and -20, -16), OpenVINO GridSample-9.
     """
-    X = np.asarray(X)
-    grid = np.asarray(grid)
+    X = validation.to_array(where, "X", X)
+    grid = validation.to_array(where, "grid", grid)
     X_type = validation.check_type(where, "X", X.dtype, spec.TYPES)
+    validation.check_strings(where, "X", X)
     validation.check_type(where, "grid", grid.dtype, spec.FLOATS)
     validation.check_mode_and_padding(where, mode, padding_mode, X_type)
     validation.check_num_threads(where, num_threads)
