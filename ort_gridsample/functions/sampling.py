@@ -17,7 +17,7 @@ from .cores import load_core
 
 S = TypeVar("S", bound=np.generic)
 
-#: An output with at most so many elements is not worth waking a thread for.
+#: The maximum size of an output for which it does not pay off to wake a thread.
 MAX_SERIAL_ELEMENTS = 1 << 14
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import settings, spec
 from ..errors import GridSampleError
@@ -96,8 +95,8 @@ LEVELS_NEGATIVE = ErrorTemplate(
 )
 LEVELS_PIXELS_MISMATCH = ErrorTemplate(
     "levels",
-    "with {pixels} pixels",
-    "those of value, of shape (B, S, H, D) = {value_shape}, in all levels together",
+    "of {pixels} pixels in all levels together",
+    "the S pixels of value, of shape (B, S, H, D) = {value_shape}",
 )
 LOCATIONS_SHAPE_MISMATCH = ErrorTemplate(
     "sampling_locations",
@@ -139,7 +138,7 @@ def _differ(dim: Dim, other: Dim) -> bool:
     return isinstance(dim, int) and isinstance(other, int) and dim != other
 
 
-def to_array(where: str, argument: str, value: npt.ArrayLike) -> Array:
+def to_array(where: str, argument: str, value: object) -> Array:
     """Return ``value`` as an array.
 
     Raises:

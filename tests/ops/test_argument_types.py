@@ -60,7 +60,7 @@ def test_grid_sample_objects_of_string_subclasses_are_sampled() -> None:
 def test_num_threads_that_is_no_whole_number_is_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ogs.GridSampleError, match="num_threads is"):
         ogs.grid_sample(X, GRID, num_threads=wrong)
-    with pytest.raises(TypeError, match="num_threads is .*, expected a whole number, at least 1"):
+    with pytest.raises(TypeError, match=r"num_threads is .*, expected a whole number, at least 1"):
         ogs.set_num_threads(wrong)
 
 
