@@ -223,7 +223,7 @@ def _given_attribute(
         if attribute.ref_attr_name:
             return AttributeReference(attribute.ref_attr_name)
         if given is not None:
-            raise GridSampleError(where, spelling.name, "said twice", "said once")
+            raise GridSampleError(where, spelling.name, "given twice", "one value")
         value: object = helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
             value = value.decode(errors="replace")

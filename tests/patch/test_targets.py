@@ -175,7 +175,7 @@ WRONG_ATTRIBUTES = [
     (
         "GridSampler",
         ONNXPARSER_ATTRIBUTES | {"interpolation_mode": 1},
-        ("interpolation_mode", "said twice", "said once"),
+        ("interpolation_mode", "given twice", "one value"),
     ),
     (
         "GridSample",
