@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeGuard, get_args
 
 CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 OpsName: TypeAlias = Literal["auto", "compiled", "python"]
@@ -13,7 +13,16 @@ VALID_NUM_THREADS = "a whole number, at least 1"
 
 def is_valid_num_threads(num_threads: object) -> bool:
     """Whether ``num_threads`` is a whole number, at least 1."""
-    return isinstance(num_threads, SupportsIndex) and index(num_threads) >= 1
+    return is_whole_number(num_threads) and index(num_threads) >= 1
+
+
+def is_whole_number(value: object) -> TypeGuard[SupportsIndex]:
+    """Whether ``value`` can be converted to an int without loss."""
+    try:
+        index(value)  # type: ignore[arg-type]
+    except TypeError:  # numpy's arrays have __index__, but most of them are no whole numbers
+        return False
+    return True
 
 
 @dataclass

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ..functions.cores import get_core
+from .. import settings
 from . import failures, output
 
 #: Command -> its line of help. The command's module is imported only if the command runs.
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     arguments = _parser(argv).parse_args(argv)
     try:
-        get_core()  # report a mistake in the environment before all others
+        _check_environment()  # report a mistake in the environment before all others
     except ValueError as error:
         return _fail(str(error), USER_ERROR)
     command = importlib.import_module(f"{__name__}.{arguments.command}")
@@ -74,6 +74,16 @@ def _run(argv: list[str]) -> int:
         if remedy is None:
             return _fail(f"internal error: {text}; {failures.REPORT}", INTERNAL_ERROR)
         return _fail(f"{text}{remedy}", USER_ERROR)
+
+
+def _check_environment() -> None:
+    """Check the environment variables of all settings.
+
+    Raises:
+        ValueError: the value of a variable is not allowed.
+    """
+    for setting in (settings.CORE, settings.OPS, settings.NUM_THREADS):
+        setting.get()
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:

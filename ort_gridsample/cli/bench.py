@@ -17,11 +17,12 @@ import onnxruntime
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import COMPILED, FUSED
+from ..errors import GridSampleError
 from ..functions.cores import get_core
 from ..reference.arrays import Array
 from ..session.native import quiet_options
 from ..session.session import InferenceSession
-from . import inputs
+from . import inputs, runners
 from .agreement import difference
 from .arguments import magnitude, positive
 from .failures import about
@@ -58,13 +59,13 @@ class SideResult:
     """What was measured on one side.
 
     Attributes:
-        answers: the outputs.
+        outputs: the outputs.
         timing: the seconds of a run.
         nodes: the nodes by name.
         shares: name of a node -> names of the nodes that are fused with it.
     """
 
-    answers: Sequence[Array]
+    outputs: Sequence[Array]
     timing: Timing
     nodes: Mapping[str, Node]
     shares: Mapping[str, Sequence[str]]
@@ -147,20 +148,24 @@ def _measure(
 
     Returns:
         The results by side, and onnxruntime's error if it alone does not run the model.
+
+    Raises:
+        GridSampleError: an output is not a tensor.
     """
     sessions = dict[str, Any]()
-    answers = dict[str, Sequence[Array]]()
+    outputs = dict[str, runners.Arrays]()
     refusals = dict[str, str]()
     for side, session_class in SIDES.items():
         options = quiet_options(arguments.threads or 0)
         try:
             session = session_class(arguments.model, options, providers=_CPU)
-            answers[side] = session.run(None, feeds)
+            outputs[side] = runners.run_session(session, feeds)
             sessions[side] = session
         except Exception as error:
             if side == OURS:
                 raise
             refusals[side] = " ".join(str(error).split())
+    _check_outputs(outputs[OURS])
     nodes = {side: _profile(SIDES[side], arguments, feeds) for side in sessions}
     turns = {side: Turn(partial(session.run, None, feeds)) for side, session in sessions.items()}
     timings = measure(turns, arguments.rounds, arguments.seconds)
@@ -169,8 +174,25 @@ def _measure(
         placements = session.replaced if side == OURS else []
         fused_nodes = [node for node in placements if node.fused]
         shares = {node.record.name: node.fused for node in fused_nodes}
-        results[side] = SideResult(answers[side], timings[side], nodes[side], shares)
+        results[side] = SideResult(
+            outputs=list(outputs[side].values()),
+            timing=timings[side],
+            nodes=nodes[side],
+            shares=shares,
+        )
     return results, refusals
+
+
+def _check_outputs(outputs: runners.Arrays) -> None:
+    """Check that all outputs are tensors.
+
+    Raises:
+        GridSampleError: an output is not.
+    """
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            found = f"a {type(value).__name__}"
+            raise GridSampleError("bench", f"output {name!r}", found, "a tensor, to be compared")
 
 
 def _profile(
@@ -298,7 +320,7 @@ def _relative_difference(result: SideResult, native: SideResult | None) -> float
     if native is None or native is result:
         return None
     differences = [0.0]
-    for native_output, output in zip(native.answers, result.answers, strict=True):
+    for native_output, output in zip(native.outputs, result.outputs, strict=True):
         max_difference, max_value = difference(native_output, output)
         differences.append(max_difference / max(max_value, np.finfo(float).tiny))
     return max(differences)

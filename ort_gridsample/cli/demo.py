@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     warp = theta(height, width)
     feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
     models = {key: spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
-    warped = {key: answer(model, feeds) for key, model in models.items()}
+    warped = {key: run_with_ops(model, feeds) for key, model in models.items()}
     native = {key: _native_session(model).run(None, feeds)[0] for key, model in models.items()}
     differences = {key: np.abs(warped[key] - native[key]) for key in models}
     print_differences(differences, height, width)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         "size": np.array([1, 3, 300, 300]),
     }
     detail_models = {mode: spatial_transformer(mode, "zeros") for mode in spec.MODES}
-    details = {mode: answer(model, detail_feeds) for mode, model in detail_models.items()}
+    details = {mode: run_with_ops(model, detail_feeds) for mode, model in detail_models.items()}
     draw(arguments.output, suffix, photo, warp, warped, differences, details)
     print(f"\n{arguments.output}: what each mode and padding did")
 
@@ -106,7 +106,8 @@ def print_bytes(image: Array, feeds: Mapping[str, Array], warped: Array) -> None
         print("  onnxruntime    runs it too")
     except Exception as error:
         print(f"  onnxruntime    {str(error).splitlines()[0]}")
-    difference = np.abs(answer(model, byte_feeds) / 255 - warped.clip(0, 1)).max() * 255
+    bytes_output = run_with_ops(model, byte_feeds)
+    difference = np.abs(bytes_output / 255 - warped.clip(0, 1)).max() * 255
     bound = f"at most {difference:.2f} of 255 from the result above"
     print(f"  ort_gridsample runs it; {bound} (bytes are truncated)")
 
@@ -157,6 +158,10 @@ def read_photo(path: str | None) -> Array:
     """Return the image at ``path`` as uint8, (H, W, 3).
 
     None is the portrait of Grace Hopper that comes with matplotlib.
+
+    Raises:
+        GridSampleError: pillow refuses the image.
+        OSError: the file cannot be read, or is not an image.
     """
     from PIL import Image
 
@@ -164,8 +169,14 @@ def read_photo(path: str | None) -> Array:
         from matplotlib import cbook
 
         path = str(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
-    with Image.open(path) as opened:
-        return np.asarray(opened.convert("RGB"))
+    try:
+        with Image.open(path) as opened:
+            return np.asarray(opened.convert("RGB"))
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # pillow has errors of several types for damaged and huge images
+        found = f"{path!r}, which pillow refuses ({error})"
+        raise GridSampleError("demo", "the image", found, "a photograph") from error
 
 
 def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> bytes:
@@ -179,7 +190,7 @@ def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float")
     return model.SerializeToString()
 
 
-def answer(model: bytes, feeds: Mapping[str, Array]) -> Array:
+def run_with_ops(model: bytes, feeds: Mapping[str, Array]) -> Array:
     """Return the one output of ``model`` on this package's ops."""
     return InferenceSession(model, nodes="all").run(None, feeds)[0]
 

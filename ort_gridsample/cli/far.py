@@ -115,7 +115,7 @@ def _run_with_originals(
     model.graph.output.extend(onnx.ValueInfoProto(name=grid.original) for grid in grids)
     session = runners.BACKENDS[backend](model.SerializeToString())
     names = [value.name for value in session.get_inputs()]
-    return runners.answers(session, {name: feeds[name] for name in names})
+    return runners.run_session(session, {name: feeds[name] for name in names})
 
 
 def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:

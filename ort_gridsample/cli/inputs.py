@@ -60,7 +60,7 @@ def make_feeds(
     """Return the inputs of a session's model.
 
     Args:
-        session: the session.
+        session: the session whose model is fed.
         arguments: the values of the arguments of :func:`add_arguments`.
         random: whether to draw the inputs without a file at random.
         open_lengths: the lengths of dimensions without a number in random inputs.

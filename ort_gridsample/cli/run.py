@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         session = InferenceSession(arguments.model)
         feeds = inputs.make_feeds(session, arguments, random=arguments.random)
         start = time.perf_counter()
-        outputs = runners.answers(session, feeds)
+        outputs = runners.run_session(session, feeds)
         seconds = time.perf_counter() - start
     files = save(outputs, Path(arguments.output)) if arguments.output else {}
     described_inputs = [_described(name, value) for name, value in feeds.items()]

@@ -48,14 +48,14 @@ class ModelRun:
         refusal: onnxruntime's error if it alone does not run the model, else empty.
         session: the session.
         feeds: the inputs.
-        answers: the outputs.
+        outputs: the outputs.
     """
 
     backend: str
     refusal: str
     session: onnxruntime.InferenceSession
     feeds: Arrays
-    answers: Arrays
+    outputs: Arrays
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
     """Run a model on the first of :data:`BACKENDS` that runs it.
 
     Args:
-        model: the model.
+        model: the path or the bytes of the model.
         make_feeds: returns the inputs for a session.
 
     Raises:
@@ -76,14 +76,14 @@ def run(
         try:
             session = open_session(model)
             feeds = make_feeds(session)
-            return ModelRun(backend, refusal, session, feeds, answers(session, feeds))
+            return ModelRun(backend, refusal, session, feeds, run_session(session, feeds))
         except Exception as error:
             last_error = error
             refusal = refusal or " ".join(str(error).split())
     raise last_error
 
 
-def answers(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
+def run_session(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
     """Return the outputs of a session on ``feeds``, by name."""
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))

@@ -1,7 +1,7 @@
 """``ort-gridsample verify A B``."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -87,7 +87,7 @@ def compare(arguments: argparse.Namespace) -> Comparison:
     runs = (run_a, run_b)
     _check_output_names(paths, runs)
     feeds = run_a.feeds
-    results = agreements(run_a.answers, run_b.answers, tolerance)
+    results = agreements(run_a.outputs, run_b.outputs, tolerance)
     note = ""
     if all_agree(results) and _have_other_shapes(feeds, other_feeds):
         feeds = other_feeds
@@ -113,12 +113,12 @@ def _compare_again(
     """
     run_a, run_b = runs
     try:
-        outputs_a = runners.answers(run_a.session, feeds)
+        outputs_a = runners.run_session(run_a.session, feeds)
     except Exception as error:
         reason = sentence(error)
         return [], f"{paths[0]} does not run with other lengths of what it leaves open: {reason}"
     with about(paths[1]):
-        outputs_b = runners.answers(run_b.session, _feeds_of(run_b.session, feeds, paths))
+        outputs_b = runners.run_session(run_b.session, _feeds_of(run_b.session, feeds, paths))
     return agreements(outputs_a, outputs_b, tolerance), ""
 
 
@@ -131,7 +131,7 @@ def _check_output_names(
     runs: tuple[runners.ModelRun, runners.ModelRun],
 ) -> None:
     """Raise GridSampleError if the outputs of the models have other names, or another order."""
-    names_a, names_b = (list(model_run.answers) for model_run in runs)
+    names_a, names_b = (list(model_run.outputs) for model_run in runs)
     if names_a != names_b:
         expected = f"those of {paths[0]}: {names_a}"
         raise GridSampleError(paths[1], "outputs", str(names_b), expected)
@@ -179,12 +179,20 @@ def _comparison_text(comparison: Comparison) -> str:
 
 def _coordinate_error(path: str) -> str:
     """Return a line on the error of coordinates if 5-D nodes are written as 4-D ones, else ""."""
-    model = read_model(path)
+    try:
+        model = read_model(path)
+    except GridSampleError:  # onnxruntime runs it: its format is ORT's
+        return ""
     samples = [node for node in model.graph.node if node.op_type == "GridSample"]
-    images = [node.input[0] for node in samples if lowered_from(node)]
+    lowered = [node for node in samples if lowered_from(node)]
+    if not lowered:
+        return ""
+    shapes = _inferred_shapes(model)
+    makers = {name: node for node in model.graph.node for name in node.output}
+    images = [node.input[0] for node in lowered if _samples_volume(node, makers, shapes)]
     if not images:
         return ""
-    max_length = _max_spatial_length(model, images)
+    max_length = _max_spatial_length(images, shapes)
     error = "2**-22 of what they span"
     if max_length is not None:
         error = f"{COORDINATE_ERROR * max_length:.1g} pixels"
@@ -192,15 +200,44 @@ def _coordinate_error(path: str) -> str:
     return f"{path}: {rewritten}, whose coordinates are off by up to {error}: see --tolerance"
 
 
-def _max_spatial_length(model: onnx.ModelProto, images: Sequence[str]) -> int | None:
+def _inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """Return the shapes of the values of the main graph, with 0 for unknown lengths, by name."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info):
+        if value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            shapes[value.name] = [dim.dim_value for dim in dims]
+    return shapes
+
+
+def _samples_volume(
+    sample: onnx.NodeProto,
+    makers: Mapping[str, onnx.NodeProto],
+    shapes: Mapping[str, Sequence[int]],
+) -> bool:
+    """Whether a lowered GridSample replaces a 5-D node. True if that is not known.
+
+    Args:
+        sample: the lowered node, which samples a 4-D image.
+        makers: the name of a value -> the node that computes it.
+        shapes: the shapes of values by name.
+    """
+    # Each lowered node between X and the image reads the image as its first input.
+    name = sample.input[0]
+    while name in makers and lowered_from(makers[name]) == lowered_from(sample):
+        name = makers[name].input[0]
+    return name not in shapes or len(shapes[name]) == 5
+
+
+def _max_spatial_length(
+    images: Sequence[str],
+    shapes: Mapping[str, Sequence[int]],
+) -> int | None:
     """Return the largest length of a spatial axis of the values ``images``; None if unknown."""
-    lengths_by_name = dict[str, list[int]]()
-    for value in onnx.shape_inference.infer_shapes(model).graph.value_info:
-        dims = value.type.tensor_type.shape.dim
-        lengths_by_name[value.name] = [dim.dim_value for dim in dims]  # 0 if unknown
     max_length = 0
     for name in images:
-        lengths = lengths_by_name.get(name, [])[2:]
+        lengths = shapes.get(name, [])[2:]
         if not lengths or 0 in lengths:
             return None
         max_length = max(max_length, *lengths)

@@ -29,7 +29,7 @@ from ..graph.element_types import elem_type
 from ..graph.scope import Scope
 from ..graph.use_def import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, UseDef
 from ..inference.types import Inference, Probe, Value
-from .trials import Result, Size, is_flat, try_affine_grid, try_sample
+from .trials import AffineGridSize, Result, is_flat, try_affine_grid, try_sample
 
 #: The types in which rounding is precise enough to distinguish all attributes.
 TYPES = ("float32", "float64")
@@ -45,15 +45,17 @@ class DecomposedOperator:
         operator: the operator.
         subgraph: the subgraph.
         attributes: the operator's attributes.
+        image_lengths: for a GridSample whose X has all pixels on one axis, the height and the
+            width. Otherwise empty.
         size: for an AffineGrid, its input ``size``, with None instead of a batch that theta has.
-            For a GridSample whose X has all pixels on one axis, the height and the width.
             Otherwise empty.
     """
 
     operator: str
     subgraph: Subgraph
     attributes: Mapping[str, AttributeValue]
-    size: Size = ()
+    image_lengths: tuple[int, ...] = ()
+    size: AffineGridSize = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class DecomposedSearch:
         inference: Inference,
     ) -> DecomposedOperator | None:
         """Return the operator that a candidate computes, or None if it computes something else."""
-        known = partial(inference.known, use_def.scope)
+        known = partial(inference.common_value, use_def.scope)
         trial = _TRIALS[candidate.operator]
         possible_borders = []
         for names in product(candidate.outputs, *candidate.inputs):
@@ -143,9 +145,7 @@ class DecomposedSearch:
                 continue
             result = self._run(trial, _model_of(use_def, subgraph, values), values)
             if result is not None:
-                return DecomposedOperator(
-                    candidate.operator, subgraph, result.attributes, result.size
-                )
+                return DecomposedOperator(candidate.operator, subgraph, *result)
         return None
 
     def _run(self, trial: _Trial, model: onnx.ModelProto, values: Sequence[Value]) -> Result | None:

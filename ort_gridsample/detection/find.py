@@ -8,7 +8,7 @@ decomposed operators (:mod:`.decomposed`), deformable attention around GridSampl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,24 @@ from .node_checks import fault_of, reason_of
 from .records import NodeRecord
 
 
+@dataclass(frozen=True, kw_only=True)
+class Searches:
+    """The searches of :func:`find` for more than the nodes of a dialect.
+
+    Attributes:
+        decomposed: whether to search for decomposed operators.
+        fused_grids: whether to search for grids that can be fused into their GridSamples.
+        attention: whether to search for deformable attention around GridSamples.
+    """
+
+    decomposed: bool = True
+    fused_grids: bool = True
+    attention: bool = True
+
+
+ALL_SEARCHES = Searches()
+
+
 def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
     """Return a record for each sampling node in all graphs and functions of ``model``.
 
@@ -59,9 +77,7 @@ def find(
     probe: Probe | None,
     *,
     with_reasons: bool,
-    with_decomposed: bool = True,
-    with_fused_grids: bool = True,
-    with_attention: bool = True,
+    searches: Searches = ALL_SEARCHES,
 ) -> list[Match]:
     """Find the sampling nodes of a model.
 
@@ -70,15 +86,13 @@ def find(
         all_scopes: its scopes.
         probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
         with_reasons: whether ``probe`` also tests whether onnxruntime runs the nodes.
-        with_decomposed: whether to search for decomposed operators.
-        with_fused_grids: whether to search for grids that can be fused into their GridSamples.
-        with_attention: whether to search for deformable attention around GridSamples.
+        searches: what to search for in addition to the nodes of a dialect.
 
     Returns:
         The matches: decomposed deformable attentions first, then all other nodes in the order of
         ``all_scopes``.
     """
-    search = DecomposedSearch(all_scopes if with_decomposed else (), probe)
+    search = DecomposedSearch(all_scopes if searches.decomposed else (), probe)
     op_types = operator_types()
     searched_scopes: list[_SearchedScope] = []
     values: dict[int, list[str]] = {}
@@ -89,10 +103,10 @@ def find(
             continue
         use_def = UseDef(scope)
         searched_scopes.append(_SearchedScope(use_def, positions))
-        if with_fused_grids:
+        if searches.fused_grids:
             grids = [name for index in positions for name in scope.inputs[index][1:2]]
             scope_values = list(use_def.backward_closure([*scope_values, *grids], COORDINATE_RULES))
-        if with_attention:
+        if searches.attention:
             scope_values = [*scope_values, *values_to_infer(use_def)]
         if scope_values:
             values[id(scope)] = scope_values
@@ -112,10 +126,10 @@ def find(
                 matches.append(_node_match(dialect, index, scope, inference, node_probe))
         for operator in search.operators(scope, inference):
             matches.append(_decomposed_match(operator, scope, names, inference))
-        if with_attention:
+        if searches.attention:
             scope_attentions, matches = _link_attentions(matches, use_def, inference)
             attentions += scope_attentions
-        if with_fused_grids:
+        if searches.fused_grids:
             matches = _link_fused_grids(matches, use_def, inference)
         others += matches
     return [*attentions, *others]
@@ -246,21 +260,22 @@ def _decomposed_match(
     values = dict(zip(spec.newest(operator.operator).types, (first, *others), strict=False))
     cases = inference.cases(scope, list(values.values()))
     constants: dict[str, Array] = {}
-    before = Nodes(names, output)
-    size = operator.size
+    preparing = Nodes(names, output)
     if operator.operator == "AffineGrid":
+        size = operator.size
         values["size"] = ""
         cases = [(case[0], Value("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta
-            batch = before.add("Gather", before.add("Shape", first), before.row(0))
-            lengths = before.constant(np.array(size[1:], np.int64))
-            values["size"] = before.add("Concat", batch, lengths, axis=0)
+            batch = preparing.add("Gather", preparing.add("Shape", first), preparing.row(0))
+            other_lengths = preparing.constant(np.array(size[1:], np.int64))
+            values["size"] = preparing.add("Concat", batch, other_lengths, axis=0)
         else:
             constants["size"] = np.array(size, np.int64)
-    elif size:
-        image_shape = before.constant(np.array([0, 0, *size], np.int64))
-        values["X"] = before.add("Reshape", first, image_shape)
-        cases = [(replace(X, shape=(*(X.shape or ())[:2], *size)), grid) for X, grid in cases]
+    elif operator.image_lengths:
+        lengths = operator.image_lengths
+        image_shape = preparing.row(0, 0, *lengths)
+        values["X"] = preparing.add("Reshape", first, image_shape)
+        cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
     index = scope.makers[output]
     node = helper.make_node(
         operator.operator,
@@ -280,8 +295,14 @@ def _decomposed_match(
         constants=constants,
     )
     record = replace(record, error=fault_of(record, node))
-    part = frozenset(operator.subgraph.nodes)
-    return Match(record, node, scope, index, part=part, before=tuple(before))
+    return Match(
+        record,
+        node,
+        scope,
+        index,
+        decomposed_nodes=frozenset(operator.subgraph.nodes),
+        preparing_nodes=tuple(preparing),
+    )
 
 
 def _decomposed_record(scope: Scope, output: str, operator: str, **properties: Any) -> NodeRecord:
@@ -362,7 +383,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
         scope.nodes[index],
         scope,
         index,
-        part=attention.nodes,
+        decomposed_nodes=attention.nodes,
         attention=attention,
     )
 

@@ -89,9 +89,18 @@ def _find_affine_grid(
 
 
 def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
-    """Return the arithmetic that computes the grid from values of its type."""
+    """Return the arithmetic that computes the grid from values of its type.
+
+    The grid is traced several times. A node cannot be fused if the graph needs its output for other
+    nodes too, and this is known only after the trace: the next trace stops at these outputs, and
+    the programs read them. The set of these values grows with each trace, and so the loop ends. If
+    the programs have too many sources, the trace is also repeated without operands that are
+    coordinates themselves.
+
+    Return None if a coordinate cannot be traced, or if no node can be fused.
+    """
     grid = sample.record.values["grid"]
-    grid_value = inference.known(sample.scope, grid)
+    grid_value = inference.common_value(sample.scope, grid)
     shape = grid_value.shape
     if grid_value.type not in TYPES or shape is None or len(shape) < 3:
         return None
@@ -119,7 +128,6 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         outside = _values_to_keep(use_def, sample, tracer, fused)
         if not outside:
             return fused
-        # These values must be computed, and so the programs read them.
         boundary |= outside
 
 
@@ -245,7 +253,7 @@ class _CoordinateTracer:
 
     def shape(self, name: str) -> tuple[int | str | None, ...] | None:
         """Return the inferred shape of ``name``."""
-        return self._inference.known(self.use_def.scope, name).shape
+        return self._inference.common_value(self.use_def.scope, name).shape
 
     def length_along(self, component: Component, name: str) -> int | None:
         """Return the length of ``name`` along the axis of ``component``.
@@ -399,7 +407,7 @@ def _before_squeeze(
 ) -> Component | None:
     """The rule for a Squeeze that removes the axis of the coordinates."""
     axes = tracer.integers(node, 1, "axes")
-    if axes is None or len(axes) != 1:
+    if axes is None or len(axes) != 1 or component.axis is not None:
         return None
     return Component(node.input[0], axes[0] % (tracer.rank(component) + 1))
 

@@ -25,8 +25,8 @@ class Match:
         index: the position of the node in ``scope``. For a decomposed operator, the position of the
             node that computes its output.
         helpers: the positions of the nodes that a patch put around the node.
-        part: for a decomposed operator, the positions of all nodes that compute it.
-        before: for a decomposed operator, new nodes that compute inputs of ``node``.
+        decomposed_nodes: for a decomposed operator, the positions of all nodes that compute it.
+        preparing_nodes: for a decomposed operator, new nodes that compute inputs of ``node``.
         fused_grid: the computation of this GridSample's grid that can be fused into it.
         fused_into: the GridSample that this AffineGrid can be fused into.
         attention: the operands of decomposed deformable attention.
@@ -38,8 +38,8 @@ class Match:
     scope: Scope
     index: int
     helpers: frozenset[int] = frozenset()
-    part: frozenset[int] = frozenset()
-    before: tuple[onnx.NodeProto, ...] = ()
+    decomposed_nodes: frozenset[int] = frozenset()
+    preparing_nodes: tuple[onnx.NodeProto, ...] = ()
     fused_grid: FusedGrid | None = None
     fused_into: Match | None = None
     attention: Attention | None = None
@@ -67,7 +67,7 @@ class Match:
     @property
     def replaced_nodes(self) -> frozenset[int]:
         """The positions of all nodes that a replacement of the match replaces."""
-        return frozenset({self.index}) | self.helpers | self.part
+        return frozenset({self.index}) | self.helpers | self.decomposed_nodes
 
 
 @dataclass(frozen=True)

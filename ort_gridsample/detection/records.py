@@ -188,9 +188,10 @@ class NodeRecord:
         """Input name -> the type that a patch casts it to, if no Python op accepts its type."""
         casts = {}
         for name, types in self.types.items():
-            transport = spec.TYPES[types[0]].transport if types else None
-            if transport is not None and transport != types[0]:
-                casts[name] = transport
+            element_type = spec.TYPES.get(types[0]) if types else None
+            if element_type is None or element_type.transport in (None, element_type.name):
+                continue
+            casts[name] = element_type.transport
         return casts
 
     @property

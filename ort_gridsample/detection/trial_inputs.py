@@ -88,7 +88,7 @@ def sample_feeds(
     rounds: Sequence[int],
     *,
     jumps: bool,
-    size: Sequence[int],
+    image_lengths: Sequence[int],
 ) -> Iterator[list[Array]]:
     """Yield inputs for a candidate: X, grids, and zeros for values of which only the shapes count.
 
@@ -101,14 +101,15 @@ def sample_feeds(
         values: the types of the inputs.
         rounds: the numbers of the rounds.
         jumps: whether results jump at edges. Then positions at edges are exact in any arithmetic.
-        size: the lengths of X if they are known.
+        image_lengths: the lengths of an X that has all pixels on one axis, if they are known.
+            Otherwise empty.
     """
     is_first = rounds[0] == 0
     for run_shapes in shapes[:1] if is_first else shapes:
         X_shape, grid_shape = run_shapes[:2]
         missing_axes = len(grid_shape) - len(X_shape)
-        image_lengths = size or [*X_shape[2:], *[1] * missing_axes]
-        lengths = np.array(image_lengths[::-1])
+        outermost_first = image_lengths or [*X_shape[2:], *[1] * missing_axes]
+        lengths = np.array(outermost_first[::-1])
         generator = np.random.default_rng(sum(map(sum, run_shapes)))
         X = generator.uniform(-1, 1, X_shape)
         inside = generator.uniform(-1, 1, grid_shape) * np.clip(1 - 4 / lengths, 0, 1)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import onnx
@@ -21,6 +21,10 @@ from ..reference.arrays import Array
 from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
 from .trial_inputs import MAX_RUNS, Shapes, needed_runs, typed_inputs
 
+#: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.
+_PartAxis = Literal["first", "last", "behind batch"]
+_PART_AXES: tuple[_PartAxis, ...] = get_args(_PartAxis)
+
 
 def agrees_at_ties(
     model: onnx.ModelProto,
@@ -30,7 +34,7 @@ def agrees_at_ties(
     *,
     padding_mode: str,
     align_corners: bool,
-    size: Sequence[int],
+    image_lengths: Sequence[int],
 ) -> bool:
     """Whether a model that computes a GridSample elsewhere also computes it at ties.
 
@@ -41,7 +45,7 @@ def agrees_at_ties(
     """
     traced, roundings = _with_rounded_outputs(model)
     X_shape, grid_shape = shapes[:2]
-    lengths = np.array((size or X_shape[2:])[::-1])
+    lengths = np.array((image_lengths or X_shape[2:])[::-1])
     axis = Axis.of(lengths.astype(np.float64), align_corners, True, np.maximum)
     generator = np.random.default_rng(0)
     X = generator.permutation(math.prod(X_shape)).reshape(X_shape) + 1.0
@@ -55,20 +59,20 @@ def agrees_at_ties(
     if outputs is None:
         return False
     pixels = unnormalize(feeds[0][1].astype(np.float64), axis)
-    views = [_views_of(outputs[0][rounding.output], pixels) for rounding in roundings]
-    viewed_axes = set(chain.from_iterable(views))
-    if not all(number in viewed_axes for number, length in enumerate(lengths) if length > 1):
+    locations = [_locate(outputs[0][rounding.output_index], pixels) for rounding in roundings]
+    rounded_axes = set(chain.from_iterable(locations))
+    if not rounded_axes.issuperset(np.flatnonzero(lengths > 1)):
         return False  # the model does not round pixel coordinates, and so its ties are unknown
     for ties, (X, *_), run_outputs in zip(near_ties, feeds[1:], outputs[1:], strict=True):
-        on_tie = np.zeros(grid_shape[:-1], bool)
-        for rounding, views_by_axis in zip(roundings, views, strict=True):
-            for number, view in views_by_axis.items():
-                coordinate = view.of(run_outputs[rounding.output])
-                is_jump = coordinate - np.floor(coordinate) == rounding.jump
-                on_tie |= is_jump & (ties.axis == number)
+        is_tie = np.zeros(grid_shape[:-1], bool)
+        for rounding, location_by_axis in zip(roundings, locations, strict=True):
+            for axis_index, location in location_by_axis.items():
+                coordinate = location.extract(run_outputs[rounding.output_index])
+                is_jump = coordinate - np.floor(coordinate) == rounding.jump_fraction
+                is_tie |= is_jump & (ties.tie_axis == axis_index)
         image = X.reshape(*X.shape[:2], *lengths[::-1])
         expected = _nearest_at(image, ties.pixels, axis, padding_mode)
-        if ((run_outputs[0] != expected).any(1) & on_tie).any():
+        if ((run_outputs[0] != expected).any(1) & is_tie).any():
             return False
     return True
 
@@ -77,12 +81,12 @@ class _Rounding(NamedTuple):
     """A rounding in a model.
 
     Attributes:
-        output: the index of the model's output that is rounded.
-        jump: the fractional part at which the rounded value jumps.
+        output_index: the index of the model's output that is rounded.
+        jump_fraction: the fractional part at which the rounded value jumps.
     """
 
-    output: int
-    jump: float
+    output_index: int
+    jump_fraction: float
 
 
 def _with_rounded_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[_Rounding]]:
@@ -95,8 +99,8 @@ def _with_rounded_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list
     indices = {value.name: index for index, value in enumerate(traced.graph.output)}
     roundings = []
     for node in nodes:
-        jump = 0.5 if node.op_type == "Round" else 0.0
-        roundings.append(_Rounding(indices[node.input[0]], jump))
+        jump_fraction = 0.5 if node.op_type == "Round" else 0.0
+        roundings.append(_Rounding(indices[node.input[0]], jump_fraction))
     return traced, roundings
 
 
@@ -106,12 +110,12 @@ class _NearTies(NamedTuple):
     Attributes:
         grid: the grid.
         pixels: the exact pixel coordinates.
-        axis: for each position, the axis that has the tie.
+        tie_axis: for each position, the index of the axis that has the tie.
     """
 
     grid: Array
     pixels: Array
-    axis: Array
+    tie_axis: Array
 
 
 def _near_ties(
@@ -123,74 +127,78 @@ def _near_ties(
 ) -> _NearTies:
     """Return a grid with ties up to two roundings away."""
     centres = generator.integers(0, lengths, shape).astype(np.float64)
-    tested_axis = generator.integers(0, len(lengths), shape[:-1])
-    is_tested = np.arange(len(lengths)) == tested_axis[..., None]
+    tie_axis = generator.integers(0, len(lengths), shape[:-1])
+    has_tie = np.arange(len(lengths)) == tie_axis[..., None]
     ties = generator.integers(-4, lengths + 4, shape) + 0.5
-    pixels = np.where(is_tested, ties, centres)
+    pixels = np.where(has_tie, ties, centres)
     # The only coordinate on an aligned axis of one pixel is 0.
     pixels = np.where((lengths == 1) & axis.align_corners, 0.0, pixels)
     grid = normalize(pixels, axis.last, axis.span).astype(dtype)
-    steps = generator.integers(-2, 3, shape[:-1])[..., None] * is_tested
+    steps = generator.integers(-2, 3, shape[:-1])[..., None] * has_tie
     above, below = (np.array(limit, dtype) for limit in (np.inf, -np.inf))
     for step in (1, 2):
         grid = np.where(steps >= step, np.nextafter(grid, above), grid)
         grid = np.where(steps <= -step, np.nextafter(grid, below), grid)
-    return _NearTies(grid, pixels, tested_axis)
+    return _NearTies(grid, pixels, tie_axis)
 
 
 @dataclass(frozen=True)
-class _View:
-    """Where the coordinates of one axis are in a value that consists of equal parts.
+class _CoordinateLocation:
+    """Where the coordinates of one axis are in an array that consists of equal parts.
 
     Attributes:
-        outer: the shape (N, …) of the coordinates.
-        parts: the number of parts.
-        part: the index of the part with the coordinates.
-        order: whether the parts are outside of all positions, inside, or outside of those of each
-            batch.
+        shape: the shape (N, …) of the coordinates.
+        part_count: the number of parts.
+        part_index: the index of the part with the coordinates.
+        part_axis: the axis that lists the parts: before all axes of the coordinates, behind the
+            batch, or behind all axes.
     """
 
-    outer: tuple[int, ...]
-    parts: int
-    part: int
-    order: Literal["outside", "inside", "in batches"]
+    shape: tuple[int, ...]
+    part_count: int
+    part_index: int
+    part_axis: _PartAxis
 
-    def of(self, x: Array) -> Array:
-        """Return the coordinates in ``x``."""
-        match self.order:
-            case "outside":
-                rows = x.reshape(self.parts, -1)[self.part]
-            case "inside":
-                rows = x.reshape(-1, self.parts)[:, self.part]
-            case "in batches":
-                rows = x.reshape(self.outer[0], self.parts, -1)[:, self.part]
-        return rows.reshape(self.outer)
+    def extract(self, array: Array) -> Array:
+        """Return the coordinates in ``array``."""
+        match self.part_axis:
+            case "first":
+                coordinates = array.reshape(self.part_count, -1)[self.part_index]
+            case "behind batch":
+                by_batch = array.reshape(self.shape[0], self.part_count, -1)
+                coordinates = by_batch[:, self.part_index]
+            case "last":
+                coordinates = array.reshape(-1, self.part_count)[:, self.part_index]
+        return coordinates.reshape(self.shape)
 
 
-def _views_of(rounded: Array, pixels: Array) -> dict[int, _View]:
-    """Return for each axis where pixel coordinates (N, …, r) are in the values that a node rounds.
+def _locate(rounded: Array, pixels: Array) -> dict[int, _CoordinateLocation]:
+    """Find pixel coordinates in the values that a node rounds.
 
     The values may differ from the coordinates by a constant, such as with an image that has zeros
-    around it. Return an empty dictionary if they are not there.
+    around it.
+
+    Args:
+        rounded: the values that the node rounds.
+        pixels: the pixel coordinates (N, …, r).
+
+    Returns:
+        Axis -> the location of its coordinates, for the axes whose coordinates are rounded.
     """
-    *outer, axes = pixels.shape
-    positions = math.prod(outer)
-    views: dict[int, _View] = {}
+    *shape, axis_count = pixels.shape
+    positions = math.prod(shape)
+    locations: dict[int, _CoordinateLocation] = {}
     if positions == 0 or rounded.size % positions:
-        return views
-    parts = rounded.size // positions
-    orders: Sequence[Literal["outside", "inside", "in batches"]] = (
-        "outside",
-        "inside",
-        "in batches",
-    )
-    for part, order, number in product(range(min(parts, axes)), orders, range(axes)):
-        view = _View(tuple(outer), parts, part, order)
-        differences = view.of(rounded) - pixels[..., number]
+        return locations
+    part_count = rounded.size // positions
+    part_indices = range(min(part_count, axis_count))
+    for part_index, part_axis, axis_index in product(part_indices, _PART_AXES, range(axis_count)):
+        location = _CoordinateLocation(tuple(shape), part_count, part_index, part_axis)
+        differences = location.extract(rounded) - pixels[..., axis_index]
         constant = np.rint(2 * differences.flat[0]) / 2
-        if number not in views and (abs(differences - constant) < 1e-3).all():
-            views[number] = view
-    return views
+        if axis_index not in locations and (abs(differences - constant) < 1e-3).all():
+            locations[axis_index] = location
+    return locations
 
 
 def _nearest_at(X: Array, pixels: Array, axis: Axis, padding_mode: str) -> Array:

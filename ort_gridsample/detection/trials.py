@@ -35,10 +35,8 @@ TOLERANCE = 2e-4
 #: The maximum error of a result, in roundings of the values and coordinates.
 MAX_ROUNDINGS = 8
 
-
-#: The height and the width of a GridSample's X that has all pixels on one axis, or an AffineGrid's
-#: ``size``, with None instead of a batch that theta has.
-Size = tuple[int | None, ...]
+#: The input ``size`` of an AffineGrid, with None instead of a batch that theta has.
+AffineGridSize = tuple[int | None, ...]
 
 
 class Result(NamedTuple):
@@ -46,11 +44,14 @@ class Result(NamedTuple):
 
     Attributes:
         attributes: the attributes of the operator.
-        size: see :data:`Size`. Empty if a GridSample's X has an axis for each length.
+        image_lengths: for a GridSample whose X has all pixels on one axis, the height and the
+            width. Otherwise empty.
+        size: for an AffineGrid, its input ``size``. Otherwise empty.
     """
 
     attributes: Mapping[str, AttributeValue]
-    size: Size
+    image_lengths: tuple[int, ...] = ()
+    size: AffineGridSize = ()
 
 
 class SampleAttributes(NamedTuple):
@@ -82,33 +83,34 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
     shapes = list(possible_shapes(values, [equal_batches, ((1, axes + 1), axes)]))
     if not shapes:
         return None
-    sizes: list[tuple[int, ...]] = [()]
+    possible_lengths: list[tuple[int, ...]] = [()]
     if is_flat(*values[:2]):
         pixels = shapes[0][0][2]
-        sizes = [(h, pixels // h) for h in range(1, pixels + 1) if pixels % h == 0]
+        heights = [height for height in range(1, pixels + 1) if pixels % height == 0]
+        possible_lengths = [(height, pixels // height) for height in heights]
     combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
     all_attributes = [SampleAttributes(*combination) for combination in combinations]
-    possible = list(product(all_attributes, sizes))
+    possible = list(product(all_attributes, possible_lengths))
     # The first round is separate, because it excludes most models that compute something else.
     for rounds in (range(1), range(1, MAX_RUNS)):
         jumps = any(attributes.mode == "nearest" for attributes, _ in possible)
-        known_size = possible[0][1] if rounds[0] > 0 else ()
-        feeds = list(sample_feeds(shapes, values, rounds, jumps=jumps, size=known_size))
+        known_lengths = possible[0][1] if rounds[0] > 0 else ()
+        feeds = list(sample_feeds(shapes, values, rounds, jumps=jumps, image_lengths=known_lengths))
         results = probe.answers(model, feeds)
         if results is None:
             return None
         for (X, grid, *_), result in zip(feeds, results, strict=True):
             max_compared = MAX_COMPARED_WITH_LAST if len(possible) == 1 else MAX_COMPARED
             still_possible = []
-            for attributes, size in possible:
-                if _is_sample(attributes, size, X, grid, result, max_compared):
-                    still_possible.append((attributes, size))
+            for attributes, image_lengths in possible:
+                if _is_sample(attributes, image_lengths, X, grid, result, max_compared):
+                    still_possible.append((attributes, image_lengths))
             possible = still_possible
         if not possible:
             return None
     if len(possible) > 1:
         return None
-    ((attributes, size),) = possible
+    ((attributes, image_lengths),) = possible
     if attributes.mode == "nearest":
         for run_shapes in shapes:
             if not agrees_at_ties(
@@ -118,7 +120,7 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
                 probe,
                 padding_mode=attributes.padding_mode,
                 align_corners=attributes.align_corners,
-                size=size,
+                image_lengths=image_lengths,
             ):
                 return None
     written: dict[str, AttributeValue] = {
@@ -126,19 +128,19 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
         "padding_mode": attributes.padding_mode,
         "align_corners": int(attributes.align_corners),
     }
-    return Result(written, size)
+    return Result(written, image_lengths)
 
 
 def _is_sample(
     attributes: SampleAttributes,
-    size: Sequence[int],
+    image_lengths: Sequence[int],
     X: Array,
     grid: Array,
     result: Array,
     max_positions: int,
 ) -> bool:
     """Whether ``result`` is that of a GridSample, at ``max_positions`` of the positions."""
-    X = X.reshape(*X.shape[:2], *(size or X.shape[2:]))
+    X = X.reshape(*X.shape[:2], *(image_lengths or X.shape[2:]))
     *outer, axes = grid.shape
     if result.dtype != X.dtype or result.shape != (*X.shape[:2], *outer[1:]):
         return False
@@ -181,7 +183,7 @@ def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Prob
     """
     for axes in (2, 3):
         possible = [False, True]
-        sizes = set[Size]()
+        sizes = set[AffineGridSize]()
         for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
             generators = [np.random.default_rng(seed) for seed in range(2)]
             thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
@@ -200,7 +202,7 @@ def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Prob
         if possible and len(sizes) == 1:
             batch = (values[0].shape or (None,))[0]
             size = (batch if isinstance(batch, int) else None, *sizes.pop())
-            return Result({"align_corners": int(possible[0])}, size)
+            return Result({"align_corners": int(possible[0])}, size=size)
     return None
 
 

@@ -20,7 +20,6 @@ from .table import (
     COMPOSITE_OP_TYPES,
     DECOMPOSED,
     DOMAIN,
-    OLD_COMPILED,
     PACKAGE_NODES,
     TENSORRT_ATTENTION,
     AttentionSignature,
@@ -66,8 +65,14 @@ class Registry:
 
 _registry = Registry()
 
-#: Names that an added dialect must not have.
-_RESERVED_NAMES: Final = frozenset((*Registry().target_names(), OLD_COMPILED, DECOMPOSED))
+#: Names that an added dialect must not have: those of targets and of built-in dialects.
+_RESERVED_NAMES: Final = frozenset(
+    (
+        *Registry().target_names(),
+        *(dialect.name for dialect in (*BUILT_IN, *PACKAGE_NODES)),
+        DECOMPOSED,
+    )
+)
 
 
 def dialects() -> tuple[Dialect, ...]:
@@ -104,7 +109,7 @@ def add_dialect(dialect: Dialect) -> None:
 
     Raises:
         GridSampleError: the dialect has no spelling for an attribute of its operator, or has the
-            name of a built-in target.
+            name of a target or of a built-in dialect.
     """
     where = f"dialect {dialect.name!r}"
     if dialect.operator not in spec.OPERATORS:
@@ -116,7 +121,8 @@ def add_dialect(dialect: Dialect) -> None:
         found = str(sorted(dialect.attributes))
         raise GridSampleError(where, "attributes", found, str(sorted(expected)))
     if dialect.name in _RESERVED_NAMES:
-        raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
+        expected_name = "one that no target and no built-in dialect has"
+        raise GridSampleError(where, "name", repr(dialect.name), expected_name)
     _registry.add(dialect)
 
 

@@ -223,7 +223,7 @@ def _given_attribute(
         if attribute.ref_attr_name:
             return AttributeReference(attribute.ref_attr_name)
         if given is not None:
-            raise GridSampleError(where, spelling.name, "said twice", "said once")
+            raise GridSampleError(where, spelling.name, "given twice", "one value")
         value: object = helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
@@ -236,8 +236,11 @@ def _constant_input(
     node: onnx.NodeProto,
     spelling: Spelling,
     constant: ConstantInput,
-) -> int | None:
-    """Return the value of an attribute that ``node`` has as a constant input, or None."""
+) -> int | float | None:
+    """Return the value of an attribute that ``node`` has as a constant input, or None.
+
+    A float that is an integer is returned as one.
+    """
     position = spelling.position
     if position is None or position >= len(node.input) or not node.input[position]:
         return None
@@ -245,7 +248,10 @@ def _constant_input(
     if value is None or value.size != 1 or value.dtype.kind not in "biuf":
         found = f"the input {node.input[position]!r}"
         raise GridSampleError(where, spelling.name, found, "a constant")
-    return int(value.reshape(()))
+    number: bool | int | float = value.item()
+    if isinstance(number, float) and not number.is_integer():
+        return number
+    return int(number)
 
 
 def constant_size(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:

@@ -70,8 +70,8 @@ def affine_grid(
     Source: ONNX AffineGrid-20. With ``align_corners`` the position on an axis of one pixel is 0, as
     in PyTorch.
     """
-    theta = np.asarray(theta)
-    size = np.asarray(size)
+    theta = validation.to_array(where, "theta", theta)
+    size = validation.to_array(where, "size", size)
     validation.check_type(where, "theta", theta.dtype, spec.FLOATS)
     validation.check_num_threads(where, num_threads)
     if size.dtype.kind not in "iu" or size.ndim != 1:

@@ -63,8 +63,9 @@ def deformable_attention(
     Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection"
     (2021), equation 3.
     """
-    lengths = np.asarray(spatial_shapes)
-    locations = np.asarray(sampling_locations)
+    value = validation.to_array(where, "value", value)
+    lengths = validation.to_array(where, "spatial_shapes", spatial_shapes)
+    locations = validation.to_array(where, "sampling_locations", sampling_locations)
     if lengths.dtype.kind not in "iu":
         raise GridSampleError(where, "spatial_shapes", f"of type {lengths.dtype}", "integers")
     if lengths.ndim != 2 or lengths.shape[1] < 1:
@@ -72,7 +73,7 @@ def deformable_attention(
         raise validation.SPATIAL_SHAPES_SHAPE_INVALID.error(where, spatial_shapes=shape)
     if lengths.min(initial=0) < 0:
         raise validation.SPATIAL_SHAPES_NEGATIVE.error(where)
-    weights = np.asarray(attention_weights)
+    weights = validation.to_array(where, "attention_weights", attention_weights)
     if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
         raise validation.WEIGHTS_SHAPE_MISMATCH.error(
             where,
@@ -83,7 +84,7 @@ def deformable_attention(
         raise validation.LOCATIONS_SHAPE_MISMATCH.error(
             where,
             sampling_locations=validation.format_shape(locations.shape),
-            value_shape=validation.format_shape(np.shape(value)),
+            value_shape=validation.format_shape(value.shape),
             n_levels=len(lengths),
         )
     points = locations.shape[4]
@@ -135,9 +136,9 @@ def attend(
         GridSampleError: an argument is not as described here, or the result does not fit in memory.
         MemoryError: scratch memory cannot be allocated.
     """
-    value = np.asarray(value)
-    locations = np.asarray(sampling_locations)
-    weights = np.asarray(attention_weights)
+    value = validation.to_array(where, "value", value)
+    locations = validation.to_array(where, "sampling_locations", sampling_locations)
+    weights = validation.to_array(where, "attention_weights", attention_weights)
     validation.check_type(where, "value", value.dtype, spec.FLOATS)
     validation.check_type(where, "sampling_locations", locations.dtype, spec.FLOATS)
     validation.check_type(where, "attention_weights", weights.dtype, (type_name(value.dtype),))

@@ -82,18 +82,17 @@ def get_core() -> Literal["numpy", "jit"]:
     >>> get_core() in ("numpy", "jit")
     True
 
+    With ``"auto"`` it imports Numba, if Numba is installed, to find out whether it can be used.
+
     Returns:
         ``"numpy"`` or ``"jit"``.
 
     Raises:
         ValueError: the value of the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core.
     """
-    if _core is not None:
-        return "numpy" if _core.__name__.endswith(".sampler") else "jit"
-    choice = settings.CORE.get()
-    if choice == "auto":
-        return "jit" if _is_numba_installed() else "numpy"
-    return "jit" if choice == "jit" else "numpy"
+    if _core is None and settings.CORE.get() != "auto":
+        return "jit" if settings.CORE.get() == "jit" else "numpy"
+    return "numpy" if load_core().__name__.endswith(".sampler") else "jit"
 
 
 def load_core() -> Any:
@@ -108,11 +107,12 @@ def load_core() -> Any:
     global _core
     if _core is not None:
         return _core
-    is_required = settings.CORE.get() == "jit"
+    choice = settings.CORE.get()
+    is_required = choice == "jit"
     if is_required and not _is_numba_installed():
         raise _missing_numba()
     try:
-        if get_core() == "jit":
+        if is_required or (choice == "auto" and _is_numba_installed()):
             need_numba()
             from ..kernels import jit_core
 

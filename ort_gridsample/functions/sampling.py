@@ -17,7 +17,7 @@ from .cores import load_core
 
 S = TypeVar("S", bound=np.generic)
 
-#: An output with at most so many elements is not worth waking a thread for.
+#: The maximum size of an output for which it does not pay off to wake a thread.
 MAX_SERIAL_ELEMENTS = 1 << 14
 
 
@@ -86,9 +86,10 @@ def grid_sample(
 
     Source: ONNX GridSample-22 (and -20, -16), OpenVINO GridSample-9.
     """
-    X = np.asarray(X)
-    grid = np.asarray(grid)
+    X = validation.to_array(where, "X", X)
+    grid = validation.to_array(where, "grid", grid)
     X_type = validation.check_type(where, "X", X.dtype, spec.TYPES)
+    validation.check_strings(where, "X", X)
     validation.check_type(where, "grid", grid.dtype, spec.FLOATS)
     validation.check_mode_and_padding(where, mode, padding_mode, X_type)
     validation.check_num_threads(where, num_threads)

@@ -95,8 +95,8 @@ LEVELS_NEGATIVE = ErrorTemplate(
 )
 LEVELS_PIXELS_MISMATCH = ErrorTemplate(
     "levels",
-    "with {pixels} pixels",
-    "those of value, of shape (B, S, H, D) = {value_shape}, in all levels together",
+    "of {pixels} pixels in all levels together",
+    "the S pixels of value, of shape (B, S, H, D) = {value_shape}",
 )
 LOCATIONS_SHAPE_MISMATCH = ErrorTemplate(
     "sampling_locations",
@@ -138,6 +138,18 @@ def _differ(dim: Dim, other: Dim) -> bool:
     return isinstance(dim, int) and isinstance(other, int) and dim != other
 
 
+def to_array(where: str, argument: str, value: object) -> Array:
+    """Return ``value`` as an array.
+
+    Raises:
+        GridSampleError: it is a nested sequence whose items differ in length.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise GridSampleError(where, argument, f"no array ({error})", "an array") from error
+
+
 def check_type(
     where: str,
     argument: str,
@@ -163,6 +175,20 @@ def check_type(
         expected = f"one of {', '.join(allowed)}"
         raise GridSampleError(where, argument, f"of type {dtype}", expected)
     return name
+
+
+def check_strings(where: str, argument: str, array: Array) -> None:
+    """Check that an array of objects contains only strings. Other arrays are not checked.
+
+    Raises:
+        GridSampleError: an element is not a string.
+    """
+    if array.dtype.kind != "O":
+        return
+    for element_type in set(map(type, array.flat)):
+        if not issubclass(element_type, str):
+            found = f"an array of objects with an element of type {element_type.__name__}"
+            raise GridSampleError(where, argument, found, "an array of strings")
 
 
 def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:

@@ -304,12 +304,19 @@ def locations(
         scopes: the scopes of ``model`` if they are known.
     """
     tensors: list[onnx.TensorProto] = []
+    sparse_tensors: list[onnx.SparseTensorProto] = []
     for scope in scopes or scopes_of(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
+            sparse_tensors += scope.container.sparse_initializer
         for index in scope.attribute_holders(TENSOR_ATTRIBUTES):
             for attribute in scope.nodes[index].attribute:
                 tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
+                sparse_tensors += attribute.sparse_tensors
+                if attribute.HasField("sparse_tensor"):
+                    sparse_tensors.append(attribute.sparse_tensor)
+    for sparse in sparse_tensors:
+        tensors += [sparse.values, sparse.indices]
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (entry for entry in tensor.external_data if entry.key == "location")

@@ -28,14 +28,21 @@ UNSTATED_OPSET = 20
 #: The first IR version in which an initializer that is also an input is a default, which callers
 #: may override.
 _FIRST_IR_VERSION_WITH_DEFAULTS = 4
-#: The reader of a graph's output.
+#: The reader of a graph's output, in place of the index of a node.
 OUTSIDE = -1
+#: The maker of a value that no node makes: an index before all nodes.
+NO_MAKER = -1
 
 AttributeType = onnx.defs.OpSchema.AttrType
 #: The types of attributes that hold graphs.
 _GRAPH_ATTRIBUTES = (AttributeType.GRAPH, AttributeType.GRAPHS)
 #: The types of attributes that hold tensors.
-TENSOR_ATTRIBUTES = (AttributeType.TENSOR, AttributeType.TENSORS)
+TENSOR_ATTRIBUTES = (
+    AttributeType.TENSOR,
+    AttributeType.TENSORS,
+    AttributeType.SPARSE_TENSOR,
+    AttributeType.SPARSE_TENSORS,
+)
 #: The dtypes of the attributes of a Constant that are numbers.
 _CONSTANT_DTYPES: dict[str, Any] = {
     "value_int": np.int64,
@@ -67,9 +74,11 @@ def display_name(node: onnx.NodeProto) -> str:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the ONNX domain that ``model`` imports; 0 if it imports none."""
-    versions = (entry.version for entry in model.opset_import if domain_of(entry.domain) == "")
-    return next(versions, 0)
+    """Return the version of the ONNX domain in the main graph of ``model``.
+
+    It is :data:`UNSTATED_OPSET` if the model imports other domains only, and 0 if it imports none.
+    """
+    return _opsets(model.opset_import, UNSTATED_OPSET).get("", 0)
 
 
 @dataclass
@@ -162,6 +171,7 @@ class Scope:
         for index, names in reads:
             for name in names:
                 readers.setdefault(name, set()).add(index)
+        readers.pop("", None)  # the name of an input that a node leaves out
         return readers
 
     @property

@@ -15,7 +15,7 @@ from typing import Literal
 
 import onnx
 
-from .scope import OUTSIDE, Scope, domain_of
+from .scope import NO_MAKER, Scope, domain_of
 
 #: Operators that rearrange, repeat or cast the elements of their first input.
 LAYOUT = frozenset(
@@ -191,7 +191,7 @@ class UseDef:
         for name in self.scope.inputs[index]:
             if not name:
                 continue
-            if self.makers.get(name, OUTSIDE) >= index:
+            if self.makers.get(name, NO_MAKER) >= index:
                 # The model is not valid: the value is made after it is read.
                 dependencies.add("data")
             elif name in self._dependencies:
@@ -284,7 +284,7 @@ class UseDef:
         for _ in range(MAX_NODES):
             if not unvisited and len(frontier) == 1:
                 yield next(iter(frontier))
-            latest = max(frontier, key=lambda name: self.makers.get(name, OUTSIDE), default="")
+            latest = max(frontier, key=lambda name: self.makers.get(name, NO_MAKER), default="")
             maker = self.makers.get(latest)
             if maker is None or not (maker in gathers or self.is_op(maker, ARITHMETIC)):
                 return

@@ -22,6 +22,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto
 
+from ..errors import GridSampleError
 from ..reference.num_threads import get_num_threads
 from ..reference.threads import for_each
 from ..spec import TYPES
@@ -90,6 +91,7 @@ class Weights:
         """Read the values of the weights among ``tensors``, and set their external data.
 
         Raises:
+            GridSampleError: the bytes of a weight are not those of an array of its shape.
             OSError: the file cannot be read.
         """
         weights = [tensor for tensor in tensors if tensor.name in self.spans]
@@ -191,17 +193,35 @@ def _refer_to_values(
 
     The bytes of a tensor are a copy by protobuf, which becomes the file. One file for all weights
     would be a second copy.
+
+    Raises:
+        GridSampleError: the bytes of a weight are not those of an array of its shape.
     """
     loaded = LoadedWeights({}, {})
     for index, tensor in enumerate(weights):
         data = values[tensor.name]
         if isinstance(data, TensorProto):
             data = np.frombuffer(data.raw_data, np.uint8)
+            # Only now, because reading the length of raw_data copies raw_data.
+            _check_length(tensor, data.size)
         location = f"{LOCATION} {index}"
         loaded.files[location] = data
         loaded.arrays[tensor.name] = _as_array(tensor, data)
         _set_external_data(tensor, location, 0, data.size)
     return loaded
+
+
+def _check_length(tensor: TensorProto, length: int) -> None:
+    """Check that the values of ``tensor`` have ``length`` bytes, by its shape.
+
+    Raises:
+        GridSampleError: they have another number of bytes.
+    """
+    expected_length = _values_bytes(TensorProto(data_type=tensor.data_type, dims=tensor.dims))
+    if length != expected_length:
+        where = f"initializer {tensor.name!r}"
+        expected = f"of {expected_length} bytes, as its shape {list(tensor.dims)} requires"
+        raise GridSampleError(where, "raw_data", f"of {length} bytes", expected)
 
 
 def exceeds_protobuf(model: onnx.ModelProto) -> bool:
@@ -261,7 +281,9 @@ def _copy_fields(source: Message, target: Message, excluded: str) -> None:
 
 def _is_large_array(tensor: TensorProto) -> bool:
     """Whether ``tensor`` is large and has its values as bytes that onnxruntime can use."""
-    if _values_bytes(tensor) <= MAX_PARSED_TENSOR_BYTES or tensor.data_type not in _DTYPES:
+    if tensor.data_type not in _DTYPES or min(tensor.dims, default=1) <= 0:
+        return False
+    if _values_bytes(tensor) <= MAX_PARSED_TENSOR_BYTES:
         return False
     return tensor.HasField("raw_data") and not _has_other_data(tensor)
 

@@ -220,7 +220,7 @@ class BackwardSlice:
                 last_first += identities
                 frames.append(self._needed_nodes(function_instance))
             else:
-                last_first += self._copied(node)
+                last_first += self._copy_or_rewrite(node)
         return last_first[::-1]
 
     def _needed_nodes(self, instance: Instance) -> Iterator[_Node]:
@@ -305,8 +305,12 @@ class BackwardSlice:
         )
         return self._add_instance(instance), identities
 
-    def _copied(self, node: _Node) -> Sequence[onnx.NodeProto]:
-        """Return nodes of the slice for ``node``, last first, without weights."""
+    def _copy_or_rewrite(self, node: _Node) -> Sequence[onnx.NodeProto]:
+        """Return nodes of the slice for ``node``, last first, without weights.
+
+        A node of the main graph without weights and graphs is used as it is, because a copy takes
+        longer.
+        """
         proto = node.proto
         is_large = proto.ByteSize() > SMALL_BYTES
         if not is_large and node.may_hold_tensors:
@@ -315,10 +319,10 @@ class BackwardSlice:
         if is_same and not is_large and not node.bodies:
             self._needed.update(node.inputs)
             return self._in_opset(node.opset, proto)
-        return self._rewritten(node)
+        return self._rewrite(node)
 
-    def _rewritten(self, node: _Node) -> Sequence[onnx.NodeProto]:
-        """Return nodes of the slice for ``node``, last first.
+    def _rewrite(self, node: _Node) -> Sequence[onnx.NodeProto]:
+        """Return new nodes for ``node``, last first.
 
         They have the names of the slice, slices of the graphs, and no weights.
         """

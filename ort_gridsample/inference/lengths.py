@@ -13,10 +13,13 @@ from operator import mul
 from typing import NamedTuple
 
 import onnx
+from onnx import TensorProto
 
 from ..graph.use_def import UseDef
 from .types import Inference
 
+#: The types in which a Cast keeps the length of an axis, and -1.
+_LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 #: The maximum number of nodes that are followed back to find a length.
 MAX_TRACED_NODES = 64
 
@@ -53,9 +56,9 @@ class Length(NamedTuple):
 
 
 ONE = Length()
-#: The lengths of the axes of a value, or the elements of a 1-D tensor of integers. Unknown ones are
-#: None.
-Row = Sequence[Length | None]
+#: The lengths of the axes of a value, or the elements of a 1-D tensor of lengths. An unknown
+#: length is None.
+PartialLengths = Sequence[Length | None]
 
 
 class Lengths:
@@ -92,7 +95,7 @@ class Lengths:
         Inferred lengths take precedence over those computed from the nodes. An axis that has
         neither becomes a new unknown factor.
         """
-        inferred = self._inference.known(self.use_def.scope, name).shape
+        inferred = self._inference.common_value(self.use_def.scope, name).shape
         if inferred is not None and all(isinstance(length, int) for length in inferred):
             computed = None
         else:
@@ -111,7 +114,7 @@ class Lengths:
                 shape.append(length or Length(unknown=((name, axis),)))
         return tuple(shape)
 
-    def _shape_from_node(self, name: str) -> Row | None:
+    def _shape_from_node(self, name: str) -> PartialLengths | None:
         """Return the shape of a value by the node that makes it, or None if its rank is unknown."""
         if name not in self._samples:
             return self._apply_rule(name, _SHAPE_RULES)
@@ -122,7 +125,7 @@ class Lengths:
             return None
         return [*X[:2], *grid[1:-1]]
 
-    def elements(self, name: str) -> Row | None:
+    def elements(self, name: str) -> PartialLengths | None:
         """Return the elements of an integer tensor of at most one axis.
 
         Returns:
@@ -133,7 +136,7 @@ class Lengths:
             if constant.ndim > 1 or constant.dtype.kind != "i":
                 return None
             return [Length(int(element)) for element in constant.ravel()]
-        shape = self._inference.known(self.use_def.scope, name).shape
+        shape = self._inference.common_value(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None
         elements = self._apply_rule(name, _ELEMENT_RULES)
@@ -170,7 +173,7 @@ class Lengths:
         known = [integer for integer in integers if integer is not None]
         return known if len(known) == len(integers) else None
 
-    def _apply_rule(self, name: str, rules: Mapping[str, _LengthRule]) -> Row | None:
+    def _apply_rule(self, name: str, rules: Mapping[str, _LengthRule]) -> PartialLengths | None:
         """Apply the rule of the operator that computes a value; return None if there is none."""
         index = self.use_def.makers.get(name)
         if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_TRACED_NODES:
@@ -185,7 +188,7 @@ class Lengths:
 
 #: Return the shape, or the elements, of one output of a node. The arguments are the lengths of the
 #: scope, the node and the name of the output.
-_LengthRule = Callable[[Lengths, onnx.NodeProto, str], "Row | None"]
+_LengthRule = Callable[[Lengths, onnx.NodeProto, str], "PartialLengths | None"]
 
 
 def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
@@ -212,11 +215,11 @@ def product_of(lengths: Sequence[Length]) -> Length:
 # Rules for shapes.
 
 
-def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     return lengths.shape(node.input[0])
 
 
-def _broadcast_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _broadcast_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     first, second = (lengths.shape(operand) for operand in node.input)
     if first is None or second is None:
         return None
@@ -225,12 +228,12 @@ def _broadcast_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row |
     return shape[::-1]
 
 
-def _shape_of_transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     shape = lengths.shape(node.input[0])
     return None if shape is None else [shape[axis] for axis in permutation(node, len(shape))]
 
 
-def _shape_of_reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     input_shape = lengths.shape(node.input[0])
     target = lengths.elements(node.input[1])
     if target is None:
@@ -247,7 +250,9 @@ def _shape_of_reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row 
     return shape
 
 
-def _remaining_length(input_shape: Sequence[Length] | None, others: Row) -> Length | None:
+def _remaining_length(
+    input_shape: Sequence[Length] | None, others: PartialLengths
+) -> Length | None:
     """Return the length of the axis -1 of a Reshape. ``others`` are those of its other axes."""
     if input_shape is None:
         return None
@@ -259,7 +264,7 @@ def _remaining_length(input_shape: Sequence[Length] | None, others: Row) -> Leng
     return remaining
 
 
-def _shape_of_unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     shape = lengths.shape(node.input[0])
     axes = lengths.known_integers(node, 1, "axes")
     if shape is None or axes is None:
@@ -272,18 +277,20 @@ def _shape_of_unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Ro
     return [ONE if axis in new_axes else next(old_lengths) for axis in range(rank)]
 
 
-def _shape_of_squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     return _without_axes(lengths, node, lengths.known_integers(node, 1, "axes"))
 
 
-def _shape_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     """Return the shape of the output of a Gather with a single index."""
     index = lengths.use_def.scope.constant_value(node.input[1])
     is_scalar = index is not None and index.ndim == 0
     return _without_axes(lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None)
 
 
-def _without_axes(lengths: Lengths, node: onnx.NodeProto, axes: Sequence[int] | None) -> Row | None:
+def _without_axes(
+    lengths: Lengths, node: onnx.NodeProto, axes: Sequence[int] | None
+) -> PartialLengths | None:
     shape = lengths.shape(node.input[0])
     if not shape or axes is None:
         return None
@@ -291,7 +298,7 @@ def _without_axes(lengths: Lengths, node: onnx.NodeProto, axes: Sequence[int] | 
     return [length for axis, length in enumerate(shape) if axis not in dropped]
 
 
-def _shape_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     return _unchanged_axes(lengths, node, lengths.known_integers(node, 3))
 
 
@@ -308,7 +315,7 @@ def _unchanged_axes(
     return [None if axis in changed else length for axis, length in enumerate(shape)]
 
 
-def _shape_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
     if shape is None:
         return None
@@ -321,7 +328,7 @@ def _shape_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row |
     return shape
 
 
-def _shape_of_split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _shape_of_split(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
     sizes = lengths.known_integers(node, 1, "split") or []
     if shape is not None and len(sizes) == len(node.output):
@@ -352,18 +359,23 @@ _SHAPE_RULES: Mapping[str, _LengthRule] = {
 # Rules for the elements of a shape.
 
 
-def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     return lengths.elements(node.input[0])
 
 
-def _elements_of_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _elements_of_cast(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
+    keeps_lengths = int_attribute(node, "to", 0) in _LENGTH_TYPES
+    return lengths.elements(node.input[0]) if keeps_lengths else None
+
+
+def _elements_of_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     shape = lengths.shape(node.input[0])
     if shape is None:
         return None
     return shape[int_attribute(node, "start", 0) : int_attribute(node, "end", len(shape))]
 
 
-def _elements_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _elements_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     elements = lengths.elements(node.input[0])
     indices = lengths.known_integers(node, 1)
     if elements is None or indices is None:
@@ -373,7 +385,7 @@ def _elements_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Ro
     return [elements[index] for index in indices]
 
 
-def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     elements = lengths.elements(node.input[0])
     starts = lengths.known_integers(node, 1)
     ends = lengths.known_integers(node, 2)
@@ -383,15 +395,17 @@ def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row
     return elements[starts[0] : ends[0] : steps[0]]
 
 
-def _elements_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    rows = [lengths.elements(operand) for operand in node.input]
-    known_rows = [row for row in rows if row is not None]
-    if len(known_rows) < len(rows):
-        return None
-    return [element for row in known_rows for element in row]
+def _elements_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
+    joined: list[Length | None] = []
+    for operand in node.input:
+        elements = lengths.elements(operand)
+        if elements is None:
+            return None
+        joined += elements
+    return joined
 
 
-def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
     first, second = (lengths.elements(operand) for operand in node.input)
     if first is None or second is None or len(first) != len(second):
         return None
@@ -399,7 +413,7 @@ def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row |
 
 
 _ELEMENT_RULES: Mapping[str, _LengthRule] = {
-    "Cast": _same_elements,
+    "Cast": _elements_of_cast,
     "Concat": _elements_of_concat,
     "Gather": _elements_of_gather,
     "Identity": _same_elements,

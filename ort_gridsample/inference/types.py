@@ -121,25 +121,18 @@ class Inference:
         self._probe = probe
         self._values = values
         self._uses_declared_ranks = uses_declared_ranks
-        self._known: dict[tuple[int, str], Value] = {}
+        self._common_values: dict[tuple[int, str], Value] = {}
 
-    def known(self, scope: Scope, name: str) -> Value:
-        """Return what is known of ``name`` in ``scope``.
+    def common_value(self, scope: Scope, name: str) -> Value:
+        """Return what is known of ``name`` in all calls that lead to ``scope``.
 
         If it differs between calls of a function, nothing is known.
         """
         key = id(scope), name
-        if key not in self._known:
-            values = self.alternatives(scope, name)
-            self._known[key] = values[0] if len(values) == 1 else Value()
-        return self._known[key]
-
-    def alternatives(self, scope: Scope, name: str) -> list[Value]:
-        """Return what is known of ``name`` in ``scope``.
-
-        It may differ between calls of a function.
-        """
-        return [value for (value,) in self.cases(scope, [name]) if value != Value()]
+        if key not in self._common_values:
+            cases = self.cases(scope, [name])
+            self._common_values[key] = cases[0][0] if len(cases) == 1 else Value()
+        return self._common_values[key]
 
     def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
         """Return what is known of ``names`` in each kind of call that leads to ``scope``.
@@ -154,7 +147,7 @@ class Inference:
     def prepare(self) -> None:
         """Infer all types now, because the nodes of the model are about to change."""
         # These are cached properties.
-        _ = self._types, self._all_types
+        _ = self._probed_types, self._onnx_types
 
     def confirms(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
         """Whether ``value`` of the main graph is declared exactly as it is inferred.
@@ -163,13 +156,13 @@ class Inference:
         reading both types.
         """
         is_in_main_graph = scope.parent is None and scope.function is None
-        inferred = self._all_types.get(value.name) if is_in_main_graph else None
+        inferred = self._onnx_types.get(value.name) if is_in_main_graph else None
         if inferred is None:
             return False
         return inferred.SerializeToString() == value.type.SerializeToString()
 
     def _value(self, name: str) -> Value:
-        type_proto = self._types.get(name) or self._all_types.get(name)
+        type_proto = self._probed_types.get(name) or self._onnx_types.get(name)
         return Value() if type_proto is None else value_of(type_proto)
 
     @cached_property
@@ -195,20 +188,20 @@ class Inference:
         return _infer(sliced.model, sliced.requested, sliced.is_nested)
 
     @cached_property
-    def _all_types(self) -> Types:
-        """The types of all values in the slice, without those that ``probe`` infers."""
+    def _onnx_types(self) -> Types:
+        """The types of all values in the slice that onnx infers."""
         annotated, _ = self._inferred
         return _types_in(annotated, None, self._slice.is_nested)
 
     @cached_property
-    def _types(self) -> Types:
-        """The types of at least the requested values."""
+    def _probed_types(self) -> Types:
+        """The types of at least the requested values, with those that ``probe`` infers."""
         sliced = self._slice
         _, types = self._inferred
         if self._probe is None:
             return types
         while not all(_has_type(name, types) for name in sliced.requested):
-            before = self._all_types | types
+            before = self._onnx_types | types
             extended = before.copy()
             nodes = _nodes_of_unknown_outputs(sliced.model, before)
             _add_probed_types(self._probe, sliced.model, nodes, extended)
@@ -242,7 +235,7 @@ def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: Name
     inference = Inference(model, scopes, values=names, uses_declared_ranks=False)
     for scope, value in declared:
         if not inference.confirms(scope, value):
-            shapes = {known.shape for known in inference.alternatives(scope, value.name)}
+            shapes = {inferred.shape for (inferred,) in inference.cases(scope, [value.name])}
             _clear_unconfirmed(value, shapes)
 
 
@@ -254,7 +247,7 @@ def _clear_unconfirmed(
     tensor = value.type.tensor_type
     dims = tensor.shape.dim
     known = [shape for shape in shapes if shape is not None]
-    is_inferred = len(known) == len(shapes) > 0
+    is_inferred = len(known) == len(shapes)
     has_other_rank = any(len(shape) != len(dims) for shape in known)
     if has_other_rank or (not is_inferred and not dims):
         tensor.ClearField("shape")

@@ -14,6 +14,7 @@ from ..dialects.registry import dialect_of, dialects
 from ..dialects.spelling import Dialect, constant_size
 from ..dialects.table import DOMAIN
 from ..errors import GridSampleError, node_label
+from ..functions import validation
 from ..functions.affine import affine_grid
 from ..functions.sampling import grid_sample
 from ..reference.arrays import Array
@@ -80,6 +81,8 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     standard = dialect.read(label, node, lambda position: inputs[position], "")
     standard["align_corners"] = bool(standard["align_corners"])
     arguments = _read_inputs(label, node, dialect, inputs)
+    if dialect.has_planar_grids:
+        arguments["grid"] = _standard_grid(label, dialect, **arguments)
     function: Any = grid_sample if dialect.operator == "GridSample" else affine_grid
     result = function(**arguments, **standard, where=label)
     if dialect.domain != DOMAIN:
@@ -115,3 +118,34 @@ def _read_inputs(
             raise GridSampleError(label, name, "missing", "an input")
         arguments[name] = value
     return arguments
+
+
+def _standard_grid(label: str, dialect: Dialect, X: Array, grid: Array) -> Array:
+    """Convert the grid of a sampler of planar grids to a standard grid.
+
+    Args:
+        label: the node, for error messages.
+        dialect: the dialect of the node, which has ``r`` spatial axes.
+        X: (N, C, D1, …, Dr).
+        grid: (N, r, D1_out, …, Dr_out), floating point. Coordinates from ``-edge_coordinate`` to
+            ``edge_coordinate``.
+
+    Returns:
+        (N, D1_out, …, Dr_out, r), float32 or float64. Coordinates from -1 to 1.
+
+    Raises:
+        GridSampleError: the type of the grid is unknown, or a shape is wrong.
+    """
+    (r,) = dialect.axes or (2,)
+    grid_type = validation.check_type(label, "grid", grid.dtype, spec.FLOATS)
+    if X.ndim != r + 2:
+        found = f"of shape {validation.format_shape(X.shape)}"
+        raise GridSampleError(label, "X", found, f"{r + 2} axes")
+    if grid.ndim != r + 2 or grid.shape[:2] != (len(X), r):
+        lengths = ", ".join(f"D{axis + 1}_out" for axis in range(r))
+        found = f"of shape {validation.format_shape(grid.shape)}"
+        raise GridSampleError(label, "grid", found, f"shape ({len(X)}, {r}, {lengths})")
+    # A quotient in half precision would move the coordinates.
+    quotient_type = "float64" if grid_type == "float64" else "float32"
+    coordinates: Array = np.moveaxis(grid.astype(quotient_type), 1, -1)
+    return coordinates / dialect.edge_coordinate

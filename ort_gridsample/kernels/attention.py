@@ -20,15 +20,15 @@ from .pointers import address, arena_alloc, array, fetch_add, free, struct
 from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT, sum_addressed
 from .structs import ATTENTION
-from .workers import MAX_SCRATCH_BYTES, NEW, READING
+from .workers import END, MAX_SCRATCH_BYTES, NEW, READING
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
 #: cache.
 MAX_COLUMNS = 256
 #: The maximum number of axes of a level. A table has 2 ** axes rows.
 MAX_LEVEL_AXES = 8
-#: A worker is useful from so many taps of a row of channels on, and returns after so many if it has
-#: to return from time to time.
+#: The number of taps of a row of channels from which on another worker is useful, and the number
+#: after which a worker returns if it has to return from time to time.
 MIN_TAPS_PER_WORKER = 1 << 12
 TAPS_PER_PAUSE = 1 << 20
 
@@ -63,6 +63,7 @@ def proceed_attention(launch_address: int) -> int:
     """Begin or end a launch, as :func:`.workers.proceed`, given a :data:`.structs.ATTENTION`."""
     launch = struct(launch_address, ATTENTION)
     if launch.phase != NEW:
+        launch.phase = END
         free(launch.memory)
         launch.memory = 0
         return 0
@@ -279,7 +280,7 @@ def _combine_axis(
         weight: the weights so far, which are updated.
         index: the pixel indices so far, which are updated.
         is_first: whether this is the outermost axis, so that ``index`` is not initialized.
-        samples: the number of samples. All arrays have at least so many elements.
+        samples: the number of samples. No array has fewer elements.
     """
     real = weight.dtype.type
     for p in range(samples):

@@ -36,7 +36,7 @@ _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 COMPILING_BYTES = 1 << 26
 LOADING_BYTES = 1 << 24
 
-#: All kernels on disk together have at most so many bytes. The tests, which use most types, write
+#: The maximum size of all kernels on disk together. The tests, which use most types, write
 #: 20 MiB.
 MAX_BYTES = 1 << 28
 

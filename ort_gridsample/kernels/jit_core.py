@@ -23,15 +23,15 @@ from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
-from .workers import END, PADDING, TAPS, kernel_constants, kernel_functions
+from .workers import END, PADDING_CODES, TAPS, kernel_constants, kernel_functions
 
 logger = logging.getLogger("ort_gridsample")
 
-#: A launch uses one helper per so many taps; helpers whose thread must be started, per so many.
+#: The number of taps for each helper of a launch, and for each helper whose thread must be started.
 TAPS_PER_HELPER = 1 << 16
 TAPS_PER_THREAD = 1 << 18
-#: Each thread keeps so much memory for its next call, because fresh memory costs more than writing
-#: to it.
+#: The scratch memory that each thread keeps for its next call, because fresh memory costs more than
+#: writing to it.
 KEPT_BYTES = 1 << 21
 #: The number of slots for helpers. A caller may ask for more threads than the machine has
 #: processors.
@@ -57,10 +57,10 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     lengths = X.shape[2:]
     pixels = math.prod(lengths)
     rows = TAPS.get(plan.mode, 0) ** len(lengths)
-    has_kernels = plan.mode in TAPS and plan.padding_mode in PADDING
-    is_object_or_string = X.dtype.kind in "OUT"  # Numba does not support these
+    has_kernels = plan.mode in TAPS and plan.padding_mode in PADDING_CODES
+    is_string = type_name(X.dtype) == "str"  # Numba does not support arrays of strings or objects
     # The index of a tap has 31 bits.
-    if not has_kernels or is_object_or_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
+    if not has_kernels or is_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
     variant = _variant(
         type_name(X.dtype),
@@ -142,7 +142,7 @@ _KeptMemory = ctypes.c_byte * KEPT_BYTES
 
 
 def _run(variant: _Variant, launch: Any, taps: int) -> None:
-    """Run all phases of a ``launch`` that reads so many ``taps``, with helper threads if useful."""
+    """Run all phases of a ``launch`` that reads ``taps`` taps, with helper threads if useful."""
     launch.workers = min(launch.workers, taps // TAPS_PER_HELPER + 1)
     launch.task.wanted_if_started = taps // TAPS_PER_THREAD
     # While the memory is in use, it is not in _thread_local: a signal handler may sample as well.
@@ -218,7 +218,7 @@ def _variant(
     kernel = _Kernel(
         **{name: compiled[name] for name in functions},
         **kernel_constants(X_type, grid_type, mode),
-        padding=PADDING[padding_mode],
+        padding=PADDING_CODES[padding_mode],
         align_corners=int(align_corners),
         cpus=available_cpus(),
     )
@@ -250,7 +250,7 @@ def _variant_of(kernel: Any, compiled: Mapping[str, int]) -> _Variant:
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
     """Compile or load the kernels that sample an X of ``dtype`` at a grid of ``grid_dtype``."""
-    if mode not in TAPS:
+    if mode not in TAPS or type_name(dtype) == "str":
         return
     names = type_name(dtype), type_name(grid_dtype), mode
     if uncompiled([*_HELPER_FUNCTIONS.values(), *kernel_functions(*names).values()]):

@@ -117,7 +117,7 @@ def local(typing: Any, dtype: Any) -> Any:
     return record(dtype), generate
 
 
-# Atomic operations on int64 fields of records, sequentially consistent
+# Int64 fields of records. Atomic operations are sequentially consistent.
 
 
 def _field_pointer(builder: Any, signature: Any, values: Any) -> Any:
@@ -126,6 +126,16 @@ def _field_pointer(builder: Any, signature: Any, values: Any) -> Any:
     offset = ir.IntType(32)(record.offset(name.literal_value))
     field = builder.gep(values[0], [ir.IntType(32)(0), offset])
     return builder.bitcast(field, _INT64.as_pointer())
+
+
+@intrinsic(prefer_literal=True)
+def field_address(typing: Any, record: Any, field: Any) -> Any:
+    """Return the address of an int64 field."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.ptrtoint(_field_pointer(builder, signature, values), _INT64)
+
+    return types.int64(record, field), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -204,7 +214,19 @@ def array(address: int, shape: Any, dtype: Any) -> Any:
 def by_types(choose: Callable[..., Any]) -> Any:
     """Decorate a function that returns an implementation for the types of its arguments.
 
-    Compiled code calls the decorated function with values, and this calls the implementation.
+    Numba calls the decorated function once for each combination of types, with the types as
+    arguments, and compiles the function that it returns. Compiled code calls the decorated function
+    with values, which are the arguments of the returned function::
+
+        @by_types
+        def is_nan(value_type):
+            if isinstance(value_type, types.Float):
+                return lambda value: value != value
+            return lambda value: False
+
+    Args:
+        choose: a function of types that returns a function of values. Both have the same number of
+            arguments.
     """
 
     @wraps(choose)

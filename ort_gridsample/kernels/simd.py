@@ -42,7 +42,7 @@ OUTSIDE_BIT = np.uint32(1 << 31)
 #: The numbers of channels of a panel: a vector of the processor, or a cache line.
 NARROW_PANEL = 4
 WIDE_PANEL = 16
-#: Rows of a panel are prefetched for so many positions ahead: up to twice as fast on random grids.
+#: A row of a panel is prefetched for a position so far ahead: up to twice as fast on random grids.
 ROWS_AHEAD = 8
 #: If there are at most FEW_TAPS taps, pixels are prefetched for PIXELS_AHEAD positions ahead, for
 #: one of PREFETCH_STEP positions: 0.8 of the time in linear and nearest at 1080p. With more taps,
@@ -50,8 +50,9 @@ ROWS_AHEAD = 8
 PIXELS_AHEAD = 128
 PREFETCH_STEP = 4
 FEW_TAPS = 8
-#: The numbers of channels that deformable attention adds up at once, as long as so many are left.
-CHANNELS_AT_ONCE = 64, 32, 16, 4, 1
+#: The numbers of channels that deformable attention adds up at once. It uses the largest one that
+#: does not exceed the number of remaining channels.
+ATTENTION_WIDTHS = 64, 32, 16, 4, 1
 
 _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
@@ -169,7 +170,7 @@ def sum_addressed(
             _store(builder, builder.load(total), builder.gep(Y_array.data, [channel]))
 
         begin = _INT64(0)
-        for width in CHANNELS_AT_ONCE:
+        for width in ATTENTION_WIDTHS:
             step = _INT64(width)
             channels_left = builder.sub(channels, begin)
             with cgutils.for_range(builder, builder.udiv(channels_left, step)) as loop:
@@ -635,7 +636,7 @@ def _pairs_of_floats(builder: Any, base: Any, index: Any) -> Iterator[Any]:
 
 
 def _pairs_of_integers(builder: Any, base: Any, index: Any, bits: int) -> Iterator[Any]:
-    """Yield the integers of so many ``bits`` at ``index``, and then those behind them.
+    """Yield the integers of ``bits`` bits at ``index``, and then those behind them.
 
     Two integers are read as one.
     """

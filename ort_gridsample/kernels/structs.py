@@ -72,7 +72,7 @@ KERNEL = record(
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.
     "taps",  # the number of taps on an axis
-    "padding",  # one of workers.PADDING
+    "padding",  # one of workers.PADDING_CODES
     "align_corners",  # the attribute
     "X_size",  # the size of an element of X, in bytes
     "coordinate_size",  # the size of a coordinate, in bytes

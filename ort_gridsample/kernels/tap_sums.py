@@ -35,7 +35,7 @@ from .tap_table import convert_to_gathered
 
 #: The number of positions whose sums, channels last, are kept before they are written to Y.
 STRIP = 64
-#: From so many taps of all channels on, wide vectors gain more than they cost.
+#: The minimum taps of all channels for which wide vectors gain more than they cost.
 MIN_TAPS_FOR_WIDE = 1 << 16
 #: The integer types that are summed in vectors.
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
@@ -434,10 +434,9 @@ def sum_packed(
                 y[p] = strip[p, channel]
 
 
-# Conversions that depend on the types of X and Y. Numba calls a function with @by_types with the
-# types of the arguments; the function that it returns gets the values. ``weight_zero`` and
-# ``Y_zero`` are zeros of the types of the weights and of Y. They are not arrays: if an array passes
-# a branch, Numba counts references to it, which costs more than all the rest.
+# Conversions that depend on the types of X and Y: see :func:`.pointers.by_types`. ``weight_zero``
+# and ``Y_zero`` are zeros that pass the types of the weights and of Y. They are not arrays, because
+# Numba counts references to an array that passes a branch, which costs more than all the rest.
 
 
 @by_types

@@ -10,9 +10,9 @@ of X needs only one more small kernel. A :data:`~.structs.KERNEL` has their addr
 with a name in ``_for`` are factories: they return the kernel for some types.
 
 :mod:`.jit_core` or a compiled op fills a LAUNCH and calls :func:`proceed`. As long as this returns
-a number of workers, so many threads call :func:`process_items`. In arguments, ``launch_address`` is
-the address of the LAUNCH and ``worker_address`` that of the thread's :data:`~.structs.WORKER`, at
-the beginning of its scratch memory.
+a number of workers, that many threads call :func:`process_items`. In arguments, ``launch_address``
+is the address of the LAUNCH and ``worker_address`` that of the thread's :data:`~.structs.WORKER`,
+at the beginning of its scratch memory.
 """
 
 from collections.abc import Callable
@@ -43,19 +43,24 @@ from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 #: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
 TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
 #: The paddings that have kernels.
-PADDING = {"zeros": tap_table.ZEROS, "border": tap_table.BORDER, "reflection": tap_table.REFLECTION}
+PADDING_CODES = {
+    "zeros": tap_table.ZEROS,
+    "border": tap_table.BORDER,
+    "reflection": tap_table.REFLECTION,
+}
 
 #: The phases of a launch. READING reads X, or the panels that PACKING has packed for all workers.
-#: In PACKING_AND_READING each worker packs the panels that it reads.
+#: In PACKING_AND_READING each worker packs the panels that it reads. In END the launch has no
+#: memory, or :func:`proceed` frees it.
 NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
 
 # The division of a launch. Its work is measured in taps times channels.
 
-#: A chunk has at least so much work.
+#: The minimum work of a chunk.
 MIN_TAPS_PER_CHUNK = 1 << 16
-#: A large launch has so many chunks, or one per worker if there are more workers.
+#: The number of chunks of a large launch, unless there are more workers: then one per worker.
 CHUNKS_PER_LAUNCH = 64
-#: A worker returns after so much work, if it has to return from time to time.
+#: The work after which a worker returns, if it has to return from time to time.
 TAPS_PER_PAUSE = 1 << 24
 #: The work for a position's part of the table, in channels.
 POSITION_OVERHEAD = 8
@@ -67,7 +72,7 @@ MAX_SCRATCH_BYTES = 32 << 20
 #: The number of channels whose sums wait in float32 until they are rounded to halves.
 CHANNELS_PER_GROUP = 16
 
-# When X is packed: from so many reads per pixel on, the copy pays off. Incoherent grids, whose
+# When X is packed: the minimum reads per pixel for which the copy pays off. Incoherent grids, whose
 # neighbouring positions are pixels apart, gain more. Narrow panels pay off if taps are read one by
 # one; if the processor gathers them, only for incoherent grids. Measured on 2-D cubic of 3 channels
 # with border padding: 0.75 of the time for a random grid, 1.3 for a smooth one.
@@ -75,8 +80,8 @@ CHANNELS_PER_GROUP = 16
 MIN_READS_NARROW = 8
 MIN_READS_WIDE = 2
 MIN_READS_INCOHERENT = 0.4
-#: A grid is incoherent if a quarter of the first so many positions are more than COHERENT_PIXELS
-#: from the next one, on any axis.
+#: A grid is incoherent if a quarter of its first INCOHERENT_POSITIONS positions are more than
+#: COHERENT_PIXELS from the next one, on any axis.
 INCOHERENT_POSITIONS = 256
 COHERENT_PIXELS = 4
 #: The panels for all workers that are packed at a time fit the L2 cache; those of one worker half
@@ -86,13 +91,13 @@ WORKER_PANELS_BYTES = 1 << 19
 #: The maximum size of a panel, and of the panels of all workers.
 MAX_PACKED_BYTES = 30 << 20
 
-#: A Y of so many bytes does not stay in a cache. Pixels that are only copied are then written past
-#: the caches: reading a cache line before writing it takes as long as writing it. 0.8 of the time.
-#: Sums are not limited by memory.
+#: The minimum size of a Y that does not stay in a cache. Pixels that are only copied are then
+#: written past the caches: reading a cache line before writing it takes as long as writing it. 0.8
+#: of the time. Sums are not limited by memory.
 MIN_BYTES_PAST_CACHES = 1 << 24
 #: The number of channels that are copied at once then, so that their cache misses overlap: 0.7 of
 #: the time. If Y fits the caches, channels would evict each other.
-CHANNELS_AT_ONCE = 3
+MAX_COPIED_CHANNELS = 3
 
 #: The scratch memory of a worker, after a WORKER.
 SCRATCH_ARRAYS = (
@@ -109,7 +114,7 @@ SCRATCH_ARRAYS = (
     ScratchArray("offsets", np.dtype(np.int64), ("rows",)),
     # Values that wait to be rounded, or to be written.
     ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "width")),
-    ScratchArray("copies", "kernel.copy_size", (CHANNELS_AT_ONCE, "width")),
+    ScratchArray("copies", "kernel.copy_size", (MAX_COPIED_CHANNELS, "width")),
     # Sums with the channels last: up to WIDE_PANEL channels of STRIP positions.
     ScratchArray("strip", "kernel.weight_size", (tap_sums.STRIP * WIDE_PANEL,)),
     # The positions of Y's columns, if an AffineGrid is computed.
@@ -164,6 +169,8 @@ def proceed(launch_address: int) -> int:
             launch.first_batch += launch.batches
         if launch.first_batch < launch.n:
             return _begin_phase(launch, launch.packing)
+    # The last phase was READING or PACKING_AND_READING, or the caller aborts the launch.
+    launch.phase = END
     free(launch.packed_memory)
     free(launch.memory)
     # In case the caller is interrupted before it sees the result, and calls again.
@@ -532,8 +539,8 @@ def copy_for(bits_type: str) -> Callable[..., int]:
                 tap_sums.copy_pixels(X[c : c + 1], index, layout, inside, Y[c : c + 1], begin)
             return 0
         copies = scratch_array(launch, worker_address, "copies", bits)
-        for first in range(0, launch.c, CHANNELS_AT_ONCE):
-            count = min(CHANNELS_AT_ONCE, launch.c - first)
+        for first in range(0, launch.c, MAX_COPIED_CHANNELS):
+            count = min(MAX_COPIED_CHANNELS, launch.c - first)
             channels = X[first : first + count]
             tap_sums.copy_pixels(channels, index, layout, inside, copies[:count], 0)
             for c in range(count):

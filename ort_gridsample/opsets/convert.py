@@ -41,37 +41,51 @@ _OLDEST_IR_VERSION = 4
 def convert_opset(model: onnx.ModelProto, version: int) -> None:
     """Convert ``model`` to a version of the ONNX domain, in place.
 
-    The model's functions are inlined, because onnx's converter does not convert them. Sampling
-    nodes of which the two opsets have different versions are moved to the domain
-    :data:`.table.UNVERSIONED`, because the converter cannot convert them. The caller writes them
-    again.
+    1. All functions are inlined, because onnx's converter does not convert them.
+    2. The types of all values are inferred, if phase 4 reads them. This must precede phase 3: nodes
+       in other domains have no types.
+    3. Nodes that onnx's converter cannot convert are moved to other domains: nodes that are not
+       ONNX's operators, and sampling nodes of which the two opsets have different versions. The
+       latter stay in the domain :data:`.table.UNVERSIONED`, and the caller writes them again.
+    4. Nodes that onnx's converter does not convert, or to which it gives another meaning, are
+       rewritten (:mod:`.older`, :mod:`.newer`).
+    5. onnx's converter converts all other nodes.
+    6. Nodes that are not ONNX's operators return to ONNX's domain.
+    7. A model of an older opset is checked, and what it does not need is removed.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, or the new opset lacks an
             attribute or type of another node.
         Exception: onnx's version converter cannot convert the model.
     """
-    before = versions_of(model).get("", version)
-    if opset_of(model) == 0:
+    before = versions_of(model).get("", opset_of(model) or version)
+    if all(domain_of(entry.domain) for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", before))
+    # Phase 1
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
+    # Phase 2
     scopes = scopes_of(model)
     inference = all_values(model, scopes)
     is_rewritten = version < before or changes_meaning(version, before, scopes)
     if is_rewritten:
-        inference.prepare()  # before nodes are moved to other domains, where they have no types
+        inference.prepare()
+    # Phase 3
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, version)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
+    # Phase 4
     read_before = [set(scope.readers) for scope in scopes]
     if version < before and before > OLDEST:
         write_older(model, max(version, OLDEST), inference, scopes)
     elif is_rewritten and version > before:
         keep_meaning(inference, scopes, Names(model, scopes))
+    # Phase 5
     _convert(model, version)
+    # Phase 6
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
+    # Phase 7
     if version < before:
         _finish_older_model(model, before, version, read_before)
 

@@ -30,7 +30,7 @@ def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) ->
         replaced = {}
         for index, node in enumerate(scope.nodes):
             if _is_flattening(node):
-                rank = inference.known(scope, node.input[0]).rank
+                rank = inference.common_value(scope, node.input[0]).rank
                 replaced[index] = _flattened(node, rank, names)
         scope.replace(replaced)
 

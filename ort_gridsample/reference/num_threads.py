@@ -46,7 +46,7 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
         ValueError: ``num_threads`` is less than 1.
     """
     if num_threads is not None and not settings.is_valid_num_threads(num_threads):
-        error_type = ValueError if isinstance(num_threads, SupportsIndex) else TypeError
+        error_type = ValueError if settings.is_whole_number(num_threads) else TypeError
         expected = f"{settings.VALID_NUM_THREADS} (or None)"
         raise error_type(f"num_threads is {num_threads!r}, expected {expected}")
     settings.NUM_THREADS.value = None if num_threads is None else index(num_threads)

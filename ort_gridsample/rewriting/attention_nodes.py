@@ -90,26 +90,22 @@ class OperandNodes:
     def operands(self) -> AttentionOperands:
         """Write the checks and the operands."""
         if self._is_checked:
-            self._check_ranks()
-            self._check_lengths()
-        lengths = self._names[self._lengths_input]
+            self._check_inputs()
         if self._signature.has_offsets:
-            if self._is_checked:
-                self._check_offsets()
             starts = ""
             locations = self._locations()
             weights = self._softmax_weights()
         else:
-            if self._is_checked and not self._is_op:
-                self._check_locations()
             starts = self._names["level_start_index"]
             locations = self._names["sampling_locations"]
             weights = self._as_value_type("attention_weights")
-        if self._is_checked and not self._is_op:
-            self._check_pixels()
-        elif self._is_checked and starts:
-            lengths = self._check_starts(lengths, starts)
-        return AttentionOperands(self._names["value"], lengths, starts, locations, weights)
+        return AttentionOperands(
+            value=self._names["value"],
+            lengths=self._names[self._lengths_input],
+            starts=starts,
+            locations=locations,
+            weights=weights,
+        )
 
     def levels(self, operands: AttentionOperands) -> tuple[str, list[int]]:
         """Write (L, 3): the number of points, the height and the width of each level.
@@ -179,6 +175,20 @@ class OperandNodes:
         shape = self._shape_of(argument)
         checked = self._fail_unless_equal(shape, shape, expected, argument, expectation)
         self._names[argument] = self._nodes.add("Reshape", self._names[argument], checked)
+
+    def _check_inputs(self) -> None:
+        """Write the checks of all inputs that the node's reader does not check itself."""
+        has_offsets = self._signature.has_offsets
+        self._check_ranks()
+        self._check_lengths()
+        if has_offsets:
+            self._check_offsets()
+        elif not self._is_op:
+            self._check_locations()
+        if not self._is_op:
+            self._check_pixels()
+        elif not has_offsets:
+            self._check_starts()
 
     def _check_ranks(self) -> None:
         """Write checks of unknown ranks, because the other checks read axes by their index."""
@@ -257,39 +267,50 @@ class OperandNodes:
         If other starts are constant, the levels must only lie inside these pixels.
         """
         nodes = self._nodes
+        known_end = self._known_last_end()
+        value_shape = self._shape_in_all_calls("value")
+        n_pixels = value_shape[1] if value_shape is not None else None
+        if known_end is not None and isinstance(n_pixels, int):
+            return  # checked when the model was read
+        end = self._last_end() if known_end is None else nodes.row(known_end)
+        pixels = self._lengths_of("value", 1)
+        if self._has_known_gaps():
+            is_short = nodes.add("Less", pixels, end)
+            pixels = nodes.add("Where", is_short, pixels, end)
+        row = self._shape_of("value")
+        expectation = f"shape (B, S, H, D), with the S pixels of {self._lengths_input}"
+        checked = self._fail_unless_equal(row, pixels, end, "value", expectation)
+        self._names["value"] = nodes.add("Reshape", self._names["value"], checked)
+
+    def _has_starts(self) -> bool:
+        """Whether an input has the first pixel of each level."""
+        return "level_start_index" in self._signature.inputs
+
+    def _has_known_gaps(self) -> bool:
+        """Whether lengths and starts are constant, and a level does not follow the previous one."""
         constants = self._match.record.constants
         table = constants.get(self._lengths_input)
         starts = constants.get("level_start_index")
-        has_starts = "level_start_index" in self._signature.inputs
-        is_exact = True
-        if table is not None and (starts is not None or not has_starts):
-            shape = self._shape_in_all_calls("value")
-            if shape is not None and isinstance(shape[1], int):
-                return  # checked when the model was read
-            areas = table.prod(1, dtype=np.int64)
-            is_exact = starts is None or are_contiguous(table, starts)
-            if starts is None or is_exact:
-                total = nodes.row(int(areas.sum()))
-            else:
-                ends = np.asarray(starts + areas, np.int64)
-                total = nodes.row(max(ends.tolist(), default=0))
-        else:
-            total = self._last_end(has_starts)
-        pixels = self._lengths_of("value", 1)
-        compared = pixels
-        if not is_exact:
-            is_short = nodes.add("Less", pixels, total)
-            compared = nodes.add("Where", is_short, pixels, total)
-        row = self._shape_of("value")
-        expectation = f"shape (B, S, H, D), with the S pixels of {self._lengths_input}"
-        checked = self._fail_unless_equal(row, compared, total, "value", expectation)
-        self._names["value"] = nodes.add("Reshape", self._names["value"], checked)
+        return table is not None and starts is not None and not are_contiguous(table, starts)
 
-    def _last_end(self, has_starts: bool) -> str:
+    def _known_last_end(self) -> int | None:
+        """Return the first pixel after all levels if lengths and starts are constant."""
+        constants = self._match.record.constants
+        table = constants.get(self._lengths_input)
+        starts = constants.get("level_start_index")
+        if table is None or (self._has_starts() and starts is None):
+            return None
+        areas = table.prod(1, dtype=np.int64)
+        if starts is None:
+            return int(areas.sum())
+        ends = np.asarray(starts + areas, np.int64)
+        return max(ends.tolist(), default=0)
+
+    def _last_end(self) -> str:
         """Write the first pixel after all levels, (1,)."""
         nodes = self._nodes
         areas = self._areas(self._names[self._lengths_input])
-        if has_starts:
+        if self._has_starts():
             starts = nodes.add("Cast", self._names["level_start_index"], to=TensorProto.INT64)
             ends = nodes.add("Add", starts, areas)
         else:
@@ -304,11 +325,13 @@ class OperandNodes:
         widths = nodes.add("Gather", wide, nodes.constant(1), axis=1)
         return nodes.add("Mul", heights, widths)
 
-    def _check_starts(self, lengths: str, starts: str) -> str:
-        """Write a check that each level begins where the previous one ends; return ``lengths``."""
+    def _check_starts(self) -> None:
+        """Write a check that each level begins where the previous one ends."""
         nodes = self._nodes
         if {self._lengths_input, "level_start_index"} <= self._match.record.constants.keys():
-            return lengths  # checked when the model was read
+            return  # checked when the model was read
+        lengths = self._names[self._lengths_input]
+        starts = self._names["level_start_index"]
         areas = self._areas(lengths)
         expected = nodes.add("CumSum", areas, nodes.constant(0), exclusive=1)
         actual = nodes.add("Cast", starts, to=TensorProto.INT64)
@@ -316,7 +339,7 @@ class OperandNodes:
         checked = self._fail_unless_equal(
             lengths, actual, expected, argument="level_start_index", expectation=expectation
         )
-        return nodes.add("Reshape", checked, nodes.row(-1, 2))
+        self._names[self._lengths_input] = nodes.add("Reshape", checked, nodes.row(-1, 2))
 
     def _as_value_type(self, argument: str) -> str:
         """Write an input as the type of ``value``, if both types are known."""

@@ -92,7 +92,7 @@ def _coordinate_nodes(scope: Scope, sampling: Container[FunctionKey]) -> dict[in
     all results are read as coordinates.
 
     Args:
-        scope: the scope.
+        scope: the list of nodes to search.
         sampling: the functions that sample.
     """
     lowered = _lowered_values(scope)

@@ -101,6 +101,23 @@ class _Inputs:
     weights: str
 
 
+@dataclass(frozen=True)
+class _Level:
+    """The pixels of one level. The attributes are names of values, except ``known_lengths``.
+
+    Attributes:
+        lengths: (r,), the spatial lengths.
+        known_lengths: the spatial lengths if they are constant.
+        begin: (1,), the first pixel of the level.
+        end: (1,), the first pixel after the level.
+    """
+
+    lengths: str
+    known_lengths: Sequence[int] | None
+    begin: str
+    end: str
+
+
 class _AttentionExpansion:
     """Writes a deformable attention as a GridSample for each level."""
 
@@ -119,9 +136,6 @@ class _AttentionExpansion:
         self._nodes = Nodes(names, match.record.output)
         # Equal Constants are written once.
         self._row = cache(self._nodes.row)
-        # The first pixel after the previous level: as a value, and as a number if it is known.
-        self._end = ""
-        self._known_end: int | None = 0
 
     def _unknown_points(self) -> GridSampleError:
         table = self._table
@@ -141,12 +155,12 @@ class _AttentionExpansion:
         queries = add("Gather", add("Shape", inputs.locations), row(1))
         grids = self._grids(inputs.locations)
         samples = []
-        for level in range(self._n_levels):
-            X = self._image(inputs, level, channels)
+        for index, level in enumerate(self._levels(inputs)):
+            X = self._image(inputs.value, level, channels)
             # onnx does not infer the rank of a value whose computed shape it does not know.
             unknown_shape = [None] * (2 + self._r)
             value_info = helper.make_tensor_value_info(X, X_type, unknown_shape)
-            samples.append(self._sample(X, grids, level, queries))
+            samples.append(self._sample(X, grids, index, queries))
             self._match.scope.container.value_info.append(value_info)
         total = self._weighted_sum(samples, inputs.weights)
         self._write_output(total, heads, channels, queries)
@@ -186,33 +200,81 @@ class _AttentionExpansion:
         unit = add("Reshape", locations, self._row(0, 0, 0, *points_shape, self._r))
         return add("Sub", add("Mul", unit, two), one)
 
-    def _level_lengths(self, level: int) -> list[int] | None:
+    def _known_lengths(self, index: int) -> list[int] | None:
         """Return the spatial lengths of a level if they are constant."""
         if self._table is None:
             return None
-        lengths: list[int] = self._table[level].tolist()
+        lengths: list[int] = self._table[index].tolist()
         return lengths[1:] if self._points else lengths
 
-    def _image(self, inputs: _Inputs, level: int, channels: str) -> str:
+    def _levels(self, inputs: _Inputs) -> list[_Level]:
+        """Write the lengths of all levels, and the range of their pixels."""
+        levels: list[_Level] = []
+        starts = inputs.starts
+        known_starts = self._match.scope.constant_value(starts) if starts else None
+        # The first pixel after the previous level: as a value, and as a number if it is known.
+        end = "" if starts else self._row(0)
+        known_end: int | None = 0
+        for index in range(self._n_levels):
+            known_lengths = self._known_lengths(index)
+            lengths = self._lengths(inputs.levels, index, known_lengths)
+            begin = end
+            known_begin = known_end
+            if known_starts is not None:
+                known_begin = int(known_starts[index])
+                begin = self._row(known_begin)
+            elif starts:
+                known_begin = None
+                begin = self._start(starts, index)
+            known_end = None
+            if known_begin is not None and known_lengths is not None:
+                known_end = known_begin + math.prod(known_lengths)
+            end = self._end(begin, lengths, known_lengths, known_end)
+            levels.append(_Level(lengths, known_lengths, begin, end))
+        return levels
+
+    def _lengths(self, levels: str, index: int, known_lengths: Sequence[int] | None) -> str:
+        """Write the spatial lengths of a level, (r,)."""
+        add = self._nodes.add
+        row = self._row
+        if known_lengths is not None:
+            return row(*known_lengths)
+        level_row = add("Gather", levels, self._nodes.constant(index))
+        wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
+        first = 1 if self._points else 0
+        return add("Slice", wide, row(first), row(first + self._r))
+
+    def _start(self, starts: str, index: int) -> str:
+        """Write the first pixel of a level, (1,), which ``starts`` has for all levels."""
+        start = self._nodes.add("Gather", starts, self._row(index))
+        return self._nodes.add("Cast", start, to=onnx.TensorProto.INT64)
+
+    def _end(
+        self,
+        begin: str,
+        lengths: str,
+        known_lengths: Sequence[int] | None,
+        known_end: int | None,
+    ) -> str:
+        """Write the first pixel after a level, (1,)."""
+        add = self._nodes.add
+        if known_end is not None:
+            return self._row(known_end)
+        if known_lengths is not None:
+            return add("Add", begin, self._row(math.prod(known_lengths)))
+        return add("Add", begin, add("ReduceProd", lengths, keepdims=1))
+
+    def _image(self, value: str, level: _Level, channels: str) -> str:
         """Write the image (B·H, D, D1, …, Dr) of a level."""
         add = self._nodes.add
         row = self._row
-        known_lengths = self._level_lengths(level)
-        if known_lengths is None:
-            level_row = add("Gather", inputs.levels, self._nodes.constant(level))
-            wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
-            first = 1 if self._points else 0
-            lengths = add("Slice", wide, row(first), row(first + self._r))
-        else:
-            lengths = row(*known_lengths)
-        begin, end = self._pixel_range(inputs.starts, level, lengths, known_lengths)
-        pixels = add("Slice", inputs.value, begin, end, row(1))
+        pixels = add("Slice", value, level.begin, level.end, row(1))
         image = add("Transpose", pixels, perm=[0, 2, 3, 1])
         depth = self._known_channels()
-        if isinstance(depth, int) and known_lengths is not None:
+        if isinstance(depth, int) and level.known_lengths is not None:
             # A constant shape, of which the inference of all opsets knows the rank.
-            return add("Reshape", image, row(-1, depth, *known_lengths))
-        shape = add("Concat", row(-1), channels, lengths, axis=0)
+            return add("Reshape", image, row(-1, depth, *level.known_lengths))
+        shape = add("Concat", row(-1), channels, level.lengths, axis=0)
         return add("Reshape", image, shape)
 
     def _known_channels(self) -> int | str | None:
@@ -220,50 +282,16 @@ class _AttentionExpansion:
         depths = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
         return depths.pop() if len(depths) == 1 else None
 
-    def _pixel_range(
-        self,
-        starts: str,
-        level: int,
-        lengths: str,
-        known_lengths: list[int] | None,
-    ) -> tuple[str, str]:
-        """Write the first pixel of a level, and the first pixel after it."""
-        add = self._nodes.add
-        known_starts = self._match.scope.constant_value(starts) if starts else None
-        if not starts:
-            begin = self._end or self._row(0)
-        elif known_starts is None:
-            start = add("Gather", starts, self._row(level))
-            begin = add("Cast", start, to=onnx.TensorProto.INT64)
-            self._known_end = None
-        else:
-            self._known_end = int(known_starts[level])
-            begin = self._row(self._known_end)
-        area = None if known_lengths is None else math.prod(known_lengths)
-        if area is None or self._known_end is None:
-            self._known_end = None
-            self._end = add("Add", begin, self._area(lengths, area))
-        else:
-            self._known_end += area
-            self._end = self._row(self._known_end)
-        return begin, self._end
-
-    def _area(self, lengths: str, known_area: int | None) -> str:
-        """Write the number of pixels of a level, (1,)."""
-        if known_area is not None:
-            return self._row(known_area)
-        return self._nodes.add("ReduceProd", lengths, keepdims=1)
-
-    def _sample(self, X: str, grids: str, level: int, queries: str) -> str:
+    def _sample(self, X: str, grids: str, index: int, queries: str) -> str:
         """Write the samples (B·H, D, Q, P) of a level."""
         add = self._nodes.add
         row = self._row
         r = self._r
         if self._points:
-            first = sum(self._points[:level])
-            level_grid = add("Slice", grids, row(first), row(first + self._points[level]), row(3))
+            first = sum(self._points[:index])
+            level_grid = add("Slice", grids, row(first), row(first + self._points[index]), row(3))
         else:
-            level_grid = add("Gather", grids, self._nodes.constant(level), axis=3)
+            level_grid = add("Gather", grids, self._nodes.constant(index), axis=3)
         by_head = add("Transpose", level_grid, perm=[0, 2, 1, 3, 4])
         count = add("Gather", add("Shape", by_head), row(3))
         output_lengths = [queries, count, *[row(1)] * (r - 2)]

@@ -16,8 +16,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ..detection.helpers import lowered_from
-from ..graph.scope import Names, Scope, domain_of, scopes_of
+from ..errors import GridSampleError, node_label
+from ..graph.scope import Names, Scope, display_name, domain_of, scopes_of
 from ..inference.types import Inference, Probe
+from ..reference.arrays import Array
 from .coordinate_nodes import coordinates_read
 
 
@@ -27,6 +29,10 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
     Args:
         model: the model, which is changed.
         probe: returns types that onnx does not infer.
+
+    Raises:
+        GridSampleError: a coordinate is a Constant whose values are external data that was not
+            loaded.
     """
     all_scopes = scopes_of(model)
     rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(all_scopes)]
@@ -36,7 +42,9 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
     # All types are read before a scope is rewritten.
     float32 = []
     for scope, values in rounded:
-        in_float32 = [name for name in values if inference.known(scope, name).type == "float32"]
+        in_float32 = [
+            name for name in values if inference.common_value(scope, name).type == "float32"
+        ]
         float32.append((scope, in_float32))
     names = Names(model, all_scopes)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
@@ -49,7 +57,7 @@ def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the coordinates of ``scope`` that the conversion would round.
 
     Args:
-        scope: the scope.
+        scope: the list of nodes to search.
         read: the position of a coordinate node -> the coordinates that it reads.
     """
     rounded = []
@@ -100,13 +108,41 @@ def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None
 
 
 def _write_constant_as_float64(scope: Scope, name: str, wide: str) -> None:
-    """Let the Constant that makes ``name`` make a float64 value ``wide`` instead."""
-    constant = np.asarray(scope.constant_value(name), np.float64)
+    """Let the Constant that makes ``name`` make a float64 value ``wide`` instead.
+
+    Raises:
+        GridSampleError: the model lacks the values of the Constant.
+    """
     node = scope.nodes[scope.makers[name]]
+    constant = scope.constant_value(name)
+    if constant is None:
+        constant = _dense_value(node)
+    if constant is None:
+        where = node_label("Constant", display_name(node))
+        raise GridSampleError(where, "value", "external data", "data in the model itself")
     node.output[0] = wide
     del node.attribute[:]
-    value = helper.make_attribute("value", numpy_helper.from_array(constant))
+    value = helper.make_attribute("value", numpy_helper.from_array(constant.astype(np.float64)))
     node.attribute.append(value)
+
+
+def _dense_value(node: onnx.NodeProto) -> Array | None:
+    """Return the sparse value of a Constant as an array; None if the Constant has none."""
+    for attribute in node.attribute:
+        if attribute.name != "sparse_value":
+            continue
+        sparse = attribute.sparse_tensor
+        if TensorProto.EXTERNAL in (sparse.values.data_location, sparse.indices.data_location):
+            continue
+        values = numpy_helper.to_array(sparse.values)
+        indices = numpy_helper.to_array(sparse.indices)
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        if indices.ndim == 1:  # indices of the flat array
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+        return dense
+    return None
 
 
 def _cast(source: str, output: str, name: str, to: int) -> onnx.NodeProto:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import onnx
 
-from ..detection.find import find
+from ..detection.find import Searches, find
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
@@ -29,7 +29,7 @@ Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PatchPlan:
     """What a patch does with the nodes of a model in its current state.
 
     Attributes:
@@ -77,7 +77,7 @@ class Patch:
     probe: Probe | None
     opset: int | None
 
-    def prepare(self) -> Plan:
+    def prepare(self) -> PatchPlan:
         """Run the passes until none changes the model; return the plan for the resulting model."""
         plan = self._plan()
         while any(change(self, plan) for change in _PASSES):
@@ -89,7 +89,7 @@ class Patch:
         """Read the scopes of the model again."""
         self.all_scopes[:] = scopes_of(self.model, self.all_scopes[0].weights)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> PatchPlan:
         """Return what to do with the nodes of the model.
 
         Raises:
@@ -100,16 +100,18 @@ class Patch:
             self.all_scopes,
             self.probe,
             with_reasons=self.nodes != "all",
-            with_decomposed=self.target.reads_decomposed,
-            with_fused_grids=self.target.fuses or callable(self.nodes),
-            with_attention=self.target.fuses,
+            searches=Searches(
+                decomposed=self.target.reads_decomposed,
+                fused_grids=self.target.fuses or callable(self.nodes),
+                attention=self.target.fuses,
+            ),
         )
         composites = [match for match in matches if self._is_expanded(match)]
         targets = {} if composites else self._targets_of(matches)
         replaced = {*composites, *targets}
         kept = [match for match in matches if match not in replaced]
         unversioned = [] if composites else [match for match in kept if match.is_unversioned]
-        plan = Plan(composites, targets, kept, unversioned)
+        plan = PatchPlan(composites, targets, kept, unversioned)
         plan.raise_errors()
         return plan
 
@@ -137,7 +139,7 @@ class Patch:
         return match.is_unversioned and self.standard.least_opset(match) > match.record.opset
 
 
-def _inline_composites(patch: Patch, plan: Plan) -> bool:
+def _inline_composites(patch: Patch, plan: PatchPlan) -> bool:
     """Inline functions whose calls differ in the types or attributes of a composite node."""
     functions = {
         function_key(match.scope.function)[:2]
@@ -161,7 +163,7 @@ def _varies_between_calls(match: Match) -> bool:
     return record.has_attribute_references or has_several_types
 
 
-def _expand_composites(patch: Patch, plan: Plan) -> bool:
+def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
     """Replace composite nodes by the nodes that they are equivalent to."""
     if not plan.composites:
         return False
@@ -172,7 +174,7 @@ def _expand_composites(patch: Patch, plan: Plan) -> bool:
     return True
 
 
-def _inline_functions(patch: Patch, plan: Plan) -> bool:
+def _inline_functions(patch: Patch, plan: PatchPlan) -> bool:
     """Inline functions of which one body cannot serve all calls after the replacement."""
     functions = {
         function_key(match.scope.function)[:2]
@@ -184,7 +186,7 @@ def _inline_functions(patch: Patch, plan: Plan) -> bool:
     return bool(functions)
 
 
-def _convert_opset(patch: Patch, plan: Plan) -> bool:
+def _convert_opset(patch: Patch, plan: PatchPlan) -> bool:
     """Convert the model to the opset that the patch or its replacements need."""
     if patch.opset is None:
         return _raise_opset(patch.model, plan)
@@ -201,18 +203,30 @@ def _convert_to(model: onnx.ModelProto, opset: int) -> None:
         GridSampleError: it cannot be converted.
     """
     before = opset_of(model)
+    error = _try_to_convert(model, opset)
+    if error is not None:
+        place, text = unconvertible(model, opset)
+        expected = f"one that it can be converted to from {before}"
+        expected += f", and onnx's version converter says: {text}"
+        raise GridSampleError(place, "opset", str(opset), expected)
+
+
+def _try_to_convert(model: onnx.ModelProto, opset: int) -> Exception | None:
+    """Convert ``model`` to ``opset``; return the error of onnx's version converter, or None.
+
+    Raises:
+        GridSampleError: a node cannot be expressed in ``opset``.
+    """
     try:
         convert_opset(model, opset)
     except GridSampleError:
         raise
-    except Exception:
-        place, text = unconvertible(model, opset)
-        expected = f"one that it can be converted to from {before}"
-        expected += f", and onnx's version converter says: {text}"
-        raise GridSampleError(place, "opset", str(opset), expected) from None
+    except Exception as error:
+        return error
+    return None
 
 
-def _raise_opset(model: onnx.ModelProto, plan: Plan) -> bool:
+def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
     """Convert ``model`` to the oldest opset of all replacements; return whether it was older.
 
     Raises:
@@ -224,18 +238,15 @@ def _raise_opset(model: onnx.ModelProto, plan: Plan) -> bool:
         return False
     match = max(too_old, key=needed.__getitem__)
     before = opset_of(model)
-    try:
-        convert_opset(model, needed[match])
-    except GridSampleError:
-        raise
-    except Exception as error:
+    error = _try_to_convert(model, needed[match])
+    if error is not None:
         text = " ".join(str(error).split())
         expected = f"at least {needed[match]}, and onnx's version converter says: {text}"
-        raise GridSampleError(match.record.where, "opset", str(before), expected) from None
+        raise GridSampleError(match.record.where, "opset", str(before), expected)
     return True
 
 
-_PASSES: tuple[Callable[[Patch, Plan], bool], ...] = (
+_PASSES: tuple[Callable[[Patch, PatchPlan], bool], ...] = (
     _inline_composites,
     _expand_composites,
     _inline_functions,

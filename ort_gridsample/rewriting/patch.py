@@ -17,7 +17,7 @@ from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe, forget_guesses
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
-from .passes import Patch, Plan, Selection
+from .passes import Patch, PatchPlan, Selection
 from .replacing import insert_replacements, values_around
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
@@ -79,7 +79,7 @@ def _check_arguments(
         raise GridSampleError("patch_model", "target", repr(target), expected)
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
-    if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
+    if opset is not None and not _is_opset(opset, newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
     if for_runtime is not None and target != PRIMITIVES:
         found = f"{for_runtime!r} with target {target!r}"
@@ -87,6 +87,11 @@ def _check_arguments(
     if for_runtime not in (None, *RUNTIMES):
         expected = f"{validation.format_choices(RUNTIMES)}; others run the primitives as they are"
         raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
+
+
+def _is_opset(opset: object, newest: int) -> bool:
+    """Whether ``opset`` is a whole number from 1 to ``newest``; a bool is not a number here."""
+    return isinstance(opset, int) and not isinstance(opset, bool) and 1 <= opset <= newest
 
 
 def check_selection(where: str, nodes: object) -> None:
@@ -159,7 +164,7 @@ def patch_in_place(
 
     Args:
         model: the model, which is changed.
-        target: the target.
+        target: what the nodes become.
         nodes: the nodes to replace.
         probe: tests whether onnxruntime runs a node, where ``nodes`` depend on it, and returns
             types that onnx does not infer.
@@ -185,7 +190,7 @@ def patch_in_place(
     return [match.record for match in plan.targets], [match.record for match in plan.kept]
 
 
-def _rewrite(patch: Patch, plan: Plan) -> None:
+def _rewrite(patch: Patch, plan: PatchPlan) -> None:
     """Replace the nodes of ``plan``.
 
     Raises:
@@ -197,9 +202,9 @@ def _rewrite(patch: Patch, plan: Plan) -> None:
     if patch.opset is not None:
         _check_opset(targets, patch.opset)
     names = Names(patch.model, patch.all_scopes)
-    made_before = {name for m in plan.targets for node in m.before for name in node.output}
-    if made_before:
-        names.take_all(made_before)
+    preparing_nodes = [node for match in plan.targets for node in match.preparing_nodes]
+    if preparing_nodes:
+        names.take_all({name for node in preparing_nodes for name in node.output})
     replacements = {match: target.replace(match, names) for match, target in targets.items()}
     forget_guesses(patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements))
     insert_replacements(patch.all_scopes, replacements)
@@ -230,7 +235,7 @@ def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) 
     model.functions.extend(function for key, function in called.items() if key not in present)
 
 
-def _import_domains(patch: Patch, plan: Plan) -> None:
+def _import_domains(patch: Patch, plan: PatchPlan) -> None:
     """Import the domains of the new nodes, and drop imports that only replaced nodes needed."""
     versions = {dialect.domain: dialect.version for dialect in dialects() if dialect.domain}
     versions |= {DOMAIN: VERSION, FUNCTIONS_DOMAIN: 1}

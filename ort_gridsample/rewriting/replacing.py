@@ -40,14 +40,14 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     helpers = set[int]()
     superseded = set[int]()  # dropped unless other nodes read them
     for match, replacement in replacements.items():
-        new_nodes[match.index] = [*match.before, *replacement.nodes]
+        new_nodes[match.index] = [*match.preparing_nodes, *replacement.nodes]
         helpers.update(match.helpers)
-        superseded.update(match.part, replacement.superseded)
+        superseded.update(match.decomposed_nodes, replacement.superseded)
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
     dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
     gone = {*dropped, *new_nodes}
-    inputs = {name for index in superseded & gone for name in scope.inputs[index]} - read
-    unread = {name for name in inputs if scope.readers[name] <= gone}
+    inputs = {name for index in superseded & gone for name in scope.inputs[index] if name}
+    unread = {name for name in inputs - read if scope.readers[name] <= gone}
     scope.replace({**dict.fromkeys(dropped, ()), **new_nodes})
     drop_initializers(scope, unread)
 

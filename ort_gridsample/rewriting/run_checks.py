@@ -57,7 +57,7 @@ def checked_package_operands(match: Match, nodes: Nodes, r: int) -> tuple[str, s
     """Write checks of the operands of this package's deformable attention.
 
     Args:
-        match: the node.
+        match: the deformable attention.
         nodes: the list to write to.
         r: the number of spatial axes.
 

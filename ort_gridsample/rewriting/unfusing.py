@@ -103,7 +103,7 @@ class _Parts:
 
         Args:
             node: the node, without type and attributes.
-            operator: the operator.
+            operator: ``"GridSample"`` or ``"AffineGrid"``.
             prefix: the prefix of the operator's attributes on the fused node.
         """
         node.op_type = COMPILED_TYPES[operator]

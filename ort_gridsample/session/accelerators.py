@@ -28,7 +28,7 @@ from ..rewriting.targets import Target
 from ..rewriting.targets.runtimes import ANY, RUNTIMES
 from ..rewriting.targets.spelled import Spelled
 from .probe_answers import ANSWERS, RUNS, ProbeProcess, Providers, run_probe
-from .probes import Probe, build_probe
+from .probes import NodeProbe, build_probe
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
@@ -135,7 +135,7 @@ class AcceleratorProber:
             return ProviderForm()
         if record.patched or record.error is not None:
             return None
-        probes = list[Probe]()
+        probes = list[NodeProbe]()
         for case in record.cases:
             probe = build_probe(record, case, opsets, self._only_sampling_nodes)
             if probe is None:
@@ -171,7 +171,7 @@ class AcceleratorProber:
             yield "4-D GridSamples", TwoAxes(runtime=runtime)
         yield "basic operators", Primitives(runtime=runtime)
 
-    def _refusal(self, probe: Probe, target: Target | None) -> str:
+    def _refusal(self, probe: NodeProbe, target: Target | None) -> str:
         """Return why the accelerators refuse a probe written by ``target``, else ""."""
         proto = deepcopy(probe.model)
         if target is not None and not _rewrite(proto, target):

@@ -163,7 +163,7 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
         # onnxruntime reads its own format, and has the error message for any other.
         return PatchedModel(source, source, [], None)
     draft = _Draft(proto, weights, arguments)
-    if arguments.options is not None and not _are_known(draft.domains()):
+    if arguments.options is not None and not _are_builtin_domains(draft.domains()):
         # onnxruntime gets the caller's own options, to which no values must be added.
         draft.restore_all_weights()
     draft.find_added_initializers()
@@ -220,7 +220,7 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
         reason = "its values are not in the main graph's initializers, or are inputs or outputs too"
         raise _too_large(reason)
     draft = _Draft(proto, weights, arguments)
-    if arguments.options is not None and not _are_known(draft.domains()):
+    if arguments.options is not None and not _are_builtin_domains(draft.domains()):
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
         raise _too_large(reason)
     draft.find_added_initializers()
@@ -386,12 +386,13 @@ def _too_large(reason: str) -> GridSampleError:
     return GridSampleError("InferenceSession", "the model", found, expected)
 
 
-def _are_known(domains: Collection[str]) -> bool:
+def _are_builtin_domains(domains: Collection[str]) -> bool:
     """Whether all operators of ``domains`` are onnxruntime's or this package's."""
-    return all(map(_is_known, domains))
+    return all(map(_is_builtin_domain, domains))
 
 
-def _is_known(domain: str) -> bool:
+def _is_builtin_domain(domain: str) -> bool:
+    """Whether all operators of ``domain`` are onnxruntime's or this package's."""
     if domain in extensions.DOMAINS:
         return False
     if not domain:
@@ -404,7 +405,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
 
     Args:
         given: the caller's options. They are changed only if they cannot be copied.
-        patched: the model.
+        patched: the model, and what its session needs.
 
     Returns:
         ``given`` if the model needs nothing else. Otherwise a copy with all that the model needs,
@@ -442,7 +443,7 @@ def _options_with_ops(given: SessionOptions | None, domains: Collection[str]) ->
     """Return options that have the compiled ops."""
     if given is None:
         return register()
-    if has_providers(given) or not _are_known(domains):
+    if has_providers(given) or not _are_builtin_domains(domains):
         return register(given)  # their libraries or providers may be needed, and cannot be copied
     return register_new(copy_options(given))
 

@@ -141,7 +141,7 @@ def decide_without_compiled_op(match: Match, environment: Environment, reason: s
     """Decide where the node of ``match`` runs if it cannot be a compiled op.
 
     Args:
-        match: the node.
+        match: the node to decide on.
         environment: the session's environment.
         reason: why the node cannot be a compiled op.
     """
@@ -225,35 +225,63 @@ def resolve_fusion(
     """Return the decision for the node of ``match``, given the decisions without fusion.
 
     Args:
-        match: the node.
+        match: the node to decide on.
         decide_alone: returns the decision of :func:`decide` for this or another node.
         fused_target: the target that fuses the nodes of a grid into their GridSample.
         fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
             compiled ops, or "" if it can.
     """
     sample = match.fused_into or match
-    attention = sample.enclosing_attention
-    if attention is not None and decide_alone(attention).target is None:
-        attention = None
+    attention = _enclosing_op(sample, decide_alone)
     if attention is not None and _is_on_path(match, attention):
-        decision = decide_alone(attention)
-        reason = f"fused into {attention.record.where}"
-        placement = replace(decision.placement, record=match.record, reason=reason)
-        return Decision(placement, decision.target)
+        return _decision_of_fused_node(match, attention, decide_alone(attention))
     decision = decide_alone(match)
     if match.attention is not None:
-        placement = replace(decision.placement, fused=match.record.fused)
-        return Decision(placement, decision.target)
+        return _decision_of_fusing_node(match, decision, decision.target)
     if not _is_grid_fused(sample, attention, decide_alone):
         return decision
     error = fusion_error(sample)
     if error:
         return Decision(replace(decision.placement, reason=error), decision.target)
-    if match.fused_grid is not None:
-        placement = replace(decision.placement, fused=match.record.fused)
-    else:
-        placement = replace(decision.placement, reason=f"fused into {sample.record.where}")
-    return Decision(placement, fused_target)
+    if match is sample:
+        return _decision_of_fusing_node(match, decision, fused_target)
+    return _decision_of_fused_node(match, sample, Decision(decision.placement, fused_target))
+
+
+def _decision_of_fusing_node(
+    match: Match,
+    decision: Decision,
+    target: Target | None,
+) -> Decision:
+    """Return the decision for a node that other nodes are fused into.
+
+    Args:
+        match: the node that the other nodes are fused into.
+        decision: its decision without fusion.
+        target: the target that fuses the nodes.
+    """
+    return Decision(replace(decision.placement, fused=match.record.fused), target)
+
+
+def _decision_of_fused_node(match: Match, fusing: Match, decision: Decision) -> Decision:
+    """Return the decision for a node that is fused into another node.
+
+    Args:
+        match: the node that is fused.
+        fusing: the other node.
+        decision: the decision to take the place and the target from.
+    """
+    reason = f"fused into {fusing.record.where}"
+    placement = replace(decision.placement, record=match.record, reason=reason)
+    return Decision(placement, decision.target)
+
+
+def _enclosing_op(sample: Match, decide_alone: Callable[[Match], Decision]) -> Match | None:
+    """Return the deformable attention that ``sample`` is part of, if an op replaces it."""
+    attention = sample.enclosing_attention
+    if attention is None or decide_alone(attention).target is None:
+        return None
+    return attention
 
 
 def _is_on_path(match: Match, attention: Match) -> bool:
@@ -292,7 +320,7 @@ def compile_op(match: Match, decision: Decision) -> str:
         Why that failed, or "" if it did not fail or if there is nothing to compile.
     """
     record = match.record
-    if decision.placement.runs_on != COMPILED_OP or not _is_known(record):
+    if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
         return ""
     try:
         compiled_record = record if match.signature is None else op_record(match)
@@ -310,7 +338,7 @@ def compile_fused_op(sample: Match) -> str:
         Why that failed, or "" if it did not fail or if there is nothing to compile.
     """
     record = sample.record
-    if sample.fused_grid is None or not _is_known(record):
+    if sample.fused_grid is None or not _has_valid_attributes(record):
         return ""
     try:
         state = _grid_type_index(sample.fused_grid) * len(COMPILED_MODES) + _mode_index(record)
@@ -321,7 +349,7 @@ def compile_fused_op(sample: Match) -> str:
     return ""
 
 
-def _is_known(record: NodeRecord) -> bool:
+def _has_valid_attributes(record: NodeRecord) -> bool:
     """Whether the attributes of a node are valid, and not those of a call of its function."""
     return record.error is None and not record.has_attribute_references
 

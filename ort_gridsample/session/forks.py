@@ -27,6 +27,8 @@ _tracked: dict[int, ref[Any]] = {}
 _numbers = itertools.count()
 #: The length of :data:`_tracked` at which dead references are removed.
 _limit = 64
+#: The attribute of onnxruntime's class of sessions that :func:`keep_sessions_through_forks` sets.
+_KEEPS_SESSIONS = "_ort_gridsample_keeps_sessions_through_forks"
 #: Thread -> the sessions that are kept alive while this thread forks.
 _held: dict[int, list[Any]] = {}
 #: In a child: the sessions of its parents.
@@ -60,7 +62,7 @@ def keep_sessions_through_forks() -> None:
     >>> keep_sessions_through_forks()
     """
     session_class = _PLAIN_SESSION
-    if getattr(session_class, _MARK, False):
+    if getattr(session_class, _KEEPS_SESSIONS, False):
         return
     set_attribute = session_class.__setattr__
 
@@ -69,13 +71,10 @@ def keep_sessions_through_forks() -> None:
         track_attribute(name, value)
 
     session_class.__setattr__ = set_and_track
-    setattr(session_class, _MARK, True)
+    setattr(session_class, _KEEPS_SESSIONS, True)
     for instance in gc.get_objects():
         if issubclass(type(instance), session_class):
             track_attribute("_sess", getattr(instance, "_sess", None))
-
-
-_MARK = "_ort_gridsample_keeps_sessions_through_forks"
 
 
 def track_attribute(name: str, value: Any) -> None:

@@ -64,7 +64,7 @@ def compiled_ops_unavailable_reason(requested: OpsName | None = None) -> str:
         return "Python ops were asked for"
     reason = registry.unavailable_reason()
     if reason and requested == "compiled":
-        raise ImportError(f"compiled ops cannot be had: {reason}")
+        raise ImportError(f"compiled ops are unavailable: {reason}")
     return reason
 
 

@@ -20,7 +20,7 @@ from ..reference.arrays import Array
 from ..reference.process import interpreter
 from . import probe_process
 from .native import MIN_WRONG_DIFFERENCE
-from .probes import Probe
+from .probes import NodeProbe
 
 #: Execution providers with their options.
 Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
@@ -115,7 +115,7 @@ def _skip_output(stdout: IO[bytes]) -> None:
         line = stdout.readline()
 
 
-def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: Probe) -> str:
+def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: NodeProbe) -> str:
     """Run a form of a probe on execution providers, and check the output.
 
     Args:

@@ -34,7 +34,7 @@ MakeArrays: TypeAlias = Callable[[], tuple[tuple[Array, Array], Array]]
 
 
 @dataclass(frozen=True)
-class Probe:
+class NodeProbe:
     """A model of one node, and its test data.
 
     Attributes:
@@ -52,7 +52,7 @@ def build_probe(
     case: Sequence[Value],
     opsets: Mapping[str, int],
     only_sampling_nodes: bool,
-) -> Probe | None:
+) -> NodeProbe | None:
     """Build the probe of a node.
 
     Args:
@@ -86,7 +86,7 @@ def build_probe(
     model = one_node(record.node_without_values(), imports, types.items(), shapes)
     if not only_sampling_nodes:
         _insert_relu(model)
-    return Probe(model, make)
+    return NodeProbe(model, make)
 
 
 def _is_testable(case: Sequence[Value], types: Mapping[str, str]) -> bool:

@@ -183,7 +183,7 @@ class Mistake(NamedTuple):
     expected: str
 
 
-PIXELS = "those of value, of shape (B, S, H, D) = (2, 47, 3, 4), in all levels together"
+PIXELS = "the S pixels of value, of shape (B, S, H, D) = (2, 47, 3, 4)"
 LOCATIONS = "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape (2, 47, 3, 4) and L is 2"
 WEIGHTS = "all axes but the last of sampling_locations, which is of shape (2, 5, 3, 2, 4, 2)"
 SPATIAL_SHAPES = "shape (L, r), with at least one spatial axis"
@@ -209,7 +209,9 @@ SHAPE_MISTAKES = {
     "value of three axes": Mistake(
         "value", zeros(47, 3, 4), "of shape (47, 3, 4)", "shape (B, S, H, D)"
     ),
-    "fewer pixels": Mistake("spatial_shapes", np.array([[5, 7], [3, 3]]), "with 44 pixels", PIXELS),
+    "fewer pixels": Mistake(
+        "spatial_shapes", np.array([[5, 7], [3, 3]]), "of 44 pixels in all levels together", PIXELS
+    ),
     "spatial shapes of one axis": Mistake(
         "spatial_shapes", np.array([5, 7]), "of shape (2)", SPATIAL_SHAPES
     ),

@@ -211,12 +211,12 @@ def test_library_of_an_unknown_mode_shows_its_repr(mode: str, built: Path) -> No
     ("attribute", "value", "error"),
     [
         ("padding_mode", "circular", "padding_mode is 'circular', expected 'zeros'"),
-        ("interface", 2, "interface is 2, expected 1: the model is of another"),
+        ("interface", 2, "interface is 2, expected 1: another release"),
         (
             "mode",
             "cubic",
-            "library is made without mode 'cubic' for X of float32 and grid of float32, "
-            "expected one that was made for",
+            "library is built without mode 'cubic' for X of float32 and grid of float32, "
+            "expected a library for this model",
         ),
     ],
     ids=["unknown padding", "newer interface", "mode without a kernel"],
@@ -275,9 +275,15 @@ def flip_a_bit(content: bytes) -> bytes:
 
 #: Changes of the library's bytes -> the beginning of the reason in the error.
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "half of the file": (lambda content: content[: len(content) // 2], "end is not a library's"),
+    "half of the file": (
+        lambda content: content[: len(content) // 2],
+        "file is not an ort_gridsample library, or truncated",
+    ),
     "a flipped bit": (flip_a_bit, "content is damaged"),
-    "another file": (lambda content: b"\x7fELF", "end is not a library's"),
+    "another file": (
+        lambda content: b"\x7fELF",
+        "file is not an ort_gridsample library, or truncated",
+    ),
     "another machine": (
         lambda content: content.replace(b" for x86_64-", b" for s390x-"),
         "machine is s390x-linux",
@@ -391,7 +397,7 @@ def test_build_library_without_a_linker_is_refused(
     monkeypatch.setattr(importlib.util, "find_spec", without_zig)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     error = refusal(build, target=target)
-    assert (error.argument, error.found) == ("linker", "not there")
+    assert (error.argument, error.found) == ("linker", "not installed")
     assert error.expected.startswith(expected)
 
 

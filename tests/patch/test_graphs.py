@@ -420,7 +420,7 @@ def test_names_are_taken_together_or_not_at_all() -> None:
     [
         ('"local": 3, "": 20', 20, 20),
         ('"local": 3, "ai.onnx": 17', 17, 17),
-        ('"local": 3', 0, UNSTATED_OPSET),
+        ('"local": 3', UNSTATED_OPSET, UNSTATED_OPSET),
         ("", 0, 0),
     ],
 )

@@ -533,7 +533,7 @@ def test_calls_nested_in_branches_are_inferred_up_to_a_depth(levels: int) -> Non
 def test_uncalled_functions_and_lists_of_graphs_are_read() -> None:
     model = in_function(call="GridSample")
     model_scopes = scopes_of(model)
-    assert Inference(model, model_scopes).alternatives(model_scopes[1], "A") == []
+    assert Inference(model, model_scopes).cases(model_scopes[1], ["A"]) == [(Value(),)]
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [
         parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}")
@@ -758,4 +758,4 @@ def test_prepared_inference_has_types_after_nodes_change(
     if is_prepared:
         inferred.prepare()
     model.graph.node[0].domain = "other"
-    assert inferred.known(model_scopes[0], "A") == expected
+    assert inferred.common_value(model_scopes[0], "A") == expected

@@ -871,7 +871,7 @@ WRONG_SHAPES = {
         "map_y",
         (1, 4, 4),
         "made of 'map_y' of shape (1, 4, 4)",
-        "shape (N, D1_out, D2_out), as what else it is made of",
+        "shape (N, D1_out, D2_out), like the other values that the grid is made of",
     ),
     "batches of X": (
         "X",
@@ -1091,8 +1091,8 @@ def test_fused_op_with_a_missing_input_is_refused(
 ) -> None:
     session = open_fused_op(programs.encode([VALID_X, program_of_y], 2), sources)
     sentence = (
-        "grid is made of a value that is left out, "
-        f"expected {len(sources)} values and their numbers$"
+        "grid is computed from an input that is omitted, "
+        f"expected {len(sources)} inputs and the scalars of their programs$"
     )
     with pytest.raises(Exception, match=sentence):
         session.run(None, FUSED_OP_FEEDS)

@@ -19,7 +19,7 @@ def test_windows_without_linker_runs_python_ops_and_defers_interrupts() -> None:
     assert results["reason"] == reason
     assert results["placement"] == ["Python op", reason]
     assert results["shape"] == [1, 2, 64, 64]
-    assert results["set_ops"] == f"ImportError: compiled ops cannot be had: {reason}"
+    assert results["set_ops"] == f"ImportError: compiled ops are unavailable: {reason}"
     assert results["interrupted run"] == ["KeyboardInterrupt", True]
 
 

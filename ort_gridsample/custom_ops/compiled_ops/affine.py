@@ -57,6 +57,7 @@ from .sentences import (
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
+    error_with_shape,
     error_with_shapes,
     index_names,
 )
@@ -64,30 +65,33 @@ from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
 normalize = register_jitable(reference_coordinates.normalize)
 
-TOO_LARGE = validation.ErrorTemplate(
-    "grid", "for size {size}", "fewer bytes than an address can reach"
-)
-
-#: The error messages of a run by name.
+#: The error messages of a run by name. A comment names the shapes and the number that the sentence
+#: contains.
 _SENTENCES = {
+    # nbytes
     "NO_MEMORY": NO_MEMORY_SENTENCE,
-    "WRONG_THETA": validation.THETA_SHAPE_INVALID,
-    "NOT_1D": validation.SIZE_NOT_1D,
-    "WRONG_AXES": validation.SIZE_LENGTH_MISMATCH,
-    "NEGATIVE": validation.SIZE_NEGATIVE,
-    "WRONG_BATCHES": validation.SIZE_BATCH_MISMATCH,
-    "IS_TOO_LARGE": TOO_LARGE,
+    # theta
+    "THETA_SHAPE_INVALID": validation.THETA_SHAPE_INVALID,
+    # theta, the shape of size
+    "SIZE_NOT_1D": validation.SIZE_NOT_1D,
+    # theta, the values of size
+    "SIZE_LENGTH_MISMATCH": validation.SIZE_LENGTH_MISMATCH,
+    "SIZE_NEGATIVE": validation.SIZE_NEGATIVE,
+    "SIZE_BATCH_MISMATCH": validation.SIZE_BATCH_MISMATCH,
+    "GRID_TOO_LARGE": validation.ErrorTemplate(
+        "grid", "for size {size}", "fewer bytes than an address can reach"
+    ),
 }
 N_SENTENCES = len(_SENTENCES)
 
 # Their indices, as numbers: compiled code reads no dictionary.
 _INDEX = index_names(_SENTENCES)
-WRONG_THETA = _INDEX["WRONG_THETA"]
-NOT_1D = _INDEX["NOT_1D"]
-WRONG_AXES = _INDEX["WRONG_AXES"]
-NEGATIVE = _INDEX["NEGATIVE"]
-WRONG_BATCHES = _INDEX["WRONG_BATCHES"]
-IS_TOO_LARGE = _INDEX["IS_TOO_LARGE"]
+THETA_SHAPE_INVALID = _INDEX["THETA_SHAPE_INVALID"]
+SIZE_NOT_1D = _INDEX["SIZE_NOT_1D"]
+SIZE_LENGTH_MISMATCH = _INDEX["SIZE_LENGTH_MISMATCH"]
+SIZE_NEGATIVE = _INDEX["SIZE_NEGATIVE"]
+SIZE_BATCH_MISMATCH = _INDEX["SIZE_BATCH_MISMATCH"]
+GRID_TOO_LARGE = _INDEX["GRID_TOO_LARGE"]
 
 
 def _run_sentences(r: int) -> list[bytes]:
@@ -110,7 +114,7 @@ FUSED_SENTENCES = [
 ]
 #: The offset of the AffineGrid's sentences in an array of TEXT, in bytes.
 AFFINE_OFFSET = len(SAMPLE_SENTENCES) * TEXT.itemsize
-WRONG_GRID_TYPE = len(FUSED_SENTENCES) - 1
+GRID_TYPE_UNKNOWN = len(FUSED_SENTENCES) - 1
 
 #: The values of the attribute ``grid_type``, each with a blank behind it.
 TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
@@ -118,8 +122,8 @@ TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
 CHUNK = 2048
 #: The minimal number of positions in an item of a large grid.
 MIN_POSITIONS = 1 << 14
-#: The number of columns whose positions a worker of a GridSample stores. Positions of up to so many
-#: columns are computed once per worker, others once per tile.
+#: The maximum number of columns whose positions a worker of a GridSample stores. They are computed
+#: once per worker if there are not more columns, otherwise once per tile.
 MAX_COLUMNS = 4096
 
 
@@ -169,7 +173,9 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
         op.sentences + AFFINE_OFFSET,
     )
     type_words = chars(TYPE_WORDS)
-    grid_type = choice_attribute(node, chars("grid_type"), type_words, -1, errors, WRONG_GRID_TYPE)
+    grid_type = choice_attribute(
+        node, chars("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN
+    )
     state_address = create_sample_state(node, op, errors, grid_type + 1, 3)
     if state_address != 0:
         state = struct(state_address, GRID_SAMPLE)
@@ -227,16 +233,16 @@ def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) ->
     size_shape = shape(size)
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
-        return error_with_shapes(request.api, errors, WRONG_THETA, theta_shape, theta_shape, 0)
+        return error_with_shape(request.api, errors, THETA_SHAPE_INVALID, theta_shape)
     first_sentence = (r - 2) * N_SENTENCES
     if len(size_shape) != 1:
-        index = first_sentence + NOT_1D
-        return error_with_shapes(request.api, errors, index, theta_shape, size_shape, 0)
+        index = first_sentence + SIZE_NOT_1D
+        return error_with_shapes(request.api, errors, index, theta_shape, size_shape)
     lengths = array(size.data, (size_shape[0],), np.int64)
     error = _size_error(lengths, theta_shape, r, itemsize)
     if error != NO_ERROR:
         index = first_sentence + error
-        return error_with_shapes(request.api, errors, index, theta_shape, lengths, 0)
+        return error_with_shapes(request.api, errors, index, theta_shape, lengths)
     grid = alloc_int64s(request, r + 2)
     if len(grid) == 0:
         return error_with_number(request.api, errors, NO_MEMORY, 8 * (r + 2))
@@ -259,13 +265,13 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
         nbytes *= float(max(length, 1))
         smallest = min(smallest, length)
     if len(size) != r + 2:
-        return WRONG_AXES
+        return SIZE_LENGTH_MISMATCH
     if smallest < 0:
-        return NEGATIVE
+        return SIZE_NEGATIVE
     if size[0] != theta_shape[0]:
-        return WRONG_BATCHES
+        return SIZE_BATCH_MISMATCH
     if nbytes >= 2.0**63:
-        return IS_TOO_LARGE
+        return GRID_TOO_LARGE
     return NO_ERROR
 
 

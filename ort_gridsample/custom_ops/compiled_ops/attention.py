@@ -40,6 +40,7 @@ from .sentences import (
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
+    error_with_shape,
     error_with_shapes,
     index_names,
 )
@@ -48,41 +49,50 @@ from .structs import NODE, PLAIN, REQUEST
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
 TOO_MANY_PIXELS = 2 * tap_table.MAX_PIXELS
 
-TOO_LARGE = validation.ErrorTemplate(
-    "Y",
-    "for value of shape {value_shape}",
-    "fewer bytes than an address can reach",
-)
-LIMITS = validation.ErrorTemplate(
-    "value",
-    "of shape {value_shape}",
-    f"at most {tap_table.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
-)
+#: The number of points must be smaller. Up to this bound a sum of int64 does not wrap around.
+MAX_POINTS = 1 << 61
 
-#: The error messages of a run by name.
+#: The error messages of a run by name. A comment names the shapes and the number that the sentence
+#: contains.
 _SENTENCES = {
+    # nbytes
     "NO_MEMORY": NO_MEMORY_SENTENCE,
-    "WRONG_VALUE": validation.VALUE_SHAPE_INVALID,
-    "WRONG_LEVELS": validation.LEVELS_SHAPE_INVALID,
-    "NEGATIVE": validation.LEVELS_NEGATIVE,
-    "WRONG_PIXELS": validation.LEVELS_PIXELS_MISMATCH,
-    "WRONG_LOCATIONS": validation.LOCATIONS_SHAPE_MISMATCH,
-    "WRONG_WEIGHTS": validation.WEIGHTS_SHAPE_MISMATCH,
-    "IS_TOO_LARGE": TOO_LARGE,
-    "IS_BEYOND_LIMITS": LIMITS,
+    # value
+    "VALUE_SHAPE_INVALID": validation.VALUE_SHAPE_INVALID,
+    # levels
+    "LEVELS_SHAPE_INVALID": validation.LEVELS_SHAPE_INVALID,
+    "LEVELS_NEGATIVE": validation.LEVELS_NEGATIVE,
+    # value, the number of pixels of all levels
+    "LEVELS_PIXELS_MISMATCH": validation.LEVELS_PIXELS_MISMATCH,
+    # value, locations, the number of levels
+    "LOCATIONS_SHAPE_MISMATCH": validation.LOCATIONS_SHAPE_MISMATCH,
+    # weights, locations
+    "WEIGHTS_SHAPE_MISMATCH": validation.WEIGHTS_SHAPE_MISMATCH,
+    # value
+    "Y_TOO_LARGE": validation.ErrorTemplate(
+        "Y",
+        "for value of shape {value_shape}",
+        "fewer bytes than an address can reach",
+    ),
+    # value
+    "VALUE_BEYOND_LIMITS": validation.ErrorTemplate(
+        "value",
+        "of shape {value_shape}",
+        f"at most {tap_table.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
+    ),
 }
 SENTENCES = [*map(encode, _SENTENCES.values()), *LAST_SENTENCES]
 
 # Their indices, as numbers: compiled code reads no dictionary.
 _INDEX = index_names(_SENTENCES)
-WRONG_VALUE = _INDEX["WRONG_VALUE"]
-WRONG_LEVELS = _INDEX["WRONG_LEVELS"]
-NEGATIVE = _INDEX["NEGATIVE"]
-WRONG_PIXELS = _INDEX["WRONG_PIXELS"]
-WRONG_LOCATIONS = _INDEX["WRONG_LOCATIONS"]
-WRONG_WEIGHTS = _INDEX["WRONG_WEIGHTS"]
-IS_TOO_LARGE = _INDEX["IS_TOO_LARGE"]
-IS_BEYOND_LIMITS = _INDEX["IS_BEYOND_LIMITS"]
+VALUE_SHAPE_INVALID = _INDEX["VALUE_SHAPE_INVALID"]
+LEVELS_SHAPE_INVALID = _INDEX["LEVELS_SHAPE_INVALID"]
+LEVELS_NEGATIVE = _INDEX["LEVELS_NEGATIVE"]
+LEVELS_PIXELS_MISMATCH = _INDEX["LEVELS_PIXELS_MISMATCH"]
+LOCATIONS_SHAPE_MISMATCH = _INDEX["LOCATIONS_SHAPE_MISMATCH"]
+WEIGHTS_SHAPE_MISMATCH = _INDEX["WEIGHTS_SHAPE_MISMATCH"]
+Y_TOO_LARGE = _INDEX["Y_TOO_LARGE"]
+VALUE_BEYOND_LIMITS = _INDEX["VALUE_BEYOND_LIMITS"]
 WRONG_INTERFACE_INDEX = len(_SENTENCES)
 
 
@@ -152,9 +162,9 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     locations = shape(inputs[2])
     weights = shape(inputs[3])
     if len(value) != 4:
-        return error_with_shapes(api, errors, WRONG_VALUE, value, value, 0)
+        return error_with_shape(api, errors, VALUE_SHAPE_INVALID, value)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
-        return error_with_shapes(api, errors, WRONG_LEVELS, levels_shape, levels_shape, 0)
+        return error_with_shape(api, errors, LEVELS_SHAPE_INVALID, levels_shape)
     n_levels = levels_shape[0]
     r = levels_shape[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value
@@ -167,23 +177,24 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     # A copy, so that no other thread changes the lengths after they were checked.
     copy(launch.levels, inputs[1].data, nbytes)
     if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
-        return error_with_shapes(api, errors, IS_BEYOND_LIMITS, value, value, 0)
+        return error_with_shape(api, errors, VALUE_BEYOND_LIMITS, value)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)
     if pixels < 0:
-        return error_with_shapes(api, errors, NEGATIVE, levels_shape, levels_shape, 0)
+        return error_with_shape(api, errors, LEVELS_NEGATIVE, levels_shape)
     if pixels != launch.pixels:
-        return error_with_shapes(api, errors, WRONG_PIXELS, value, value, pixels)
+        return error_with_shape(api, errors, LEVELS_PIXELS_MISMATCH, value, pixels)
     launch.points = _count_points(value, locations, 1)
     if not _has_points(levels, launch.points, locations):
-        return error_with_shapes(api, errors, WRONG_LOCATIONS, value, locations, n_levels)
+        index = LOCATIONS_SHAPE_MISMATCH
+        return error_with_shapes(api, errors, index, value, locations, n_levels)
     launch.queries = locations[1]
     if _count_points(value, weights, 0) != launch.points or not _fits_locations(weights, locations):
-        return error_with_shapes(api, errors, WRONG_WEIGHTS, weights, locations, 0)
+        return error_with_shapes(api, errors, WEIGHTS_SHAPE_MISMATCH, weights, locations)
     launch.weighted = weights[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
-        return error_with_shapes(api, errors, IS_TOO_LARGE, value, value, 0)
+        return error_with_shape(api, errors, Y_TOO_LARGE, value)
     Y = alloc_int64s(request, n_axes)
     if len(Y) == 0:
         return error_with_number(api, errors, NO_MEMORY, 8 * n_axes)
@@ -231,14 +242,16 @@ def _count_points(value: Any, lengths: Any, n_last_axes: int) -> int:
         n_last_axes: the number of its last axes that do not enumerate points.
 
     Returns:
-        The number, or -1 if the shape does not fit ``value``.
+        The number, or -1 if the shape does not fit ``value`` or has :data:`MAX_POINTS` or more.
     """
     if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
         return -1
     count = 1
+    magnitude = 1.0  # unlike the count, it does not wrap around
     for axis in range(3, len(lengths) - n_last_axes):
         count *= lengths[axis]
-    return count
+        magnitude *= float(lengths[axis])
+    return count if magnitude < float(MAX_POINTS) else -1
 
 
 @register_jitable
@@ -246,14 +259,14 @@ def _has_points(levels: Any, n_points: int, locations: Any) -> bool:
     """Whether the locations have the points and the axes of the ``levels``.
 
     Args:
-        levels: the levels (L, 1 + r).
+        levels: the levels (L, 1 + r), without a negative number.
         n_points: the number of points of the locations; -1 if their shape is wrong.
         locations: the shape of the locations.
     """
-    rest = n_points
+    total = 0
     for level in range(len(levels)):
-        rest -= levels[level, 0]
-    if n_points < 0 or rest != 0:
+        total = min(total + min(levels[level, 0], MAX_POINTS), MAX_POINTS)
+    if total != n_points:
         return False
     has_levels = len(locations) != 6 or locations[3] == len(levels)
     return has_levels and locations[len(locations) - 1] == levels.shape[1] - 1

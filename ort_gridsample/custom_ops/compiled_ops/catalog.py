@@ -64,11 +64,23 @@ DESCRIPTION_FUNCTIONS: Mapping[str, Callable[..., int]] = {
 }
 
 
+#: No op has so many states. The address of an OrtStatus is larger.
+MAX_STATES = 1 << 12
+
+
+def is_missing_state(result: int) -> bool:
+    """Whether the result of :attr:`Kernels.create` means that a state must be compiled first.
+
+    The result is then 1 + the index of the state.
+    """
+    return 0 < result < MAX_STATES
+
+
 class Kernels(NamedTuple):
     """The compiled functions and the data of an op."""
 
-    #: CreateKernelV2. It returns an OrtStatus*, 0 for success, or 1 + the index of a state that is
-    #: not compiled yet.
+    #: CreateKernelV2. It returns an OrtStatus*, 0 for success, or 1 + the index of a state: see
+    #: :func:`is_missing_state`.
     create: Callable[..., int]
     #: KernelComputeV2.
     compute: Callable[..., int]

@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 
 from ...functions import validation
 from ...kernels.compilation import compile_time
-from ...kernels.pointers import address, array, chars, copy, local, sizeof, struct
+from ...kernels.pointers import array, chars, copy, field_address, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import alloc, alloc_int64s, api_function, free_blocks
@@ -32,11 +32,11 @@ strcspn: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.
 
 #: The node has another version of the ops' interface.
 WRONG_INTERFACE = validation.ErrorTemplate(
-    "interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops"
+    "interface", "{nbytes}", f"{INTERFACE}: another release of ort-gridsample wrote the model"
 )
 #: The library has no state for the node.
 MISSING_STATE = validation.ErrorTemplate(
-    "library", "made without {what}{value}", "one that was made for this model, or for all"
+    "library", "built without {what}{value}", "a library for this model, or for all models"
 )
 #: The last sentences of an op with one state.
 LAST_SENTENCES = [encode(WRONG_INTERFACE), encode(MISSING_STATE, what="")]
@@ -150,8 +150,8 @@ def create_state(
         missing_state: the index of the sentence :data:`MISSING_STATE`.
 
     Returns:
-        The address of the state. 0 if ``node.status`` is not 0: an error, or 1 + ``index`` if the
-        initial state must be compiled.
+        The address of the state. 0 if ``node.status`` is not 0, because of an error, or because
+        the initial state must be compiled: see :func:`.catalog.is_missing_state`.
     """
     initial_state = array(op.states, (index + 1,), np.int64)[index]
     library = struct(op.library, LIBRARY)
@@ -244,7 +244,7 @@ def read_text(node: Any, get: Any, arguments: Any, result: Any) -> None:
         result: a TEXT. Its length becomes -1 if there is no text, or no memory.
     """
     result.length = 0
-    size_address = address(result) + 8  # the field ``length``
+    size_address = field_address(result, "length")
     status = get(node.api, arguments + (0, size_address))  # noqa: RUF005  (Numba adds tuples)
     result.data = alloc(node, result.length + 1)
     if status == 0 and result.data != 0:

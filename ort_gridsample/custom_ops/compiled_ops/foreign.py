@@ -27,7 +27,7 @@ from .creation import (
     open_node,
 )
 from .requests import alloc, alloc_int64s, free_blocks, open_request, shape
-from .sentences import NO_MEMORY, encode, error_with_number, error_with_shapes
+from .sentences import NO_MEMORY, encode, error_with_number, error_with_shape
 from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 
 # --- grid_sampler ---
@@ -53,7 +53,9 @@ _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
 _MODES = tuple(list(workers.TAPS).index(name) for name in ("linear", "nearest", "cubic"))
-_PADDINGS = tuple(list(workers.PADDING).index(name) for name in ("zeros", "border", "reflection"))
+_PADDINGS = tuple(
+    list(workers.PADDING_CODES).index(name) for name in ("zeros", "border", "reflection")
+)
 
 
 def create_coded(op_address: int, api: int, info: int, out: int) -> int:
@@ -172,12 +174,12 @@ def _set_levels(state: Any, request: Any) -> int:
     locations = shape(inputs[3])
     api = request.api
     if len(lengths_shape) != 2 or lengths_shape[1] != 2:
-        return error_with_shapes(api, state.errors, _WRONG_SHAPES, lengths_shape, lengths_shape, 0)
+        return error_with_shape(api, state.errors, _WRONG_SHAPES, lengths_shape)
     n_levels = lengths_shape[0]
     if len(starts_shape) != 1 or starts_shape[0] != n_levels:
         return error_with_number(api, state.errors, _WRONG_STARTS, 0)
     if len(locations) != 6:
-        return error_with_shapes(api, state.errors, _WRONG_LOCATIONS, locations, locations, 0)
+        return error_with_shape(api, state.errors, _WRONG_LOCATIONS, locations)
     memory = alloc(request, 24 * n_levels)
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:

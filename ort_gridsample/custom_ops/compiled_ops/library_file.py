@@ -74,15 +74,15 @@ def validate(path: Path, any_machine: bool = False) -> str:
     try:
         content = path.read_bytes()
     except OSError as error:
-        found = f"not to be read: {error.strerror}"
+        found = f"not readable: {error.strerror}"
         raise GridSampleError(where, "file", found, "a library") from error
     trailer = _TRAILER.search(content)
     if trailer is None:
-        expected = "what 'ort-gridsample library' writes, whole"
-        raise GridSampleError(where, "end", "not a library's", expected)
+        found = "not an ort_gridsample library, or truncated"
+        raise GridSampleError(where, "file", found, "the output of 'ort-gridsample library'")
     version, release, machine, cpus, digest = (group.decode() for group in trailer.groups())
     if digest != hashlib.sha256(content[: trailer.start()]).hexdigest():
-        expected = "what its hash says: build or copy it again"
+        expected = "content that matches its hash: build or copy the library again"
         raise GridSampleError(where, "content", "damaged", expected)
     if int(version) != FORMAT:
         found = f"{version}, of release {release}"

@@ -92,10 +92,10 @@ def linker(machine: Machine | None, where: str) -> list[str]:
         zig_target = [] if machine is None else ["-target", machine.zig_target]
         return [python, "-m", "ziglang", "cc", *zig_target, "-shared", "-s"]
     if machine is not None and not machine.is_this:
-        raise GridSampleError(where, "linker", "not there", REMEDY)
+        raise GridSampleError(where, "linker", "not installed", REMEDY)
     cc = shutil.which("cc")
     if cc is None:
-        raise GridSampleError(where, "linker", "not there", f"cc, or {REMEDY}")
+        raise GridSampleError(where, "linker", "not installed", f"cc, or {REMEDY}")
     return [cc, "-shared", "-s"]
 
 

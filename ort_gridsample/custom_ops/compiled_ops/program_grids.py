@@ -38,7 +38,14 @@ from .sampling import (
     create_sample_state,
     state_fields,
 )
-from .sentences import NO_MEMORY, encode, error_with_number, error_with_shapes, index_names
+from .sentences import (
+    NO_MEMORY,
+    encode,
+    error_with_number,
+    error_with_shape,
+    error_with_shapes,
+    index_names,
+)
 from .structs import (
     COMPONENT,
     COORDINATES,
@@ -54,8 +61,8 @@ from .structs import (
 
 MISSING_VALUE = validation.ErrorTemplate(
     "grid",
-    "made of a value that is left out",
-    "{nbytes} values and their numbers",
+    "computed from an input that is omitted",
+    "{nbytes} inputs and the scalars of their programs",
 )
 #: About the shape of the only source.
 WRONG_SHAPE = validation.ErrorTemplate(
@@ -66,7 +73,7 @@ WRONG_SHAPE = validation.ErrorTemplate(
 #: About the shape of one of several sources.
 OTHER_SHAPE = replace(
     WRONG_SHAPE,
-    expected=f"{WRONG_SHAPE.expected}, as what else it is made of",
+    expected=f"{WRONG_SHAPE.expected}, like the other values that the grid is made of",
 )
 WRONG_PROGRAMS = validation.ErrorTemplate("coordinates", "{X}", "what a session writes")
 
@@ -90,7 +97,7 @@ WRONG_PROGRAMS_INDEX = len(SAMPLE_SENTENCES) + _INDEX["WRONG_PROGRAMS"]
 ADD, SUB, MUL, DIV = map(OPERATIONS.index, ("Add", "Sub", "Mul", "Div"))
 
 #: The character that separates the names of the sources.
-_NEWLINE = 10
+_NEWLINE = ord("\n")
 
 
 # --- Creation ---
@@ -115,14 +122,7 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     if is_good(node):
         programs = array(head.programs, (max_programs,), PROGRAM)
         if not _decode(head, numbers, programs):
-            node.status = error_with_shapes(
-                api,
-                errors,
-                WRONG_PROGRAMS_INDEX,
-                numbers,
-                numbers[:0],
-                0,
-            )
+            node.status = error_with_shape(api, errors, WRONG_PROGRAMS_INDEX, numbers)
     state = create_sample_state(node, op, errors, 0, 2 + head.n_sources)
     if state != 0:
         programs_address = address(struct(state, GRID_SAMPLE).programs)
@@ -300,7 +300,7 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     expected.r = state.programs.r
     sentence = WRONG_SHAPE_INDEX if state.programs.n_sources == 1 else OTHER_SHAPE_INDEX
     coordinates = array(address(expected), (3,), np.int64)
-    return error_with_shapes(api, address(errors), sentence, found, coordinates, 0)
+    return error_with_shapes(api, address(errors), sentence, found, coordinates)
 
 
 @register_jitable

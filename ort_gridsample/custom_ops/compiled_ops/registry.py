@@ -26,13 +26,9 @@ from ...reference.cpus import available_cpus
 from ...reference.process import after_fork
 from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
-from .catalog import DESCRIPTION_FUNCTIONS, DOMAINS, OPS, Op, schema_fields
+from .catalog import DESCRIPTION_FUNCTIONS, DOMAINS, OPS, Op, is_missing_state, schema_fields
 from .image import Image
 from .structs import LIBRARY, OP
-
-#: No op has so many states. ``Kernels.create`` returns smaller numbers for states, while an
-#: OrtStatus* is larger.
-MAX_STATES = 1 << 12
 
 #: Why a node with a tensor of strings has no compiled op.
 NO_STRINGS = (
@@ -184,7 +180,7 @@ class CompiledOps:
                 _complete(struct, op, types)
             create = _compiled(op.load().create, 4)
             result = create(op_address, api, info, out)
-            while 0 < result < MAX_STATES:
+            while is_missing_state(result):
                 index = result - 1
                 pointer = ctypes.c_int64.from_address(struct.states + 8 * index)
                 pointer.value = state_address(op, types, index)

@@ -42,45 +42,52 @@ from .sentences import (
 )
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
-PIXELS_LIMIT = validation.ErrorTemplate(
-    "X",
-    "of shape {X}",
-    f"at most {tap_table.MAX_PIXELS} pixels a channel",
-)
-TAPS_LIMIT = validation.ErrorTemplate(
-    "X",
-    "of shape {X}",
-    "fewer spatial axes: a position has too many taps",
-)
-TOO_LARGE = validation.ErrorTemplate(
-    "Y",
-    "for X of shape {X} and grid of shape {grid}",
-    "fewer bytes than an address can reach",
-)
-
-_PADDINGS = list(workers.PADDING)
+_PADDINGS = list(workers.PADDING_CODES)
 _MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
 
 _MODE_CHOICES = validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
 _PADDING_CHOICES = validation.format_choices(PADDING)
-#: The error messages of the op by name. There is one for each padding, and one for each mode.
+
+_Y_TOO_LARGE = validation.ErrorTemplate(
+    "Y",
+    "for X of shape {X} and grid of shape {grid}",
+    "fewer bytes than an address can reach",
+)
+_TOO_MANY_PIXELS = validation.ErrorTemplate(
+    "X",
+    "of shape {X}",
+    f"at most {tap_table.MAX_PIXELS} pixels a channel",
+)
+_TOO_MANY_TAPS = validation.ErrorTemplate(
+    "X",
+    "of shape {X}",
+    "fewer spatial axes: a position has too many taps",
+)
+#: The error messages of the op by name. There is one for each padding, and one for each mode. A
+#: comment names the shapes and the number that the sentence contains.
 _SENTENCES = {
+    # nbytes
     "NO_MEMORY": encode(NO_MEMORY_SENTENCE),
-    "NO_AXES": encode(validation.X_SHAPE_INVALID),
-    "WRONG_AXES": encode(validation.GRID_SHAPE_MISMATCH),
-    "WRONG_BATCHES": encode(validation.GRID_BATCH_MISMATCH),
-    "IS_TOO_LARGE": encode(TOO_LARGE),
+    # X
+    "X_SHAPE_INVALID": encode(validation.X_SHAPE_INVALID),
+    # X, grid
+    "GRID_SHAPE_MISMATCH": encode(validation.GRID_SHAPE_MISMATCH),
+    "GRID_BATCH_MISMATCH": encode(validation.GRID_BATCH_MISMATCH),
+    "Y_TOO_LARGE": encode(_Y_TOO_LARGE),
+    # X
     **{
-        f"NO_PIXEL {name}": encode(validation.X_HAS_NO_PIXEL, padding_mode=name)
+        f"X_HAS_NO_PIXEL {name}": encode(validation.X_HAS_NO_PIXEL, padding_mode=name)
         for name in _PADDINGS
     },
-    "TOO_MANY_PIXELS": encode(PIXELS_LIMIT),
-    "TOO_MANY_TAPS": encode(TAPS_LIMIT),
+    "TOO_MANY_PIXELS": encode(_TOO_MANY_PIXELS),
+    "TOO_MANY_TAPS": encode(_TOO_MANY_TAPS),
+    # the version of the node's interface
     "WRONG_INTERFACE": encode(WRONG_INTERFACE),
-    "NO_MODE": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
-    "NO_PADDING": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
+    # no shape, no number
+    "MODE_UNKNOWN": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
+    "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
     **{
-        f"NO_STATE {name}": encode(MISSING_STATE, what=f"mode {name!r} for ")
+        f"MISSING_STATE {name}": encode(MISSING_STATE, what=f"mode {name!r} for ")
         for name in workers.TAPS
     },
 }
@@ -88,19 +95,19 @@ SENTENCES = [*_SENTENCES.values()]
 
 # The indices of the sentences, as numbers: compiled code reads no dictionary.
 _INDEX = index_names(_SENTENCES)
-NO_AXES = _INDEX["NO_AXES"]
-WRONG_AXES = _INDEX["WRONG_AXES"]
-WRONG_BATCHES = _INDEX["WRONG_BATCHES"]
-IS_TOO_LARGE = _INDEX["IS_TOO_LARGE"]
+X_SHAPE_INVALID = _INDEX["X_SHAPE_INVALID"]
+GRID_SHAPE_MISMATCH = _INDEX["GRID_SHAPE_MISMATCH"]
+GRID_BATCH_MISMATCH = _INDEX["GRID_BATCH_MISMATCH"]
+Y_TOO_LARGE = _INDEX["Y_TOO_LARGE"]
 #: The first of one sentence per padding.
-NO_PIXEL = _INDEX[f"NO_PIXEL {_PADDINGS[0]}"]
+X_HAS_NO_PIXEL = _INDEX[f"X_HAS_NO_PIXEL {_PADDINGS[0]}"]
 TOO_MANY_PIXELS = _INDEX["TOO_MANY_PIXELS"]
 TOO_MANY_TAPS = _INDEX["TOO_MANY_TAPS"]
 WRONG_INTERFACE_INDEX = _INDEX["WRONG_INTERFACE"]
-NO_MODE = _INDEX["NO_MODE"]
-NO_PADDING = _INDEX["NO_PADDING"]
+MODE_UNKNOWN = _INDEX["MODE_UNKNOWN"]
+PADDING_MODE_UNKNOWN = _INDEX["PADDING_MODE_UNKNOWN"]
 #: The first of one sentence per mode.
-NO_STATE = _INDEX[f"NO_STATE {next(iter(workers.TAPS))}"]
+MISSING_STATE_INDEX = _INDEX[f"MISSING_STATE {next(iter(workers.TAPS))}"]
 
 #: The values of the attributes, each with a blank behind it. The synonyms follow the modes, in the
 #: order of the modes from LINEAR on that they are synonyms of.
@@ -173,10 +180,12 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
     Returns:
         The address of the state; 0 if ``node.status`` is not 0.
     """
-    mode = choice_attribute(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
+    mode = choice_attribute(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN)
     mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
     padding_words = chars(PADDING_WORDS)
-    padding = choice_attribute(node, chars("padding_mode"), padding_words, 0, errors, NO_PADDING)
+    padding = choice_attribute(
+        node, chars("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN
+    )
     return create_mode_state(node, op, errors, group, n_inputs, mode, padding)
 
 
@@ -192,10 +201,11 @@ def create_mode_state(
 ) -> int:
     """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
 
-    The mode and the padding are indices of :data:`.workers.TAPS` and :data:`.workers.PADDING`.
+    The mode is an index of :data:`.workers.TAPS`, and the padding one of
+    :data:`.workers.PADDING_CODES`.
     """
     index = group * N_MODES + mode
-    state_address = create_state(node, op, index, GRID_SAMPLE, errors, NO_STATE + mode)
+    state_address = create_state(node, op, index, GRID_SAMPLE, errors, MISSING_STATE_INDEX + mode)
     if state_address != 0:
         state = struct(state_address, GRID_SAMPLE)
         state.kernel.padding = padding
@@ -328,7 +338,7 @@ def _sample(state: Any, request: Any) -> int:
     launch = request.launch
     error = _set_lengths(state, launch, X, grid)
     if error != NO_ERROR:
-        return error_with_shapes(request.api, state.errors, error, X, grid, 0)
+        return error_with_shapes(request.api, state.errors, error, X, grid)
     Y = requests.alloc_int64s(request, len(X))
     if len(Y) == 0:
         return error_with_number(request.api, state.errors, NO_MEMORY, 8 * len(X))
@@ -389,13 +399,13 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     """
     r = len(X) - 2
     if r < 1:
-        return NO_AXES
+        return X_SHAPE_INVALID
     if len(grid) != len(X) or grid[r + 1] != r:
-        return WRONG_AXES
+        return GRID_SHAPE_MISMATCH
     n = X[0]
     c = X[1]
     if grid[0] != n:
-        return WRONG_BATCHES
+        return GRID_BATCH_MISMATCH
     pixels = 1
     positions = 1
     taps = 1
@@ -408,10 +418,10 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
         pixels = min(pixels * min(X[axis + 2], too_many_pixels), too_many_pixels)
         taps = min(taps * state.kernel.taps, MAX_TAPS + 1)
     if nbytes >= 2.0**63:
-        return IS_TOO_LARGE
+        return Y_TOO_LARGE
     if n * c * positions > 0:
         if pixels == 0 and state.kernel.padding != tap_table.ZEROS:
-            return NO_PIXEL + state.kernel.padding
+            return X_HAS_NO_PIXEL + state.kernel.padding
         if pixels > tap_table.MAX_PIXELS:
             return TOO_MANY_PIXELS
         if taps > MAX_TAPS:

@@ -1,7 +1,7 @@
 """The error messages of compiled ops, formatted by compiled code.
 
 They are those of :mod:`ort_gridsample.functions.validation`. A message is encoded as bytes: a byte
-below 32 is a placeholder for a shape, a number or a value.
+below :data:`_FIRST_CHARACTER` is a placeholder for a shape, a number or a value.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,8 @@ from .structs import ERRORS, TEXT
 #: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH is the first length of the first
 #: shape. Its axes from the third on are the spatial axes: AXES is their number, OUTPUTS their names
 #: (D1_out, …), PLURAL the ending of "axis" or "axes" for them. NUMBER is an integer, VALUE a text
-#: of the node. COORDINATES is the shape of a coordinate; the second shape is a COORDINATES record.
+#: of the node. COORDINATES is the shape of a coordinate. In a sentence with this placeholder, the
+#: fields of a COORDINATES record replace the second shape.
 (
     FIRST,
     SECOND,
@@ -55,13 +56,41 @@ _PLACEHOLDERS = {
 }
 
 #: The first sentence of every op, and its index.
-NO_MEMORY_SENTENCE = ErrorTemplate("memory", "not to be had", "{nbytes} bytes of scratch")
+NO_MEMORY_SENTENCE = ErrorTemplate("memory", "exhausted", "{nbytes} more bytes for scratch arrays")
 NO_MEMORY = 0
 #: The result of a check that finds no error. Any other result is the index of a sentence.
 NO_ERROR = -1
 
-#: The maximal number of characters of an int64 with its sign and a separator, and some more.
+#: No code of a placeholder is so large, and no code of a character in a sentence is smaller.
+_FIRST_CHARACTER = 32
+
+#: A bound of the characters of an int64 with its sign, and of the name of an output axis. Both
+#: include a separator.
 _MAX_INTEGER_CHARS = 32
+
+# Compiled code has no characters. It writes their codes.
+_QUOTE = ord("'")
+_DOUBLE_QUOTE = ord('"')
+_BACKSLASH = ord("\\")
+_TAB = ord("\t")
+_LINE_FEED = ord("\n")
+_CARRIAGE_RETURN = ord("\r")
+_DELETE = 0x7F
+_MINUS = ord("-")
+_ZERO = ord("0")
+_LOWER_A = ord("a")
+_OPEN = tuple(b"(")
+_CLOSE = tuple(b")")
+_SEPARATOR = tuple(b", ")
+_SINGULAR = tuple(b"is")
+_PLURAL = tuple(b"es")
+_N = tuple(b"N")
+_D = tuple(b"D")
+_OUT = tuple(b"_out")
+_ESCAPED_TAB = tuple(rb"\t")
+_ESCAPED_LINE_FEED = tuple(rb"\n")
+_ESCAPED_CARRIAGE_RETURN = tuple(rb"\r")
+_HEX_ESCAPE = tuple(rb"\x")
 
 create_status = api_function("CreateStatus")
 #: C's strlen: the number of characters before a 0.
@@ -90,9 +119,22 @@ def index_names(names: Iterable[str]) -> dict[str, int]:
 
 @register_jitable
 def error_with_number(api: int, errors_address: int, index: int, number: int) -> int:
-    """Return an OrtStatus* with a sentence that contains at most a ``number``."""
+    """Return an OrtStatus* with a sentence that contains no shape, and at most a ``number``."""
     no_shape = array(0, (0,), np.int64)
     return error_with_shapes(api, errors_address, index, no_shape, no_shape, number)
+
+
+@register_jitable
+def error_with_shape(
+    api: int,
+    errors_address: int,
+    index: int,
+    first: Any,
+    number: int = 0,
+) -> int:
+    """Return an OrtStatus* with a sentence that contains only the ``first`` shape."""
+    no_shape = array(0, (0,), np.int64)
+    return error_with_shapes(api, errors_address, index, first, no_shape, number)
 
 
 @register_jitable
@@ -102,12 +144,19 @@ def error_with_shapes(
     index: int,
     first: Any,
     second: Any,
-    number: int,
+    number: int = 0,
 ) -> int:
-    """Return an OrtStatus* with a sentence that contains two shapes and a ``number``.
+    """Return an OrtStatus* with a sentence that contains shapes and a ``number``.
 
-    ``first`` and ``second`` are int64 arrays. If no memory can be allocated, the message is the
-    encoded sentence.
+    If no memory can be allocated, the message is the encoded sentence.
+
+    Args:
+        api: the address of the OrtApi.
+        errors_address: the address of ERRORS.
+        index: the index of the sentence.
+        first: the shape for the placeholder FIRST and those that depend on it, int64.
+        second: the shape for the placeholder SECOND, or the fields of a COORDINATES record, int64.
+        number: the integer for the placeholder NUMBER.
     """
     errors = struct(errors_address, ERRORS)
     sentence = array(errors.sentences, (index + 1,), TEXT)[index]
@@ -120,10 +169,10 @@ def error_with_shapes(
     end = _write_text(message, 0, errors.where)
     for i in range(len(codes)):
         code = np.int64(codes[i])
-        if code >= 32:
+        if code >= _FIRST_CHARACTER:
             end = _write_chars(message, end, (code,))
         elif code == PLURAL:
-            end = _write_chars(message, end, (105 if len(first) == 3 else 101, 115))  # is or es
+            end = _write_chars(message, end, _SINGULAR if len(first) == 3 else _PLURAL)
         elif code == VALUE:
             end = _write_text(message, end, errors.value)
         elif code == COORDINATES:
@@ -148,16 +197,27 @@ def error_with_shapes(
 @register_jitable
 def _max_size(codes: Any, errors: Any, first: Any, second: Any) -> int:
     """Return an upper bound of the bytes of a message, with its terminating 0."""
-    n_placeholders = 0
+    size = errors.where.length + 1
     for i in range(len(codes)):
-        if codes[i] < 32:
-            n_placeholders += 1
-    n_integers = max(len(first), len(second)) + 1
-    placeholder_size = _MAX_INTEGER_CHARS * n_integers + errors.value.length
-    size = errors.where.length + len(codes) + n_placeholders * placeholder_size + 1
-    if len(second) == 3:  # perhaps a COORDINATES record, whose r is the number of lengths to print
-        size += n_placeholders * _MAX_INTEGER_CHARS * second[2]
+        size += _max_chars(np.int64(codes[i]), errors, first, second)
     return size
+
+
+@register_jitable
+def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
+    """Return an upper bound of the characters that replace a ``code``."""
+    if code >= _FIRST_CHARACTER:
+        return 1
+    if code == VALUE:
+        return errors.value.length
+    n_integers = 1
+    if code in (FIRST, OUTPUTS):
+        n_integers = len(first)
+    elif code == SECOND:
+        n_integers = len(second)
+    elif code == COORDINATES:
+        n_integers = second[2] + 2  # the field r, and at most two more axes
+    return _MAX_INTEGER_CHARS * (n_integers + 1)  # parentheses take less space than an integer
 
 
 @register_jitable
@@ -181,26 +241,35 @@ def write_repr(node: Any, prefix: int, source: Any, destination: Any) -> None:
     output = array(destination.data, (size,), np.uint8)
     copy(destination.data, prefix, prefix_length)
     # Single quotes, unless the text contains single quotes and no double quotes.
-    quote = 39
-    has_double = False
+    has_quote = False
+    has_double_quote = False
     for i in range(len(characters)):
-        quote = 34 if characters[i] == 39 else quote
-        has_double = has_double or characters[i] == 34
-    quote = 39 if has_double else quote
+        has_quote = has_quote or characters[i] == _QUOTE
+        has_double_quote = has_double_quote or characters[i] == _DOUBLE_QUOTE
+    quote = _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
     end = _write_chars(output, prefix_length, (quote,))
     for i in range(len(characters)):
         code = np.int64(characters[i])
-        if code in (quote, 92):
-            end = _write_chars(output, end, (92, code))
-        elif code in (9, 10, 13):
-            end = _write_chars(output, end, (92, 116 if code == 9 else 110 if code == 10 else 114))
-        elif code < 32 or code == 127:  # \x and two hexadecimal digits
-            high = code // 16
-            low = code % 16
-            end = _write_chars(output, end, (92, 120, 48 + high, low + (48 if low < 10 else 87)))
+        if code in (quote, _BACKSLASH):
+            end = _write_chars(output, end, (_BACKSLASH, code))
+        elif code == _TAB:
+            end = _write_chars(output, end, _ESCAPED_TAB)
+        elif code == _LINE_FEED:
+            end = _write_chars(output, end, _ESCAPED_LINE_FEED)
+        elif code == _CARRIAGE_RETURN:
+            end = _write_chars(output, end, _ESCAPED_CARRIAGE_RETURN)
+        elif code < _FIRST_CHARACTER or code == _DELETE:
+            end = _write_chars(output, end, _HEX_ESCAPE)
+            end = _write_chars(output, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
         else:
             end = _write_chars(output, end, (code,))
     destination.length = _write_chars(output, end, (quote,))
+
+
+@register_jitable
+def _hex_digit(digit: int) -> int:
+    """Return the character of a hexadecimal digit."""
+    return _ZERO + digit if digit < 10 else _LOWER_A + digit - 10
 
 
 # Each of the following functions writes to the array ``message`` from the index ``end`` on, and
@@ -220,7 +289,7 @@ def _write_coordinates(message: Any, end: int, coordinates: Any) -> int:
     listing_axis = coordinates[0]
     listing_length = coordinates[1]
     r = coordinates[2]
-    end = _write_chars(message, end, (40,))
+    end = _write_chars(message, end, _OPEN)
     axes = r + 2 if listing_axis >= 0 else r + 1
     for axis in range(axes):
         end = _write_separator(message, end, axis)
@@ -228,17 +297,17 @@ def _write_coordinates(message: Any, end: int, coordinates: Any) -> int:
         if axis == listing_axis:
             end = _write_integer(message, end, listing_length)
         elif number == 0:
-            end = _write_chars(message, end, (78,))  # N
+            end = _write_chars(message, end, _N)
         else:
             end = _write_output_axis(message, end, number)
-    return _write_chars(message, end, (41,))
+    return _write_chars(message, end, _CLOSE)
 
 
 @register_jitable
 def _write_output_axis(message: Any, end: int, number: int) -> int:
     """Write the name of an output axis, such as ``D1_out``."""
-    end = _write_integer(message, _write_chars(message, end, (68,)), number)
-    return _write_chars(message, end, (95, 111, 117, 116))
+    end = _write_integer(message, _write_chars(message, end, _D), number)
+    return _write_chars(message, end, _OUT)
 
 
 @register_jitable
@@ -253,23 +322,23 @@ def _write_chars(message: Any, end: int, codes: Any) -> int:
 @register_jitable
 def _write_shape(message: Any, end: int, lengths: Any) -> int:
     """Write integers in parentheses."""
-    end = _write_chars(message, end, (40,))
+    end = _write_chars(message, end, _OPEN)
     for i in range(len(lengths)):
         end = _write_integer(message, _write_separator(message, end, i), lengths[i])
-    return _write_chars(message, end, (41,))
+    return _write_chars(message, end, _CLOSE)
 
 
 @register_jitable
 def _write_separator(message: Any, end: int, index: int) -> int:
     """Write a comma and a blank before every item of a list but the first."""
-    return _write_chars(message, end, (44, 32)) if index > 0 else end
+    return _write_chars(message, end, _SEPARATOR) if index > 0 else end
 
 
 @register_jitable
 def _write_integer(message: Any, end: int, number: int) -> int:
     """Write a decimal integer."""
     if number < 0:
-        end = _write_chars(message, end, (45,))
+        end = _write_chars(message, end, (_MINUS,))
     # Unsigned, as the smallest int64 has no positive counterpart.
     rest = np.uint64(number) if number >= 0 else np.uint64(0) - np.uint64(number)
     n_digits = 1
@@ -278,6 +347,6 @@ def _write_integer(message: Any, end: int, number: int) -> int:
         n_digits += 1
         scaled = scaled // np.uint64(10)
     for digit in range(n_digits):
-        message[end + n_digits - 1 - digit] = np.uint8(48 + np.int64(rest % np.uint64(10)))
+        message[end + n_digits - 1 - digit] = np.uint8(_ZERO + np.int64(rest % np.uint64(10)))
         rest = rest // np.uint64(10)
     return end + n_digits

@@ -82,6 +82,13 @@ def regroup(axes: Axes, lengths: Sequence[Length] | None) -> Axes | None:
     inner end first, then from the outer end. One length between them need not match: its axis gets
     the remaining factors.
 
+    >>> axes = [[Factor(Length(6))], [Factor(Length(4))]]
+    >>> regrouped = regroup(axes, [Length(2), Length(12)])
+    >>> [[factor.length.number for factor in axis] for axis in regrouped]
+    [[2], [3, 4]]
+    >>> [factor.length.number for factor in leaves(axes[0])]
+    [2, 3]
+
     Args:
         axes: the axes before the Reshape.
         lengths: the lengths after it, or None if their number is unknown.

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate, chain, pairwise
 
 from ...dialects.registry import operator_types
-from ...graph.scope import OUTSIDE
+from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef, unread_nodes
 from ...inference.lengths import (
     ONE,
@@ -124,7 +124,7 @@ def _rearranging_readers(use_def: UseDef, name: str) -> Iterator[int]:
 
     The last one is the first whose output has several readers, or another kind of reader.
     """
-    index = OUTSIDE
+    index = use_def.makers.get(name, NO_MAKER)
     while True:
         readers = use_def.scope.readers.get(name, set())
         if len(readers) != 1:
@@ -159,6 +159,11 @@ class _SampledLevel:
     def pixels(self) -> int | None:
         """The number of pixels of the image, or None if it is unknown."""
         return product_of(self.lengths).known
+
+
+def _sample_nodes(levels: Sequence[_SampledLevel]) -> frozenset[int]:
+    """Return the positions of the nodes that compute the samples of ``levels``."""
+    return frozenset[int]().union(*(level.match.replaced_nodes for level in levels))
 
 
 class _Matcher:
@@ -208,7 +213,8 @@ class _Matcher:
         if not levels or others is None:
             return None
 
-        value = self._find_value(levels, product)
+        value, head_factors = self._find_value(levels, product)
+        product = replace(product, heads=head_factors)
         heads = known_product(product.heads)
         if not heads:
             return None
@@ -221,12 +227,13 @@ class _Matcher:
             output, rearranging_nodes = self._find_output(product)
             sum_nodes |= rearranging_nodes
 
-        operands = (value, locations, weights)
+        nodes = self._with_shape_nodes(self._tracer.nodes | _sample_nodes(levels) | sum_nodes)
         path = self._find_path(
-            sample_nodes={index for level in levels for index in level.match.replaced_nodes},
+            nodes=nodes,
+            sample_nodes=_sample_nodes(levels),
             sum_nodes=sum_nodes,
             output=output.name,
-            operands=[operand.name for operand in operands if operand is not None],
+            operands=[operand for operand in (value, locations, weights) if operand is not None],
         )
         if path is None:
             return None
@@ -235,7 +242,7 @@ class _Matcher:
             other_levels=tuple(others),
             output=output,
             path=path,
-            nodes=frozenset(self._tracer.nodes),
+            nodes=nodes,
             heads=heads,
             channels=channels,
             value=value,
@@ -392,8 +399,15 @@ class _Matcher:
             and are_same(flatten(points), value.level_axis)
         )
 
-    def _find_value(self, levels: Sequence[_SampledLevel], product: ProductAxes) -> Operand | None:
-        """Return the value of all levels, and set the heads of ``product``."""
+    def _find_value(
+        self,
+        levels: Sequence[_SampledLevel],
+        product: ProductAxes,
+    ) -> tuple[Operand | None, list[Factor]]:
+        """Return the value of all levels, and the factors of H.
+
+        If there is no such value, return None and no factors.
+        """
         images = []
         for level in levels:
             batch_heads, channels, *_ = level.traced.axes
@@ -404,11 +418,10 @@ class _Matcher:
         layout_of = partial(value_layout, product=product)
         shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
         if shared is None:
-            return None
+            return None, []
         traced, value = shared
         batch = leaves(traced.axes[0])
-        product.heads = leaves(product.batch_heads)[len(batch) :]
-        return value
+        return value, leaves(product.batch_heads)[len(batch) :]
 
     def _find_locations(
         self,
@@ -480,20 +493,32 @@ class _Matcher:
                 return Operand(node.output[0], "B, Q, H·D"), frozenset(nodes)
         return Operand(self._total, "B·H, D, Q"), frozenset()
 
+    def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
+        """Return the positions ``nodes``, and those of the nodes that compute shapes for them."""
+        use_def = self._use_def
+        shape_nodes = set[int]()
+        inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
+        for name in use_def.backward_closure(inputs, _SHAPE_OPERATORS):
+            maker = use_def.makers.get(name)
+            if maker is not None and use_def.is_op(maker, _SHAPE_OPERATORS):
+                shape_nodes.add(maker)
+        return frozenset(nodes | shape_nodes)
+
     def _find_path(
         self,
         *,
+        nodes: Set[int],
         sample_nodes: Set[int],
         sum_nodes: Set[int],
         output: str,
-        operands: Collection[str],
+        operands: Collection[Operand],
     ) -> frozenset[int] | None:
         """Return the positions of the nodes from the samples to ``output`` that one op replaces.
 
-        A sample that another node reads is not among them: it is also computed separately. The
-        traced nodes get the nodes that compute shapes.
+        A sample that another node reads is not among them: it is also computed separately.
 
         Args:
+            nodes: all nodes of deformable attention, which are dropped if no other node reads them.
             sample_nodes: the nodes of the samples.
             sum_nodes: the nodes between the samples and ``output``.
             output: the output of deformable attention.
@@ -503,14 +528,7 @@ class _Matcher:
             The positions, or None if a node that stays reads a value inside of the sum.
         """
         use_def = self._use_def
-        nodes = self._tracer.nodes
-        nodes |= sample_nodes | sum_nodes
-        inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
-        for name in use_def.backward_closure(inputs, _SHAPE_OPERATORS):
-            maker = use_def.makers.get(name)
-            if maker is not None and use_def.is_op(maker, _SHAPE_OPERATORS):
-                nodes.add(maker)
-        read = {output, *operands}
+        read = {output, *(operand.name for operand in operands)}
         unread = unread_nodes(use_def, sum_nodes | sample_nodes, read, nodes)
         for index in sum_nodes:
             for name in use_def.scope.outputs[index]:

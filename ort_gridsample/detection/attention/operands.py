@@ -11,7 +11,7 @@ from .match import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
 from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProductAxes:
     """The factors of the axes (B·H, D, Q, P) of the product that deformable attention sums over P.
 

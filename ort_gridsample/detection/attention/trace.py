@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ...graph.scope import OUTSIDE
+from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef
 from ...inference.lengths import Lengths, int_attribute, permutation
 from ..helpers import is_check
@@ -97,7 +97,7 @@ def _rearranged_input(use_def: UseDef, index: int) -> str | None:
     Return None if the input comes from the node itself, as in an invalid model.
     """
     name = use_def.scope.inputs[index][0]
-    return name if use_def.makers.get(name, OUTSIDE) < index else None
+    return name if use_def.makers.get(name, NO_MAKER) < index else None
 
 
 def _level_before_transpose(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:

@@ -160,7 +160,9 @@ def _one_version_down(
         if not has_body(schema):
             raise
         inference = context.inference
-        types = [inference.known(context.scope, name) if name else None for name in node.input]
+        types = [
+            inference.common_value(context.scope, name) if name else None for name in node.input
+        ]
         body = body_of(node, schema, types, context.names)
         if body is None:
             raise

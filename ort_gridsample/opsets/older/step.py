@@ -108,7 +108,7 @@ class VersionStep:
 
     def known(self, position: int) -> Value:
         """Return the type and the shape of an input, as far as they are known."""
-        return self.context.inference.known(self.context.scope, self.input(position))
+        return self.context.inference.common_value(self.context.scope, self.input(position))
 
     def type(self, position: int) -> str | None:
         """Return the type of an input, or None if it is not known."""
@@ -135,8 +135,9 @@ class VersionStep:
         return ObstacleError(argument, str(found), f"a value that opset {self.since - 1} has")
 
 
-#: The result of a rule: the nodes of the older opset. None if the rule only changed the node, or
-#: did nothing: then the node is kept if the older version of its operator computes the same.
+#: The result of a rule: the nodes of the older opset, or None. None does not mean that the rule
+#: failed, which is an ObstacleError. It means that the node, which the rule may have changed, is
+#: kept if the older version of its operator computes the same (:func:`.same_node.keep_node`).
 Rewritten = Sequence[onnx.NodeProto] | None
 #: A function that rewrites a node, or raises ObstacleError.
 ConversionRule = Callable[[VersionStep], Rewritten]

@@ -122,7 +122,7 @@ def _compiled_op(
     """Return the compiled op that replaces the node of ``match``.
 
     Args:
-        match: the node.
+        match: the node to replace.
         operands: the names of value, levels, locations and weights.
         output: the name of the output.
         points: the number of points on each level, as far as they are known.

@@ -217,10 +217,10 @@ class Expressions:
             indices = self.constant(indices)
         return self.op("Gather", x, indices, axis=axis)
 
-    def zeros(self, dims: Sequence[DimLike], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
-        """Return a tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
+    def zeros(self, dims: Sequence[DimLike], type: str, checks: Sequence[Tensor] = ()) -> Tensor:
+        """Return a tensor of zeros, or of empty strings; ``checks`` as for :meth:`reshape`."""
         value = self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type)
-        return self.op("Expand", value, reduce(Tensor.__add__, zeros, self.shape(dims)))
+        return self.op("Expand", value, reduce(Tensor.__add__, checks, self.shape(dims)))
 
     def expand(self, x: Tensor, dims: Sequence[DimLike]) -> Tensor:
         """Return ``x`` repeated to a shape."""
@@ -231,24 +231,24 @@ class Expressions:
         x: Tensor,
         dims: Sequence[DimLike],
         exact: bool = False,
-        zeros: Sequence[Tensor] = (),
+        checks: Sequence[Tensor] = (),
     ) -> Tensor:
         """Return ``x`` in another shape.
 
         Args:
-            x: the tensor.
+            x: the tensor to reshape.
             dims: the lengths; one of several may be -1.
             exact: whether no length is replaced by -1, so that the node fails if the numbers of
                 elements differ.
-            zeros: tensors that are added to the shape, so that the nodes of :meth:`require_zeros`
-                run before this node.
+            checks: outputs of :meth:`require_equal` and :meth:`require_zeros`, which are 0. They
+                are added to the shape, so that the checks run before this node.
         """
         if not exact:
             dims = self._with_free_length(dims)
         shape = self.shape(dims)
         is_positive = shape.constant is not None and 0 not in shape.constant
         # Added, because ONNX Runtime replaces the one unknown length of a Concat by -1.
-        shape = reduce(Tensor.__add__, zeros, shape)
+        shape = reduce(Tensor.__add__, checks, shape)
         # Without allowzero, 0 means the input's length; opset 13 cannot write a length of 0.
         if is_positive or self.opset < 14 or not self.runtime.has_allowzero:
             return self.op("Reshape", x, shape)
@@ -303,8 +303,8 @@ class Expressions:
             A 0 from the node, int64 of shape (1,).
         """
         inputs = [self.constant([0]), numbers * 2]
-        (zeros,) = self._write("Gather", inputs, "int64", name=name, axis=0)
-        return zeros if count == 1 else self.gather(zeros, [0])
+        (gathered,) = self._write("Gather", inputs, "int64", name=name, axis=0)
+        return gathered if count == 1 else self.gather(gathered, [0])
 
     def shape(self, dims: Sequence[DimLike]) -> Tensor:
         """Return a shape as a tensor."""
@@ -329,7 +329,7 @@ class Expressions:
         """Return the lengths of the axes of ``x``.
 
         Args:
-            x: the tensor.
+            x: a tensor of any rank.
             known: its shape, with integers where lengths are known.
             unranked: the name of an argument of unknown rank. A node then fails unless its rank is
                 that of ``known``.

@@ -122,7 +122,7 @@ class Primitives(Target):
         """Return the nodes that compute the node of ``match``.
 
         Args:
-            match: the node.
+            match: the node to replace.
             name: the names of the nodes begin with this.
             output: the name of their output.
             parameter_of: input of the node -> the input of the function that holds the nodes.

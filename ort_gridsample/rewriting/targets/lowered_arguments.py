@@ -45,7 +45,7 @@ def input_of(e: Expressions, value: Argument, n_coordinates: int | None = None) 
     """Return a grid or theta in the type that coordinates are computed in.
 
     Args:
-        e: the expressions.
+        e: writes the nodes.
         value: the grid or theta, which becomes a constant if it is constant and small.
         n_coordinates: the number of coordinates that are computed from ``value``; None: the number
             of its elements.
@@ -76,7 +76,7 @@ def required_batches(
     """Write nodes that fail in a run where a grid does not fit X.
 
     Args:
-        e: the expressions.
+        e: writes the nodes.
         X: the value X.
         image: the tensor of ``X``.
         n: the length of grid's first axis.
@@ -84,14 +84,14 @@ def required_batches(
         r: the number of X's spatial axes.
 
     Returns:
-        Zeros from the nodes; empty if all lengths are known.
+        The outputs of the nodes, which are 0; empty if all lengths are known.
     """
     batches = e.dims(image, [batches_of(X)])
-    zeros = [
+    checks = [
         e.require_equal([n], batches, "grid_must_have_the_batches_of_X"),
         e.require_equal([last], [r], f"grid_must_have_{r}_coordinates"),
     ]
-    return [zero for zero in zeros if zero is not None]
+    return [check for check in checks if check is not None]
 
 
 def batches_of(X: Argument) -> int | str | None:

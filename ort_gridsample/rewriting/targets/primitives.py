@@ -78,23 +78,23 @@ def lower_grid_sample(
         image = image.astype("float32")  # few runtimes compute with bfloat16
     X_batches, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     n, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
-    zeros = required_batches(e, X, image, n=n, last=last, r=len(lengths))
+    checks = required_batches(e, X, image, n=n, last=last, r=len(lengths))
     if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
-        return e.finish(e.zeros([n, c, *out], image.type, zeros).astype(X.type), Y)
+        return e.finish(e.zeros([n, c, *out], image.type, checks).astype(X.type), Y)
 
     compute = _compute_type(e, X)
     if MODES[mode].weights is not None and image.dtype.kind not in "iu":
         image = image.astype(str(compute))
-    if zeros and not e.runtime.computes_shapes:
+    if checks and not e.runtime.computes_shapes:
         image, coordinates = _with_checked_batches(
             e, X, image, coordinates, image_dims=[n, c, *lengths], grid_dims=[n, *out, len(lengths)]
         )
-        zeros = []
+        checks = []
     padding = PADDING[padding_mode]
-    if zeros and all(isinstance(dim, int) for dim in (n, last, c, *lengths)):
+    if checks and all(isinstance(dim, int) for dim in (n, last, c, *lengths)):
         pixels = e.reshape(image, [n, c, e.product(lengths)])  # fails by itself
     else:
-        pixels = e.reshape(image, [X_batches, c, e.product(lengths)], zeros=zeros)
+        pixels = e.reshape(image, [X_batches, c, e.product(lengths)], checks=checks)
     rows = e.transpose(pixels, (0, 2, 1))
     zero_rows = zero_rows_for(e, MODES[mode], padding, [X_batches, c, *lengths])
     if zero_rows.border:
@@ -212,8 +212,8 @@ def lower_affine_grid(
     rows = input_of(e, theta, n_coordinates)
     known = size.constant
     sizes = e.constant(known) if known is not None else e.input(size.name, size.type)
-    n, zeros = _required_size(e, theta, rows, size, sizes, r)
-    matrix = e.reshape(rows, [n, r, *[1] * (r - 1), r + 1], zeros=zeros)
+    n, checks = _required_size(e, theta, rows, size, sizes, r)
+    matrix = e.reshape(rows, [n, r, *[1] * (r - 1), r + 1], checks=checks)
     positions = []
     for index in range(r):
         length = e.gather(sizes, 2 + index)
@@ -257,7 +257,7 @@ def _required_size(
     """Write nodes that fail in a run where theta and size do not fit.
 
     Returns:
-        The number of batches in a Reshape of theta, and zeros from the nodes.
+        The number of batches in a Reshape of theta, and the outputs of the nodes, which are 0.
     """
     theta_shape = theta.known_shape or (None,) * 3
     theta_dims = e.dims(theta_tensor, theta_shape, unranked_argument("theta", theta))
@@ -265,12 +265,12 @@ def _required_size(
         n = int(size.constant[0])
         if n > 0 and theta_dims[1:] == [r, r + 1]:
             return n, []  # a Reshape to known lengths fails by itself
-        zeros = [e.require_equal(theta_dims, [n, r, r + 1], "size_must_fit_theta")]
+        checks = [e.require_equal(theta_dims, [n, r, r + 1], "size_must_fit_theta")]
     else:
         size_shape = size.shape or (None,)
         size_dims = e.dims(size_tensor, size_shape, unranked_argument("size", size))
         expected: list[DimLike] = [e.gather(size_tensor, [0]), r, r + 1, r + 2]
-        zeros = [e.require_equal([*theta_dims, *size_dims], expected, "size_must_fit_theta")]
+        checks = [e.require_equal([*theta_dims, *size_dims], expected, "size_must_fit_theta")]
         is_negative = e.less(size_tensor, 0).astype("int64")
-        zeros.append(e.require_zeros(is_negative, r + 2, "size_must_not_be_negative"))
-    return -1, [zero for zero in zeros if zero is not None]
+        checks.append(e.require_zeros(is_negative, r + 2, "size_must_not_be_negative"))
+    return -1, [check for check in checks if check is not None]

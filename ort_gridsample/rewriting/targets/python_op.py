@@ -86,10 +86,10 @@ class PythonOp(Spelled):
                 value = input_cast.output[0]
             inputs.append(value)
         value, after = _output_cast(match, inputs[0], names)
-        unguarded = names.new(f"{record.output}_unguarded")
+        op_output = value if self._in_session else names.new(f"{record.output}_unguarded")
         status = names.new(f"{record.output}_status")
         op.input[:] = inputs
-        op.output[:] = [value if self._in_session else unguarded, status]
+        op.output[:] = [op_output, status]
         # onnxruntime creates no op that lacks a declared attribute.
         op.attribute.append(helper.make_attribute("node", record.label))
         op.attribute.append(helper.make_attribute("num_threads", 0))
@@ -97,9 +97,9 @@ class PythonOp(Spelled):
         gather = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
             guard_inputs = [status, status]
-            guard_output = unguarded
+            guard_output = names.new(f"{record.output}_guard")
         else:
-            guard_inputs = [unguarded, status]
+            guard_inputs = [op_output, status]
             guard_output = value
             if gather == "Gather":  # its output has an axis more than GatherND's
                 guard_output = names.new(f"{value}_gathered")

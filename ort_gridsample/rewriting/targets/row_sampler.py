@@ -64,8 +64,8 @@ def surrounded_by_zeros(e: Expressions, rows: Tensor, dims: list[DimLike]) -> Te
     """Return rows (N, S, C) with zeros before and after each spatial axis.
 
     Args:
-        e: the expressions.
-        rows: the rows.
+        e: writes the nodes.
+        rows: (N, S, C), or a tensor of the same elements.
         dims: (N, D1, …, Dr, C).
     """
     n, *outer, inner, c = dims
@@ -90,8 +90,8 @@ class RowSampler:
     taps are computed in groups, one group for each gather.
 
     Args:
-        e: the expressions.
-        mode: the mode.
+        e: writes the nodes.
+        mode: determines the taps on each axis.
         dims: (N, C, D1, …, Dr).
         out: (D1_out, …, Dr_out).
         zero_rows: the zeros among the rows of X.
@@ -183,6 +183,8 @@ class RowSampler:
                 outer = e.reshape(outer, [self.taps, self.positions])
         tail: list[DimLike] = [self.positions]
         if self.zero_rows.has_zero_row:
+            # Row 0 consists of zeros, so the pixels are counted from 1. The factor is 0 if the
+            # position is outside of X along any axis, which selects row 0.
             is_inside = e.equal(position, pixel).astype(index.type)
             factors = self._groups(e.split(is_inside, r, 1, axis=0)[::-1], Tensor.__mul__, tail)
             rows = self._groups([outer + 1, *reversed(inner)], Tensor.__add__, tail)

@@ -78,9 +78,9 @@ def lower_grid_sample(
     n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     grid_batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
     if r != 2:  # GridSample itself checks a grid of two axes
-        zeros = required_batches(e, X, image, n=grid_batches, last=last, r=r)
-        if zeros:
-            image = e.reshape(image, [n, c, *lengths], zeros=zeros)
+        checks = required_batches(e, X, image, n=grid_batches, last=last, r=r)
+        if checks:
+            image = e.reshape(image, [n, c, *lengths], checks=checks)
     if r == 3:
         total = _sample_volume(
             image,
@@ -139,8 +139,8 @@ def _sample_image(
     """Sample an image of one or two spatial axes.
 
     Args:
-        image: the image.
-        grid: the grid.
+        image: (N, C, D1, …, Dr).
+        grid: (N, D1_out, …, Dr_out, r).
         dims: the shape of ``image``.
         out: (D1_out,) or (D1_out, D2_out).
         mode: the attribute of GridSample, as are the following.
@@ -182,12 +182,12 @@ def _sample_volume(
     """Sample an image of three spatial axes.
 
     Args:
-        image: the image.
-        grid: the grid.
+        image: (N, C, D1, …, Dr).
+        grid: (N, D1_out, …, Dr_out, r).
         dims: the shape of ``image``.
         out: (D1_out, D2_out, D3_out).
         mode: linear or nearest.
-        padding: the padding.
+        padding: how positions outside of X are read.
         align_corners: the attribute.
 
     Returns:

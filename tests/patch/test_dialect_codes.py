@@ -1,0 +1,51 @@
+"""Integer codes of dialects that are not integers, and names of dialects that are only read."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+import ort_gridsample as ogs
+from ort_gridsample.dialects import registry, table
+from ort_gridsample.reference.arrays import Array
+from support.compare import refusal
+from support.foreign_nodes import sampler_model
+
+
+def records_with_mode(mode: Array) -> list[ogs.NodeRecord]:
+    """Return the records of a node of PyTorch whose mode is the constant ``mode``."""
+    model = sampler_model("grid_sampler", "aten", inputs="X, grid, mode, padding, align")
+    for tensor in model.graph.initializer:
+        if tensor.name == "mode":
+            tensor.CopyFrom(numpy_helper.from_array(mode, "mode"))
+    return ogs.inspect_model(model)
+
+
+@pytest.mark.parametrize("value", [0.5, -0.5, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_constant_code_that_is_no_integer_is_refused(value: float, dtype: str) -> None:
+    (record,) = records_with_mode(np.array([value], dtype))
+    assert record.error is not None
+    assert (record.error.argument, record.error.found) == ("interpolation_mode", repr(value))
+    assert record.error.expected == "0, 1 or 2"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
+def test_constant_code_of_any_type_is_read(dtype: str) -> None:
+    (record,) = records_with_mode(np.array(1, dtype))
+    assert (record.error, record.mode) == (None, "nearest")
+
+
+@pytest.mark.parametrize("dialect", [*table.BUILT_IN, *table.PACKAGE_NODES])
+def test_add_dialect_with_the_name_of_a_built_in_dialect_is_refused(dialect: ogs.Dialect) -> None:
+    mine = replace(
+        table.STANDARD["GridSample"][20],
+        name=dialect.name,
+        op_type="Mine",
+        domains=("my.domain",),
+    )
+    before = registry.dialects()
+    error = refusal(ogs.add_dialect, mine)
+    assert (error.argument, error.found) == ("name", repr(dialect.name))
+    assert registry.dialects() == before

@@ -1,0 +1,84 @@
+"""Tensors whose values are stored in unusual ways."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ort_gridsample.graph.files import follow_links, locations
+from ort_gridsample.graph.weights import MAX_PARSED_TENSOR_BYTES, split_proto
+from support.compare import refusal
+from support.models import parsed
+
+#: Places of a sparse tensor in a model.
+PLACES = ("initializer", "initializer of a branch", "attribute", "attribute of a function")
+
+
+def external(tensor: TensorProto, location: str) -> TensorProto:
+    """Make the values of ``tensor`` external data at ``location``, and return the tensor."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def sparse_model(place: str, part: str) -> onnx.ModelProto:
+    """Return a model with a sparse tensor, of which one ``part`` is external data.
+
+    Args:
+        place: one of PLACES.
+        part: "values" or "indices".
+    """
+    model = parsed("""g (bool c, float[4] X) => (float[4] Y) {
+            Y = If (c) <then_branch = t () => (float[4] T) { T = local.same (X) },
+                        else_branch = e () => (float[4] E) { E = Identity (X) }> }
+        <domain: "local", opset_import: ["": 20]> same (A) => (B) { B = Identity (A) }""")
+    values = numpy_helper.from_array(np.ones(1, np.float32), "sparse")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "indices")
+    sparse = helper.make_sparse_tensor(values, indices, [4])
+    external(getattr(sparse, part), "../../x")
+    if place == "initializer":
+        model.graph.sparse_initializer.append(sparse)
+    elif place == "initializer of a branch":
+        model.graph.node[0].attribute[0].g.sparse_initializer.append(sparse)
+    else:
+        nodes = model.graph.node if place == "attribute" else model.functions[0].node
+        nodes.append(helper.make_node("Constant", [], ["constant"], sparse_value=sparse))
+    return model
+
+
+@pytest.mark.parametrize("part", ["values", "indices"])
+@pytest.mark.parametrize("place", PLACES)
+def test_external_data_of_sparse_tensor_outside_the_folder_is_refused(
+    place: str, part: str, tmp_path: Path
+) -> None:
+    model = sparse_model(place, part)
+    assert [entry.value for entry in locations(model)] == ["../../x"]
+    error = refusal(follow_links, model, tmp_path / "model.onnx")
+    assert (error.argument, error.found) == ("external data", "at '../../x'")
+
+
+def large_model(dims: list[int], n_bytes: int) -> onnx.ModelProto:
+    """Return a model with a large initializer of this shape, with this number of bytes."""
+    model = parsed("g (float[1, 1, 4, 4] X, float[1, 3, 3, 2] G) => (Y) { Y = GridSample (X, G) }")
+    weight = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=dims, raw_data=bytes(n_bytes))
+    model.graph.initializer.append(weight)
+    return model
+
+
+@pytest.mark.parametrize("excess", [-4, -1, 1, 4])
+def test_weight_with_another_number_of_bytes_is_refused(excess: int) -> None:
+    length = MAX_PARSED_TENSOR_BYTES
+    model, weights = split_proto(large_model([length], 4 * length + excess))
+    error = refusal(weights.load, model.graph.initializer)
+    assert (error.where, error.argument) == ("initializer 'W'", "raw_data")
+    assert error.found == f"of {4 * length + excess} bytes"
+    assert error.expected == f"of {4 * length} bytes, as its shape [{length}] requires"
+
+
+def test_initializer_of_negative_lengths_is_not_a_weight() -> None:
+    dims = [-MAX_PARSED_TENSOR_BYTES, -2]
+    _, weights = split_proto(large_model(dims, 8 * MAX_PARSED_TENSOR_BYTES))
+    assert "W" not in weights
