@@ -731,7 +731,7 @@ needs_provider = pytest.mark.skipif(
 
 @needs_provider
 def test_provider_of_a_library_runs_unmodified_models(built: Path, tmp_path: Path) -> None:
-    """A library has float32 linear and nearest; cubic is left to onnxruntime, a patched model runs."""
+    """The library has linear and nearest of float32; onnxruntime runs cubic."""
     X = _rng.normal(size=(1, 2, 4, 5)).astype("f")
     feed = {"X": X, "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2)).astype("f")}
     modes = ("linear", "nearest", "cubic")

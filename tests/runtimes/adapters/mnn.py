@@ -1,4 +1,7 @@
-"""MNN, after its converter, called without the script around it, which reports to its makers over the network."""
+"""Run a model in MNN.
+
+Its converter is called directly: the script around it reports to MNN's makers over the network.
+"""
 
 import os
 

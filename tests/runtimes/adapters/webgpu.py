@@ -1,4 +1,7 @@
-"""onnxruntime's WebGPU provider on SwiftShader, from a Chromium from npm; remarks which nodes are put on the CPU."""
+"""Run a model on onnxruntime's WebGPU provider, and remark which nodes the CPU runs.
+
+The GPU is SwiftShader, from a Chromium from npm.
+"""
 
 import collections
 import ctypes

@@ -1,7 +1,8 @@
-"""Runs in a runtime's environment: ``python worker.py ADAPTER``; knows NumPy and nothing of this repository.
+"""Run models in a runtime's environment: ``python worker.py ADAPTER``.
 
-A line of JSON on standard input asks for a model, a line on standard output answers, with arrays in base64. What the
-runtime prints goes to standard error.
+It needs NumPy, and nothing of this repository. Each line of standard input is a request in JSON to
+run a model, and a line of standard output is the result, with arrays in base64. What the runtime
+prints goes to standard error.
 """
 
 import base64
