@@ -141,7 +141,8 @@ def _type_name(value: Any) -> str:
     name = value.get_element_type().get_type_name()
     if name in _TYPES:
         return _TYPES[name]
-    letter, bits = name[0], name[1:]
+    letter = name[0]
+    bits = name[1:]
     return _LETTERS.get(letter, letter) + bits
 
 

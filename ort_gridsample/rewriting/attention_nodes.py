@@ -242,7 +242,8 @@ class OperandNodes:
     def _check_offsets(self) -> None:
         """Write checks of the shapes of offsets, weights and reference points."""
         nodes = self._nodes
-        offsets, weights = "sampling_offsets", "attention_weights"
+        offsets = "sampling_offsets"
+        weights = "attention_weights"
         if self._are_known("value", "reference_points", offsets, weights):
             return
         batch = self._lengths_of("value", 0)

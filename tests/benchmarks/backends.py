@@ -145,7 +145,9 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
 
 
 _ours = partial(_session, nodes="all")
-NATIVE, COMPILED, PYTHON = "onnxruntime", "compiled op", "Python op"
+NATIVE = "onnxruntime"
+COMPILED = "compiled op"
+PYTHON = "Python op"
 BACKENDS = (
     Backend(NATIVE, partial(_session, make=onnxruntime.InferenceSession), networks=True),
     Backend(COMPILED, _ours, core="jit", ops="compiled", networks=True),

@@ -20,7 +20,8 @@ class _Graph(Expressions):
 
     def __init__(self, name: str, type: str = "float32", **inputs: Shape) -> None:
         super().__init__(name, OPSET)
-        self.type, self.shapes = type, inputs
+        self.type = type
+        self.shapes = inputs
         self.inputs = [self.input(name, type) for name in inputs]
         self.generator = np.random.default_rng(0)
 
@@ -60,7 +61,9 @@ class _Graph(Expressions):
 
 def convolutions() -> onnx.ModelProto:
     """Conv → GridSample → conv at 1×64×128×128."""
-    c, h, w = 64, 128, 128
+    c = 64
+    h = 128
+    w = 128
     g = _Graph("convolutions", X=(1, c, h, w), grid=(1, h, w, 2))
     X, grid = g.inputs
     return g.model((g.conv(g.grid_sample(g.conv(X, c, c, 2), grid), c, c, 2), (1, c, h, w)))
@@ -78,7 +81,9 @@ def spatial_transformer() -> onnx.ModelProto:
 
 def optical_flow() -> onnx.ModelProto:
     """Move a picture of 1080 rows by a flow in pixels. Each coordinate is normalized separately."""
-    c, h, w = 3, 1080, 1920
+    c = 3
+    h = 1080
+    w = 1920
     g = _Graph("optical flow", X=(1, c, h, w), flow=(1, 2, h, w))
     X, flow = g.inputs
     y, x = np.indices((h, w), np.float32)
@@ -95,7 +100,12 @@ def deformable_attention() -> onnx.ModelProto:
 
     There are 8 heads of 32 channels, at 100×100 pixels.
     """
-    heads, c, h, w, queries, points = 8, 32, 100, 100, 300, 4
+    heads = 8
+    c = 32
+    h = 100
+    w = 100
+    queries = 300
+    points = 4
     width = heads * c
     g = _Graph("deformable attention", memory=(1, h * w, width), queries=(1, queries, width))
     memory, query = g.inputs

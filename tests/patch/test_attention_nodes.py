@@ -22,7 +22,12 @@ MMCV = "mmdeploy.MMCVMultiScaleDeformableAttention"
 MICROSOFT = "com.microsoft.MultiScaleDeformableAttention"
 BEVFORMER = ("MultiScaleDeformableAttnTRT", "bev.MultiScaleDeformableAttnTRT2")
 
-B, Q, H, L, P, D = 2, 5, 4, 2, 4, 3
+B = 2
+Q = 5
+H = 4
+L = 2
+P = 4
+D = 3
 LENGTHS = np.array([[4, 6], [2, 3]])
 STARTS = np.array([0, 24])
 PIXELS = 30
@@ -54,8 +59,10 @@ def pixel(image: Array, row: int, column: int) -> Array:
 
 def bilinear(image: Array, x: float, y: float) -> Array:
     """Return the linear sample of an image (height, width, D) at a location in [0, 1]."""
-    column, row = x * image.shape[1] - 0.5, y * image.shape[0] - 0.5
-    left, top = math.floor(column), math.floor(row)
+    column = x * image.shape[1] - 0.5
+    row = y * image.shape[0] - 0.5
+    left = math.floor(column)
+    top = math.floor(row)
     total = np.zeros(image.shape[2])
     for i, j in itertools.product((0, 1), (0, 1)):
         weight = (1 - abs(row - top - i)) * (1 - abs(column - left - j))
@@ -208,7 +215,8 @@ def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
 def test_attention_node_with_other_starts_reads_them(ops: str) -> None:
     """A session computes it from GridSamples, as no op of this package reads starts."""
     starts = np.array([6, 0])
-    model, feeds = model_of(MMCV, is_static=True, starts=starts), feeds_for(LOCATED)
+    model = model_of(MMCV, is_static=True, starts=starts)
+    feeds = feeds_for(LOCATED)
     expected = attention(*feeds.values(), starts=starts).reshape(B, Q, H * D)
     np.testing.assert_allclose(run_in_session(model, feeds, ops), expected, rtol=0, atol=1e-5)
 
@@ -270,7 +278,8 @@ def test_attention_node_with_wrong_static_shape_is_refused_when_read(
 def test_attention_node_fed_wrong_shape_is_refused_by_session(
     op_type: str, name: str, shape: tuple[int, ...], ops: str
 ) -> None:
-    model, feeds = model_of(op_type, is_static=False), wrong_feeds(op_type, name, shape)
+    model = model_of(op_type, is_static=False)
+    feeds = wrong_feeds(op_type, name, shape)
     error = refusal(run_in_session, model, feeds, ops)
     assert isinstance(error, ogs.GridSampleError)
     assert "node 'attention'" in error.where
@@ -280,7 +289,8 @@ def test_attention_node_fed_wrong_shape_is_refused_by_session(
 def test_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
     op_type: str, name: str, shape: tuple[int, ...]
 ) -> None:
-    model, feeds = model_of(op_type, is_static=False), wrong_feeds(op_type, name, shape)
+    model = model_of(op_type, is_static=False)
+    feeds = wrong_feeds(op_type, name, shape)
     patched = ogs.patch_model(model, target="ai.onnx")
     with pytest.raises(Exception, match=r"node 'attention': [a-z_]+ is of another shape, expected"):
         open_native(patched).run(None, feeds)
@@ -338,7 +348,8 @@ def test_tensorrt_plugins_leave_double_precision() -> None:
 
 
 SAMPLERS = [(f"GridSampler{axes}DTRT{suffix}", axes) for axes in (2, 3) for suffix in ("", "2")]
-MODES, PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+MODES = ("linear", "nearest", "cubic")
+PADDINGS = ("zeros", "border", "reflection")
 
 
 def sampler_model(

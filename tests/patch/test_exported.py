@@ -180,7 +180,8 @@ def test_export_script_makes_the_stored_models(tmp_path: Path) -> None:
     paths = sorted(tmp_path.glob("*.onnx"))
     assert [path.name for path in paths] == [path.name for path in EXPORTED_MODELS]
     for path, stored_path in zip(paths, EXPORTED_MODELS, strict=True):
-        model, stored_model = onnx.load(path), onnx.load(stored_path)
+        model = onnx.load(path)
+        stored_model = onnx.load(stored_path)
         assert imports_of(model) == imports_of(stored_model), path.stem
         assert wiring(model) == wiring(stored_model), path.stem
         assert_close(stored_arrays(path, ""), stored_arrays(stored_path, ""))

@@ -103,7 +103,8 @@ def test_half_precision_behind_an_operator_unknown_to_onnx_is_inferred_and_runs(
         unasked = [record.types["X"] for record in records_of(model)]
         assert () in unasked
         assert {*unasked} <= {(), (half,)}
-    model, feeds = halves(BEHIND_GELU[name]), FEEDS | {"X": X.astype(np.float16)}
+    model = halves(BEHIND_GELU[name])
+    feeds = FEEDS | {"X": X.astype(np.float16)}
     [expected] = open_native(model).run(None, feeds)
     for open_model in (open_session, open_patched_file):
         np.testing.assert_allclose(
@@ -235,7 +236,8 @@ def casting(to: int) -> onnx.ModelProto:
 GIVEN_WEIGHT = in_function(inputs="float[N,h,w,2] G", X="float16")
 GIVEN_WEIGHT.graph.initializer.append(numpy_helper.from_array(X.astype(np.float16), "X"))
 MMCV = "mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1>"
-LINEAR, BORDER = (), ("linear", "border", True)
+LINEAR = ()
+BORDER = ("linear", "border", True)
 #: What samples in a function, X's type, the attributes, and how near the answer comes.
 FUNCTIONS = {
     "of float64": (in_function(X="double"), "float64", LINEAR, 1e-6),
@@ -369,7 +371,8 @@ def with_weights() -> onnx.ModelProto:
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
     """Copies of what is given to onnx's shape inference."""
-    models, infer = [], shape_inference.infer_shapes
+    models = []
+    infer = shape_inference.infer_shapes
     keeping = Mock(
         side_effect=lambda model, **how: models.append(deepcopy(model)) or infer(model, **how)
     )
@@ -440,7 +443,8 @@ def test_inference_is_linear_in_functions_that_sample(
     assert ogs.patch_model(model) == model
     ogs.InferenceSession(model)
     assert not given
-    sizes, calls = [], []
+    sizes = []
+    calls = []
     for count in (50, 100, 200):
         given.clear()
         records = ogs.inspect_model(many_functions(count, chain=chain, sampled=True))

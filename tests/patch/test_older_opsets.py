@@ -21,7 +21,8 @@ from support.paths import open_native
 EXPORTED = Path(__file__).parents[1] / "exported"
 X = np.random.default_rng(0).normal(size=(2, 4, 6, 8)).astype(np.float32)
 SHAPE = np.array(X.shape)
-FIXED, SYMBOLIC = "float[2,4,6,8]", "float[n,c,h,w]"
+FIXED = "float[2,4,6,8]"
+SYMBOLIC = "float[n,c,h,w]"
 
 
 def model_of(
@@ -510,7 +511,8 @@ def difference(answers: list[object], expected: list[object]) -> str:
             continue
         if value is None or isinstance(value, dict):
             continue
-        given, wanted = np.asarray(answer), np.asarray(value)
+        given = np.asarray(answer)
+        wanted = np.asarray(value)
         if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
             return f"{given.dtype}{given.shape} instead of {wanted.dtype}{wanted.shape}"
         tolerance = 2e-3 if wanted.dtype.itemsize == 2 else 1e-5
@@ -546,7 +548,8 @@ def test_onnx_node_tests_have_the_same_outputs_in_older_opsets_or_are_refused(fo
     """They are those that onnxruntime runs. It may lack kernels for an older opset."""
     from onnx.backend.test.case.node import collect_testcases  # which takes a minute
 
-    wrong, compared = list[str](), 0
+    wrong = list[str]()
+    compared = 0
     for case in collect_testcases(None)[fourth::4]:
         opset = opset_of(case.model)
         if is_left_out(case.name, case.model):

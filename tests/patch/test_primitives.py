@@ -170,7 +170,8 @@ def test_lowered_sample_has_the_output_of_the_core(attributes):
         channels = drawn.choice([3, MANY_CHANNELS])
         known = drawn.choice([True, False])
         opset = drawn.choice(OPSETS)
-        X, grid = X_array(axes, batch, channels), grid_array(axes, batch)
+        X = X_array(axes, batch, channels)
+        grid = grid_array(axes, batch)
         with about(f"{axes=}, {batch=}, {channels=}, {opset=}, {known=}"):
             model = lower(X, grid, attributes, opset, known)
             if known:
@@ -186,7 +187,8 @@ def test_lowered_sample_in_openvino_has_the_output_of_the_core(mode, padding_mod
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     for axes, known, align_corners in ((1, False, False), (2, True, True), (3, False, False),
                                        (4, True, True)):  # fmt: skip
-        X, grid = X_array(axes, 2), grid_array(axes, 2)
+        X = X_array(axes, 2)
+        grid = grid_array(axes, 2)
         if padding_mode == "reflection":  # OpenVINO's remainder is not exact
             grid[np.abs(grid) == np.float32(1e10)] = 20
         attributes = Attributes(mode, padding_mode, align_corners)
@@ -223,7 +225,8 @@ LARGE_CASES = [
 @pytest.mark.parametrize(("mode", "axes"), LARGE_CASES)
 def test_large_X_is_not_padded(mode, axes):  # noqa: N802
     """One row of zeros is read instead, so infinite pixels do not reach positions outside."""
-    X, grid = large_X(mode, axes), grid_array(axes, 2)
+    X = large_X(mode, axes)
+    grid = grid_array(axes, 2)
     cases = [("float32", False, 1e-5), ("float32", True, 1e-5)]
     cases.append(("float16", True, 2e-2) if axes == 2 else ("uint8", False, 1))
     for X_type, align_corners, atol in cases:
@@ -237,7 +240,8 @@ def test_large_X_is_not_padded(mode, axes):  # noqa: N802
 
 @pytest.mark.parametrize(("mode", "axes"), LARGE_CASES)
 def test_smaller_X_is_padded(mode, axes):  # noqa: N802
-    X, grid = large_X(mode, axes), grid_array(axes, 2)
+    X = large_X(mode, axes)
+    grid = grid_array(axes, 2)
     fewer_channels = X[:, : min_large_channels(mode, axes) - 1]
     fewer_values = X[:1, :, :1]
     for smaller in (fewer_channels, fewer_values):
@@ -282,7 +286,8 @@ def test_lowered_sample_of_each_type_equals_the_core(X_type):
 
 
 def test_lowered_sample_of_a_constant_bfloat16_grid_equals_the_core():
-    X, grid = X_array(2), grid_array(2).astype(ml_dtypes.bfloat16)
+    X = X_array(2)
+    grid = grid_array(2).astype(ml_dtypes.bfloat16)
     Y = run(lower(X, grid, LINEAR, 22, constant_grid=True), X)
     assert_identical(Y, ogs.grid_sample(X, grid))
 
@@ -330,7 +335,8 @@ def test_large_affine_grid_of_constants_is_not_folded():
 
 @every_attributes
 def test_constant_grid_leaves_no_coordinate_arithmetic(attributes):
-    X, grid = X_array(2, 2), grid_array(2, 2)
+    X = X_array(2, 2)
+    grid = grid_array(2, 2)
     model = lower(X, grid, attributes, constant_grid=True)
     sums = {"Add", "Constant", "Gather", "Mul", "Pad", "ReduceSum", "Reshape", "Transpose"}
     assert op_types(model) <= sums
@@ -339,7 +345,8 @@ def test_constant_grid_leaves_no_coordinate_arithmetic(attributes):
 
 @every_attributes
 def test_constant_grid_for_an_unknown_X_has_the_output_of_the_core(attributes):  # noqa: N802
-    X, grid = X_array(2, 2), grid_array(2, 2)
+    X = X_array(2, 2)
+    grid = grid_array(2, 2)
     model = lower(X, grid, attributes, constant_grid=True, shapes=([None] * 4, None))
     assert_close(run(model, X), X, grid, attributes)
 
@@ -358,7 +365,8 @@ def test_positions_outside_do_not_read_pixels(mode, value):
 @every_padding
 @every_mode
 def test_axis_of_one_pixel_has_the_output_of_the_core(mode, padding_mode, known):
-    X, grid = np.arange(6, dtype="float32").reshape(1, 2, 1, 3), grid_array(2)
+    X = np.arange(6, dtype="float32").reshape(1, 2, 1, 3)
+    grid = grid_array(2)
     for align_corners in (True, False) if padding_mode == "reflection" else (known,):
         attributes = Attributes(mode, padding_mode, align_corners)
         model = lower(X, grid, attributes, known=known)
@@ -381,7 +389,8 @@ EMPTY_SHAPES = [
 @pytest.mark.parametrize(("X_shape", "Y_lengths"), EMPTY_SHAPES)
 @every_mode
 def test_empty_axis_has_the_output_of_the_core(mode, X_shape, Y_lengths, opset, known):
-    X, grid = np.ones(X_shape, "float32"), np.zeros((X_shape[0], *Y_lengths, 2), "float32")
+    X = np.ones(X_shape, "float32")
+    grid = np.zeros((X_shape[0], *Y_lengths, 2), "float32")
     attributes = Attributes(mode, "zeros", False)
     model = lower(X, grid, attributes, opset, known)
     if known:
@@ -399,7 +408,8 @@ def test_empty_axis_has_the_output_of_the_core(mode, X_shape, Y_lengths, opset, 
     ],
 )
 def test_partly_known_shapes_have_the_output_of_the_core(shapes):
-    X, grid = X_array(3, 2), grid_array(3, 2)
+    X = X_array(3, 2)
+    grid = grid_array(3, 2)
     attributes = Attributes("cubic", "zeros", True)
     assert_close(run(lower(X, grid, attributes, shapes=shapes), X, grid), X, grid, attributes)
 
@@ -444,7 +454,8 @@ def test_lowered_affine_grid_has_the_output_of_the_function(axes, align_corners,
 
 def readers_of_lengths(nodes):
     """Return the operators that read the shapes of X and grid, or parts of them."""
-    lengths, readers = set(), set()
+    lengths = set()
+    readers = set()
     for node in nodes:
         read = node.input[:1] if node.op_type == "Gather" else node.input
         selects = node.op_type in ("Slice", "Gather", "Concat") and lengths.intersection(read)
@@ -591,7 +602,8 @@ def test_ties_for_a_runtime_are_rounded_like_the_core(runtime, length, max_image
 @every_runtime
 @pytest.mark.parametrize("channels", [3, MANY_CHANNELS])
 def test_strings_for_a_runtime_equal_the_core(runtime, channels):
-    attributes, grid = Attributes("nearest", "border", False), grid_array(2, 2)
+    attributes = Attributes("nearest", "border", False)
+    grid = grid_array(2, 2)
     X = image("str", (2, channels, *X_LENGTHS[:2]))
     Y = run(lower(X, grid, attributes, 20, known=False, runtime=RUNTIMES[runtime]), X, grid)
     assert Y.tolist() == ogs.grid_sample(X, grid, *astuple(attributes)).tolist()
@@ -648,7 +660,8 @@ def _new_modes(monkeypatch):
     ("mode", "padding_mode"), [("upward", "border"), ("cubic", "wrap"), ("upward", "reflection")]
 )
 def test_new_mode_or_padding_needs_only_a_row_of_its_table(mode, padding_mode, axes, opset):
-    X, grid = X_array(axes, 2), grid_array(axes, 2)
+    X = X_array(axes, 2)
+    grid = grid_array(axes, 2)
     near = np.where(np.abs(grid) <= 2, grid, np.float32(0.3))
     attributes = Attributes(mode, padding_mode)
     assert_close(run(lower(X, near, attributes, opset), X, near), X, near, attributes, atol=0)
@@ -660,7 +673,8 @@ def test_new_mode_or_padding_needs_only_a_row_of_its_table(mode, padding_mode, a
 @pytest.mark.parametrize(("axes", "opset"), [(1, 17), (2, 11), (2, 17)])
 @pytest.mark.parametrize(("padding_mode", "constant_grid"), [("zeros", False), ("border", True)])
 def test_new_mode_may_use_trigonometry(padding_mode, constant_grid, axes, opset):
-    X, grid = X_array(axes, 2), grid_array(axes, 2)
+    X = X_array(axes, 2)
+    grid = grid_array(axes, 2)
     attributes = Attributes("lanczos3", padding_mode)
     model = lower(X, grid, attributes, opset, constant_grid=constant_grid, other_op_types=["Sin"])
     Y = run(model, X) if constant_grid else run(model, X, grid)
@@ -808,7 +822,8 @@ AFFINE_GRID_MISTAKES = [
 
 @pytest.mark.parametrize(("theta", "size", "parts"), AFFINE_GRID_MISTAKES)
 def test_lowering_of_a_wrong_affine_grid_is_refused(theta, size, parts):
-    theta_value, size_value = Argument("theta", *theta), Argument("size", *size)
+    theta_value = Argument("theta", *theta)
+    size_value = Argument("size", *size)
     error = refusal(
         lower_affine_grid,
         Expressions("n", 20),

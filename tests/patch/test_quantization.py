@@ -144,7 +144,8 @@ def test_quantization_sessions_restores_the_class_after_an_error() -> None:
 
 
 def test_quantization_sessions_in_two_threads_ends_with_the_last() -> None:
-    entered, leave = threading.Event(), threading.Event()
+    entered = threading.Event()
+    leave = threading.Event()
 
     def hold() -> None:
         with ogs.quantization_sessions():

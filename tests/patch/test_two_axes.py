@@ -233,7 +233,8 @@ def test_sample_that_the_target_lacks_is_refused(model, opset, parts):
     ids=["static", "dynamic"],
 )
 def test_verify_command_prints_the_error_of_coordinates(known, bound, tmp_path, capsys):
-    X, grid = np.zeros((1, 1, 6, 7, 8), "float32"), np.zeros((1, 2, 2, 2, 3), "float32")
+    X = np.zeros((1, 1, 6, 7, 8), "float32")
+    grid = np.zeros((1, 2, 2, 2, 3), "float32")
     model = sample_model(X, grid, Attributes("linear", "zeros"), known=known)
     paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
     onnx.save(model, paths[0])

@@ -13,7 +13,9 @@ import onnx
 import ort_gridsample as ogs
 from support.models import parsed
 
-ROWS, LENGTH, COUNT = 1 << 17, 1 << 10, 5
+ROWS = 1 << 17
+LENGTH = 1 << 10
+COUNT = 5
 
 
 def peak_gib() -> float:

@@ -31,7 +31,8 @@ def declarations(path: Path) -> dict[str, list[str]]:
 MEMBERS = declarations(DECLARATIONS)
 EP_MEMBERS = declarations(EP_DECLARATIONS)
 EP_RELEASES = "1.24", "1.27"
-OLDEST, NEWEST = versions.OLDEST["onnxruntime"], "1.32"
+OLDEST = versions.OLDEST["onnxruntime"]
+NEWEST = "1.32"
 
 
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])
@@ -60,7 +61,8 @@ def test_function_of_newer_releases_has_the_headers_offset() -> None:
 
 def test_table_only_grows_at_its_end() -> None:
     for struct in ("OrtApi", "OrtCustomOp"):
-        older, newer = MEMBERS[f"{struct} {OLDEST}"], MEMBERS[f"{struct} {NEWEST}"]
+        older = MEMBERS[f"{struct} {OLDEST}"]
+        newer = MEMBERS[f"{struct} {NEWEST}"]
         assert newer[: len(older)] == older
 
 

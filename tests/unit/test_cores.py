@@ -48,7 +48,8 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
     else:
         eps = float(finfo(a.dtype).eps)
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
-        a, b = a.astype(wide), b.astype(wide)
+        a = a.astype(wide)
+        b = b.astype(wide)
         a = np.where(np.isnan(a) & np.isinf(b), b, a)  # a tap that weighs nothing may be left out
         close = 2 * eps if eps > 1e-4 else 100 * eps
         scale = np.abs(np.where(np.isfinite(a), a, 1)).max(
@@ -87,7 +88,8 @@ def test_cores_agree_on_block_inside_the_image(name: str) -> None:
 @pytest.fixture
 def phases(monkeypatch):
     """Return the phases of the compiled core's launches, on a machine of many CPUs."""
-    seen, original = [], jit_core._variant.__wrapped__  # its answers are for this machine
+    seen = []
+    original = jit_core._variant.__wrapped__  # its answers are for this machine
     monkeypatch.setattr(jit_core, "available_cpus", lambda: 64)
 
     def watched(*words):
@@ -131,12 +133,11 @@ def test_cores_agree_on_channels_last_copies(
 ) -> None:
     """A small X that is read often is copied to channels-last rows, by several threads if large."""
     monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
-    rng, seen = np.random.default_rng(11), set()
+    rng = np.random.default_rng(11)
+    seen = set()
     for (channels, side, count), n in itertools.product(SIZES, (1, 3)):
-        X, grid = (
-            image(name, (n, channels, side, side)),
-            positions((n, 1, count, 2), rng).astype(np.float32),
-        )
+        X = image(name, (n, channels, side, side))
+        grid = positions((n, 1, count, 2), rng).astype(np.float32)
         small = ("linear", "reflection"), ("cubic", "zeros")
         for num_threads, how in itertools.product(
             (1, 8), small if side == 6 else (("linear", "zeros"),)
@@ -154,22 +155,26 @@ def test_cores_agree_on_channels_last_copies(
 def test_numpy_core_of_many_channels_agrees_with_single_channels(name, num_threads, monkeypatch):
     """And answers as it does channel by channel, of which not all can be turned round together."""
     monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
-    sampled, original = [], sampler._sample_channels_last
+    sampled = []
+    original = sampler._sample_channels_last
     monkeypatch.setattr(
         sampler, "_sample_channels_last", lambda *a: (sampled.append(len(a[0])), original(*a))
     )
     ogs.set_core("numpy")
-    rng, channels = np.random.default_rng(12), sampler.MIN_CHANNELS_LAST + 3
+    rng = np.random.default_rng(12)
+    channels = sampler.MIN_CHANNELS_LAST + 3
     for n, r, mode in ((1, 1, "linear"), (3, 2, "linear"), (1, 2, "cubic"), (2, 3, "linear")):
         X = image(name, (n, channels, *(9, 8, 5)[:r])).copy()
-        X[:, 3, ..., 4], X[:, 5, ..., 2] = np.inf, np.nan
+        X[:, 3, ..., 4] = np.inf
+        X[:, 5, ..., 2] = np.nan
         grid = positions((n, *(3000, *[1] * (r - 1)), r), rng).astype(np.float32)
         for padding_mode in spec.PADDING_MODES:
             how = {"mode": mode, "padding_mode": padding_mode, "num_threads": num_threads}
             one_by_one = [ogs.grid_sample(X[:, c : c + 1], grid, **how) for c in range(channels)]
             assert_same(ogs.grid_sample(X, grid, **how), np.concatenate(one_by_one, axis=1))
     assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
-    plan, few = plan_for(X.dtype, "linear", "zeros", False), sampler.MIN_CHANNELS_LAST
+    plan = plan_for(X.dtype, "linear", "zeros", False)
+    few = sampler.MIN_CHANNELS_LAST
     assert [sampler._is_channels_last_faster(c, 9, 9, 4, plan) for c in (few - 1, few)] == [
         False,
         True,
@@ -227,7 +232,8 @@ def test_core_with_broken_numba_is_numpy_and_logs_once(
         cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy"))
     )
     ogs.set_core("auto")
-    X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
+    X = np.ones((1, 1, 2, 2))
+    grid = np.zeros((1, 1, 1, 2))
     for _ in range(2):
         assert ogs.grid_sample(X, grid).item() == 1
         assert ogs.get_core() == "numpy"
@@ -330,7 +336,8 @@ def test_mode_without_kernel_runs_on_the_numpy_core(monkeypatch):
 @pytest.mark.parametrize("way", ["the CPU's", "in bits"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_half_precision_conversions_agree_with_numpy(kind: str, way: str) -> None:
-    half, dtype = halves.HALVES[kind], dtype_of(kind)
+    half = halves.HALVES[kind]
+    dtype = dtype_of(kind)
     in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
     widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
 
@@ -340,14 +347,16 @@ def test_half_precision_conversions_agree_with_numpy(kind: str, way: str) -> Non
             back[i] = widened(bits[i])
             forth[i] = rounded(numbers[i])
 
-    bits, rng = np.arange(1 << 16, dtype=np.uint16), np.random.default_rng(2)
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    rng = np.random.default_rng(2)
     near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
     with np.errstate(invalid="ignore"):
         numbers = np.concatenate(
             [near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)]
         )
     numbers = numbers.astype(np.float32)
-    back, forth = np.empty(len(numbers), np.float32), np.empty(len(numbers), np.uint16)
+    back = np.empty(len(numbers), np.float32)
+    forth = np.empty(len(numbers), np.uint16)
     convert(numbers, np.resize(bits, len(numbers)), back, forth)
     np.testing.assert_array_equal(back[: len(bits)], near)
     with np.errstate(all="ignore"):

@@ -54,10 +54,8 @@ def test_kernel_cache_after_change_of_any_source_compiles_again(
     kernels = sorted(Path(workers.__file__).parent.glob("*.py"))
     copies = [Path(shutil.copy(path, tmp_path)) for path in kernels]
     assert [load_or_compile(copies) for _ in range(2)] == [False, True]
-    function, seen = (
-        compilation.CompiledFunction(one_more, copies),
-        {compilation.fingerprint(copies)},
-    )
+    function = compilation.CompiledFunction(one_more, copies)
+    seen = {compilation.fingerprint(copies)}
     for copy in copies:
         before = copy.read_bytes()
         copy.write_bytes(before + b"# changed\n")
@@ -202,7 +200,8 @@ def test_kernel_cache_in_a_read_only_folder_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New kernels go to the next folder, such as that of a container image's user."""
-    filled, home = tmp_path / "filled", tmp_path / "home"
+    filled = tmp_path / "filled"
+    home = tmp_path / "home"
     monkeypatch.setattr(config, "CACHE_DIR", str(filled))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     assert not load_or_compile([Path(__file__)])
@@ -434,7 +433,8 @@ print(function._cache.cache_path)
 def test_compilation_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    missing, made = [(workers.process_items,)], []
+    missing = [(workers.process_items,)]
+    made = []
     monkeypatch.setattr(jit_core, "uncompiled", lambda parts: missing)
     monkeypatch.setattr(jit_core, "_variant", lambda *words: made.append(words))
     for _ in range(2):
@@ -509,7 +509,8 @@ def test_kernels_saved_by_two_processes_at_once_are_complete(
 
 def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
     """Numba's registries are no more for two at once than its compiler."""
-    asked, answers = compilation.CompiledFunction(workers.proceed), []
+    asked = compilation.CompiledFunction(workers.proceed)
+    answers = []
     thread = threading.Thread(target=lambda: answers.append(asked.is_ready))
     with global_compiler_lock:
         thread.start()

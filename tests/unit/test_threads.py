@@ -68,7 +68,9 @@ class TestNumThreads:
         with pytest.raises(kind, match=expected):
             ogs.set_num_threads(wrong)
         assert ogs.get_num_threads() == 5
-        X, grid, theta = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 2)), np.zeros((1, 2, 3))
+        X = np.zeros((1, 1, 2, 2))
+        grid = np.zeros((1, 1, 1, 2))
+        theta = np.zeros((1, 2, 3))
         for function, arguments in (
             (ogs.grid_sample, (X, grid)),
             (ogs.affine_grid, (theta, (1, 1, 2, 2))),
@@ -80,14 +82,16 @@ class TestNumThreads:
     def test_so_many_are_used_and_no_more(self, core, monkeypatch):
         """What was set, unless a call says another number; a small call takes one."""
         ogs.set_core(core)
-        seen, original = [], threads.for_each
+        seen = []
+        original = threads.for_each
         for user in (sampler, affine):
             monkeypatch.setattr(
                 user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n))
             )
         do = jit_core._run_phase
         monkeypatch.setattr(jit_core, "_run_phase", lambda *run: (seen.append(run[-1]), do(*run)))
-        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 300, 300, 2), np.float32)
+        X = np.zeros((4, 4, 8, 8), np.float32)
+        grid = np.zeros((4, 300, 300, 2), np.float32)
         ogs.set_num_threads(3)
         for sample, most in (
             (lambda: ogs.grid_sample(X, grid), 3),
@@ -115,7 +119,8 @@ class TestForEach:
     ):
         """The call waits for the helper that has started, and keeps no reference."""
         monkeypatch.setattr(threads, "_pool", threads._Pool())
-        start, started = threading.Thread.start, []
+        start = threading.Thread.start
+        started = []
 
         def start_some(thread: threading.Thread) -> None:
             if len(started) == startable:
@@ -124,7 +129,9 @@ class TestForEach:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", start_some)
-        main, helping, done = threading.get_ident(), threading.Event(), np.zeros(5)
+        main = threading.get_ident()
+        helping = threading.Event()
+        done = np.zeros(5)
 
         def work(item: int, done: np.ndarray = done) -> None:
             if threading.get_ident() != main:
@@ -146,7 +153,9 @@ class TestForEach:
         class WrongError(Exception):
             pass
 
-        main, failed, held = threading.get_ident(), threading.Event(), np.zeros(3)
+        main = threading.get_ident()
+        failed = threading.Event()
+        held = np.zeros(3)
 
         def work(item: int, held: np.ndarray = held) -> None:
             if threading.get_ident() != main:
@@ -179,7 +188,8 @@ class TestForEach:
         self, woken, cpus, error, moves, monkeypatch
     ):
         """To any other processor, and then it may run where it could before."""
-        move, done = Mock(side_effect=error), threading.Event()
+        move = Mock(side_effect=error)
+        done = threading.Event()
         monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, woken]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
         monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
@@ -199,7 +209,8 @@ class TestForEach:
 class TestHelpers:
     """Threads that stay for a moment when they have helped, of the compiled core."""
 
-    X, grid = np.ones((1, 4, 64, 64), np.float32), np.zeros((1, 300, 300, 2), np.float32)
+    X = np.ones((1, 4, 64, 64), np.float32)
+    grid = np.zeros((1, 300, 300, 2), np.float32)
     Y = np.ones((1, 4, 300, 300), np.float32)
 
     @pytest.fixture(autouse=True)
@@ -209,7 +220,8 @@ class TestHelpers:
     @pytest.fixture
     def runs(self, monkeypatch):
         """The arguments of all launches, which outlive them here."""
-        seen, do = [], jit_core._run_phase
+        seen = []
+        do = jit_core._run_phase
         monkeypatch.setattr(
             jit_core, "_run_phase", lambda *words: (seen.append(words[1]), do(*words))
         )
@@ -306,7 +318,8 @@ for most in (100, 1000):
 
     def test_an_interrupted_call_waits_for_them(self, runs, cheap, monkeypatch):
         """They write to memory of its own."""
-        original, helped = jit_core._variant, []
+        original = jit_core._variant
+        helped = []
 
         def interrupted(*words):
             variant = original(*words)
@@ -319,10 +332,8 @@ for most in (100, 1000):
             return variant._replace(worker=worker)
 
         monkeypatch.setattr(jit_core, "_variant", interrupted)
-        Y, plan = (
-            np.empty((1, 4, 90000), np.float32),
-            plan_for(self.X.dtype, "linear", "zeros", False),
-        )
+        Y = np.empty((1, 4, 90000), np.float32)
+        plan = plan_for(self.X.dtype, "linear", "zeros", False)
         for _ in range(5):
             with pytest.raises(KeyboardInterrupt):
                 jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
@@ -351,7 +362,9 @@ for most in (100, 1000):
 
 def test_signal_handler_during_a_call_may_sample(monkeypatch):
     """In the midst of a launch, whose memory is nobody else's."""
-    X, grid, calls = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 40, 2), np.float32), []
+    X = np.ones((1, 20, 8, 8), np.float32)
+    grid = np.zeros((1, 40, 40, 2), np.float32)
+    calls = []
     ogs.set_core("jit")
     variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
 

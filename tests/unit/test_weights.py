@@ -24,7 +24,8 @@ from ort_gridsample.session import session as sessions
 from support.models import parsed
 from support.paths import quiet_options
 
-SIDE, COUNT = 300, 60
+SIDE = 300
+COUNT = 60
 SHAPES = {"m0": (1, 2, 8, SIDE), "grid": (1, 4, 5, 2)}
 FEEDS = {
     name: np.random.default_rng(1).uniform(-1, 1, shape).astype("f")
@@ -38,7 +39,8 @@ def large() -> onnx.ModelProto:
 
     One weight is also an input of the model, and one an output.
     """
-    rng, square = np.random.default_rng(0), f"float[{SIDE},{SIDE}]"
+    rng = np.random.default_rng(0)
+    square = f"float[{SIDE},{SIDE}]"
     nodes = " ".join(f"m{i + 1} = MatMul (m{i}, w{i})" for i in range(COUNT))
     values = (
         f"(float[1,2,8,{SIDE}] m0, float[1,4,5,2] grid, {square} w0) => (float[] Y, {square} w1)"
@@ -64,10 +66,8 @@ def test_session_reads_weights_at_most_once(
     parent = sessions._Parent.__init__
     opened = create_autospec(parent, side_effect=parent)
     monkeypatch.setattr(sessions._Parent, "__init__", opened)
-    path, bare = (
-        saved(large, tmp_path),
-        3 * 4 * SIDE**2,
-    )  # of the one that is an input, of the output, and all the rest
+    path = saved(large, tmp_path)
+    bare = 3 * 4 * SIDE**2  # of the one that is an input, of the output, and all the rest
     expected = onnxruntime.InferenceSession(path).run(None, FEEDS)
     for given in (path, Path(path), Path(path).read_bytes(), large):
         for options in (None, quiet_options()):
@@ -90,7 +90,8 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     late = threading.Event()
     request.addfinalizer(late.set)
     submit(late.wait, 8)  # until then no other thread helps to read
-    load, kept = Weights.load, list[weakref.ref[np.ndarray]]()
+    load = Weights.load
+    kept = list[weakref.ref[np.ndarray]]()
 
     def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
         found = load(self, tensors)
@@ -100,7 +101,8 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     monkeypatch.setattr(Weights, "load", watched)
     for given in (saved(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
-        before, placements = session.run(["Y"], FEEDS)[0], session.replaced
+        before = session.run(["Y"], FEEDS)[0]
+        placements = session.replaced
         gc.collect()
         assert sum(ref() is not None for ref in kept) == builder.READS_MEMORY
         session.set_providers(["CPUExecutionProvider"])
@@ -116,16 +118,15 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
 def test_session_runs_after_external_data_was_deleted(
     large: onnx.ModelProto, tmp_path: Path
 ) -> None:
-    model, data = (
-        onnx.ModelProto.FromString(large.SerializeToString()),
-        bytearray(np.ones(SIDE, "f")),
-    )
+    model = onnx.ModelProto.FromString(large.SerializeToString())
+    data = bytearray(np.ones(SIDE, "f"))
     tensor = model.graph.initializer.add(name="b", data_type=TensorProto.FLOAT, dims=[SIDE])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="theirs")
     model.graph.node.append(helper.make_node("Add", ["m0", "b"], ["Z"]))
     model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
-    options, path = quiet_options(), saved(model, tmp_path)
+    options = quiet_options()
+    path = saved(model, tmp_path)
     (tmp_path / "theirs").write_bytes(data)
     options.add_external_initializers_from_files_in_memory(["theirs"], [data], [len(data)])
     for session in (ogs.InferenceSession(model, options), ogs.InferenceSession(path)):
@@ -141,10 +142,8 @@ def test_optimized_model_contains_all_weights_and_added_initializers(
     expected = ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0]
     answer = ogs.InferenceSession(options.optimized_model_filepath).run(["Y"], FEEDS)[0]
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
-    added, options = (
-        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f")),
-        quiet_options(),
-    )
+    added = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
+    options = quiet_options()
     options.add_initializer("w7", added)
     assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
 

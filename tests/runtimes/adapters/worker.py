@@ -31,7 +31,8 @@ def encode(value):
 
 def main():
     # What the runtime, and programs that it calls, read and print has no part in this.
-    jobs, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    jobs = os.fdopen(os.dup(0))
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.tracebacklimit = 0  # who reads of an import that failed wants to know what did, not where
