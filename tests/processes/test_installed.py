@@ -139,7 +139,9 @@ MODULES = {
 ENTRIES = {
     "ort_gridsample",
     "ort_gridsample.__main__",
+    "ort_gridsample.custom_ops.compiled_ops.foreign",
     "ort_gridsample.library.emission",
+    "ort_gridsample.library.wheel",
     "ort_gridsample._pyinstaller.hook-ort_gridsample",
     *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS),
     *(f"ort_gridsample.custom_ops.compiled_ops.{op.kernels.split('.')[0]}" for op in OPS),

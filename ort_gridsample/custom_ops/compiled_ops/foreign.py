@@ -27,7 +27,13 @@ from .creation import (
     open_node,
 )
 from .requests import alloc, alloc_int64s, free_blocks, open_request, shape
-from .sentences import NO_MEMORY, encode, error_with_number, error_with_shape
+from .sentences import (
+    NO_MEMORY,
+    encode,
+    error_with_number,
+    error_with_shape,
+    error_with_shapes,
+)
 from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 
 # --- grid_sampler ---
@@ -180,6 +186,10 @@ def _set_levels(state: Any, request: Any) -> int:
         return error_with_number(api, state.errors, _WRONG_STARTS, 0)
     if len(locations) != 6:
         return error_with_shape(api, state.errors, _WRONG_LOCATIONS, locations)
+    weights = shape(inputs[4])
+    if len(weights) != 5:
+        sentence = attention.WEIGHTS_SHAPE_MISMATCH
+        return error_with_shapes(api, state.errors, sentence, weights, locations)
     memory = alloc(request, 24 * n_levels)
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
