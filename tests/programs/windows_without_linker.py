@@ -1,5 +1,7 @@
 """Use the package as on Windows without a linker for the trampoline; print the results in JSON."""
 
+from unittest.mock import patch
+
 from support import other_systems
 
 other_systems.imitate_windows()
@@ -8,7 +10,6 @@ import importlib.util  # noqa: E402
 import json  # noqa: E402
 import shutil  # noqa: E402
 import signal  # noqa: E402
-from unittest.mock import patch  # noqa: E402
 
 import numpy as np  # noqa: E402
 
