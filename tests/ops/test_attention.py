@@ -6,8 +6,6 @@ test_attention_forms.py tests how it is recognized in models.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import ml_dtypes
@@ -20,10 +18,9 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 import ort_gridsample as ogs
-from conftest import CORES, OPS
+from conftest import CORES, OPS, core_set_to
 from ort_gridsample.detection.helpers import guard_name
 from ort_gridsample.functions.attention import attend
-from ort_gridsample.settings import CoreName
 from ort_gridsample.spec import FLOATS
 from support.attention_models import (
     LEVELS,
@@ -43,16 +40,6 @@ from support.processes import run_program
 
 ALIGNMENTS = pytest.mark.parametrize("align", [False, True], ids=["edges", "centres"])
 LEVELS_OF_ANY_RANK = LEVELS | {"volumes": np.array([[2, 4, 3, 5], [2, 1, 2, 2]])}
-
-
-@contextmanager
-def core_set_to(core: CoreName) -> Iterator[None]:
-    before = ogs.get_core()
-    ogs.set_core(core)
-    try:
-        yield
-    finally:
-        ogs.set_core(before)
 
 
 # Outputs

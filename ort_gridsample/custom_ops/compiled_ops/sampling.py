@@ -167,6 +167,15 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
 
 
 @register_jitable
+def mode_of_word(index: int) -> int:
+    """Return the index of a mode in :data:`.workers.TAPS`, given that of its word in MODE_WORDS.
+
+    The synonyms stand behind all modes, in the order of the modes from linear on.
+    """
+    return index if index < N_MODES else index - N_MODES + LINEAR
+
+
+@register_jitable
 def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: int) -> int:
     """Create the state of a GridSample, for the node's mode and padding.
 
@@ -181,7 +190,7 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
         The address of the state; 0 if ``node.status`` is not 0.
     """
     mode = choice_attribute(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN)
-    mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
+    mode = mode_of_word(mode)
     padding_words = chars(PADDING_WORDS)
     padding = choice_attribute(
         node, chars("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN

@@ -11,7 +11,7 @@ from numba.extending import register_jitable
 from ...kernels.pointers import address, allocate, array, chars, free, local, sizeof, struct
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
-from ..compiled_ops.sampling import LINEAR, MODE_WORDS, N_MODES
+from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import LIBRARY, OP, TEXT
 from .calls import acquire, api_function, ep_function, release, write_word
@@ -145,8 +145,7 @@ def _mode(factory: Any, node: int) -> int:
     word = local(TEXT)
     word.data = address(value)
     word.length = strlen(word.data)
-    mode = word_index(chars(MODE_WORDS), word)
-    return mode if mode < N_MODES else mode - N_MODES + LINEAR
+    return mode_of_word(word_index(chars(MODE_WORDS), word))
 
 
 # --- Kernels ---

@@ -73,7 +73,7 @@ def add_factory(
     Args:
         image: the image.
         release: the release of this package.
-        op_address: from an overload to the value of its field ``op``; None: there is no such op.
+        op_address: return the field ``op`` for an overload, or None if there is no such op.
         domains: the OrtCustomOpDomains, as values of fields.
     """
     available = []
@@ -88,6 +88,7 @@ def add_factory(
                 "n_states": len(COMPILED_MODES) if overload.op.has_modes else 1,
             }
             overload_rows.append(fields)
+    available_definitions = definitions(available)
     definition_rows = [
         {
             "operator": image.add_text(definition.operator.encode()),
@@ -95,10 +96,10 @@ def add_factory(
             "first": definition.first,
             "last": definition.last,
         }
-        for definition in definitions(available)
+        for definition in available_definitions
     ]
     definition_offset = image.add_records(DEFINITION, *definition_rows)
-    for index, definition in enumerate(definitions(available)):
+    for index, definition in enumerate(available_definitions):
         _set_constraints(image, definition_offset + index * DEFINITION.itemsize, definition)
     factory_offset = image.add_records(FACTORY, {"version": VERSION, **FACTORY_FUNCTIONS})
     ep = {"version": VERSION, "factory": factory_offset, **EP_FUNCTIONS}
