@@ -168,7 +168,10 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
     if not plan.composites:
         return False
     names = Names(patch.model, patch.all_scopes)
-    replacements = {match: expanded(match, names) for match in plan.composites}
+    has_allowzero = patch.target.has_allowzero
+    replacements = {
+        match: expanded(match, names, has_allowzero=has_allowzero) for match in plan.composites
+    }
     insert_replacements(patch.all_scopes, replacements)
     import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})
     return True

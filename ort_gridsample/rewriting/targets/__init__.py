@@ -49,11 +49,13 @@ class Target:
         name: the name of the dialect that the target writes composite nodes in, or "".
         reads_decomposed: whether the target replaces decomposed operators.
         fuses: whether the target fuses nodes.
+        has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
     """
 
     name = ""
     reads_decomposed = True
     fuses = False
+    has_allowzero = True
 
     def takes(self, match: Match) -> bool:
         """Whether the target replaces a node."""

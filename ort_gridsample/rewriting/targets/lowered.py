@@ -40,6 +40,7 @@ class Primitives(Target):
     ) -> None:
         self._functions = functions
         self._runtime = runtime
+        self.has_allowzero = runtime.has_allowzero
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
