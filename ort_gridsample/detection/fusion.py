@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from ..graph.element_types import type_of
-from ..graph.scope import display_name
+from ..graph.scope import display_name, has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
 from ..spec import newest
@@ -70,6 +70,8 @@ def _find_affine_grid(
         if index is None or index in tracer.nodes or not use_def.is_op(index, _GRID_RULES):
             return None
         node = use_def.nodes[index]
+        if has_attribute_references(node):
+            return None
         source = _GRID_RULES[node.op_type](tracer, node, component)
         if not isinstance(source, Component):
             return None
@@ -116,7 +118,8 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         tracer = _CoordinateTracer(use_def, inference, rank=r + 2, boundary=boundary)
         components = [Component(grid, r + 1, index) for index in range(r)]
         programs = [
-            tracer.program(component, with_coordinates=with_coordinates) for component in components
+            tracer.trace_program(component, with_coordinates=with_coordinates)
+            for component in components
         ]
         complete = [program for program in programs if program is not None]
         fused = _fused_programs(use_def, tracer.nodes, grid_value.type, complete)
@@ -200,12 +203,15 @@ class _CoordinateTracer:
         self._rank = rank
         self._boundary = boundary
 
-    def program(self, component: Component, *, with_coordinates: bool) -> Program | None:
-        """Return how a coordinate is computed, or None if the length of its axis is unknown.
+    def trace_program(self, component: Component, *, with_coordinates: bool) -> Program | None:
+        """Trace a coordinate back, and add the traced nodes to :attr:`nodes`.
 
         Args:
             component: where the grid has the coordinate.
             with_coordinates: whether operands may be other coordinates.
+
+        Returns:
+            How the coordinate is computed, or None if the length of its axis is unknown.
         """
         steps: list[ProgramStep] = []
         nodes: set[int] = set()
@@ -240,6 +246,8 @@ class _CoordinateTracer:
         if not self.use_def.is_op(index, COORDINATE_RULES):
             return None
         node = self.use_def.nodes[index]
+        if has_attribute_references(node):
+            return None
         traced = COORDINATE_RULES[node.op_type](self, node, component)
         if traced is None and with_coordinates and node.op_type in OPERATIONS:
             traced = _step_with_coordinate(self, node, component)
@@ -320,33 +328,24 @@ class _CoordinateTracer:
 
 #: The source of a coordinate, and the step that the node applies to it, if any.
 Traced = Component | tuple[Component, ProgramStep]
-#: A rule gets a node and a component of its output. It returns None if it cannot trace it.
+#: A rule gets a node and a component of its output. It returns None if it cannot trace it. The node
+#: has no attribute that the caller of a function sets.
 CoordinateRule = Callable[[_CoordinateTracer, onnx.NodeProto, Component], Traced | None]
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    """Return an attribute of ``node``.
-
-    Return None if it is missing, or if the caller of the node's function sets it.
-    """
+    """Return an attribute of ``node``, or None if it is missing."""
     for attribute in node.attribute:
-        if attribute.name == name and not attribute.ref_attr_name:
+        if attribute.name == name:
             return attribute
     return None
 
 
-def _axis(node: onnx.NodeProto, rank: int) -> int | None:
-    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1.
-
-    Return None if the caller of the node's function sets it.
-    """
-    for attribute in node.attribute:
-        if attribute.name == "axis":
-            if attribute.ref_attr_name:
-                return None
-            axis = int(attribute.i)
-            return axis + rank if axis < 0 else axis
-    return 0
+def _axis(node: onnx.NodeProto, rank: int) -> int:
+    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1."""
+    attribute = _attribute(node, "axis")
+    axis = 0 if attribute is None else int(attribute.i)
+    return axis + rank if axis < 0 else axis
 
 
 def _before_identity(
@@ -458,7 +457,7 @@ def _before_gather(
     if indices is None or shape is None or indices.size <= component.index:
         return None
     axis = _axis(node, len(shape))
-    if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):
+    if not 0 <= axis < len(shape) or component.axis not in (None, axis):
         return None
     index = int(indices.ravel()[component.index])
     length = shape[axis]
@@ -543,7 +542,7 @@ def _step_with_coordinate(
     maker = tracer.use_def.makers.get(node.input[0])
     operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
     operand, source = components if operand_first else reversed(components)
-    program = tracer.program(operand, with_coordinates=False)
+    program = tracer.trace_program(operand, with_coordinates=False)
     if program is None:
         return None
     return source, ProgramStep(node.op_type, program, operand_first)

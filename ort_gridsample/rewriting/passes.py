@@ -159,8 +159,8 @@ def _varies_between_calls(match: Match) -> bool:
     record = match.record
     if match.signature is None and not record.dialect.has_planar_grids:
         return False
-    has_several_types = any(len(types) > 1 for types in record.types.values())
-    return record.has_attribute_references or has_several_types
+    varies_in_types = any(map(record.varies_in_type, record.values))
+    return record.has_attribute_references or varies_in_types
 
 
 def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:

@@ -96,7 +96,8 @@ def _checked_weights(record: NodeRecord, nodes: Nodes, locations: str, weights: 
     shape = nodes.add("Shape", weights)
     actual = _with_axes_of_points_merged(nodes, shape, end=_END)
     expected = _with_axes_of_points_merged(nodes, nodes.add("Shape", locations), end=-1)
-    may_be_of_one_query = record.ranks["attention_weights"] != (5,)
+    varies_in_rank = record.varies_in_rank("attention_weights")
+    may_be_of_one_query = varies_in_rank or record.ranks["attention_weights"] != (5,)
     if may_be_of_one_query:
         ones = nodes.row(1, 1, 1, 1)
         is_query_axis = nodes.constant(np.array([False, True, False, False]))

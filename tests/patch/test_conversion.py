@@ -281,6 +281,15 @@ def test_guard_with_a_squeeze_is_removed() -> None:
     assert op_types == {"Constant", "GridSample", "Squeeze"}
 
 
+def test_status_with_a_reader_besides_the_guard_is_refused() -> None:
+    patched = ogs.patch_model(old_model(SAMPLE + " Y = Identity (Z)"))
+    patched.graph.node.append(helper.make_node("Identity", ["Z_status"], ["S"], "reader"))
+    patched.graph.output.append(helper.make_tensor_value_info("S", TensorProto.INT64, None))
+    error = refusal(ogs.patch_model, patched, target="ai.onnx")
+    assert error.argument == "the status 'Z_status'"
+    assert error.found == "an input of Identity node 'reader'"
+
+
 @pytest.mark.parametrize("is_merged", [True, False], ids=["merged", "removed"])
 def test_guard_without_its_squeeze_is_refused(is_merged: bool) -> None:
     """A tool that merges the Squeeze with its reader changes the value that they pass on."""

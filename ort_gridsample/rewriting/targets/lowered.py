@@ -58,8 +58,10 @@ class Primitives(Target):
         record = match.record
         if not self._functions or record.has_attribute_references:
             return True
-        alternatives = [*record.types.values(), *record.ranks.values()]
-        return any(len(values) > 1 for values in alternatives)
+        return any(
+            record.varies_in_type(argument) or record.varies_in_rank(argument)
+            for argument in record.values
+        )
 
     def least_opset(self, match: Match) -> int:
         return self._first_opset
