@@ -26,7 +26,7 @@ from ..dialects.table import (
     UNVERSIONED,
     standard,
 )
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, nested_label, node_label
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.types import Inference, Probe, Value
@@ -165,10 +165,9 @@ def _node_match(
     attributes: dict[str, AttributeValue] = {}
     error = None
     try:
-        label = f"{name} in {scope.path}" if scope.path else name
         note = f" (opset {opset})" if domain == "" else ""
         attributes = dialect.read(
-            node_label(node.op_type, label),
+            node_label(node.op_type, nested_label(name, scope.path)),
             node,
             lambda position: scope.constant_value(node.input[position]),
             note,

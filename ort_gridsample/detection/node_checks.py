@@ -116,7 +116,9 @@ def _check_opset(record: NodeRecord, node: onnx.NodeProto) -> None:
     oldest = min(spec.OPERATORS[record.operator])
     is_standard = domain_of(node.domain) == "" and record.dialect.name == "ai.onnx"
     if is_standard and record.opset < oldest:
-        raise GridSampleError(record.where, "opset", str(record.opset), f"at least {oldest}")
+        expected = f"at least {oldest}, the first opset that has {record.operator}"
+        found = f"{record.opset} in the model"
+        raise GridSampleError(record.where, "opset", found, expected)
 
 
 def _check_input_count(record: NodeRecord, node: onnx.NodeProto) -> None:

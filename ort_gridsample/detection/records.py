@@ -12,7 +12,7 @@ import onnx
 from .. import spec
 from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, nested_label, node_label
 from ..inference.types import Value
 from ..reference.arrays import Array
 
@@ -78,7 +78,7 @@ class NodeRecord:
     @property
     def label(self) -> str:
         """The name of the node in errors and in the patched model."""
-        return f"{self.name} in {self.graph}" if self.graph else self.name
+        return nested_label(self.name, self.graph)
 
     @property
     def where(self) -> str:

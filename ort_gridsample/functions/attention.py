@@ -79,6 +79,7 @@ def deformable_attention(
             where,
             attention_weights=validation.format_shape(weights.shape),
             sampling_locations=validation.format_shape(locations.shape),
+            weights_shape=validation.format_shape(locations.shape[:-1]),
         )
     if locations.ndim != 6:
         raise validation.LOCATIONS_SHAPE_MISMATCH.error(

@@ -209,9 +209,9 @@ def _convert_to(model: onnx.ModelProto, opset: int) -> None:
     error = _try_to_convert(model, opset)
     if error is not None:
         place, text = unconvertible(model, opset)
-        expected = f"one that it can be converted to from {before}"
-        expected += f", and onnx's version converter says: {text}"
-        raise GridSampleError(place, "opset", str(opset), expected)
+        found = f"{opset} in the patched model"
+        expected = f"one to which onnx's version converter converts opset {before}; it says: {text}"
+        raise GridSampleError(place, "opset", found, expected)
 
 
 def _try_to_convert(model: onnx.ModelProto, opset: int) -> Exception | None:
@@ -244,8 +244,11 @@ def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
     error = _try_to_convert(model, needed[match])
     if error is not None:
         text = " ".join(str(error).split())
-        expected = f"at least {needed[match]}, and onnx's version converter says: {text}"
-        raise GridSampleError(match.record.where, "opset", str(before), expected)
+        needed_opset = needed[match]
+        reason = f"onnx's version converter cannot convert the model to {needed_opset}: {text}"
+        found = f"{before} in the model"
+        expected = f"at least {needed_opset}, and {reason}"
+        raise GridSampleError(match.record.where, "opset", found, expected)
     return True
 
 

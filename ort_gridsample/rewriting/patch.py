@@ -75,7 +75,8 @@ def _check_arguments(
         GridSampleError: an argument is wrong.
     """
     if target not in target_names():
-        expected = validation.format_choices(target_names())
+        choices = validation.format_choices(target_names())
+        expected = f"{choices}; help(ort_gridsample.patch_model) describes them"
         raise GridSampleError("patch_model", "target", repr(target), expected)
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
@@ -101,7 +102,10 @@ def check_selection(where: str, nodes: object) -> None:
         GridSampleError: the argument is wrong.
     """
     if not callable(nodes) and nodes not in ("all", "unsupported"):
-        expected = "'all', 'unsupported' or a function of a NodeRecord"
+        expected = (
+            "'all', 'unsupported', or a function that gets the NodeRecord of a node and returns "
+            "whether to replace the node"
+        )
         raise GridSampleError(where, "nodes", repr(nodes), expected)
 
 
@@ -221,7 +225,9 @@ def _check_opset(targets: Mapping[Match, Target], opset: int) -> None:
     for match, target in targets.items():
         least = target.least_opset(match)
         if least > match.scope.opsets.get("", 0):
-            raise GridSampleError(match.record.where, "opset", str(opset), f"at least {least}")
+            found = f"{opset} in the patched model"
+            expected = f"at least {least}, {target.least_opset_reason(match)}"
+            raise GridSampleError(match.record.where, "opset", found, expected)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:

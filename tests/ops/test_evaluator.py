@@ -335,7 +335,7 @@ MISTAKES = {
     "missing input": (
         without_names(without_grid(sampler_model("GridSample", "", 20))),
         GRID,
-        ("GridSample node '(Y)'", "grid", "missing", "an input"),
+        ("GridSample node with output 'Y'", "grid", "missing", "an input"),
     ),
     "ATen operator": (
         sampler_model("ATen", "aten", operator="roll"),

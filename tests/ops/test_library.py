@@ -178,7 +178,7 @@ def test_library_of_wrong_shapes_has_the_error_of_the_function(
 
 def test_library_of_a_wrong_size_has_the_error_of_the_function(built: Path) -> None:
     feeds = {"theta": THETA, "size": np.array([1, 3, 4, 5])}
-    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node '(grid)'")
+    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node with output 'grid'")
     model = sample_models()["AffineGrid"].model
     assert str(expected) in error_with_library(model, built, feeds)
 

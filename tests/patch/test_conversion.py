@@ -157,14 +157,16 @@ def test_error_of_onnxs_converter_is_passed_on() -> None:
     error = refusal(
         ogs.patch_model, model, target="ai.onnx", nodes=lambda record: record.domain == "mmcv"
     )
-    assert error.where == "grid_sampler node '(Y)'"
-    assert (error.argument, error.found) == ("opset", "6")
-    assert error.expected.startswith("at least 16, and onnx's version converter says: ")
+    assert error.where == "grid_sampler node with output 'Y'"
+    assert (error.argument, error.found) == ("opset", "6 in the model")
+    assert error.expected.startswith(
+        "at least 16, and onnx's version converter cannot convert the model to 16: "
+    )
 
 
 def test_helper_nodes_of_a_patch() -> None:
     patched = ogs.patch_model(old_model(HALF_SAMPLE))
-    label = "grid_sampler node '(Z)'"
+    label = "grid_sampler node with output 'Z'"
     casts = f"ort_gridsample casts for {label}"
     guard = (
         f"ort_gridsample rejected the input of {label} (ort_gridsample.InferenceSession says why)"
@@ -302,7 +304,7 @@ def test_guard_without_its_squeeze_is_refused(is_merged: bool) -> None:
         patched.graph.node.remove(squeeze)
         patched.graph.output[0].name = gather.output[0]
     error = refusal(ogs.patch_model, patched, target="ai.onnx")
-    assert error.where == "GridSample node '(Z_unguarded, Z_status)'"
+    assert error.where == "GridSample node with output 'Z_unguarded, Z_status'"
     assert (error.argument, error.found) == ("the guard behind it", "without its Squeeze")
     assert error.expected == "the nodes that a patch writes"
 

@@ -324,7 +324,7 @@ MISTAKES = [
         {"mode": "linear", "opset": 16},
         "mode",
         "'linear'",
-        "'bilinear', 'nearest' or 'bicubic' (opset 16)",
+        "'bilinear', 'nearest' or 'bicubic' (opset 16); there, 'linear' is called 'bilinear'",
     ),
     Mistake(
         {"padding_mode": "x"},
@@ -339,7 +339,12 @@ MISTAKES = [
         "'antialias'",
         "'mode', 'padding_mode' or 'align_corners'",
     ),
-    Mistake({"opset": 15}, "opset", "15", "at least 16"),
+    Mistake(
+        {"opset": 15},
+        "opset",
+        "15 in the model",
+        "at least 16, the first opset that has GridSample",
+    ),
     Mistake(
         {"X_type": TensorProto.COMPLEX64},
         "X",
@@ -441,7 +446,7 @@ def test_patch_of_wrong_inputs_or_outputs_is_refused(
 def test_lowering_of_a_wrong_size_is_refused() -> None:
     model = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
     error = refusal(ogs.patch_model, model, target="primitives")
-    assert error.where == "AffineGrid node '(Y)'"
+    assert error.where == "AffineGrid node with output 'Y'"
     assert (error.argument, error.found) == ("size", "of shape (3,)")
     assert error.expected == "4 or 5 numbers"
 
@@ -449,7 +454,7 @@ def test_lowering_of_a_wrong_size_is_refused() -> None:
 def test_lowering_of_an_unknown_type_is_refused() -> None:
     model = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
     error = refusal(ogs.patch_model, model, target="primitives")
-    assert error.where == "GridSample node '(Y)'"
+    assert error.where == "GridSample node with output 'Y'"
     assert (error.argument, error.found) == ("X", "of unknown type")
     assert error.expected == "a type that is known before it runs"
 

@@ -200,7 +200,7 @@ def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
         ogs.set_core(name)
         assert (ogs.get_core(), cores.load_core()) == (name, module)
     with pytest.raises(
-        ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"
+        ValueError, match="set_core: name is 'cuda', expected one of 'auto', 'numpy', 'jit'"
     ):
         ogs.set_core("cuda")
     monkeypatch.setenv(settings.CORE.variable, "numpy")
@@ -208,7 +208,7 @@ def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
     assert ogs.get_core() == "numpy"
     monkeypatch.setenv(settings.CORE.variable, "fast")
     with pytest.raises(
-        ValueError, match="the environment variable ORT_GRIDSAMPLE_CORE is 'fast', expected one of"
+        ValueError, match="environment variable: ORT_GRIDSAMPLE_CORE is 'fast', expected one of"
     ):
         ogs.get_core()
 

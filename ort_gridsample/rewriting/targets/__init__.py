@@ -81,6 +81,10 @@ class Target:
         """Return the oldest opset of the ONNX domain in which the replacement can be written."""
         return 1
 
+    def least_opset_reason(self, match: Match) -> str:
+        """Return what is known of :meth:`least_opset`, for the error about an older opset."""
+        return "the first in which the target can write this node"
+
     def replace(self, match: Match, names: Names) -> Replacement:
         """Return the replacement of a node.
 
