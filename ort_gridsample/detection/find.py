@@ -29,7 +29,7 @@ from ..dialects.table import (
 from ..errors import GridSampleError, nested_label, node_label
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
-from ..inference.types import Inference, Probe, Value
+from ..inference.types import Inference, RuntimeProbe, Value
 from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.find import find_attentions, values_to_infer
@@ -60,7 +60,7 @@ class Searches:
 ALL_SEARCHES = Searches()
 
 
-def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
+def records_of(model: onnx.ModelProto, probe: RuntimeProbe | None = None) -> list[NodeRecord]:
     """Return a record for each sampling node in all graphs and functions of ``model``.
 
     Args:
@@ -74,7 +74,7 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
 def find(
     model: onnx.ModelProto,
     all_scopes: Sequence[Scope],
-    probe: Probe | None,
+    probe: RuntimeProbe | None,
     *,
     with_reasons: bool,
     searches: Searches = ALL_SEARCHES,
@@ -93,31 +93,15 @@ def find(
         ``all_scopes``.
     """
     search = DecomposedSearch(all_scopes if searches.decomposed else (), probe)
-    op_types = operator_types()
-    searched_scopes: list[_SearchedScope] = []
-    values: dict[int, list[str]] = {}
-    for scope in all_scopes:
-        positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
-        scope_values = search.values.get(id(scope), [])
-        if not positions and not scope_values:
-            continue
-        use_def = UseDef(scope)
-        searched_scopes.append(_SearchedScope(use_def, positions))
-        if searches.fused_grids:
-            grids = [name for index in positions for name in scope.inputs[index][1:2]]
-            scope_values = list(use_def.backward_closure([*scope_values, *grids], COORDINATE_RULES))
-        if searches.attention:
-            scope_values = [*scope_values, *values_to_infer(use_def)]
-        if scope_values:
-            values[id(scope)] = scope_values
-
+    searched_scopes = _scopes_to_search(all_scopes, search, searches)
+    values = {id(searched.use_def.scope): searched.values for searched in searched_scopes}
     inference = Inference(model, all_scopes, probe, values)
     functions = {function_key(function) for function in model.functions}
     node_probe = probe if with_reasons else None
     names = Names(model)
     attentions: list[Match] = []
     others: list[Match] = []
-    for use_def, positions in searched_scopes:
+    for use_def, positions, _ in searched_scopes:
         scope = use_def.scope
         matches: list[Match] = []
         for index in positions:
@@ -141,10 +125,35 @@ class _SearchedScope(NamedTuple):
     Attributes:
         use_def: its use-def chains.
         positions: the positions of the nodes that have the operator type of a dialect.
+        values: the values whose types and shapes the searches need, besides the nodes' inputs.
     """
 
     use_def: UseDef
     positions: list[int]
+    values: list[str]
+
+
+def _scopes_to_search(
+    all_scopes: Sequence[Scope],
+    search: DecomposedSearch,
+    searches: Searches,
+) -> list[_SearchedScope]:
+    """Return the scopes that may have sampling nodes."""
+    op_types = operator_types()
+    searched_scopes: list[_SearchedScope] = []
+    for scope in all_scopes:
+        positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
+        values = search.values.get(id(scope), [])
+        if not positions and not values:
+            continue
+        use_def = UseDef(scope)
+        if searches.fused_grids:
+            grids = [name for index in positions for name in scope.inputs[index][1:2]]
+            values = list(use_def.backward_closure([*values, *grids], COORDINATE_RULES))
+        if searches.attention:
+            values = [*values, *values_to_infer(use_def)]
+        searched_scopes.append(_SearchedScope(use_def, positions, values))
+    return searched_scopes
 
 
 def _node_match(
@@ -152,7 +161,7 @@ def _node_match(
     index: int,
     scope: Scope,
     inference: Inference,
-    probe: Probe | None,
+    probe: RuntimeProbe | None,
 ) -> Match:
     """Return the match of a node of ``dialect``. Without ``probe``, the node is not tested."""
     node = scope.nodes[index]

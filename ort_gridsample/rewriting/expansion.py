@@ -159,14 +159,19 @@ class _AttentionExpansion:
         self._match = match
         self._signature = match.signature
         self._opset = match.scope.opsets.get("", 0)
-        self._points = [] if self._signature is not None else points_of(match)
+        # This package's node states the points of each level, and has all points on one axis.
+        self._states_points = self._signature is None
+        self._points: list[int] = []
         self._table = match.scope.constant_value(list(match.record.values.values())[1])
-        if self._signature is None and not self._points:
-            raise self._unknown_points()
-        self._n_levels = len(self._points) or level_count(match)
         self._r = 2
-        if self._signature is None:
+        if self._states_points:
+            self._points = points_of(match)
+            if not self._points:
+                raise self._unknown_points()
+            self._n_levels = len(self._points)
             self._r = (match.record.spatial_axes or (2,))[0]
+        else:
+            self._n_levels = level_count(match)
         self._nodes = Nodes(names, match.record.output)
         may_be_empty = not self._has_positive_lengths()
         self._allows_zeros = may_be_empty and has_allowzero and self._opset >= _ALLOWZERO
@@ -237,7 +242,7 @@ class _AttentionExpansion:
     def _is_empty(self, level: _Level) -> bool:
         """Whether a level is known to have no pixel or no point. Its samples add nothing."""
         has_no_pixel = level.known_lengths is not None and 0 in level.known_lengths
-        return has_no_pixel or (bool(self._points) and self._points[level.index] == 0)
+        return has_no_pixel or (self._states_points and self._points[level.index] == 0)
 
     def _samples(self, inputs: _Inputs, axes: _Axes, levels: Sequence[_Level]) -> list[str]:
         """Write the samples (B·H, D, Q, P) of each level."""
@@ -288,7 +293,7 @@ class _AttentionExpansion:
             one = typed_constant(self._nodes, 1, type_name)
         else:
             two, one = constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
-        if self._points:
+        if self._states_points:
             locations_shape = self._row(0, 0, 0, sum(self._points), self._r)
             locations = add("Reshape", locations, locations_shape)
         return add("Sub", add("Mul", locations, two), one)
@@ -298,7 +303,7 @@ class _AttentionExpansion:
         if self._table is None:
             return None
         lengths: list[int] = self._table[index].tolist()
-        return lengths[1:] if self._points else lengths
+        return lengths[1:] if self._states_points else lengths
 
     def _levels(self, inputs: _Inputs) -> list[_Level]:
         """Write the lengths of all levels, and the range of their pixels."""
@@ -334,7 +339,7 @@ class _AttentionExpansion:
             return row(*known_lengths)
         level_row = add("Gather", levels, self._nodes.constant(index))
         wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
-        first = 1 if self._points else 0
+        first = 1 if self._states_points else 0
         return add("Slice", wide, row(first), row(first + self._r))
 
     def _start(self, starts: str, index: int) -> str:
@@ -380,7 +385,7 @@ class _AttentionExpansion:
         add = self._nodes.add
         row = self._row
         r = self._r
-        if self._points:
+        if self._states_points:
             first = sum(self._points[:index])
             level_grid = add("Slice", grids, row(first), row(first + self._points[index]), row(3))
         else:
@@ -410,7 +415,7 @@ class _AttentionExpansion:
         add = self._nodes.add
         row = self._row
         indices = [level.index for level in levels]
-        if self._points:
+        if self._states_points:
             flat = add("Reshape", weights, row(0, 0, 0, sum(self._points)))
             if len(levels) == self._n_levels:
                 return flat
