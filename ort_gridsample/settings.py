@@ -51,7 +51,7 @@ class Setting:
             return self.default
         is_number = not self.choices and text.isdecimal()
         value = int(text) if is_number else text
-        self._check(value, "environment variable", self.variable, text)
+        self._check(value, "environment", self.variable, text)
         return value
 
     def set(self, value: str | None) -> None:

@@ -231,7 +231,7 @@ def _other_word_text(written: object, values: Mapping[Plain, Plain]) -> str:
     for older, newer in MODE_SYNONYMS.items():
         for word, synonym in ((older, newer), (newer, older)):
             if written == word and synonym in values:
-                return f"; there, {word!r} is called {synonym!r}"
+                return f"; {word!r} is called {synonym!r} in this opset"
     return ""
 
 

@@ -294,10 +294,15 @@ def test_patch_of_nodes_chosen_by_their_records_leaves_the_others() -> None:
 def test_patch_of_unknown_choice_of_nodes_is_refused() -> None:
     model = parser.parse_model(MODELS["two in a row"])
     error = refusal(ogs.patch_model, model, nodes="some")
-    assert error.expected == "'all', 'unsupported' or a function of a NodeRecord"
+    assert (error.where, error.argument, error.found) == ("patch_model", "nodes", "'some'")
+    assert error.expected == (
+        "'all', 'unsupported', or a function that gets the NodeRecord of a node and returns "
+        "whether to replace the node"
+    )
 
 
 MODES = "'linear', 'nearest' or 'cubic' (opset 20)"
+RENAMED = "'bilinear' is called 'linear' in this opset"
 FLOATS = "one of float32, float64, float16, bfloat16"
 
 
@@ -316,7 +321,7 @@ class Mistake:
 
 MISTAKES = [
     Mistake({"mode": "lanczos"}, "mode", "'lanczos'", MODES),
-    Mistake({"mode": "bilinear"}, "mode", "'bilinear'", MODES),
+    Mistake({"mode": "bilinear"}, "mode", "'bilinear'", f"{MODES}; {RENAMED}"),
     Mistake({"mode": b"\xff"}, "mode", "'\ufffd'", MODES),
     # References to a function's attributes are displayed like this.
     Mistake({"mode": "@linear"}, "mode", "'@linear'", MODES),
@@ -324,7 +329,8 @@ MISTAKES = [
         {"mode": "linear", "opset": 16},
         "mode",
         "'linear'",
-        "'bilinear', 'nearest' or 'bicubic' (opset 16); there, 'linear' is called 'bilinear'",
+        "'bilinear', 'nearest' or 'bicubic' (opset 16); "
+        "'linear' is called 'bilinear' in this opset",
     ),
     Mistake(
         {"padding_mode": "x"},

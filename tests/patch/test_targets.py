@@ -145,7 +145,7 @@ def test_affine_grid_generator_has_the_output_of_affine_grid(
 
 MODE_CODES = "0 (linear), 1 (nearest) or 2 (cubic)"
 OPSET_16_MODES = (
-    "'bilinear', 'nearest' or 'bicubic' (opset 16); there, 'linear' is called 'bilinear'"
+    "'bilinear', 'nearest' or 'bicubic' (opset 16); 'linear' is called 'bilinear' in this opset"
 )
 PADDING_CODES = "0 (zeros), 1 (border) or 2 (reflection)"
 #: Operator and attributes of a node, and the argument, its value and what is expected in the error.
@@ -372,7 +372,8 @@ def test_patch_to_an_unknown_target_is_refused() -> None:
     assert (error.argument, error.found) == ("target", "'tensorrt'")
     assert error.expected == (
         "'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', 'GridSample3D', 'GridSampler', "
-        "'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
+        "'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'; "
+        "help(ort_gridsample.patch_model) describes them"
     )
 
 
