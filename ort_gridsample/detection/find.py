@@ -264,30 +264,11 @@ def _decomposed_match(
 ) -> Match:
     """Return the match of a decomposed operator, with an equivalent node."""
     output = operator.subgraph.output
-    first, *others = operator.subgraph.inputs
-    values = dict(zip(spec.newest(operator.operator).types, (first, *others), strict=False))
-    cases = inference.cases(scope, list(values.values()))
-    constants: dict[str, Array] = {}
-    preparing = Nodes(names, output)
-    if operator.operator == "AffineGrid":
-        size = operator.size
-        values["size"] = ""
-        cases = [(case[0], Value("int64", (len(size),))) for case in cases]
-        if None in size:  # the batch is that of theta
-            batch = preparing.add("Gather", preparing.add("Shape", first), preparing.row(0))
-            other_lengths = preparing.constant(np.array(size[1:], np.int64))
-            values["size"] = preparing.add("Concat", batch, other_lengths, axis=0)
-        else:
-            constants["size"] = np.array(size, np.int64)
-    elif operator.image_lengths:
-        lengths = operator.image_lengths
-        image_shape = preparing.row(0, 0, *lengths)
-        values["X"] = preparing.add("Reshape", first, image_shape)
-        cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
+    inputs = _decomposed_inputs(operator, scope, names, inference)
     index = scope.makers[output]
     node = helper.make_node(
         operator.operator,
-        list(values.values()),
+        list(inputs.values.values()),
         [output],
         scope.nodes[index].name,
         "",
@@ -298,9 +279,9 @@ def _decomposed_match(
         output,
         operator.operator,
         attributes=operator.attributes,
-        cases=cases,
-        values=values,
-        constants=constants,
+        cases=inputs.cases,
+        values=inputs.values,
+        constants=inputs.constants,
     )
     record = replace(record, error=fault_of(record, node))
     return Match(
@@ -309,8 +290,54 @@ def _decomposed_match(
         scope,
         index,
         decomposed_nodes=frozenset(operator.subgraph.nodes),
-        preparing_nodes=tuple(preparing),
+        preparing_nodes=tuple(inputs.preparing_nodes),
     )
+
+
+class _DecomposedInputs(NamedTuple):
+    """The inputs of the node that is equivalent to a decomposed operator.
+
+    Attributes:
+        values: as in :class:`NodeRecord`.
+        cases: as in :class:`NodeRecord`.
+        constants: as in :class:`NodeRecord`.
+        preparing_nodes: nodes that compute inputs which the model does not have.
+    """
+
+    values: dict[str, str]
+    cases: list[tuple[Value, ...]]
+    constants: dict[str, Array]
+    preparing_nodes: Nodes
+
+
+def _decomposed_inputs(
+    operator: DecomposedOperator,
+    scope: Scope,
+    names: Names,
+    inference: Inference,
+) -> _DecomposedInputs:
+    """Return the inputs of the node that is equivalent to a decomposed operator."""
+    first = operator.subgraph.inputs[0]
+    argument_names = spec.newest(operator.operator).types
+    values = dict(zip(argument_names, operator.subgraph.inputs, strict=False))
+    cases = inference.cases(scope, list(values.values()))
+    constants: dict[str, Array] = {}
+    nodes = Nodes(names, operator.subgraph.output)
+    if operator.operator == "AffineGrid":
+        size = operator.size
+        values["size"] = ""
+        cases = [(case[0], Value("int64", (len(size),))) for case in cases]
+        if None in size:  # the batch is that of theta
+            batch = nodes.add("Gather", nodes.add("Shape", first), nodes.row(0))
+            other_lengths = nodes.constant(np.array(size[1:], np.int64))
+            values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
+        else:
+            constants["size"] = np.array(size, np.int64)
+    elif operator.image_lengths:  # X has all pixels on one axis
+        lengths = operator.image_lengths
+        values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
+        cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
+    return _DecomposedInputs(values, cases, constants, nodes)
 
 
 def _decomposed_record(scope: Scope, output: str, operator: str, **properties: Any) -> NodeRecord:

@@ -116,17 +116,17 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     boundary: set[str] = set()
     while True:
         tracer = _CoordinateTracer(use_def, inference, rank=r + 2, boundary=boundary)
-        components = [Component(grid, r + 1, index) for index in range(r)]
-        programs = [
-            tracer.trace_program(component, with_coordinates=with_coordinates)
-            for component in components
-        ]
-        complete = [program for program in programs if program is not None]
-        fused = _fused_programs(use_def, tracer.nodes, grid_value.type, complete)
+        programs: list[Program] = []
+        for index in range(r):
+            component = Component(grid, r + 1, index)
+            program = tracer.trace_program(component, with_coordinates=with_coordinates)
+            if program is not None:
+                programs.append(program)
+        fused = _fused_programs(use_def, tracer.nodes, grid_value.type, programs)
         if with_coordinates and len(fused.sources) > MAX_SOURCES:
             with_coordinates = False
             continue
-        if not tracer.nodes or len(complete) < r or len(fused.sources) > max_sources:
+        if not tracer.nodes or len(programs) < r or len(fused.sources) > max_sources:
             return None
         outside = _values_to_keep(use_def, sample, tracer, fused)
         if not outside:
@@ -520,32 +520,43 @@ def _step_with_coordinate(
         return None
     batch_axis = 1 if component.axis == 0 else 0
     length_pairs = list(zip(*shapes, strict=True))
+    batch_pair = length_pairs[batch_axis]
     other_axes = (component.axis, batch_axis)
     spatial_pairs = [pair for axis, pair in enumerate(length_pairs) if axis not in other_axes]
-    for first, second in spatial_pairs:
-        if isinstance(first, int) and isinstance(second, int) and first != second:
-            return None
-    # One of two unknown lengths may be 1 and be broadcast in a run, even if both have the same
-    # symbol.
-    broadcasts = component.broadcasts
-    for first, second in (*spatial_pairs, length_pairs[batch_axis]):
-        if first != second or not isinstance(first, int):
-            broadcasts = True
-    components = []
+    if any(map(_are_known_to_differ, spatial_pairs)):
+        return None
+    may_broadcast = not all(map(_are_known_to_be_equal, (*spatial_pairs, batch_pair)))
+    broadcasts = component.broadcasts or may_broadcast
+    operands = []
     for name, shape in zip(node.input, shapes, strict=True):
         is_single = component.axis is None or shape[component.axis] == 1
         index = 0 if is_single else component.index
-        components.append(Component(name, component.axis, index, broadcasts))
-    if any(tracer.length(operand) is None for operand in components):
+        operands.append(Component(name, component.axis, index, broadcasts))
+    if any(tracer.length(operand) is None for operand in operands):
         return None
     # One operand is traced further with pairs, the other one without.
     maker = tracer.use_def.makers.get(node.input[0])
     operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
-    operand, source = components if operand_first else reversed(components)
+    operand, source = operands if operand_first else reversed(operands)
     program = tracer.trace_program(operand, with_coordinates=False)
     if program is None:
         return None
     return source, ProgramStep(node.op_type, program, operand_first)
+
+
+def _are_known_to_differ(pair: Sequence[int | str | None]) -> bool:
+    """Whether two lengths are known numbers that differ."""
+    first, second = pair
+    return isinstance(first, int) and isinstance(second, int) and first != second
+
+
+def _are_known_to_be_equal(pair: Sequence[int | str | None]) -> bool:
+    """Whether two lengths are the same known number.
+
+    Of two unknown lengths, one may be 1 and be broadcast in a run, even if both have one symbol.
+    """
+    first, second = pair
+    return isinstance(first, int) and first == second
 
 
 #: Operator -> the rule for a node that computes a coordinate.

@@ -211,28 +211,40 @@ def try_affine_grid(
         The result, or None if the model computes no AffineGrid.
     """
     for axes in (2, 3):
-        possible = [False, True]
-        sizes = set[AffineGridSize]()
-        for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
-            generators = [np.random.default_rng(seed) for seed in range(2)]
-            thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
-            feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
-            results = probe.answers(model, feeds)
-            if results is None:  # the model may need a theta of the other number of axes
-                possible = []
-                break
-            for (theta, *_), result in zip(feeds, results, strict=True):
-                still_possible = []
-                for align_corners in possible:
-                    if _is_affine_grid(theta, result, axes, align_corners):
-                        still_possible.append(align_corners)
-                possible = still_possible
-                sizes.add((1, *result.shape[1:-1]))
-        if possible and len(sizes) == 1:
-            batch = (values[0].shape or (None,))[0]
-            size = (batch if isinstance(batch, int) else None, *sizes.pop())
-            return Result({"align_corners": int(possible[0])}, size=size)
+        result = _try_affine_grid_of(axes, model, values, probe)
+        if result is not None:
+            return result
     return None
+
+
+def _try_affine_grid_of(
+    axes: int,
+    model: onnx.ModelProto,
+    values: Sequence[Value],
+    probe: RuntimeProbe,
+) -> Result | None:
+    """Do as :func:`try_affine_grid`, for a theta of this number of spatial axes."""
+    possible = [False, True]
+    sizes = set[AffineGridSize]()
+    for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
+        generators = [np.random.default_rng(seed) for seed in range(2)]
+        thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
+        feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
+        results = probe.answers(model, feeds)
+        if results is None:  # the model may need a theta of the other number of axes
+            return None
+        for (theta, *_), result in zip(feeds, results, strict=True):
+            possible = [
+                align_corners
+                for align_corners in possible
+                if _is_affine_grid(theta, result, axes, align_corners)
+            ]
+            sizes.add((1, *result.shape[1:-1]))
+    if not possible or len(sizes) != 1:
+        return None
+    batch = (values[0].shape or (None,))[0]
+    size = (batch if isinstance(batch, int) else None, *sizes.pop())
+    return Result({"align_corners": int(possible[0])}, size=size)
 
 
 def _is_affine_grid(theta: Array, result: Array, axes: int, align_corners: bool) -> bool:

@@ -37,7 +37,7 @@ BEFORE_GRID_SAMPLE = "com.microsoft"
 #: The first opset in which ReduceSum reads its axes as an input.
 _AXES_AS_INPUT = 13
 #: The first opset in which Reshape has the attribute ``allowzero``.
-_ALLOWZERO = 14
+ALLOWZERO = 14
 
 
 def points_of(match: Match) -> list[int]:
@@ -174,7 +174,7 @@ class _AttentionExpansion:
             self._n_levels = level_count(match)
         self._nodes = Nodes(names, match.record.output)
         may_be_empty = not self._has_positive_lengths()
-        self._allows_zeros = may_be_empty and has_allowzero and self._opset >= _ALLOWZERO
+        self._allows_zeros = may_be_empty and has_allowzero and self._opset >= ALLOWZERO
         # Equal Constants are written once.
         self._row = cache(self._nodes.row)
 

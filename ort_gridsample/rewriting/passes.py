@@ -20,7 +20,7 @@ from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import RuntimeProbe
 from ..opsets.convert import convert_opset, unconvertible
 from ..opsets.inlining import import_used, inline
-from .expansion import BEFORE_GRID_SAMPLE, expanded
+from .expansion import ALLOWZERO, BEFORE_GRID_SAMPLE, expanded
 from .replacing import insert_replacements
 from .targets import Target
 
@@ -169,6 +169,8 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
         return False
     names = Names(patch.model, patch.all_scopes)
     has_allowzero = patch.target.has_allowzero
+    if patch.opset is not None and patch.opset < ALLOWZERO:
+        has_allowzero = False  # the model is converted to this opset afterwards
     replacements = {
         match: expanded(match, names, has_allowzero=has_allowzero) for match in plan.composites
     }

@@ -191,6 +191,20 @@ def test_attention_node_lowered_is_the_definition(op_type: str, form: str, opset
         )
 
 
+@pytest.mark.parametrize("form", ["dynamic", "fed"])
+@pytest.mark.parametrize("op_type", [TENSORRT, BEVFORMER[0]])
+def test_attention_node_lowered_to_opset_13_is_the_definition(op_type: str, form: str) -> None:
+    """Reshape has no attribute ``allowzero`` there."""
+    model = model_of(op_type, is_static=False, is_fed=form == "fed", opset=17)
+    feeds = feeds_for(OFFSET if op_type == BEVFORMER[0] else LOCATED)
+    expected = expected_of(op_type, feeds)
+    feeds |= lengths_feeds(op_type) if form == "fed" else {}
+    patched = ogs.patch_model(model, target="primitives", opset=13)
+    np.testing.assert_allclose(
+        open_native(patched).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+    )
+
+
 def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
     """Releases before the plugin's own softmax wrote one into the graph."""
     model = model_of(BEVFORMER[0], is_static=True)
