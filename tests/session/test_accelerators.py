@@ -1,4 +1,4 @@
-"""Sessions with execution providers before the CPU's: a faked one, OpenVINO's and WebGPU's."""
+"""Sessions with other execution providers: a faked one, OpenVINO's, WebGPU's and CUDA's."""
 
 import json
 import os
@@ -42,8 +42,24 @@ AZURE = "AzureExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 WEBGPU = "WebGpuExecutionProvider"
 AVAILABLE = onnxruntime.get_available_providers()
+CUDA = "CUDAExecutionProvider"
+
+
+def has_cuda() -> bool:
+    """Whether this build of onnxruntime has CUDA's provider, and it finds a GPU and its libraries."""
+    if CUDA not in AVAILABLE:
+        return False
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    model = parsed("g (float[1] X) => (float[1] Y) { Y = Relu (X) }", 20)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, [CUDA])
+    return session.get_providers()[0] == CUDA
+
+
 #: A provider that runs nodes, if this build of onnxruntime has one.
 REAL_PROVIDER = next((name for name in (OPENVINO, WEBGPU) if name in AVAILABLE), "")
+if not REAL_PROVIDER and has_cuda():
+    REAL_PROVIDER = CUDA
 needs_azure = pytest.mark.skipif(
     AZURE not in AVAILABLE, reason="this onnxruntime has no provider to fake"
 )
@@ -653,7 +669,7 @@ NODES = [
 
 
 @pytest.mark.skipif(
-    not REAL_PROVIDER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed"
+    not REAL_PROVIDER, reason="no provider of OpenVINO, WebGPU or CUDA is installed"
 )
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
