@@ -1,6 +1,6 @@
 """Find out what the installed onnxruntime runs by itself and correctly, by running it.
 
-This module is a :class:`ort_gridsample.inference.types.Probe`.
+This module is a :class:`ort_gridsample.inference.types.RuntimeProbe`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
