@@ -34,7 +34,7 @@ Types = dict[str, onnx.TypeProto]
 class Probe(Protocol):
     """Questions to onnxruntime.
 
-    This layer does not import onnxruntime. :mod:`ort_gridsample.session.native` implements them.
+    :class:`ort_gridsample.inference.runtime_probe.RuntimeProbe` implements them.
     """
 
     def refusal(
