@@ -167,7 +167,7 @@ export class Engine {
       this._withPython(kept, (argument) => this.page.keep_outputs(side, argument));
       return { loadTime, runTime: Math.min(...times) };
     } catch (error) {
-      return { error: messageOf(error) };
+      return { error: sentenceOf(error) };
     } finally {
       await session?.release();
     }
@@ -180,6 +180,11 @@ function sessionOptions(optimized) {
     graphOptimizationLevel: optimized ? "all" : "disabled",
     logSeverityLevel: 4,
   };
+}
+
+/** Return an error of onnxruntime-web without its code. */
+function sentenceOf(error) {
+  return messageOf(error).replace(/^.*?ERROR_CODE: \d+, ERROR_MESSAGE: /, "");
 }
 
 function messageOf(error) {
