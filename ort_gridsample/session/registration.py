@@ -24,7 +24,7 @@ from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from ..functions.cores import logger
 from ..graph.files import imported_domains
-from .native import one_node
+from ..inference.one_node import one_node
 from .options import load_model
 
 _RUNS_PYTHON_OPS = "_runs_python_ops"

@@ -57,6 +57,8 @@ RUN_ELSEWHERE = (
     "python examples/dask_folder.py",
     "python examples/ray_folder.py",
     "python -m tests",
+    "python examples/web/build.py",
+    "python -m http.server",
     "python -m ort_gridsample.library.wheel",
     *PICTURES.values(),
 )

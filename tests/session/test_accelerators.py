@@ -26,6 +26,7 @@ from ort_gridsample.cli import main
 from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
+from ort_gridsample.inference.runtime_probe import case_for
 from ort_gridsample.session import accelerators, native, probe_answers
 from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
@@ -205,7 +206,7 @@ def test_form_is_the_first_that_the_provider_runs(
     case: FormCase, fake_provider: FakeProvider
 ) -> None:
     probe = fake_provider(case.rule)
-    (record,) = records_of(sampling_model(case.rank, case.mode, 20), native)
+    (record,) = records_of(sampling_model(case.rank, case.mode, 20), native.PROBE)
     for _ in range(2):
         form = form_of(record, "lower")
         assert form.name == case.form
@@ -264,7 +265,7 @@ def test_session_runs_our_op_if_the_user_requests_it(
 def test_node_of_another_dialect_is_written_as_the_standards(fake_provider: FakeProvider) -> None:
     probe = fake_provider(lambda nodes: has_mode(nodes, b"linear"))
     mmcv_model = ogs.patch_model(sampling_model(2, "linear", 20), target="mmcv")
-    (record,) = records_of(mmcv_model, native)
+    (record,) = records_of(mmcv_model, native.PROBE)
     assert form_of(record, "lower").name == "the standard's node"
     assert probe.call_count == 2
 
@@ -427,7 +428,7 @@ def test_node_without_a_standard_form_is_not_probed(
     model: onnx.ModelProto, expected: ProviderForm | None, fake_provider: FakeProvider
 ) -> None:
     probe = fake_provider(lambda nodes: True)
-    (record,) = records_of(model, native)
+    (record,) = records_of(model, native.PROBE)
     assert form_of(record, "lower") == expected
     probe.assert_not_called()
 
@@ -469,7 +470,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Mock:
 @pytest.fixture
 def form_in_another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], ProviderForm | None]:
     """Return a function that finds a node's form with a cache that was read from disk."""
-    (record,) = records_of(sampling_model(2, "nearest", 16), native)
+    (record,) = records_of(sampling_model(2, "nearest", 16), native.PROBE)
 
     def find_form() -> ProviderForm | None:
         monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
@@ -543,7 +544,7 @@ def send_output(values: object) -> str:
 
 def check_probe_answer(answer: str) -> None:
     """Check that a node has no form, as the answer to its probe starts with ``answer``."""
-    (record,) = records_of(sampling_model(2, "linear", 20), native)
+    (record,) = records_of(sampling_model(2, "linear", 20), native.PROBE)
     assert form_of(record) is None
     probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
     with closing(ProbeProcess()) as process:
@@ -613,7 +614,7 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
     of_sample = ((2, 3, 5, 6), (2, 2, 3, 2)) if static else ((8, 4, 9, 7), (8, 5, 3, 2))
     for model, shapes in ((sample, of_sample), (affine, ((2 if static else 8, 2, 3), (4,)))):
         model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
-        (record,) = records_of(model, native)
+        (record,) = records_of(model, native.PROBE)
         probe = build_probe(record, record.cases[0], {"": 20}, alone)
         op_types = [node.op_type for node in probe.model.graph.node]
         assert op_types == ([record.operator] if alone else ["Relu", record.operator])
@@ -637,7 +638,7 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
 
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_probe_of_onnxruntimes_kernel_has_its_expected_output(align_corners: int) -> None:
-    X, grid, Y = native._case_for(2, align_corners=align_corners)
+    X, grid, Y = case_for(2, align_corners=align_corners)
     pixels = np.unique(pixels_of(grid, 5, align_corners).round(6))
     np.testing.assert_allclose(pixels, (-0.7, 1.3, 4.4))
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
