@@ -1,10 +1,13 @@
 """The public functions that read a model and return records or a patched model.
 
-They query the installed onnxruntime, on which detection and rewriting do not depend.
+They query the installed onnxruntime, on which detection and rewriting do not depend. Where none is
+installed, some properties of a model are unknown.
 """
 
 from __future__ import annotations
 
+import importlib
+import logging
 from copy import deepcopy
 from typing import Literal
 
@@ -15,12 +18,15 @@ from .detection.records import NodeRecord, NodeRecords
 from .dialects.spelling import Dialect
 from .dialects.table import DOMAIN
 from .graph.files import Model, read_model, translate_errors
+from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.passes import Selection
 from .rewriting.patch import patch_to
 from .rewriting.targets.runtimes import RuntimeName
 from .rewriting.unfusing import unfused
-from .session import native
+from .versions import check_module
+
+logger = logging.getLogger("ort_gridsample")
 
 #: The predefined targets. A dialect that was added is also a target.
 TargetName = Literal[
@@ -36,6 +42,49 @@ TargetName = Literal[
     "GridSample3D",
     "tensorrt-plugins",
 ]
+
+
+#: What a patch without onnxruntime may miss.
+MISSED_WITHOUT_ONNXRUNTIME = (
+    "onnxruntime is not installed: operators that were decomposed to basic ones are not detected, "
+    "and types behind operators that onnx does not know are unknown"
+)
+
+
+def installed_probe() -> RuntimeProbe:
+    """Return the probe of the installed onnxruntime; one that finds nothing if none is installed.
+
+    Raises:
+        ImportError: the installed onnxruntime is too old, or not complete.
+    """
+    try:
+        importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        return RuntimeProbe(MissingRuntime())
+    from .session.native import PROBE
+
+    return PROBE
+
+
+def warn_of_open_questions(probe: RuntimeProbe) -> None:
+    """Log a warning if the probe was called for properties of a model that stay unknown."""
+    runtime = probe.runtime
+    if isinstance(runtime, MissingRuntime) and runtime.has_open_questions:
+        logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
+
+
+def probe_for(nodes: Selection) -> RuntimeProbe:
+    """Return the probe for a patch of ``nodes``.
+
+    Raises:
+        ImportError: ``nodes`` depend on the installed onnxruntime, and none is installed; or the
+            installed one cannot be used.
+    """
+    if nodes == "unsupported":
+        check_module("onnxruntime")
+    return installed_probe()
 
 
 def inspect_model(model: Model) -> list[NodeRecord]:
@@ -56,15 +105,20 @@ def inspect_model(model: Model) -> list[NodeRecord]:
 
     Returns:
         The records of the nodes in all graphs and functions of the model. A notebook displays the
-        list as a table.
+        list as a table. Where onnxruntime is not installed, it is unknown which nodes it runs, and
+        a warning is logged if other properties may be missing.
 
     Raises:
         GridSampleError: the file or the bytes are not an ONNX model.
+        ImportError: the installed onnxruntime is too old, or not complete.
         OSError: the file cannot be read.
     """
     proto = read_model(model)
     with translate_errors(proto):
-        return NodeRecords(records_of(unfused(proto), native))
+        probe = installed_probe()
+        records = NodeRecords(records_of(unfused(proto), probe))
+        warn_of_open_questions(probe)
+        return records
 
 
 def coordinate_nodes(model: Model) -> list[str]:
@@ -137,7 +191,7 @@ def patch_model(
             external data of a path is loaded.
         nodes: the nodes to rewrite. ``"all"``; ``"unsupported"``, the nodes that the installed
             onnxruntime cannot run or that depend on shapes unknown before a run; or a function from
-            a :class:`NodeRecord` to a bool.
+            a :class:`NodeRecord` to a bool. The other values need no onnxruntime.
         target: what the nodes become. Nodes that the target cannot express stay as they are, if
             this is stated below.
 
@@ -186,19 +240,23 @@ def patch_model(
             it; the file or the bytes are not an ONNX model; its external data lies outside its
             folder; or a node cannot be expressed in ``opset``, or onnx's version converter cannot
             convert it.
+        ImportError: ``nodes`` is ``"unsupported"`` and onnxruntime is not installed; or the
+            installed one is too old, or not complete.
         OSError: the file cannot be read.
     """
     copy = read_model(model, external_data=True)
     if copy is model:
         copy = deepcopy(copy)
     target_name = target.name if isinstance(target, Dialect) else target
+    probe = probe_for(nodes)
     patch_to(
         copy,
         nodes=nodes,
         target=target_name,
         functions=functions,
-        probe=native,
+        probe=probe,
         opset=opset,
         for_runtime=for_runtime,
     )
+    warn_of_open_questions(probe)
     return copy

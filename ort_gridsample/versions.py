@@ -1,7 +1,7 @@
 """The supported releases, as pyproject.toml requires them, and the check of the installed ones.
 
-The check runs before the rest of the package is imported. Its ImportErrors state what is installed
-and what is needed.
+numpy and onnx are checked before the rest of the package is imported, and onnxruntime before the
+first module that needs it. The ImportErrors state what is installed and what is needed.
 """
 
 import importlib
@@ -71,8 +71,12 @@ def _check_python() -> None:  # pragma: no mutate block
         raise ImportError(f"ort_gridsample needs Python {oldest} or newer, and this is {running}")
 
 
-def _check_module(name: str) -> None:  # pragma: no mutate block
-    """Import a required module and check its release."""
+def check_module(name: str) -> None:  # pragma: no mutate block
+    """Import a required module and check its release.
+
+    Raises:
+        ImportError: it is not installed, not complete, or its release is not supported.
+    """
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -92,5 +96,5 @@ def _check_module(name: str) -> None:  # pragma: no mutate block
 
 
 _check_python()
-for _name in ("numpy", "onnx", "onnxruntime"):
-    _check_module(_name)
+for _name in ("numpy", "onnx"):
+    check_module(_name)

@@ -24,6 +24,9 @@ from support.paths import (
     running_on,
 )
 
+#: The fixtures of tests/web.
+pytest_plugins = ["support.built_page"]
+
 fuzz.register()
 
 INSTALLED_CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)

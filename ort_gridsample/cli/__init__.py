@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from .. import settings
+from ..versions import check_module
 from . import failures, output
 
 #: Command -> its line of help. The command's module is imported only if the command runs.
@@ -23,6 +24,9 @@ COMMANDS = {
     "verify": "run two models on the same inputs, and print how far they agree",
     "run": "run a model on arrays from files, or on random ones",
 }
+
+#: The commands that work where onnxruntime is not installed.
+_WITHOUT_ONNXRUNTIME = ("inspect", "patch")
 
 #: Exit statuses: after an error of the user, after an internal error, after Ctrl-C, and if the
 #: reader of stdout closed the pipe.
@@ -56,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    arguments = _parser(argv).parse_args(argv)
+    try:
+        parser = _parser(argv)
+    except ImportError as error:
+        return _fail(str(error), USER_ERROR)
+    arguments = parser.parse_args(argv)
     try:
         _check_environment()  # report a mistake in the environment before all others
     except ValueError as error:
@@ -117,6 +125,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
             parents=[common],
         )
         if name in argv:
+            if name not in _WITHOUT_ONNXRUNTIME:
+                check_module("onnxruntime")
             importlib.import_module(f"{__name__}.{name}").add_arguments(command)
     return parser
 

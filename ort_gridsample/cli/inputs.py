@@ -1,11 +1,12 @@
 """Make the inputs of a model from files or at random, for ``run``, ``verify`` and ``bench``."""
 
+from __future__ import annotations
+
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
-import onnxruntime
 
 from .. import spec
 from ..errors import GridSampleError
@@ -13,6 +14,9 @@ from ..functions import validation
 from ..reference.arrays import Array
 from .arguments import non_negative
 from .output import name_of
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 #: The lengths that dimensions without a number have in random inputs: of the first dimension, and
 #: of the others. ``verify`` runs the models with both pairs.

@@ -1,22 +1,31 @@
 """``ort-gridsample inspect MODEL``."""
 
+from __future__ import annotations
+
 import argparse
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-import onnxruntime
-
-from ..detection.records import columns
+from ..detection.find import records_of
+from ..detection.records import NodeRecord, columns
 from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
-from ..session.accelerators import AcceleratorProber, accelerators_of
-from ..session.placement import Placement
-from ..session.prediction import predict_placements
+from ..graph.files import read_model, translate_errors
+from ..inference.runtime_probe import MissingRuntime
+from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
+from ..rewriting.unfusing import unfused
+from ..versions import check_module
 from .failures import about
 from .output import print_json, table
+
+if TYPE_CHECKING:
+    from ..session.placement import Placement
 
 #: The width of the text, but for words that are longer.
 MAX_WIDTH = 100
@@ -37,28 +46,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 
 
+@dataclass(frozen=True)
+class Row:
+    """A node of the table.
+
+    Attributes:
+        record: the node's record.
+        placement: where the node runs in a session; None if onnxruntime is not installed.
+    """
+
+    record: NodeRecord
+    placement: Placement | None = None
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Print the nodes of a model."""
-    names = [arguments.provider] if arguments.provider else []
+    if arguments.provider:
+        check_module("onnxruntime")
+    has_onnxruntime = not isinstance(installed_probe().runtime, MissingRuntime)
+    read_rows = _rows_with_placements if has_onnxruntime else _rows
+    rows = read_rows(arguments.model, arguments.provider)
+    if arguments.json:
+        print_json([as_json(row) for row in rows])
+    elif rows:
+        print(as_text(rows))
+    else:
+        print(f"{arguments.model} holds no GridSample and no AffineGrid")
+    if not has_onnxruntime:
+        unknown = "which nodes it runs, and what a session does with them, is unknown"
+        print(f"ort-gridsample: {MISSED_WITHOUT_ONNXRUNTIME}; {unknown}", file=sys.stderr)
+
+
+def _rows(path: str, _: str | None) -> list[Row]:
+    """Return the rows of a model's nodes, without onnxruntime."""
+    with about(path):
+        model = read_model(path)
+        with translate_errors(model):
+            return [Row(record) for record in records_of(unfused(model), installed_probe())]
+
+
+def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
+    """Return the rows of a model's nodes, with their places in a session.
+
+    Raises:
+        GridSampleError: the model cannot be read, or onnxruntime lacks the ``provider``.
+    """
+    import onnxruntime
+
+    from ..session.accelerators import AcceleratorProber, accelerators_of
+    from ..session.prediction import predict_placements
+
+    names = [provider] if provider else []
     available = onnxruntime.get_available_providers()
     if not set(names) <= set(available):
         expected = f"one that this onnxruntime has: {format_choices(available)}"
-        raise GridSampleError("inspect", "--provider", repr(arguments.provider), expected)
+        raise GridSampleError("inspect", "--provider", repr(provider), expected)
     accelerators = accelerators_of(names, None)
     prober = AcceleratorProber(accelerators, "lower", only_sampling_nodes=False)
-    with about(arguments.model), closing(prober):
-        placements = predict_placements(arguments.model, prober)
-    if arguments.json:
-        print_json([as_json(placement) for placement in placements])
-    elif placements:
-        print(as_text(placements))
-    else:
-        print(f"{arguments.model} holds no GridSample and no AffineGrid")
+    with about(path), closing(prober):
+        placements = predict_placements(path, prober)
+    return [Row(placement.record, placement) for placement in placements]
 
 
-def as_json(placement: Placement) -> dict[str, object]:
+def as_json(row: Row) -> dict[str, object]:
     """Return the record of a node and where it runs in a session, for JSON."""
-    record = placement.record
+    record = row.record
+    placement = row.placement
+    session = None
+    if placement is not None:
+        session = {
+            "runs_on": placement.runs_on or None,  # null if a session refuses the node
+            "reason": placement.reason,
+            "fused": placement.fused,
+            "library": placement.library,
+        }
     attributes = {
         name: str(value) if isinstance(value, AttributeReference) else value
         for name, value in record.attributes.items()
@@ -78,12 +139,7 @@ def as_json(placement: Placement) -> dict[str, object]:
         "native": record.native,
         "reason": record.reason,
         "action": record.action,
-        "session": {
-            "runs_on": placement.runs_on or None,  # null if a session refuses the node
-            "reason": placement.reason,
-            "fused": placement.fused,
-            "library": placement.library,
-        },
+        "session": session,
     }
 
 
@@ -114,26 +170,27 @@ class _Footnotes:
         ]
 
 
-def as_text(placements: Sequence[Placement]) -> str:
+def as_text(rows: Sequence[Row]) -> str:
     """Return a table for each graph, and the reasons below the tables.
 
     A row that is longer than MAX_WIDTH is folded.
     """
     footnotes = _Footnotes()
     lines = list[str]()
-    for graph, members in groupby(placements, key=lambda placement: placement.record.graph):
+    for graph, members in groupby(rows, key=lambda row: row.record.graph):
         lines.append(graph or "main graph")
         lines.append(_table(members, footnotes))
     return "\n".join([*lines, *footnotes.lines()])
 
 
-def _table(placements: Iterable[Placement], footnotes: _Footnotes) -> str:
-    rows = list[dict[str, str]]()
-    for placement in placements:
-        row = columns(placement.record)
-        row["native"] += footnotes.mark(placement.record.reason)
-        row["a session"] = placement.runs_on or "refuses it"
-        row["a session"] += footnotes.mark(placement.note)
-        rows.append(row)
-    heads = list(rows[0])
-    return table([heads, *(list(row.values()) for row in rows)], "  ", MAX_WIDTH)
+def _table(rows: Iterable[Row], footnotes: _Footnotes) -> str:
+    cells = list[dict[str, str]]()
+    for row in rows:
+        row_cells = columns(row.record)
+        row_cells["native"] += footnotes.mark(row.record.reason)
+        if row.placement is not None:
+            row_cells["a session"] = row.placement.runs_on or "refuses it"
+            row_cells["a session"] += footnotes.mark(row.placement.note)
+        cells.append(row_cells)
+    heads = list(cells[0])
+    return table([heads, *(list(row_cells.values()) for row_cells in cells)], "  ", MAX_WIDTH)

@@ -8,9 +8,9 @@ from ..dialects.registry import TWO_AXES, target_names
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
+from ..patching import probe_for, warn_of_open_questions
 from ..rewriting.patch import patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
-from ..session import native
 from .failures import about
 
 #: Target -> what a node becomes; for other targets the node of a dialect.
@@ -81,16 +81,18 @@ def run(arguments: argparse.Namespace) -> None:
     _check(arguments)
     with about(source):
         model = read_model(source)
+        probe = probe_for(arguments.nodes)
         opset_before = opset_of(model)
         records, _ = patch_to(
             model,
             nodes=arguments.nodes,
             target=arguments.target,
             functions=arguments.functions,
-            probe=native,
+            probe=probe,
             opset=arguments.opset,
             for_runtime=arguments.for_runtime,
         )
+        warn_of_open_questions(probe)
         # Before the file is written, because this may raise.
         lines = [_replacement_line(record, arguments.target) for record in records]
         copied_files = write_model(model, destination, external_data_of=source)

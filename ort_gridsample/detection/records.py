@@ -13,6 +13,7 @@ from .. import spec
 from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
 from ..errors import GridSampleError, nested_label, node_label
+from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import Value
 from ..reference.arrays import Array
 
@@ -246,9 +247,16 @@ def columns(record: NodeRecord) -> dict[str, str]:
         "padding": str(record.attributes.get("padding_mode", "")),
         "align": str(record.attributes.get("align_corners", "")),
         "inputs": ", ".join(_described(values) for values in record.inputs.values()),
-        "native": "yes" if record.native else "no",
+        "native": _native_cell(record),
         "a patch": record.action,
     }
+
+
+def _native_cell(record: NodeRecord) -> str:
+    """Return whether the installed onnxruntime runs a node, as text."""
+    if record.reason == NOT_INSTALLED:
+        return "unknown"
+    return "yes" if record.native else "no"
 
 
 def _described(values: Sequence[Value]) -> str:

@@ -312,7 +312,7 @@ class _Draft:
                 replaced, others = patch_in_place(
                     self.proto,
                     target,
-                    probe=native,
+                    probe=native.PROBE,
                     all_scopes=self.scopes,
                 )
         self.placements = target.placements([*replaced, *others])

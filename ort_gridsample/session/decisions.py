@@ -208,7 +208,7 @@ def _probed_record(match: Match) -> NodeRecord:
 
     A placement has the record without that reason, and a reason of its own.
     """
-    return replace(match.record, reason=reason_of(match.record, match.scope.opsets, native))
+    return replace(match.record, reason=reason_of(match.record, match.scope.opsets, native.PROBE))
 
 
 def _library_description() -> str:

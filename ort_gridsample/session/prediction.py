@@ -39,7 +39,7 @@ def predict_placements(model: Model, prober: AcceleratorProber) -> list[Placemen
     proto = read_model(model)
     with translate_errors(proto):
         restored = unfused(proto)
-        matches = find(restored, scopes_of(restored), native, with_reasons=True)
+        matches = find(restored, scopes_of(restored), native.PROBE, with_reasons=True)
         target = SessionTarget(environment_of(None, prober, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:

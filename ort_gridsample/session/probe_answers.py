@@ -15,11 +15,11 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from ..graph.files import atomic_write
+from ..inference.runtime_probe import MIN_WRONG_DIFFERENCE
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
 from ..reference.process import interpreter
 from . import probe_process
-from .native import MIN_WRONG_DIFFERENCE
 from .probes import NodeProbe
 
 #: Execution providers with their options.

@@ -14,9 +14,10 @@ from onnx import helper
 from .. import spec
 from ..detection.records import NodeRecord, spatial_axes
 from ..functions.affine import affine_grid
+from ..inference.one_node import fed_type, one_node
+from ..inference.runtime_probe import sampled
 from ..inference.types import Value
 from ..reference.arrays import Array
-from .native import fed_type, one_node, sampled
 
 #: Lengths of axes that are known only in a run: of a batch (of attention heads), of channels, of
 #: the axes of X, and of the axes of the output.

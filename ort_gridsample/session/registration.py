@@ -24,7 +24,7 @@ from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from ..functions.cores import logger
 from ..graph.files import imported_domains
-from .native import one_node
+from ..inference.one_node import one_node
 from .options import load_model
 
 _RUNS_PYTHON_OPS = "_runs_python_ops"
@@ -97,7 +97,7 @@ def register_new(
             # Every session runs Python ops. Define them before the user registers their library.
             _define_python_ops()
     _define_python_ops_early()
-    for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
+    for key in [key for key, entry in _registered.copy().items() if entry.options() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = _Registered(ref(options))
     defer_signals_in_plain_sessions()

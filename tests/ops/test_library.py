@@ -39,7 +39,7 @@ from support.cases import Attributes
 from support.compare import refusal
 from support.fused_models import transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose
-from support.paths import HAS_PROVIDER
+from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops
 from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
@@ -253,17 +253,14 @@ def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Pa
         "inferred shape": ["N", "C", "D0_out", "D1_out"],
         "is_numba_imported": False,
     }
-    if extensions == "with extensions":
+    if extensions == "with extensions" and HAS_PYTHON_OPS:
         assert strings == shape
     else:
         error = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run"
         assert strings.startswith(f"{error} on Python ops only")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime_extensions") is None,
-    reason="onnxruntime-extensions is not installed",
-)
+@needs_python_ops
 def test_library_and_onnxruntime_extensions_run_in_one_session(built: Path) -> None:
     """In either order, registered by hand and by this package."""
     lines = run_program("library_with_extensions.py", env=library_environment(built))

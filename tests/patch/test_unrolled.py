@@ -600,14 +600,14 @@ def test_decomposed_sample_may_read_lengths_of_a_tensor_of_the_same_shape(
 def test_equal_decomposed_operators_are_run_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_models = native.answers
+    run_models = native.PROBE.answers
     calls = []
 
     def count_calls(model: onnx.ModelProto, feeds: Sequence[object]) -> object:
         calls.append(len(feeds))
         return run_models(model, feeds)
 
-    monkeypatch.setattr(native, "answers", count_calls)
+    monkeypatch.setattr(native.PROBE, "answers", count_calls)
     model = load_decomposed(name)
     detected_operators(model)
     calls_of_one = len(calls)
@@ -694,7 +694,7 @@ def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
         18,
     )
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert DecomposedSearch(scopes_of(model), native).values == {}
+    assert DecomposedSearch(scopes_of(model), native.PROBE).values == {}
 
 
 RESHAPED = """g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
@@ -717,7 +717,7 @@ def test_models_without_gathers_or_products_are_not_analyzed(
     model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UseDef, "__init__", None)  # calls raise
-    assert DecomposedSearch(scopes_of(model), native).values == {}
+    assert DecomposedSearch(scopes_of(model), native.PROBE).values == {}
 
 
 def test_possible_shapes_give_unknown_lengths_different_numbers() -> None:

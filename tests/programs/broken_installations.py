@@ -1,4 +1,4 @@
-"""Import the package in one broken environment after another; print its errors in JSON.
+"""Import the package's session in one broken environment after another; print its errors in JSON.
 
 Argument: a folder with a module onnx that fails to import another module. The keys are what is
 wrong with the environment.
@@ -15,11 +15,11 @@ import onnxruntime
 
 
 def import_error() -> str:
-    """Import the package for the first time; return the message of the ImportError."""
+    """Import the package and its session for the first time; return the ImportError's message."""
     for name in [name for name in sys.modules if name.startswith("ort_gridsample")]:
         del sys.modules[name]
     try:
-        import ort_gridsample  # noqa: F401
+        from ort_gridsample import InferenceSession  # noqa: F401
     except ImportError as error:
         return str(error)
     return "no exception"

@@ -39,7 +39,7 @@ atexit.register(run_after_the_ops)
 import onnxruntime_extensions  # noqa: E402, F401
 
 atexit.register(run_before_the_ops_end)
-import ort_gridsample  # noqa: E402, F401
+from ort_gridsample import InferenceSession  # noqa: E402, F401
 
 atexit.register(run_first)
 

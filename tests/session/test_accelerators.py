@@ -1,4 +1,4 @@
-"""Sessions with execution providers before the CPU's: a faked one, OpenVINO's and WebGPU's."""
+"""Sessions with other execution providers: a faked one, OpenVINO's, WebGPU's and CUDA's."""
 
 import json
 import os
@@ -23,8 +23,10 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
+from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
+from ort_gridsample.inference.runtime_probe import case_for
 from ort_gridsample.session import accelerators, native, probe_answers
 from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
 from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
@@ -33,7 +35,12 @@ from ort_gridsample.session.probes import build_probe
 from support.attention_models import form
 from support.compare import refusal
 from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
-from support.exported_models import EXPORTED_MODELS, run_stored_inputs, stored_arrays
+from support.exported_models import (
+    EXPORTED_MODELS,
+    Arrays,
+    run_stored_inputs,
+    stored_arrays,
+)
 from support.models import loose, parsed
 from support.processes import run_program
 
@@ -42,8 +49,26 @@ AZURE = "AzureExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 WEBGPU = "WebGpuExecutionProvider"
 AVAILABLE = onnxruntime.get_available_providers()
+CUDA = "CUDAExecutionProvider"
+
+
+def has_cuda() -> bool:
+    """Whether onnxruntime has a provider of CUDA that finds a GPU and its libraries."""
+    if CUDA not in AVAILABLE:
+        return False
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    model = parsed("g (float[1] X) => (float[1] Y) { Y = Relu (X) }", 20)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, [CUDA])
+    return session.get_providers()[0] == CUDA
+
+
 #: A provider that runs nodes, if this build of onnxruntime has one.
 REAL_PROVIDER = next((name for name in (OPENVINO, WEBGPU) if name in AVAILABLE), "")
+if not REAL_PROVIDER and has_cuda():
+    REAL_PROVIDER = CUDA
+#: This package's own provider.
+PROVIDER = definitions.NAME
 needs_azure = pytest.mark.skipif(
     AZURE not in AVAILABLE, reason="this onnxruntime has no provider to fake"
 )
@@ -181,7 +206,7 @@ def test_form_is_the_first_that_the_provider_runs(
     case: FormCase, fake_provider: FakeProvider
 ) -> None:
     probe = fake_provider(case.rule)
-    (record,) = records_of(sampling_model(case.rank, case.mode, 20), native)
+    (record,) = records_of(sampling_model(case.rank, case.mode, 20), native.PROBE)
     for _ in range(2):
         form = form_of(record, "lower")
         assert form.name == case.form
@@ -240,7 +265,7 @@ def test_session_runs_our_op_if_the_user_requests_it(
 def test_node_of_another_dialect_is_written_as_the_standards(fake_provider: FakeProvider) -> None:
     probe = fake_provider(lambda nodes: has_mode(nodes, b"linear"))
     mmcv_model = ogs.patch_model(sampling_model(2, "linear", 20), target="mmcv")
-    (record,) = records_of(mmcv_model, native)
+    (record,) = records_of(mmcv_model, native.PROBE)
     assert form_of(record, "lower").name == "the standard's node"
     assert probe.call_count == 2
 
@@ -403,7 +428,7 @@ def test_node_without_a_standard_form_is_not_probed(
     model: onnx.ModelProto, expected: ProviderForm | None, fake_provider: FakeProvider
 ) -> None:
     probe = fake_provider(lambda nodes: True)
-    (record,) = records_of(model, native)
+    (record,) = records_of(model, native.PROBE)
     assert form_of(record, "lower") == expected
     probe.assert_not_called()
 
@@ -445,7 +470,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Mock:
 @pytest.fixture
 def form_in_another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], ProviderForm | None]:
     """Return a function that finds a node's form with a cache that was read from disk."""
-    (record,) = records_of(sampling_model(2, "nearest", 16), native)
+    (record,) = records_of(sampling_model(2, "nearest", 16), native.PROBE)
 
     def find_form() -> ProviderForm | None:
         monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
@@ -519,7 +544,7 @@ def send_output(values: object) -> str:
 
 def check_probe_answer(answer: str) -> None:
     """Check that a node has no form, as the answer to its probe starts with ``answer``."""
-    (record,) = records_of(sampling_model(2, "linear", 20), native)
+    (record,) = records_of(sampling_model(2, "linear", 20), native.PROBE)
     assert form_of(record) is None
     probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
     with closing(ProbeProcess()) as process:
@@ -589,7 +614,7 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
     of_sample = ((2, 3, 5, 6), (2, 2, 3, 2)) if static else ((8, 4, 9, 7), (8, 5, 3, 2))
     for model, shapes in ((sample, of_sample), (affine, ((2 if static else 8, 2, 3), (4,)))):
         model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
-        (record,) = records_of(model, native)
+        (record,) = records_of(model, native.PROBE)
         probe = build_probe(record, record.cases[0], {"": 20}, alone)
         op_types = [node.op_type for node in probe.model.graph.node]
         assert op_types == ([record.operator] if alone else ["Relu", record.operator])
@@ -613,7 +638,7 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
 
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_probe_of_onnxruntimes_kernel_has_its_expected_output(align_corners: int) -> None:
-    X, grid, Y = native._case_for(2, align_corners=align_corners)
+    X, grid, Y = case_for(2, align_corners=align_corners)
     pixels = np.unique(pixels_of(grid, 5, align_corners).round(6))
     np.testing.assert_allclose(pixels, (-0.7, 1.3, 4.4))
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
@@ -653,7 +678,7 @@ NODES = [
 
 
 @pytest.mark.skipif(
-    not REAL_PROVIDER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed"
+    not REAL_PROVIDER, reason="no provider of OpenVINO, WebGPU or CUDA is installed"
 )
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
@@ -669,6 +694,15 @@ def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, 
     if REAL_PROVIDER == OPENVINO:
         assert counts == {OPENVINO: 1}  # the whole model is one subgraph
     assert {placement.runs_on for placement in session.replaced} == {REAL_PROVIDER}
+
+
+def assert_near_stored(outputs: Arrays, path: Path) -> None:
+    """Compare outputs with those stored beside a model, to 1e-4 of the largest value."""
+    expected = stored_arrays(path, "out.")
+    for name, output in outputs.items():
+        right = expected[name]
+        tolerance = 1e-4 * np.nanmax(np.abs(right[np.isfinite(right)]))
+        np.testing.assert_allclose(output, right, rtol=0, atol=tolerance)
 
 
 #: Models that OpenVINO's provider does not open, even without a GridSample: a Loop with a graph in
@@ -687,14 +721,51 @@ def test_exported_models_on_openvino(path: Path) -> None:
     session = ogs.InferenceSession(onnx.load(path), profiling_options(), [OPENVINO])
     outputs = run_stored_inputs(session, path)
     if path.stem != WRONG_MODEL:
-        expected = stored_arrays(path, "out.")
-        for name, output in outputs.items():
-            right = expected[name]
-            tolerance = 1e-4 * np.nanmax(np.abs(right[np.isfinite(right)]))
-            np.testing.assert_allclose(output, right, rtol=0, atol=tolerance)
+        assert_near_stored(outputs, path)
     try:
         plain = onnxruntime.InferenceSession(path, profiling_options(), [OPENVINO])
     except Exception:
         return  # onnxruntime opens no session of the unpatched model
     run_stored_inputs(plain, path)
     assert count_nodes(session) == count_nodes(plain)
+
+
+needs_cuda = pytest.mark.skipif(REAL_PROVIDER != CUDA, reason="onnxruntime finds no CUDA")
+#: CUDA's provider with float32 arithmetic in convolutions and matrix products, too.
+PRECISE_CUDA = (CUDA, {"use_tf32": "0"})
+
+
+@needs_cuda
+@pytest.mark.parametrize("path", EXPORTED_MODELS, ids=lambda path: path.stem)
+def test_exported_models_on_cuda(path: Path) -> None:
+    session = ogs.InferenceSession(onnx.load(path), profiling_options(), [PRECISE_CUDA])
+    assert_near_stored(run_stored_inputs(session, path), path)
+    grid_samples = [
+        placement.runs_on
+        for placement in session.replaced
+        if placement.record.operator == "GridSample"
+    ]
+    assert set(grid_samples) == {CUDA}
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    ("node", "is_first", "expected"),
+    [
+        ((2, "linear", 20), True, {CUDA: 2, PROVIDER: 1}),  # one of them copies
+        ((2, "linear", 20), False, {CUDA: 2}),
+        ((3, "cubic", 20), True, {CUDA: 2, PROVIDER: 1}),
+    ],
+    ids=str,
+)
+def test_own_provider_next_to_cuda(
+    node: tuple[int, str, int], is_first: bool, expected: dict[str, int]
+) -> None:
+    own = ogs.register_provider()
+    providers = [own, PRECISE_CUDA] if is_first else [PRECISE_CUDA, own]
+    model = sampling_model(*node).SerializeToString()
+    session = onnxruntime.InferenceSession(model, profiling_options(), providers)
+    feeds = feeds_of(node[0])
+    Y = ogs.grid_sample(feeds["X"], feeds["G"], node[1])  # type: ignore[arg-type]
+    np.testing.assert_allclose(session.run(None, feeds)[0], Y, rtol=0, atol=1e-5)
+    assert count_nodes(session) == expected

@@ -127,6 +127,22 @@ def run_program(
         return _lines(process, timeout)
 
 
+def run_with_missing_modules(
+    command: Sequence[str], missing_modules: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that cannot import ``missing_modules``; its exit status may be any.
+
+    Args:
+        command: the path of the program, and its arguments.
+        missing_modules: the modules.
+    """
+    arguments = ["-c", WITHOUT_MODULES, json.dumps(missing_modules), *command]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    with _start(arguments, environment, measures_coverage=True) as process:
+        out, err = process.communicate(timeout=PROGRAM_TIMEOUT)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def run_json_program(name: str, *arguments: str, **options: Any) -> Any:
     """Return the JSON value that a program of tests/programs prints; see :func:`run_program`."""
     return json.loads("\n".join(run_program(name, *arguments, **options)))

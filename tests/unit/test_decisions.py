@@ -25,7 +25,7 @@ STN = """g (float[N,C,H,W] X, float[N,2,3] theta, int64[4] size) => (float[N,C,h
 
 def matches_of(graph: str) -> list[Match]:
     model: onnx.ModelProto = parsed(graph)
-    return find(model, scopes_of(model), native, with_reasons=False)
+    return find(model, scopes_of(model), native.PROBE, with_reasons=False)
 
 
 def environment(nodes: Selection | None = None) -> Environment:

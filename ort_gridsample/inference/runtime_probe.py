@@ -1,0 +1,287 @@
+"""Find out what a runtime runs by itself and correctly, by running it.
+
+A :class:`RuntimeProbe` makes the models and the inputs, and compares the outputs. A
+:class:`Runtime` runs the models: the installed onnxruntime
+(:mod:`ort_gridsample.session.native`), or another build of it, such as onnxruntime-web.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from .. import spec
+from ..reference import sampler
+from ..reference.arrays import Array
+from ..reference.plan import plan_for
+from .one_node import fed_type, one_node
+
+logger = logging.getLogger("ort_gridsample")
+
+#: Why it is unknown whether onnxruntime runs a node, where onnxruntime is not installed.
+NOT_INSTALLED = "unknown, because onnxruntime is not installed"
+#: The smallest difference that rounding does not explain, for values in [-1, 1] of float16.
+MIN_WRONG_DIFFERENCE = 0.1
+#: The element types of tensors by the names that runtimes use, in upper case. onnxruntime has
+#: ONNX's names; onnxruntime-web has NumPy's.
+_ELEM_TYPES = {
+    **dict(TensorProto.DataType.items()),
+    "FLOAT32": TensorProto.FLOAT,
+    "FLOAT64": TensorProto.DOUBLE,
+}
+#: How an error of onnxruntime or onnxruntime-web starts before the sentence of the kernel.
+_ERROR_CODE = re.compile(
+    r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |.*?ERROR_CODE: \d+, ERROR_MESSAGE: )"
+)
+
+
+@dataclass(frozen=True)
+class OutputType:
+    """The type of a model's output, as a runtime states it.
+
+    Attributes:
+        name: the name of the output.
+        element_type: the element type by ONNX's or NumPy's name; any other text if the output is
+            not a tensor.
+        lengths: the lengths of its axes. Those that are no numbers are unknown. Empty both for a
+            scalar and for an unknown rank.
+    """
+
+    name: str
+    element_type: str
+    lengths: Sequence[int | str | None]
+
+
+class Runtime(Protocol):
+    """What a probe needs of a runtime. Both functions raise any exception for a refused model."""
+
+    def run(
+        self,
+        model: bytes,
+        feeds: Sequence[Mapping[str, Array]],
+        *,
+        optimized: bool,
+    ) -> list[list[Array]]:
+        """Run a serialized model on the CPU.
+
+        Args:
+            model: the model.
+            feeds: the inputs of each run.
+            optimized: whether the runtime optimizes the graph as it does by default.
+
+        Returns:
+            All outputs of each run.
+        """
+
+    def output_types(self, model: bytes) -> list[OutputType]:
+        """Load a serialized model, and return the types that the runtime infers for its outputs.
+
+        The model need not be initialized for runs: operators need schemas, and no kernels.
+        """
+
+
+class MissingRuntime:
+    """A runtime that refuses every model, where onnxruntime is not installed.
+
+    Attributes:
+        has_open_questions: whether it was called for more than whether it runs a node. A patch may
+            then depend on properties of the model that are unknown.
+    """
+
+    def __init__(self) -> None:
+        self.has_open_questions = False
+
+    def run(
+        self,
+        model: bytes,
+        feeds: Sequence[Mapping[str, Array]],
+        *,
+        optimized: bool,
+    ) -> list[list[Array]]:
+        """See :meth:`Runtime.run`.
+
+        Raises:
+            RuntimeError: always.
+        """
+        if not optimized:  # a part of the model, and no single node
+            self.has_open_questions = True
+        raise RuntimeError(NOT_INSTALLED)
+
+    def output_types(self, model: bytes) -> list[OutputType]:
+        """See :meth:`Runtime.output_types`.
+
+        Raises:
+            RuntimeError: always.
+        """
+        self.has_open_questions = True
+        raise RuntimeError(NOT_INSTALLED)
+
+
+class RuntimeProbe:
+    """A :class:`ort_gridsample.inference.types.Probe` that runs the models on a runtime.
+
+    Args:
+        runtime: runs the models. Whether it runs a node is tested once.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._refusals: dict[object, str] = {}
+
+    def refusal(
+        self,
+        node: onnx.NodeProto,
+        opsets: Mapping[str, int],
+        operator: str,
+        types: Mapping[str, str],
+        axes: int,
+    ) -> str:
+        """Return why the runtime does not run a model of one node, or "" if it does.
+
+        A kernel that is wrong at any coordinates counts as a refusal. Those of older releases are
+        wrong with cubic and border.
+
+        Args:
+            node: the node, without inputs and outputs.
+            opsets: the versions of the domains that the node is written in.
+            operator: the operator that the node computes.
+            types: the element types of the node's inputs, by name.
+            axes: the number of spatial axes.
+        """
+        domains = dict.fromkeys(("", node.domain))
+        imports = tuple((domain, opsets.get(domain, 1)) for domain in domains)
+        key = node.SerializeToString(), imports, operator, tuple(types.items()), axes
+        if key not in self._refusals:
+            self._refusals[key] = self._tested_refusal(node, imports, operator, types, axes)
+        return self._refusals[key]
+
+    def _tested_refusal(
+        self,
+        node: onnx.NodeProto,
+        imports: Sequence[tuple[str, int]],
+        operator: str,
+        types: Mapping[str, str],
+        axes: int,
+    ) -> str:
+        """Run the node, and return the reason of :meth:`refusal`."""
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        if operator == "GridSample":
+            X, grid, expected = _grid_sample_case(copy, axes)
+            arrays = [X, grid]
+        else:
+            arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
+            expected = None
+        try:
+            shapes = [[None] * array.ndim for array in arrays]
+            model = one_node(copy, imports, types.items(), shapes).SerializeToString()
+            feed_types = {name: fed_type(type_name) for name, type_name in types.items()}
+            named_arrays = zip(feed_types, arrays, strict=True)
+            feeds = {name: array.astype(feed_types[name]) for name, array in named_arrays}
+            (((output,)),) = self.runtime.run(model, [feeds], optimized=True)
+        except Exception as error:
+            return _ERROR_CODE.sub("", " ".join(str(error).split()))
+        first_type = next(iter(types.values()))
+        if expected is None or first_type not in spec.FLOATS:
+            return ""
+        difference = float(abs(output - expected).max())
+        if difference < MIN_WRONG_DIFFERENCE:
+            return ""
+        return f"its own kernel is off by {difference:.2g} where values are in [-1, 1]"
+
+    def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+        """Return the types of the outputs of ``model`` as the runtime infers them.
+
+        Only tensors are returned, and nothing if the runtime refuses the model.
+        """
+        try:
+            outputs = self.runtime.output_types(model.SerializeToString())
+        except Exception as error:
+            logger.debug("onnxruntime infers no types: %s", error)
+            return {}
+        types = dict[str, onnx.TypeProto]()
+        for output in outputs:
+            element_type = _ELEM_TYPES.get(output.element_type.upper())
+            if element_type is not None:
+                # onnxruntime invents names for unknown lengths.
+                lengths = [n if isinstance(n, int) else None for n in output.lengths]
+                types[output.name] = helper.make_tensor_type_proto(element_type, lengths or None)
+        return types
+
+    def answers(
+        self,
+        model: onnx.ModelProto,
+        feeds: Sequence[Sequence[Array]],
+    ) -> list[Array] | None:
+        """Run ``model`` on each of ``feeds``, which are its inputs in order.
+
+        Returns:
+            The first output for each of ``feeds``. None if the runtime refuses the model.
+        """
+        runs = self.outputs(model, feeds)
+        return None if runs is None else [run_outputs[0] for run_outputs in runs]
+
+    def outputs(
+        self,
+        model: onnx.ModelProto,
+        feeds: Sequence[Sequence[Array]],
+    ) -> list[list[Array]] | None:
+        """Run ``model`` on each of ``feeds``, which are its inputs in order.
+
+        Returns:
+            All outputs for each of ``feeds``. None if the runtime refuses the model.
+        """
+        names = [value.name for value in model.graph.input]
+        try:
+            named_feeds = [dict(zip(names, arrays, strict=True)) for arrays in feeds]
+            return self.runtime.run(model.SerializeToString(), named_feeds, optimized=False)
+        except Exception as error:
+            logger.debug("onnxruntime does not run a probe: %s", error)
+            return None
+
+
+def _grid_sample_case(node: onnx.NodeProto, axes: int) -> tuple[Array, Array, Array]:
+    """Return X, a grid and Y for the attributes of a GridSample node."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    # Dialects that onnxruntime does not know have integers as modes.
+    has_mode_names = isinstance(attributes.get("mode"), bytes)
+    return case_for(axes, **attributes) if has_mode_names else case_for(axes)
+
+
+def case_for(
+    axes: int,
+    mode: bytes = b"linear",
+    padding_mode: bytes = b"zeros",
+    align_corners: int = 0,
+    **_: object,
+) -> tuple[Array, Array, Array]:
+    """Return X, a grid and Y.
+
+    X has 5 pixels on each axis. The positions of the grid are inside and around X, far from ties.
+    """
+    pixels = np.array([-0.7, 1.3, 4.4])
+    normalized = pixels / 2 - 1 if align_corners else (2 * pixels + 1) / 5 - 1
+    X = np.sin(np.arange(5**axes, dtype=np.float64)).reshape(1, 1, *[5] * axes)
+    coordinates = np.meshgrid(*[normalized] * axes, indexing="ij")
+    grid = np.stack(coordinates[::-1], -1)[None]
+    return X, grid, sampled(X, grid, mode.decode(), padding_mode.decode(), bool(align_corners))
+
+
+def sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
+    """Sample on the NumPy core, whichever core is chosen.
+
+    The arguments are those of :func:`ort_gridsample.grid_sample`, and so is the result.
+    """
+    n, *out_lengths, axes = grid.shape
+    Y = np.empty((*X.shape[:2], prod(out_lengths)))
+    plan = plan_for(X.dtype, mode, padding_mode, align_corners)
+    sampler.grid_sample(X, grid.reshape(n, -1, axes), Y, plan, 1)
+    return Y.reshape(*X.shape[:2], *out_lengths)
