@@ -116,6 +116,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     versions = ", ".join(f"{name} {version}" for name, version in output.versions().items())
     parser.add_argument("--version", action="version", version=versions)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen_command = next((word for word in argv if not word.startswith("-")), None)
     for name, help_line in COMMANDS.items():
         description = f"{help_line[0].upper()}{help_line[1:]}."
         command = commands.add_parser(
@@ -124,7 +125,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
             description=description,
             parents=[common],
         )
-        if name in argv:
+        if name == chosen_command:
             if name not in _WITHOUT_ONNXRUNTIME:
                 check_module("onnxruntime")
             importlib.import_module(f"{__name__}.{name}").add_arguments(command)

@@ -1,5 +1,6 @@
 """Turn errors into one line of text: what is wrong, with which file, and what helps."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,9 +29,14 @@ def about(path: str) -> Iterator[None]:
     except (OSError, AboutFileError):  # these name their file
         raise
     except Exception as error:
-        if remedy(error) is None or path in str(error):
+        if remedy(error) is None or _names_file(str(error), path):
             raise
         raise AboutFileError(f"{path}: {sentence(error)}") from error
+
+
+def _names_file(text: str, path: str) -> bool:
+    """Whether the text of an error has ``path`` at its start, in quotes or after "from"."""
+    return re.search(rf"(^|['\"]|\bfrom ){re.escape(path)}($|['\":,\s])", text) is not None
 
 
 def sentence(error: BaseException) -> str:

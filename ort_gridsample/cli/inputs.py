@@ -147,8 +147,8 @@ def _by_name(option: str, texts: list[str]) -> dict[str, str]:
     """Return the values of an option that is given as NAME=VALUE, by name."""
     values = dict[str, str]()
     for text in texts:
-        name, _, value = text.partition("=")
-        if not value:
+        name, separator, value = text.partition("=")
+        if not separator:
             raise GridSampleError("command line", option, repr(text), "NAME=VALUE")
         if name in values:
             raise GridSampleError("command line", option, f"given twice for {name!r}", "once")
@@ -158,6 +158,8 @@ def _by_name(option: str, texts: list[str]) -> dict[str, str]:
 
 def _read(file: str) -> Array:
     expected = "an array saved by numpy.save"
+    if not file:
+        raise GridSampleError("command line", "--input", "without a file", expected)
     try:
         array = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, BadZipFile) as error:
@@ -200,6 +202,8 @@ def _remedy(array: Array, dtype: np.dtype[Any] | None, shape: tuple[Any, ...]) -
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
+    if not text:
+        return ()
     lengths = text.split(",")
     if not all(length.strip().isdecimal() for length in lengths):
         expected = "numbers with commas between them"

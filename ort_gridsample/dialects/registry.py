@@ -109,7 +109,8 @@ def add_dialect(dialect: Dialect) -> None:
 
     Raises:
         GridSampleError: the dialect has no spelling for an attribute of its operator, or has the
-            name of a target or of a built-in dialect.
+            name of a target or of a built-in dialect; or its nodes are already those of the
+            standard, of this package or of deformable attention, which are read first.
     """
     where = f"dialect {dialect.name!r}"
     if dialect.operator not in spec.OPERATORS:
@@ -123,7 +124,22 @@ def add_dialect(dialect: Dialect) -> None:
     if dialect.name in _RESERVED_NAMES:
         expected_name = "one that no target and no built-in dialect has"
         raise GridSampleError(where, "name", repr(dialect.name), expected_name)
+    for domain in dialect.domains or (dialect.written_domain,):
+        if _is_read_first(dialect, domain):
+            found = f"{dialect.op_type!r} in domain {domain!r}"
+            expected_nodes = "nodes that are not read as another operator or dialect already"
+            raise GridSampleError(where, "op_type", found, expected_nodes)
     _registry.add(dialect)
+
+
+def _is_read_first(dialect: Dialect, domain: str) -> bool:
+    """Whether :func:`dialect_of` never returns ``dialect`` for nodes in ``domain``."""
+    node = onnx.NodeProto(op_type=dialect.op_type, domain=domain)
+    if (domain_of(domain), dialect.op_type) in _BY_DOMAIN_AND_TYPE:
+        return True
+    if attention_signature(node) is not None:
+        return True
+    return _is_standard(node) and not dialect.coded
 
 
 def dialect_of(
@@ -147,11 +163,16 @@ def dialect_of(
         return package_dialect
     if attention_signature(node) is not None:
         return TENSORRT_ATTENTION
-    is_standard = node.op_type in spec.OPERATORS and domain == ""
+    is_standard = _is_standard(node)
     for dialect in _registry.dialects:
         if (dialect.coded or not is_standard) and dialect.spells(node):
             return dialect
     return standard(node.op_type, opsets.get("", 0)) if is_standard else None
+
+
+def _is_standard(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` has the type and the domain of a standard operator."""
+    return node.op_type in spec.OPERATORS and domain_of(node.domain) == ""
 
 
 def attention_signature(node: onnx.NodeProto) -> AttentionSignature | None:

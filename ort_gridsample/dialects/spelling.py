@@ -178,9 +178,10 @@ class Dialect:
             if attribute.name in self.input_attributes.values() and attribute.ref_attr_name:
                 found = f"the attribute {attribute.ref_attr_name!r} of its function"
                 raise GridSampleError(where, attribute.name, found, "a list of numbers")
+        place = "opset" if domain_of(node.domain) == "" else "dialect"
         attributes = {}
         for name, spelling in self.attributes.items():
-            attributes[name] = _read_attribute(where, node, spelling, constant, note)
+            attributes[name] = _read_attribute(where, node, spelling, constant, note, place)
         return attributes
 
     def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
@@ -203,9 +204,17 @@ class PlanarDialect(Dialect):
 
 
 def _read_attribute(
-    where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str
+    where: str,
+    node: onnx.NodeProto,
+    spelling: Spelling,
+    constant: ConstantInput,
+    note: str,
+    place: str,
 ) -> AttributeValue:
-    """Return the operator's value of one attribute of ``node``, as :meth:`Dialect.read`."""
+    """Return the operator's value of one attribute of ``node``, as :meth:`Dialect.read`.
+
+    ``place`` is what defines the names of modes: ``"opset"`` or ``"dialect"``.
+    """
     given = _given_attribute(where, node, spelling)
     if isinstance(given, AttributeReference):
         return given
@@ -221,17 +230,17 @@ def _read_attribute(
         return spelling.default
     readable = {**spelling.words, **values}
     if not isinstance(written, (str, int)) or written not in readable:
-        expected = spelling.choices_text() + note + _other_word_text(written, values)
+        expected = spelling.choices_text() + note + _other_word_text(written, values, place)
         raise GridSampleError(where, name, repr(written), expected)
     return readable[written]
 
 
-def _other_word_text(written: object, values: Mapping[Plain, Plain]) -> str:
+def _other_word_text(written: object, values: Mapping[Plain, Plain], place: str) -> str:
     """Return a hint if the value is a mode of another opset, which renamed it; else ""."""
     for older, newer in MODE_SYNONYMS.items():
         for word, synonym in ((older, newer), (newer, older)):
             if written == word and synonym in values:
-                return f"; {word!r} is called {synonym!r} in this opset"
+                return f"; {word!r} is called {synonym!r} in this {place}"
     return ""
 
 

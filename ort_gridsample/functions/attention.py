@@ -73,6 +73,10 @@ def deformable_attention(
         raise validation.SPATIAL_SHAPES_SHAPE_INVALID.error(where, spatial_shapes=shape)
     if lengths.min(initial=0) < 0:
         raise validation.SPATIAL_SHAPES_NEGATIVE.error(where)
+    longest = int(lengths.max(initial=0))
+    if longest > np.iinfo(np.int64).max:
+        found = f"with a length of {longest}"
+        raise GridSampleError(where, "spatial_shapes", found, "lengths below 2**63")
     weights = validation.to_array(where, "attention_weights", attention_weights)
     if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
         raise validation.WEIGHTS_SHAPE_MISMATCH.error(

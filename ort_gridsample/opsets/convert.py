@@ -25,7 +25,7 @@ from ..graph.scope import (
 )
 from ..graph.use_def import drop_initializers
 from .inlining import import_used, inline, versions_of, without_weights
-from .newer import changes_meaning, keep_meaning
+from .newer import allow_empty, changes_meaning, keep_meaning
 from .older.conversion import OLDEST, write_older
 from .older.value_types import all_values, label_of
 
@@ -76,12 +76,15 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     # Phase 4
     read_before = [set(scope.readers) for scope in scopes]
+    flat_values: set[str] = set()
     if version < before and before > OLDEST:
         write_older(model, max(version, OLDEST), inference, scopes)
     elif is_rewritten and version > before:
-        keep_meaning(inference, scopes, Names(model, scopes))
+        flat_values = keep_meaning(inference, scopes, Names(model, scopes))
     # Phase 5
     _convert(model, version)
+    if flat_values:
+        allow_empty(_nodes(model), version, flat_values)
     # Phase 6
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import onnx
 from onnx import helper
@@ -14,6 +14,8 @@ from ..inference.types import Inference
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
 #: The first opset in which these operators do not flatten.
 _FIRST_OPSET_WITHOUT_FLATTENING = 13
+#: The first opset in which a Reshape can write lengths of 0.
+_FIRST_OPSET_WITH_ALLOWZERO = 14
 
 
 def changes_meaning(version: int, before: int, scopes: Sequence[Scope]) -> bool:
@@ -23,16 +25,37 @@ def changes_meaning(version: int, before: int, scopes: Sequence[Scope]) -> bool:
     return any(_is_flattening(node) for scope in scopes for node in scope.nodes)
 
 
-def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) -> None:
-    """Rewrite the nodes in ``scopes`` that the converter would change."""
+def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) -> set[str]:
+    """Rewrite the nodes in ``scopes`` that the converter would change.
+
+    Returns:
+        The values that new Reshapes read, for :func:`allow_empty`.
+    """
+    flat_values = set()
     # Inner graphs first: a list of nodes that was rewritten holds copies.
     for scope in reversed(scopes):
         replaced = {}
         for index, node in enumerate(scope.nodes):
             if _is_flattening(node):
                 rank = inference.common_value(scope, node.input[0]).rank
-                replaced[index] = _flattened(node, rank, names)
+                nodes = _flattened(node, rank, names)
+                replaced[index] = nodes
+                if nodes[-1].op_type == "Reshape":
+                    flat_values.add(nodes[-1].input[0])
         scope.replace(replaced)
+    return flat_values
+
+
+def allow_empty(nodes: Iterable[onnx.NodeProto], version: int, flat_values: Set[str]) -> None:
+    """Set ``allowzero`` of the Reshapes of ``flat_values`` where ``version`` has the attribute.
+
+    Without it, a Reshape to the shape of an empty tensor fails.
+    """
+    if version < _FIRST_OPSET_WITH_ALLOWZERO:
+        return
+    for node in nodes:
+        if node.op_type == "Reshape" and node.input[0] in flat_values:
+            node.attribute.append(helper.make_attribute("allowzero", 1))
 
 
 def _is_flattening(node: onnx.NodeProto) -> bool:

@@ -153,8 +153,9 @@ def _attend_level(
         The sums, (Q, D).
     """
     if len(image) == 0:
-        # All samples are 0, but the product with an infinite or NaN weight is NaN.
-        return np.zeros((1, image.shape[1]), plan.compute) * weights.sum(1)[:, None]
+        # All samples are 0, but the product with an infinite or NaN weight is NaN. The products are
+        # added, because the sum of finite weights may overflow.
+        return np.zeros((1, image.shape[1]), plan.compute) + (weights * 0).sum(1)[:, None]
     table = tap_table(grid.reshape(-1, len(lengths)), lengths, plan)
     assert table.weight is not None  # it is None only for nearest
     pixels = image.take(table.index, axis=0, mode=INDEX_MODE).astype(plan.compute, copy=False)

@@ -169,7 +169,8 @@ class AnswerCache:
             self._write(key, answer)
 
     def _read(self, key: str) -> str | None:
-        with suppress(OSError, RuntimeError):  # there is no file, or no home directory
+        # There is no file, it is damaged (UnicodeDecodeError), or there is no home directory.
+        with suppress(OSError, UnicodeDecodeError, RuntimeError):
             file = _folder() / key
             answer = file.read_text(encoding="utf-8")
             if answer == RUNS or time.time() - file.stat().st_mtime < _MAX_REFUSAL_AGE:

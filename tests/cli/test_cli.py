@@ -318,6 +318,35 @@ def test_run_random_prints_shapes_and_time_and_depends_on_the_seed(
     assert not np.array_equal(default, seed_1)
 
 
+def test_inspect_of_a_file_with_the_name_of_a_command_needs_no_onnxruntime(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_module = Mock()
+    monkeypatch.setattr("ort_gridsample.cli.check_module", check_module)
+    os.rename("model.onnx", "bench")
+    cli("inspect bench")
+    check_module.assert_not_called()
+
+
+def test_run_accepts_the_shape_of_a_scalar(cli: Cli) -> None:
+    onnx.save(parsed("g (float X) => (float Y) { Y = Neg (X) }", 20), "scalar.onnx")
+    out = cli("run scalar.onnx --random --shape X=")
+    assert out.splitlines()[1].split() == ["input", "X", "float32", "()"]
+
+
+def test_run_refuses_an_input_without_a_file(cli: Cli) -> None:
+    err = cli("run model.onnx --input X=", 2)
+    expected = "--input is without a file, expected an array saved by numpy.save"
+    assert err == f"ort-gridsample: model.onnx: command line: {expected}\n"
+
+
+@pytest.mark.parametrize("name", ["m", "model", "X"])
+def test_error_names_a_file_whose_name_is_in_its_text(cli: Cli, name: str) -> None:
+    os.rename("model.onnx", name)
+    err = cli(f"run {name} --input X=X.npy --input grid=wrong.npy", 2)
+    assert err.startswith(f"ort-gridsample: {name}: GridSample node 'sample0': grid is of shape")
+
+
 def test_random_inputs_have_every_value_of_a_small_type() -> None:
     generator = np.random.default_rng(0)
     types = "bool", "string", "uint8", "float"

@@ -298,6 +298,37 @@ def test_deformable_attention_of_bfloat16_values_and_float32_locations_is_of_bfl
     assert ogs.deformable_attention(**ARGUMENTS | halves).dtype == ml_dtypes.bfloat16
 
 
+def test_deformable_attention_of_lengths_beyond_int64_is_refused() -> None:
+    spatial_shapes = np.array([[1 << 63, 1]], np.uint64)
+    arguments = ARGUMENTS | {"spatial_shapes": spatial_shapes}
+    error = refusal(ogs.deformable_attention, **arguments)
+    assert error.argument == "spatial_shapes"
+    assert error.found == "with a length of 9223372036854775808"
+    assert error.expected == "lengths below 2**63"
+
+
+@pytest.mark.usefixtures("core")
+def test_deformable_attention_of_weights_whose_sum_overflows_is_0_on_an_empty_level() -> None:
+    value = np.zeros((1, 1, 1, 1))
+    spatial_shapes = np.array([[0, 2], [1, 1]])
+    locations = np.full((1, 1, 1, 2, 2, 2), 0.5)
+    weights = np.full((1, 1, 1, 2, 2), 1.7e308)
+    Y = ogs.deformable_attention(value, spatial_shapes, locations, weights)
+    np.testing.assert_array_equal(Y, [[[0.0]]])
+
+
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize("weight", [np.inf, np.nan])
+def test_deformable_attention_of_infinite_weight_is_nan_on_an_empty_level(weight: float) -> None:
+    value = np.zeros((1, 1, 1, 1))
+    spatial_shapes = np.array([[0, 2], [1, 1]])
+    locations = np.full((1, 1, 1, 2, 2, 2), 0.5)
+    weights = np.ones((1, 1, 1, 2, 2))
+    weights[..., 0, 0] = weight
+    Y = ogs.deformable_attention(value, spatial_shapes, locations, weights)
+    np.testing.assert_array_equal(Y, [[[np.nan]]])
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
 def test_spatial_shapes_of_any_integer_type_are_accepted(dtype: str) -> None:
     """There are more points than uint8 can count."""

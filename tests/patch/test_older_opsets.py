@@ -116,6 +116,15 @@ def test_softmax_raised_beyond_opset_12_has_the_same_output(
     assert_same_outputs(model, convert(model, 20), x=X, s=SHAPE)
 
 
+@pytest.mark.parametrize("op_type", SOFTMAXES)
+@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 4, 5)], ids=str)
+def test_softmax_of_an_empty_tensor_raised_beyond_opset_13_has_the_same_output(
+    op_type: str, shape: tuple[int, ...]
+) -> None:
+    model = model_of(f"y = {op_type} <axis = 1> (x)", 11, SYMBOLIC)
+    assert_same_outputs(model, convert(model, 16), x=np.zeros(shape, np.float32))
+
+
 class NewerValue(NamedTuple):
     """Nodes with a value that the opset ``first`` introduced, and the argument that has it."""
 

@@ -558,6 +558,15 @@ def test_function_with_two_nodes_of_one_attribute_is_not_inlined(sample: str) ->
     assert function_names(ogs.patch_model(model)) == ["warp"]
 
 
+def test_mode_of_another_opset_in_a_dialect_is_refused_with_the_word_of_the_dialect() -> None:
+    model = sampler_model("GridSample", "com.microsoft", mode="linear")
+    error = refusal(ogs.patch_model, model)
+    assert (error.argument, error.found) == ("mode", "'linear'")
+    assert error.expected == (
+        "'bilinear', 'nearest' or 'bicubic'; 'linear' is called 'bilinear' in this dialect"
+    )
+
+
 DIALECT_ATTRIBUTES = {
     "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
     "padding_mode": ogs.Spelling(
@@ -610,6 +619,42 @@ def test_add_dialect_of_an_unknown_operator_is_refused() -> None:
     error = refusal(ogs.add_dialect, replace(MY_DIALECT, operator="Warp"))
     assert (error.argument, error.found) == ("operator", "'Warp'")
     assert error.expected == "'GridSample' or 'AffineGrid'"
+
+
+@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.parametrize(
+    ("op_type", "domain"),
+    [
+        ("GridSample", ""),
+        ("AffineGrid", "ai.onnx"),
+        ("GridSample", "ort_gridsample"),
+        ("DeformableAttention", "ort_gridsample.compiled"),
+        ("MultiScaleDeformableAttnTRT", "my.domain"),
+    ],
+)
+@pytest.mark.parametrize("is_any_domain", [False, True])
+def test_add_dialect_of_nodes_that_are_read_as_others_is_refused(
+    op_type: str, domain: str, is_any_domain: bool
+) -> None:
+    domains = () if is_any_domain else (domain, "my.other")
+    dialect = replace(MY_DIALECT, op_type=op_type, domains=domains, written_domain=domain)
+    error = refusal(ogs.add_dialect, dialect)
+    assert (error.where, error.argument) == ("dialect 'mine'", "op_type")
+    assert error.found == f"{op_type!r} in domain {domain!r}"
+    assert error.expected == "nodes that are not read as another operator or dialect already"
+    assert dialect not in registry.dialects()
+
+
+@pytest.mark.usefixtures("_new_registry")
+def test_added_dialect_of_integer_codes_is_read_in_the_standard_domain() -> None:
+    attributes = DIALECT_ATTRIBUTES | {
+        "mode": ogs.Spelling("mode", {"nearest": 7, "linear": 8, "cubic": 9})
+    }
+    dialect = ogs.Dialect("mine", "GridSample", "GridSample", ("",), attributes, coded=True)
+    ogs.add_dialect(dialect)
+    model = sampler_model("GridSample", "", mode=7, outside="edge", corners=1)
+    (record,) = ogs.inspect_model(model)
+    assert (record.domain, record.mode, record.error) == ("", "nearest", None)
 
 
 @pytest.mark.usefixtures("_new_registry")

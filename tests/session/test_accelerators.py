@@ -769,3 +769,12 @@ def test_own_provider_next_to_cuda(
     Y = ogs.grid_sample(feeds["X"], feeds["G"], node[1])  # type: ignore[arg-type]
     np.testing.assert_allclose(session.run(None, feeds)[0], Y, rtol=0, atol=1e-5)
     assert count_nodes(session) == expected
+
+
+def test_damaged_answer_is_probed_again(
+    probe: Mock, form_in_another_process: FindForm, tmp_path: Path
+) -> None:
+    assert form_in_another_process() is None
+    answer_file(tmp_path).write_bytes(b"\xff\xfe\xfa")
+    assert form_in_another_process() is None
+    assert probe.call_count == 2
