@@ -9,17 +9,26 @@ class GridSampleError(ValueError):
         argument: the input or the attribute.
         found: its value, type or shape.
         expected: what the specification requires.
+        verb: the verb between ``argument`` and ``found`` in the sentence.
     """
 
-    def __init__(self, where: str, argument: str, found: str, expected: str) -> None:
+    def __init__(
+        self,
+        where: str,
+        argument: str,
+        found: str,
+        expected: str,
+        verb: str = "is",
+    ) -> None:
         super().__init__(where, argument, found, expected)
         self.where = where
         self.argument = argument
         self.found = found
         self.expected = expected
+        self.verb = verb
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.argument} is {self.found}, expected {self.expected}"
+        return f"{self.where}: {self.argument} {self.verb} {self.found}, expected {self.expected}"
 
 
 def node_label(op_type: str, node: str) -> str:
@@ -32,7 +41,7 @@ def node_label(op_type: str, node: str) -> str:
         op_type: the operator of the node.
         node: the name of the node or, in brackets, of its output.
     """
-    if len(node) > 1 and node[0] == "(" and node[-1] == ")":
+    if _is_output(node):
         return f"{op_type} node with output {node[1:-1]!r}"
     return f"{op_type} node {node!r}"
 
@@ -46,6 +55,15 @@ def nested_label(node: str, graph: str) -> str:
     """
     if not graph:
         return node
-    if len(node) > 1 and node[0] == "(" and node[-1] == ")":
+    if _is_output(node):
         return f"{node[:-1]} in {graph})"
     return f"{node} in {graph}"
+
+
+def _is_output(node: str) -> bool:
+    """Whether ``node`` is the name of an output in brackets, of a node without a name.
+
+    Patched files contain such names, and compiled ops write errors with them. Hence a node whose
+    own name is in brackets cannot be told apart.
+    """
+    return len(node) > 1 and node[0] == "(" and node[-1] == ")"

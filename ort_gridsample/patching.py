@@ -88,7 +88,7 @@ def probe_for(nodes: Selection) -> RuntimeProbe:
 
 
 def inspect_model(model: Model) -> list[NodeRecord]:
-    """Return a record for every GridSample and AffineGrid node of a model.
+    """Return a record for every GridSample, AffineGrid and deformable attention of a model.
 
     >>> from onnx import parser
     >>> model = parser.parse_model('''
@@ -171,10 +171,10 @@ def patch_model(
     """Return a copy of a model with its GridSample and AffineGrid nodes rewritten for a target.
 
     Nodes in any dialect are rewritten. The names of inputs, outputs, initializers and nodes,
-    value_info, metadata and doc strings do not change. Patching a patched model changes nothing.
-    There is one exception: for values that lead to replaced nodes or are computed from their
-    outputs, value_info loses the lengths and shapes that nothing else implies. onnxruntime would
-    rely on them in a run.
+    value_info, metadata and doc strings do not change, with one exception: for values that lead to
+    replaced nodes or are computed from their outputs, value_info loses the lengths and shapes that
+    nothing else implies. onnxruntime would rely on them in a run. Patching a patched model changes
+    nothing.
 
     >>> from onnx import parser
     >>> model = parser.parse_model('''

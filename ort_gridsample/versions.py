@@ -89,7 +89,7 @@ def check_module(name: str) -> None:  # pragma: no mutate block
     if release is None:
         # Uninstalling one of two builds of onnxruntime leaves such a module.
         remedy = "uninstall every build of it, and install one of them"
-        raise ImportError(f"what is installed as {name} is not whole: {remedy}", name=name)
+        raise ImportError(f"what is installed as {name} is incomplete: {remedy}", name=name)
     message = incompatibility_message(name, release)
     if message:
         raise ImportError(message, name=name)

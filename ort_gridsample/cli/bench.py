@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=21,
         metavar="N",
-        help="the maximal number of rounds (default: %(default)s)",
+        help="the maximum number of rounds (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
@@ -131,7 +131,8 @@ def _print(
     print(as_text(results))
     ours = results[OURS]
     for node, fused_nodes in ours.shares.items():
-        print(f"{node} is fused with {', '.join(fused_nodes)}, which its × counts")
+        names = ", ".join(fused_nodes)
+        print(f"{node} is fused with {names}: its × includes the time of the nodes fused into it")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
     relative = _relative_difference(ours, results.get(NATIVE))

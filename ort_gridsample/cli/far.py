@@ -146,11 +146,11 @@ def _count(grid: Array) -> dict[str, int]:
 def report_text(far: FarReport) -> str:
     """Return how far coordinates contribute to the difference, as text."""
     if far.unknown:
-        limit = f"whether coordinates further out than ±{LIMIT:g} account for it is not known"
-        return f"{limit}: {far.unknown}"
+        question = f"whether coordinates further out than ±{LIMIT:g} account for it is not known"
+        return f"{question}: {far.unknown}"
     lines = [
         f"grid {name!r}: {counts['far']} of {counts['coordinates']} coordinates are further out "
-        f"than ±{LIMIT:g}, or no numbers"
+        f"than ±{LIMIT:g}, or NaN"
         for name, counts in far.grids.items()
     ]
     lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]

@@ -149,8 +149,9 @@ class _InputCheck:
     def _check_pixels(self, lengths: Array, starts: Array | None, pixels: Dim) -> None:
         """Check that the levels have the pixels of ``value``, or fewer if ``starts`` leave gaps."""
         if lengths.min(initial=0) < 0:
-            found = "with a negative length"
-            raise GridSampleError(self._where, self._lengths_name, found, "nothing negative")
+            found = "a negative length"
+            expected = "lengths of at least 0"
+            raise GridSampleError(self._where, self._lengths_name, found, expected, verb="contains")
         areas = [math.prod(row) for row in lengths.tolist()]
         if starts is not None and not are_contiguous(lengths, starts):
             ends = [start + area for start, area in zip(starts.tolist(), areas, strict=True)]

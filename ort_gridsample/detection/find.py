@@ -17,7 +17,7 @@ from onnx import helper
 
 from .. import spec
 from ..dialects.registry import attention_signature, dialect_of, is_added, operator_types
-from ..dialects.spelling import AttributeValue, Dialect, constant_size
+from ..dialects.spelling import AttributeValue, Dialect, attribute_input
 from ..dialects.table import (
     ATTENTION,
     DECOMPOSED,
@@ -226,7 +226,7 @@ def _inputs_of(
     values: dict[str, str] = {}
     constants: dict[str, Array] = {}
     for position, argument in enumerate(arguments):
-        constant = constant_size(node, dialect, argument)
+        constant = attribute_input(node, dialect, argument)
         value = sources[position] if position < len(sources) and constant is None else ""
         if value:
             constant = scope.constant_value(value)

@@ -186,7 +186,10 @@ def _at_edges(
 
 def _axes(lengths: Array) -> list[Axis]:
     """Return the axes of these ``lengths`` as one, aligned and not aligned."""
-    return [Axis.of(lengths, aligned, True, np.maximum) for aligned in (True, False)]
+    return [
+        Axis.of(lengths, aligned, may_be_single=True, maximum=np.maximum)
+        for aligned in (True, False)
+    ]
 
 
 def _pixels(grid: Array, lengths: Array) -> list[Array]:

@@ -46,7 +46,9 @@ def agrees_at_ties(
     traced, roundings = _with_rounded_outputs(model)
     X_shape, grid_shape = shapes[:2]
     lengths = np.array((image_lengths or X_shape[2:])[::-1])
-    axis = Axis.of(lengths.astype(np.float64), align_corners, True, np.maximum)
+    axis = Axis.of(
+        lengths.astype(np.float64), align_corners, may_be_single=True, maximum=np.maximum
+    )
     generator = np.random.default_rng(0)
     X = generator.permutation(math.prod(X_shape)).reshape(X_shape) + 1.0
     inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)

@@ -286,7 +286,7 @@ def _constant_input(
     return int(number)
 
 
-def constant_size(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:
+def attribute_input(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:
     """Return the operator's input ``name`` if ``node`` has it as an attribute.
 
     Returns:

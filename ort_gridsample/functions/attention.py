@@ -75,8 +75,9 @@ def deformable_attention(
         raise validation.SPATIAL_SHAPES_NEGATIVE.error(where)
     longest = int(lengths.max(initial=0))
     if longest > np.iinfo(np.int64).max:
-        found = f"with a length of {longest}"
-        raise GridSampleError(where, "spatial_shapes", found, "lengths below 2**63")
+        found = f"a length of {longest}"
+        expected = "lengths below 2**63"
+        raise GridSampleError(where, "spatial_shapes", found, expected, verb="contains")
     weights = validation.to_array(where, "attention_weights", attention_weights)
     if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
         raise validation.WEIGHTS_SHAPE_MISMATCH.error(

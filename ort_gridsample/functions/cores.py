@@ -1,6 +1,6 @@
 """The choice between the two cores: NumPy and compiled.
 
-A core is a module with three functions on NumPy arrays::
+A core is a module with its name (``NAME``) and three functions on NumPy arrays::
 
     grid_sample(X, grid, Y, plan, num_threads) -> None
     deformable_attention(value, levels, locations, weights, Y, plan, num_threads) -> None
@@ -92,7 +92,8 @@ def get_core() -> Literal["numpy", "jit"]:
     """
     if _core is None and settings.CORE.get() != "auto":
         return "jit" if settings.CORE.get() == "jit" else "numpy"
-    return "numpy" if load_core().__name__.endswith(".sampler") else "jit"
+    name: Literal["numpy", "jit"] = load_core().NAME
+    return name
 
 
 def load_core() -> Any:

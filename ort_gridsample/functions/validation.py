@@ -30,12 +30,13 @@ class ErrorTemplate:
     argument: str
     found: str
     expected: str
+    verb: str = "is"
 
     def error(self, where: str, **fields: object) -> GridSampleError:
         """Return the error at ``where``, with the values of the fields."""
         found = self.found.format(**fields)
         expected = self.expected.format(**fields)
-        return GridSampleError(where, self.argument, found, expected)
+        return GridSampleError(where, self.argument, found, expected, self.verb)
 
 
 MODE_UNKNOWN = ErrorTemplate("mode", "{value}", "{listed}")
@@ -50,10 +51,10 @@ GRID_SHAPE_INVALID = ErrorTemplate("grid", "of shape {grid}", "shape (N, D1_out,
 GRID_SHAPE_MISMATCH = ErrorTemplate(
     "grid",
     "of shape {grid}",
-    "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}",
+    "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial {axis_word}",
 )
 GRID_BATCH_MISMATCH = ErrorTemplate(
-    "grid", "of shape {grid}", "N = {N} first, as X is of shape {X}"
+    "grid", "of shape {grid}", "N = {N} in axis 0, as X is of shape {X}"
 )
 X_HAS_NO_PIXEL = ErrorTemplate(
     "X",
@@ -67,9 +68,11 @@ SIZE_LENGTH_MISMATCH = ErrorTemplate("size", "{size}", "{axes}, as theta is of s
 SIZE_NEGATIVE = ErrorTemplate(
     "size",
     "{size}, where {negative}",
-    "{axes}, nothing negative, as theta is of shape {theta}",
+    "{axes} with lengths of at least 0, as theta is of shape {theta}",
 )
-SIZE_BATCH_MISMATCH = ErrorTemplate("size", "{size}", "N = {N} first, as theta is of shape {theta}")
+SIZE_BATCH_MISMATCH = ErrorTemplate(
+    "size", "{size}", "N = {N} as its first element, as theta is of shape {theta}"
+)
 
 VALUE_SHAPE_INVALID = ErrorTemplate("value", "of shape {value_shape}", "shape (B, S, H, D)")
 # ``levels`` is the input of the op; its lengths are ``spatial_shapes`` of the public function.
@@ -80,8 +83,9 @@ SPATIAL_SHAPES_SHAPE_INVALID = ErrorTemplate(
 )
 SPATIAL_SHAPES_NEGATIVE = ErrorTemplate(
     "spatial_shapes",
-    "with a negative length",
-    "nothing negative",
+    "a negative length",
+    "lengths of at least 0",
+    verb="contains",
 )
 LEVELS_SHAPE_INVALID = ErrorTemplate(
     "levels",
@@ -90,8 +94,9 @@ LEVELS_SHAPE_INVALID = ErrorTemplate(
 )
 LEVELS_NEGATIVE = ErrorTemplate(
     "levels",
-    "with a negative length or number of points",
-    "nothing negative",
+    "a negative length or number of points",
+    "numbers of at least 0",
+    verb="contains",
 )
 LEVELS_PIXELS_MISMATCH = ErrorTemplate(
     "levels",
@@ -152,7 +157,7 @@ def to_array(where: str, argument: str, value: object) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise GridSampleError(where, argument, f"no array ({error})", "an array") from error
+        raise GridSampleError(where, argument, f"not an array ({error})", "an array") from error
 
 
 def check_type(
@@ -254,8 +259,14 @@ def check_grid_sample_shapes(
     r = len(X) - 2
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        fields = {"X": format_shape(X), "grid": format_shape(grid), "is": "is" if r == 1 else "es"}
-        raise GRID_SHAPE_MISMATCH.error(where, **fields, outputs=outputs, r=r)
+        raise GRID_SHAPE_MISMATCH.error(
+            where,
+            X=format_shape(X),
+            grid=format_shape(grid),
+            outputs=outputs,
+            r=r,
+            axis_word="axis" if r == 1 else "axes",
+        )
     if _differ(grid[0], X[0]):
         raise GRID_BATCH_MISMATCH.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
     if 0 in X[2:] and padding_mode in ("border", "reflection"):
@@ -312,7 +323,7 @@ def _check_size_alone(where: str, size: Sequence[int]) -> None:
         raise GridSampleError(where, "size", format_shape(size), expected)
     if min(size) < 0:
         found = f"{format_shape(size)}, where {_negative_length(size)}"
-        raise GridSampleError(where, "size", found, f"{expected}, nothing negative")
+        raise GridSampleError(where, "size", found, f"{expected} with lengths of at least 0")
 
 
 def _negative_length(size: Sequence[int]) -> str:

@@ -226,8 +226,9 @@ class BackwardSlice:
     def _needed_nodes(self, instance: Instance) -> Iterator[_Node]:
         """Yield the nodes of ``instance`` that the slice needs, last first.
 
-        They are the sampling nodes, nodes that lead to one or to a requested value, and nodes with
-        an output that is needed when the iterator reaches them.
+        They are the sampling nodes, nodes with bodies or functions that contain one, and nodes with
+        an output in ``_needed``. The caller must add the inputs of a node to ``_needed`` before it
+        requests the next one: the iterator reads ``_needed`` when it reaches a node.
         """
         scope = instance.scope
         self._request([instance.name_in_slice(name) for name in self._values.get(id(scope), ())])

@@ -51,7 +51,7 @@ class OutputType:
         name: the name of the output.
         element_type: the element type by ONNX's or NumPy's name; any other text if the output is
             not a tensor.
-        lengths: the lengths of its axes. Those that are no numbers are unknown. Empty both for a
+        lengths: the lengths of its axes. Lengths that are not numbers are unknown. Empty both for a
             scalar and for an unknown rank.
     """
 

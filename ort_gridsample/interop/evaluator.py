@@ -11,7 +11,7 @@ from onnx import helper
 
 from .. import spec
 from ..dialects.registry import dialect_of, dialects
-from ..dialects.spelling import Dialect, constant_size
+from ..dialects.spelling import Dialect, attribute_input
 from ..dialects.table import DOMAIN
 from ..errors import GridSampleError, node_label
 from ..functions import validation
@@ -111,7 +111,7 @@ def _read_inputs(
     arguments = {}
     names = spec.newest(dialect.operator).types
     for i, name in enumerate(names):
-        value = constant_size(node, dialect, name)
+        value = attribute_input(node, dialect, name)
         if value is None and i < len(inputs):
             value = inputs[i]
         if value is None:

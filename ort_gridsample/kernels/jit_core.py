@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
 from .workers import END, PADDING_CODES, TAPS, kernel_constants, kernel_functions
 
 logger = logging.getLogger("ort_gridsample")
+
+#: The name of this core, as :func:`ort_gridsample.set_core` takes it.
+NAME: Final = "jit"
 
 #: The number of taps for each helper of a launch, and for each helper whose thread must be started.
 TAPS_PER_HELPER = 1 << 16

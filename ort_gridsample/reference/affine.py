@@ -70,6 +70,6 @@ def affine_grid(
 
 def _axis_positions(length: int, align_corners: bool, dtype: np.dtype[np.generic]) -> Floats:
     """Return the normalized positions of an axis's pixels: computed in float64, then rounded."""
-    axis = Axis.of(length, align_corners, length == 1)
+    axis = Axis.of(length, align_corners, may_be_single=length == 1)
     pixels = np.arange(length, dtype=np.float64)
     return normalize(pixels, axis.last, axis.span).astype(dtype)

@@ -11,7 +11,7 @@ from .process import after_fork
 class ConcurrencyLimit:
     """A context that at most ``count`` threads enter at once.
 
-    More threads would contend for the caches and for Python's lock. A semaphore would lose a place
+    More threads would contend for the caches and for the GIL. A semaphore would lose a place
     if the handler of a signal raises between two of its steps; a queue's operations are single
     steps.
     """

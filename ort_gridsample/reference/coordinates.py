@@ -43,6 +43,7 @@ class Axis:
         cls,
         length: Number,
         align_corners: bool,
+        *,
         may_be_single: bool,
         maximum: Callable[..., Number] = max,
     ) -> Axis:
@@ -106,12 +107,12 @@ def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
     return clip(xp, x, axis)
 
 
-def _clip_far(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Values:
+def _clip_far(xp: Namespace, g: Values, axis: Axis, surely_outside: float) -> Values:
     """Unnormalize ``g``, for paddings to which all coordinates far outside are equivalent.
 
-    Coordinates beyond ±``beyond`` are clipped there, which is still outside for every tap.
+    Coordinates beyond ±``surely_outside`` are clipped there, which is still outside for every tap.
     """
-    near = xp.clip(g, -beyond, beyond)
+    near = xp.clip(g, -surely_outside, surely_outside)
     x = unnormalize(near, axis)
     if axis.may_collapse:
         # Every finite coordinate is the single pixel, but infinity is outside.
@@ -119,7 +120,7 @@ def _clip_far(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Values:
     return x
 
 
-def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Values:
+def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, surely_outside: float) -> Values:
     """Unnormalize ``g``; infinities, and coordinates that overflow, become the outer pixels."""
     x = unnormalize(g, axis)
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
@@ -133,14 +134,14 @@ class Padding:
     #: taps if it pads taps (cubic).
     pad: Callable[[Namespace, Values, Axis], Values]
     #: Converts normalized coordinates, which may be infinite, to finite pixel coordinates that have
-    #: the same result. Its last argument is :attr:`.taps.Mode.beyond`.
-    finite: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
+    #: the same result. Its last argument is :attr:`.taps.Mode.surely_outside`.
+    to_finite_pixels: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
     zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
-    bounds: bool = False  #: whether ``pad`` makes infinity finite as well
+    pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well
 
 
 PADDING: Mapping[str, Padding] = {
     "zeros": Padding(lambda xp, x, axis: x, _clip_far, zero_outside=True),
-    "border": Padding(clip, _clip_far, bounds=True),
+    "border": Padding(clip, _clip_far, pad_handles_infinity=True),
     "reflection": Padding(reflect),
 }

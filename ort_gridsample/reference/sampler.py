@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from .plan import Plan, type_name
 from .taps import MODES, axis_taps
 from .threads import for_each
 
+#: The name of this core, as :func:`ort_gridsample.set_core` takes it.
+NAME: Final = "numpy"
+
 #: The limits of a block: large enough to make numpy's cost per call small, and small enough to stay
 #: in the cache.
 BLOCK_POSITIONS = 1 << 14
@@ -32,7 +35,7 @@ CHUNK_BYTES = 1 << 20
 INDEX_MODE: Literal["raise", "clip"] = "clip"
 #: Item size of a pixel -> an integer type of this size, to clear the bits of pixels outside.
 _BITS = {np.dtype(kind).itemsize: kind for kind in (np.int8, np.int16, np.int32, np.int64)}
-#: The taps that are worth another thread: threads wait for Python's lock between numpy's calls.
+#: The taps that are worth another thread: threads wait for the GIL between numpy's calls.
 TAPS_PER_THREAD = 1 << 21
 #: The minimum number of channels that is worth a channels-last copy of an image.
 MIN_CHANNELS_LAST = 16
@@ -357,7 +360,7 @@ def _axis_table(g: Floats, length: int, plan: Plan) -> TapTable:
     """Return the table of ``g`` (1, P) on an axis of ``length`` pixels."""
     mode = MODES[plan.mode]
     padding = PADDING[plan.padding_mode]
-    axis = Axis.of(length, plan.align_corners, length == 1)
+    axis = Axis.of(length, plan.align_corners, may_be_single=length == 1)
 
     # If all taps are inside X, padding changes nothing. NaN and infinity fail this comparison.
     x = unnormalize(g, axis)

@@ -214,8 +214,10 @@ class OperandNodes:
             return
         flat = nodes.add("Reshape", self._names[argument], nodes.row(-1))
         expected = nodes.add("Abs", flat)
-        found = "with a negative length"
-        error = GridSampleError(self._match.record.where, argument, found, "nothing negative")
+        found = "a negative length"
+        expected_lengths = "lengths of at least 0"
+        where = self._match.record.where
+        error = GridSampleError(where, argument, found, expected_lengths, verb="contains")
         checked = fail_unless_equal(nodes, flat, flat, expected, error)
         self._names[argument] = nodes.add("Reshape", checked, nodes.row(-1, 2))
 

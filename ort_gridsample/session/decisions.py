@@ -169,7 +169,9 @@ def _leave_unselected_node(match: Match, environment: Environment) -> Decision |
         return None
     if environment.nodes(_probed_record(match)):
         return None
-    return Decision(Placement(match.record, ONNXRUNTIME, "the function given as nodes leaves it"))
+    return Decision(
+        Placement(match.record, ONNXRUNTIME, "not selected by the function passed as nodes")
+    )
 
 
 def _leave_supported_node(match: Match, environment: Environment) -> Decision | None:

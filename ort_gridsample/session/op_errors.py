@@ -13,15 +13,15 @@ _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
 _INPUTS = {name for operator in _OPERATORS for name in spec.newest(operator).types}
 _ARGUMENTS = _INPUTS | {"Y", "spatial_shapes", "memory"}
 
-#: The error of a compiled op: where, argument, what was found and what was expected.
+#: The error of a compiled op: where, argument, verb, what was found and what was expected.
 _OP_ERROR = re.compile(
     rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): "
-    rf"({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)"
+    rf"({'|'.join(_ARGUMENTS)}) (is|contains) (.*?), expected (.*)"
 )
 #: The error of a node that checks a shape. Its name has the parts of the error: see
 #: :func:`ort_gridsample.detection.helpers.is_check`.
 _CHECK_ERROR = re.compile(
-    rf"(?s)Name:'(\w+ node .*?): (\w+) is ({OTHER_SHAPE}), expected (.*?)(?:_\d+)?' "
+    rf"(?s)Name:'(\w+ node .*?): (\w+) (is) ({OTHER_SHAPE}), expected (.*?)(?:_\d+)?' "
     r"Status Message: "
 )
 
@@ -37,4 +37,7 @@ def exception_for(message: str) -> BaseException | None:
     if raised is not None:
         return raised
     error = _OP_ERROR.search(message) or _CHECK_ERROR.search(message)
-    return GridSampleError(*error.groups()) if error is not None else None
+    if error is None:
+        return None
+    where, argument, verb, found, expected = error.groups()
+    return GridSampleError(where, argument, found, expected, verb)

@@ -37,7 +37,7 @@ _MAX_REFUSAL_AGE = 86400.0
 _IS_LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"
 #: The number of characters of an error that are shown.
 _MAX_ERROR_LENGTH = 300
-_NO_PYTHON = "inside a host program there is no Python for another process that could be asked"
+_NO_PYTHON = "a host program that embeds Python cannot start a probe process"
 _SCRIPT = Path(probe_process.__file__)
 
 

@@ -7,6 +7,7 @@ library on the same options, where it must not be registered twice.
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from onnx import helper
 
 from ..custom_ops import signals
 from ..custom_ops.compiled_ops import library_file, registry
-from ..custom_ops.provider import registration as provider
+from ..custom_ops.provider import registration as ep_registration
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
-from ..functions.cores import logger
 from ..graph.files import imported_domains
 from ..inference.one_node import one_node
 from .options import load_model
+
+logger = logging.getLogger("ort_gridsample")
 
 _RUNS_PYTHON_OPS = "_runs_python_ops"
 
@@ -179,7 +181,7 @@ def _prepare_plain_session(
     """
     entry = _lookup(options)
     if entry is None:
-        return provider.is_registered()
+        return ep_registration.is_registered()
     if _RUNS_PYTHON_OPS not in vars(session):  # sessions of this package have added their ops
         domains = _imported_domains(model)
         if domains is None or DOMAIN in domains:

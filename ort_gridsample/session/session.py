@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from onnxruntime import IOBinding, OrtValue, RunOptions
 from ..custom_ops import signals
 from ..custom_ops.python_ops import shutdown
 from ..errors import GridSampleError
-from ..functions.cores import logger
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
 from ..graph.weights import exceeds_protobuf
@@ -38,6 +38,8 @@ from .op_errors import exception_for
 from .options import State, options_from_state, read_state
 from .placement import Placement
 
+logger = logging.getLogger("ort_gridsample")
+
 _Parent = onnxruntime.InferenceSession
 
 #: How many frames must be left on Python's stack when a run starts: those between a run and the
@@ -46,7 +48,7 @@ _MIN_STACK_FRAMES = 30
 
 
 @dataclass(frozen=True)
-class _Arguments:
+class _ReopenArguments:
     """The arguments with which a session is opened again, other than its options.
 
     A pickle contains them.
@@ -134,7 +136,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             path = os.path.abspath(given_model)
         # If the kept model is patched, nodes that a function left to onnxruntime stay there.
         is_patched_by_function = path is None and callable(nodes)
-        self._arguments = _Arguments(
+        self._reopen_arguments = _ReopenArguments(
             model=path or patched.source,
             providers=providers,
             provider_options=provider_options,
@@ -165,7 +167,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._given_options = sess_options
         # A model that onnx cannot read may have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
-        arguments = self._arguments
+        arguments = self._reopen_arguments
         super().__init__(
             patched.model,
             options_for(sess_options, patched),
@@ -285,7 +287,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         model = self._source_with_weights()
         if isinstance(model, onnx.ModelProto):
             raise too_large_to_pickle()
-        arguments = replace(self._arguments, model=model)
+        arguments = replace(self._reopen_arguments, model=model)
         return _unpickled, (arguments, read_state(self.get_session_options()))
 
     def _source_with_weights(self) -> Source | onnx.ModelProto:
@@ -293,7 +295,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
         A ModelProto is returned if protobuf cannot serialize so many weights.
         """
-        model = self._arguments.model
+        model = self._reopen_arguments.model
         if not isinstance(model, bytes) or not self._source_weights.spans:
             return model
         proto = read_model(model)
@@ -313,7 +315,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if not self._placements:
             super().set_providers(providers, provider_options)
             return
-        arguments = self._arguments
+        arguments = self._reopen_arguments
         InferenceSession.__init__(
             self,
             self._source_with_weights(),
@@ -341,7 +343,7 @@ def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:
     raise TypeError(f"InferenceSession got {count} of path_or_bytes and model, {expected}")
 
 
-def _unpickled(arguments: _Arguments, options: State) -> InferenceSession:
+def _unpickled(arguments: _ReopenArguments, options: State) -> InferenceSession:
     return InferenceSession(
         arguments.model,
         options_from_state(options),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -9,7 +10,6 @@ from ..detection.helpers import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
-from ..functions.cores import logger
 from ..rewriting.attention_properties import has_unusual_starts
 from ..rewriting.expansion import points_of
 from ..rewriting.targets import Target
@@ -23,6 +23,8 @@ from .decisions import (
     resolve_fusion,
 )
 from .placement import COMPILED_OP, ONNXRUNTIME, PYTHON_OP, Placement
+
+logger = logging.getLogger("ort_gridsample")
 
 #: Dialect -> where its nodes run if they are not replaced. Nodes of other dialects run on
 #: onnxruntime's own kernel.

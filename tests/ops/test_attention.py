@@ -205,8 +205,8 @@ SHAPE_MISTAKES = {
     "negative lengths": Mistake(
         "spatial_shapes",
         np.array([[5, 7], [-3, -4]]),
-        "with a negative length",
-        "nothing negative",
+        "a negative length",
+        "lengths of at least 0",
     ),
     "locations of seven axes": Mistake(
         "sampling_locations",
@@ -271,7 +271,7 @@ def test_attention_op_of_wrong_shapes_has_the_error_of_the_function(
     if argument == "spatial_shapes":
         argument = "levels"
         found = found.replace("negative length", "negative length or number of points")
-        expected = expected.replace("(L, r)", "(L, 1 + r)")
+        expected = expected.replace("(L, r)", "(L, 1 + r)").replace("lengths", "numbers")
     levels = spatial_shapes
     if levels.ndim == 2:
         levels = np.insert(spatial_shapes, 0, 4, axis=1)  # four points on each level
@@ -288,7 +288,7 @@ def test_attend_negative_points_of_a_level_is_refused() -> None:
     weights = zeros(1, 1, 1, 4)
     error = refusal(attend, value, levels, locations, weights, False, where="test", num_threads=1)
     assert error.argument == "levels"
-    assert error.found == "with a negative length or number of points"
+    assert error.found == "a negative length or number of points"
 
 
 def test_deformable_attention_of_bfloat16_values_and_float32_locations_is_of_bfloat16() -> None:
@@ -303,7 +303,7 @@ def test_deformable_attention_of_lengths_beyond_int64_is_refused() -> None:
     arguments = ARGUMENTS | {"spatial_shapes": spatial_shapes}
     error = refusal(ogs.deformable_attention, **arguments)
     assert error.argument == "spatial_shapes"
-    assert error.found == "with a length of 9223372036854775808"
+    assert error.found == "a length of 9223372036854775808"
     assert error.expected == "lengths below 2**63"
 
 

@@ -303,7 +303,7 @@ def test_nodes_run_on_compiled_ops_by_default() -> None:
 def test_nodes_that_are_not_selected_run_in_onnxruntime() -> None:
     supported = ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
     assert placement_of(nodes="unsupported") == supported
-    declined = ("onnxruntime", "the function given as nodes leaves it")
+    declined = ("onnxruntime", "not selected by the function passed as nodes")
     assert placement_of("float16", nodes=lambda record: False) == declined
 
 

@@ -512,7 +512,7 @@ GRID_SAMPLE_MISTAKES = {
         (X, GRID.repeat(2, 0)),
         "grid",
         "of shape (2, 2, 3, 2)",
-        "N = 1 first, as X is of shape (1, 1, 4, 5)",
+        "N = 1 in axis 0, as X is of shape (1, 1, 4, 5)",
     ),
 }
 THETA = np.zeros((2, 2, 3), np.float32)
@@ -531,13 +531,13 @@ AFFINE_GRID_MISTAKES = {
     ),
     "size too short": Mistake((THETA_3D, (2, 1, 3, 4)), "size", "(2, 1, 3, 4)", SIZE_OF_3D),
     "size batch": Mistake(
-        (THETA, (3, 1, 3, 4)), "size", "(3, 1, 3, 4)", f"N = 2 first, {AS_THETA}"
+        (THETA, (3, 1, 3, 4)), "size", "(3, 1, 3, 4)", f"N = 2 as its first element, {AS_THETA}"
     ),
     "negative": Mistake(
         (THETA, (2, 1, -3, 4)),
         "size",
         "(2, 1, -3, 4), where H = -3",
-        f"(N, C, H, W), nothing negative, {AS_THETA}",
+        f"(N, C, H, W) with lengths of at least 0, {AS_THETA}",
     ),
     "float size": Mistake(
         (THETA, np.ones(4)), "size", "of type float64 and shape (4)", "a row of integers"
@@ -663,7 +663,7 @@ ANY_GRID = "shape (N, D1_out, …, Dr_out, r)"
             (1, 1, -1, 4),
             "size",
             "(1, 1, -1, 4), where H = -1",
-            f"{ANY_SIZE}, nothing negative",
+            f"{ANY_SIZE} with lengths of at least 0",
         ),
         (check_theta_and_size, (1, 1, 4), "size", "(1, 1, 4)", ANY_SIZE),
         (check_x_and_grid, (1, None), "grid", "of shape (1, ?)", ANY_GRID),

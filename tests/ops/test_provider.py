@@ -221,7 +221,7 @@ def test_attention_node_of_another_package_runs(domain: str, integers: type) -> 
     [
         ("starts", [0, 19], "level_start_index is another one, expected the first pixel of each"),
         ("shapes", [[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
-        ("shapes", [[4, 5], [-2, 3]], "is with a negative length or number of points, expected"),
+        ("shapes", [[4, 5], [-2, 3]], "contains a negative length or number of points, expected"),
     ],
 )
 def test_attention_node_of_another_package_checks_levels(

@@ -891,7 +891,7 @@ WRONG_SHAPES = {
         "X",
         (2, 1, 5, 6),
         "of shape (1, 3, 4, 2)",
-        "N = 2 first, as X is of shape (2, 1, 5, 6)",
+        "N = 2 in axis 0, as X is of shape (2, 1, 5, 6)",
     ),
     "axes of X": (
         "X",

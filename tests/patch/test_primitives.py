@@ -769,7 +769,7 @@ MISTAKES = [
     ({"grid": ("float32", (2, None, 2))}, ("grid", "of shape (2, ?, 2)", GRID_OF_2D)),
     (
         {"grid": ("float32", (2, None, 9, 2))},
-        ("grid", "of shape (2, ?, 9, 2)", f"N = 1 first, as X is of shape {X_SHAPE}"),
+        ("grid", "of shape (2, ?, 9, 2)", f"N = 1 in axis 0, as X is of shape {X_SHAPE}"),
     ),
     ({"grid": ("float32", (1, 2, 2, 3))}, ("grid", "of shape (1, 2, 2, 3)", GRID_OF_2D)),
     (

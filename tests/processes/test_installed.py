@@ -71,7 +71,7 @@ def test_import_in_broken_environment_explains_what_is_wrong(
     import_errors: dict[str, str],
 ) -> None:
     assert import_errors["incomplete onnxruntime"].startswith(
-        "what is installed as onnxruntime is not whole: uninstall every build of it"
+        "what is installed as onnxruntime is incomplete: uninstall every build of it"
     )
     assert import_errors["old Python"] == (
         "ort_gridsample needs Python 3.11 or newer, and this is 3.9"

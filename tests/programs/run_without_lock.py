@@ -1,6 +1,6 @@
-"""Hold Python's lock in one thread until a run of a compiled op in another thread has ended.
+"""Hold the GIL in one thread until a run of a compiled op in another thread has ended.
 
-Once a run has written its first value, this thread calls a C function that keeps Python's lock
+Once a run has written its first value, this thread calls a C function that keeps the GIL
 until the run has written its last value. Both values are read from the memory that is bound as the
 run's output. The program prints whether the run was under way when the call began, the
 milliseconds that were left when it ended, and the smallest value of the output.
@@ -32,7 +32,7 @@ def wait_for_byte(address, milliseconds):  # type: ignore[no-untyped-def]
     return milliseconds
 
 
-# A function of PYFUNCTYPE keeps Python's lock.
+# A function of PYFUNCTYPE keeps the GIL.
 wait_with_lock = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
     wait_for_byte.address
 )

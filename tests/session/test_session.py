@@ -35,7 +35,7 @@ from support.paths import needs_python_ops
 FEEDS = {"X": X, "grid": GRID}
 WRONG_FEEDS = {"X": X, "grid": WRONG_GRID}
 NODE = "GridSample node 'sample0'"
-ERROR = rf"{NODE}: grid is of shape \(2, 4, 5, 2\), expected N = 1 first"
+ERROR = rf"{NODE}: grid is of shape \(2, 4, 5, 2\), expected N = 1 in axis 0"
 SPINNING = "session.intra_op.allow_spinning"
 #: Keys of configuration entries.
 CONFIG_KEYS = (

@@ -45,7 +45,7 @@ def compiled_ops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NOT_SELECTED = [
-    (lambda record: False, "the function given as nodes leaves it"),
+    (lambda record: False, "not selected by the function passed as nodes"),
     ("unsupported", "onnxruntime runs it, and nodes is 'unsupported'"),
 ]
 

@@ -19,7 +19,7 @@ from .structs import ERRORS, TEXT
 
 #: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH and SECOND_LENGTH are the first and
 #: the second length of the first shape. Its axes from the third on are the spatial axes: AXES is
-#: their number, OUTPUTS their names (D1_out, …), PLURAL the ending of "axis" or "axes" for them.
+#: their number, OUTPUTS their names (D1_out, …), AXIS_WORD is "axis" or "axes".
 #: NEGATIVE is the first negative length of the second shape, with the name of its axis.
 #: ALL_BUT_LAST is the second shape without its last length. NUMBER is an integer, VALUE a text of
 #: the node. COORDINATES is the shape of a coordinate. In a sentence with this placeholder, the
@@ -31,7 +31,7 @@ from .structs import ERRORS, TEXT
     SECOND_LENGTH,
     AXES,
     OUTPUTS,
-    PLURAL,
+    AXIS_WORD,
     NUMBER,
     VALUE,
     COORDINATES,
@@ -55,7 +55,7 @@ _PLACEHOLDERS = {
     "weights_shape": ALL_BUT_LAST,
     "r": AXES,
     "outputs": OUTPUTS,
-    "is": PLURAL,
+    "axis_word": AXIS_WORD,
     "pixels": NUMBER,
     "n_levels": NUMBER,
     "nbytes": NUMBER,
@@ -90,8 +90,8 @@ _LOWER_A = ord("a")
 _OPEN = tuple(b"(")
 _CLOSE = tuple(b")")
 _SEPARATOR = tuple(b", ")
-_SINGULAR = tuple(b"is")
-_PLURAL = tuple(b"es")
+_AXIS = tuple(b"axis")
+_AXES = tuple(b"axes")
 _N = tuple(b"N")
 _D = tuple(b"D")
 _OUT = tuple(b"_out")
@@ -184,8 +184,8 @@ def error_with_shapes(
         code = np.int64(codes[i])
         if code >= _FIRST_CHARACTER:
             end = _write_chars(message, end, (code,))
-        elif code == PLURAL:
-            end = _write_chars(message, end, _SINGULAR if len(first) == 3 else _PLURAL)
+        elif code == AXIS_WORD:
+            end = _write_chars(message, end, _AXIS if len(first) == 3 else _AXES)
         elif code == VALUE:
             end = _write_text(message, end, errors.value)
         elif code == COORDINATES:

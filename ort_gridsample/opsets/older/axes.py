@@ -13,7 +13,7 @@ from .step import Rewritten, VersionStep
 _IDENTITY_WITHOUT_AXES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
-def softmax(step: VersionStep) -> Rewritten:
+def move_axis_last(step: VersionStep) -> Rewritten:
     """Make ``axis`` the last axis: before opset 13 the axes from ``axis`` on are flattened."""
     node = step.node
     axis = step.attribute("axis", -1)
@@ -56,7 +56,7 @@ def _softmax_by_definition(step: VersionStep, axis: int) -> Rewritten:
     return nodes
 
 
-def reduce(step: VersionStep) -> Rewritten:
+def write_reduced_axes(step: VersionStep) -> Rewritten:
     """Write the axes of a reduction as an attribute."""
     node = step.node
     is_noop_without_axes = bool(step.attribute("noop_with_empty_axes", 0))
@@ -72,12 +72,12 @@ def reduce(step: VersionStep) -> Rewritten:
     return [node]
 
 
-def squeeze(step: VersionStep) -> Rewritten:
+def write_squeezed_axes(step: VersionStep) -> Rewritten:
     """Write the axes of a Squeeze or Unsqueeze as an attribute."""
     if step.input(1):
         step.set(axes=step.integers(1))
     step.truncate_inputs(1)
-    return None
+    return keep_node(step)
 
 
 def _positive_axes(step: VersionStep, axes: list[int]) -> tuple[list[int], int]:
@@ -93,10 +93,10 @@ def _positive_axes(step: VersionStep, axes: list[int]) -> tuple[list[int], int]:
     return [axis % rank for axis in axes], rank
 
 
-def pad_axes(step: VersionStep) -> Rewritten:
+def pad_all_axes(step: VersionStep) -> Rewritten:
     """Write pads for all axes: the older Pad has no input ``axes``."""
     if not step.input(3):
-        return None
+        return keep_node(step)
     node = step.node
     axes, rank = _positive_axes(step, step.integers(3))
     nodes = step.new_nodes()
@@ -115,7 +115,7 @@ def pad_axes(step: VersionStep) -> Rewritten:
     return nodes
 
 
-def resize_axes(step: VersionStep) -> Rewritten:
+def resize_all_axes(step: VersionStep) -> Rewritten:
     """Write scales or sizes for all axes: the older Resize has no attribute ``axes``."""
     node = step.node
     axes = step.attribute("axes")
@@ -123,11 +123,11 @@ def resize_axes(step: VersionStep) -> Rewritten:
     if not has_sizes:
         step.remove("keep_aspect_ratio_policy")  # it applies to sizes only
     if axes is None:
-        return None
+        return keep_node(step)
     axes, rank = _positive_axes(step, axes)
     if axes == list(range(rank)):
         step.remove("axes")
-        return None
+        return keep_node(step)
     is_cropped = step.attribute("coordinate_transformation_mode") == b"tf_crop_and_resize"
     if is_cropped and step.input(1):
         raise step.obstacle("axes", axes)

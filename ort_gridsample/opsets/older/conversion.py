@@ -152,9 +152,7 @@ def _one_version_down(
     step = VersionStep(context, deepcopy(node), since)
     rule = CONVERSION_RULES.get((node.op_type, since))
     try:
-        older_nodes = None if rule is None else rule(step)
-        if older_nodes is None:
-            older_nodes = keep_node(step)
+        older_nodes = keep_node(step) if rule is None else rule(step)
         return _labelled(older_nodes, node), since - 1
     except ObstacleError:
         if not has_body(schema):

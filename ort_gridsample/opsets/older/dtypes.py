@@ -7,13 +7,11 @@ from onnx import helper
 from ... import spec
 from ...graph.element_types import elem_type
 from .obstacles import ObstacleError, shape_text
+from .same_node import keep_node
 from .step import Rewritten, VersionStep
 
-#: The types of floats that standard operators compute in.
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-
-def cast_like(step: VersionStep) -> Rewritten:
+def write_cast(step: VersionStep) -> Rewritten:
     """Write a Cast to the type of the second input."""
     type_name = step.type(1)
     if type_name is None or type_name not in spec.TYPES:
@@ -23,35 +21,35 @@ def cast_like(step: VersionStep) -> Rewritten:
     return [helper.make_node("Cast", node.input[:1], node.output, to=elem_type(type_name))]
 
 
-def saturate(step: VersionStep) -> Rewritten:
+def drop_saturate(step: VersionStep) -> Rewritten:
     """Remove attributes of types with at most 8 bits, which the older opset refuses anyway."""
     step.remove("saturate", "round_mode")
-    return None
+    return keep_node(step)
 
 
-def round_mode(step: VersionStep) -> Rewritten:
+def drop_round_mode(step: VersionStep) -> Rewritten:
     """Remove an attribute of float8e8m0, which the older opset refuses anyway."""
     step.remove("round_mode")
-    return None
+    return keep_node(step)
 
 
-def scalar_scale(step: VersionStep) -> Rewritten:
+def drop_axis_of_scalar_scale(step: VersionStep) -> Rewritten:
     """Remove ``axis`` of a (De)QuantizeLinear: the older operator has one scale for all axes."""
     if step.rank(1) != 0:
         expected = f"() before opset {step.since}"
         raise ObstacleError("the shape of the scale", shape_text(step.shape(1)), expected)
     step.remove("axis")
-    return None
+    return keep_node(step)
 
 
-def output_dtype(step: VersionStep) -> Rewritten:
+def drop_output_dtype(step: VersionStep) -> Rewritten:
     """Remove ``output_dtype`` of a (De)QuantizeLinear if the inputs imply the same type."""
     implied = _implied_output_type(step)
     if implied is None or implied not in spec.TYPES:
-        return None
+        return keep_node(step)
     if step.attribute("output_dtype", 0) == elem_type(implied):
         step.remove("output_dtype")
-    return None
+    return keep_node(step)
 
 
 def _implied_output_type(step: VersionStep) -> str | None:
@@ -61,21 +59,21 @@ def _implied_output_type(step: VersionStep) -> str | None:
     return step.type(2) if step.input(2) else "uint8"
 
 
-def power(step: VersionStep) -> Rewritten:
+def cast_exponent(step: VersionStep) -> Rewritten:
     """Cast the exponent to the type of the base."""
     base = step.type(0)
     exponent = step.type(1)
-    if base is None or exponent is None or base == exponent or base not in FLOATS:
-        return None  # the check of types refuses the node if necessary
+    if base is None or exponent is None or base == exponent or base not in spec.FLOATS:
+        return keep_node(step)  # the check of types refuses the node if necessary
     nodes = step.new_nodes()
     step.node.input[1] = nodes.add("Cast", step.node.input[1], to=elem_type(base))
     nodes.append(step.node)
     return nodes
 
 
-def modulo(step: VersionStep) -> Rewritten:
+def check_fmod(step: VersionStep) -> Rewritten:
     """Check ``fmod``, which the older Mod requires for floats."""
     type_name = step.type(0)
-    if not step.attribute("fmod", 0) and (type_name is None or type_name in FLOATS):
+    if not step.attribute("fmod", 0) and (type_name is None or type_name in spec.FLOATS):
         raise step.obstacle("fmod", 0)
-    return None
+    return keep_node(step)

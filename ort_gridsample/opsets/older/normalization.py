@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ... import spec
 from ...graph.element_types import elem_type
 from ...graph.scope import Nodes
-from .dtypes import FLOATS
 from .obstacles import ObstacleError
 from .step import Rewritten, VersionStep
 
@@ -40,7 +40,7 @@ class _Types:
             ObstacleError: the type of the input is not known.
         """
         input_type = step.type(0)
-        if input_type is None or input_type not in FLOATS:
+        if input_type is None or input_type not in spec.FLOATS:
             found = str(input_type or "not known")
             raise ObstacleError(f"the type of {step.input(0)}", found, "a known type of floats")
         return cls(input_type, _computed_type(step, input_type))
@@ -69,13 +69,13 @@ def _computed_type(step: VersionStep, input_type: str) -> str:
         # It computes in the type of the input. float32 has the range for the squares of halves.
         return "float64" if input_type == "float64" else "float32"
     stash_type = step.attribute("stash_type", 1)
-    for name in FLOATS:
+    for name in spec.FLOATS:
         if elem_type(name) == stash_type:
             return name
     raise ObstacleError("stash_type", str(stash_type), "the number of a type of floats")
 
 
-def layer_normalization(step: VersionStep) -> Rewritten:
+def expand_layer_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a LayerNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -95,7 +95,7 @@ def layer_normalization(step: VersionStep) -> Rewritten:
     return nodes
 
 
-def rms_normalization(step: VersionStep) -> Rewritten:
+def expand_rms_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute an RMSNormalization."""
     node = step.node
     types = _Types.of(step)
@@ -110,7 +110,7 @@ def rms_normalization(step: VersionStep) -> Rewritten:
     return nodes
 
 
-def group_normalization(step: VersionStep) -> Rewritten:
+def expand_group_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a GroupNormalization."""
     node = step.node
     types = _Types.of(step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .obstacles import ObstacleError
+from .same_node import keep_node
 from .step import Rewritten, VersionStep
 
 #: The default of Shape's attribute ``end``: beyond any rank.
@@ -13,7 +14,7 @@ _NO_END = 1 << 62
 _IMPOSSIBLE_LENGTH = 1 << 40
 
 
-def split_attribute(step: VersionStep) -> Rewritten:
+def write_split_lengths(step: VersionStep) -> Rewritten:
     """Write the lengths of a Split as an attribute."""
     if step.input(1):
         step.set(split=step.integers(1))
@@ -21,7 +22,7 @@ def split_attribute(step: VersionStep) -> Rewritten:
     return [step.node]
 
 
-def split_count(step: VersionStep) -> Rewritten:
+def write_equal_lengths(step: VersionStep) -> Rewritten:
     """Write the lengths of a Split that states their number.
 
     All lengths are equal but the last, which may be shorter.
@@ -29,7 +30,7 @@ def split_count(step: VersionStep) -> Rewritten:
     node = step.node
     if step.input(1):
         step.remove("num_outputs")
-        return None
+        return keep_node(step)
     axis = step.attribute("axis", 0)
     count = step.attribute("num_outputs", len(node.output))
     step.remove("num_outputs")
@@ -69,7 +70,7 @@ def _split_computed_length(step: VersionStep, axis: int, count: int) -> Rewritte
     return nodes
 
 
-def reshape(step: VersionStep) -> Rewritten:
+def drop_allowzero(step: VersionStep) -> Rewritten:
     """Remove ``allowzero``: without it, a 0 in the shape means the input's length of that axis."""
     node = step.node
     allows_zero = bool(step.attribute("allowzero", 0))
@@ -127,7 +128,7 @@ def _count_possible_zeros(step: VersionStep, lengths: Sequence[int | str | None]
     return n_possible_zeros
 
 
-def shape(step: VersionStep) -> Rewritten:
+def slice_whole_shape(step: VersionStep) -> Rewritten:
     """Write a Shape of all axes, and a Slice of it."""
     node = step.node
     start = step.attribute("start", 0)

@@ -7,6 +7,7 @@ from onnx import helper
 
 from ...graph.scope import constant_tensor, subgraphs
 from .obstacles import ObstacleError, value_text
+from .same_node import keep_node
 from .step import Rewritten, VersionStep
 
 #: Operators that make sequences.
@@ -21,17 +22,17 @@ _SEQUENCE_OPS = (
 _FIRST_OPSET_OF_KIND = {"sequence_type": 13, "optional_type": 16}
 
 
-def constant(step: VersionStep) -> Rewritten:
+def write_value_as_tensor(step: VersionStep) -> Rewritten:
     """Write the value of a Constant as a tensor."""
     tensor = constant_tensor(step.node)
     if tensor is None or step.attribute("value") is not None:
-        return None
+        return keep_node(step)
     del step.node.attribute[:]
     step.set(value=tensor)
     return [step.node]
 
 
-def resize_inputs(step: VersionStep) -> Rewritten:
+def write_omitted_inputs(step: VersionStep) -> Rewritten:
     """Write empty ``roi`` and ``scales`` of a Resize if they are left out."""
     node = step.node
     nodes = step.new_nodes()
@@ -44,7 +45,7 @@ def resize_inputs(step: VersionStep) -> Rewritten:
     return nodes
 
 
-def dropout(step: VersionStep) -> Rewritten:
+def replace_by_identity(step: VersionStep) -> Rewritten:
     """Write an Identity for a Dropout outside of training."""
     node = step.node
     training = step.constant(2)
@@ -57,23 +58,23 @@ def dropout(step: VersionStep) -> Rewritten:
     return [helper.make_node("Identity", node.input[:1], node.output[:1])]
 
 
-def batch_normalization(step: VersionStep) -> Rewritten:
+def check_unused_statistics(step: VersionStep) -> Rewritten:
     """Check that the statistics, which are computed in training only, are not outputs."""
     if any(step.node.output[1:]):
         raise step.obstacle("the number of outputs", len(step.node.output))
-    return None
+    return keep_node(step)
 
 
-def roi_align(step: VersionStep) -> Rewritten:
+def drop_transformation_mode(step: VersionStep) -> Rewritten:
     """Remove ``coordinate_transformation_mode`` if it is that of the older RoiAlign."""
     mode = step.attribute("coordinate_transformation_mode", b"half_pixel")
     if mode != b"output_half_pixel":
         raise step.obstacle("coordinate_transformation_mode", value_text(mode))
     step.remove("coordinate_transformation_mode")
-    return None
+    return keep_node(step)
 
 
-def dft(step: VersionStep) -> Rewritten:
+def write_dft_axis(step: VersionStep) -> Rewritten:
     """Write the axis of a DFT as an attribute."""
     axis = step.integers(2) if step.input(2) else [-2]
     if step.attribute("inverse", 0) and step.attribute("onesided", 0):
@@ -83,7 +84,7 @@ def dft(step: VersionStep) -> Rewritten:
     return [step.node]
 
 
-def body_types(step: VersionStep) -> Rewritten:
+def check_body_types(step: VersionStep) -> Rewritten:
     """Check that the graphs of an If or Loop return only values that the older operator allows."""
     for _, graph in subgraphs(step.node):
         makers = {name: node.op_type for node in graph.node for name in node.output}
@@ -96,4 +97,4 @@ def body_types(step: VersionStep) -> Rewritten:
                 found = kind.partition("_")[0]
                 expected = f"a tensor before opset {first_opset}"
                 raise ObstacleError(f"the type of {value.name}", found, expected)
-    return None
+    return keep_node(step)

@@ -135,9 +135,8 @@ class VersionStep:
         return ObstacleError(argument, str(found), f"a value that opset {self.since - 1} has")
 
 
-#: The result of a rule: the nodes of the older opset, or None. None does not mean that the rule
-#: failed, which is an ObstacleError. It means that the node, which the rule may have changed, is
-#: kept if the older version of its operator computes the same (:func:`.same_node.keep_node`).
-Rewritten = Sequence[onnx.NodeProto] | None
+#: The result of a rule: the nodes of the older opset. If the node may have attributes that the
+#: older version of its operator lacks, it is the result of :func:`.same_node.keep_node`.
+Rewritten = Sequence[onnx.NodeProto]
 #: A function that rewrites a node, or raises ObstacleError.
 ConversionRule = Callable[[VersionStep], Rewritten]

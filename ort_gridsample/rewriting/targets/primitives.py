@@ -97,7 +97,12 @@ def lower_grid_sample(
 
     g = sampler.coordinates(operands.coordinates)
     length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(g.type)
-    axis = Axis.of(length, bool(align_corners), may_be_single(lengths), e.maximum)
+    axis = Axis.of(
+        length,
+        bool(align_corners),
+        may_be_single=may_be_single(lengths),
+        maximum=e.maximum,
+    )
     grid_compute = str(spec.TYPES[grid.type].compute)
     x = _pixel_coordinates(e, g, axis, sampler.mode, padding, grid_compute)
     total = _sum_of_taps(e, sampler, rows, x, axis, padding, compute, zero_rows.border)
@@ -252,7 +257,7 @@ def _pixel_coordinates(
     if g.type == compute:
         return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
     # Infinity must not reach the rounding to float32, which would return NaN.
-    padding = replace(padding, bounds=False)
+    padding = replace(padding, pad_handles_infinity=False)
     with e.rounding_to_float32():
         return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
 
@@ -303,7 +308,12 @@ def lower_affine_grid(
     for index in range(r):
         length = e.gather(sizes, 2 + index)
         pixels = e.op("Range", 0, length, 1).astype(matrix.type)
-        axis = Axis.of(length.astype(matrix.type), align_corners, True, e.maximum)
+        axis = Axis.of(
+            length.astype(matrix.type),
+            align_corners,
+            may_be_single=True,
+            maximum=e.maximum,
+        )
         normalized = normalize(pixels, axis.last, axis.span)
         positions.append(e.reshape(normalized, [-1, *[1] * (r - 1 - index)]))
     total = transform(e.split(matrix, r + 1, 1, axis=r + 1), positions)

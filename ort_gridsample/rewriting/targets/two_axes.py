@@ -200,7 +200,12 @@ def _sample_volume(
     # Pixel coordinates, innermost axis first: inside X, or one pixel around it with zeros.
     g = e.reshape(grid, [*positions, 3])
     length = e.shape(lengths[::-1]).astype(grid.type)
-    axis = Axis.of(length, align_corners, may_be_single(lengths), e.maximum)
+    axis = Axis.of(
+        length,
+        align_corners,
+        may_be_single=may_be_single(lengths),
+        maximum=e.maximum,
+    )
     x = pixel_coordinates(e, g, axis, MODES[mode], padding)
     if mode == "nearest":
         x = e.rint(x)
@@ -295,7 +300,10 @@ class _Slices:
             columns = joined
             rows = self.coordinates[self.other]
         width_and_height = self.shape[::-1]
-        axes = [Axis.of(self.number(length), True, True, e.maximum) for length in width_and_height]
+        axes = [
+            Axis.of(self.number(length), True, may_be_single=True, maximum=e.maximum)
+            for length in width_and_height
+        ]
         pixels_and_axes = zip((columns, rows), axes, strict=True)
         normalized = [normalize(x, axis.last, axis.span) for x, axis in pixels_and_axes]
         grid = e.concatenate(normalized, axis=3).astype(self.image.type)
