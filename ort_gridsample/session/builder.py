@@ -37,7 +37,7 @@ from ..rewriting.passes import Selection
 from ..rewriting.patch import bind_threads, patch_in_place
 from . import native
 from .accelerators import Accelerated, AcceleratorProber
-from .decisions import environment_of
+from .decisions import context_of
 from .options import (
     added_initializers,
     config_entry,
@@ -302,8 +302,8 @@ class _Draft:
             only_sampling_nodes=self._has_only_sampling_nodes(),
         )
         with hide_values(self.scopes, self._added), closing(prober):
-            environment = environment_of(arguments.nodes, prober, arguments.is_model_saved)
-            target = SessionTarget(environment)
+            context = context_of(arguments.nodes, prober, arguments.is_model_saved)
+            target = SessionTarget(context)
             # Composite nodes become other nodes, which only then have records, or none.
             op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
             has_attention = ATTENTION in op_types and DOMAIN in self.domains()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from itertools import product
 
@@ -85,7 +86,7 @@ class OpTargets:
 
 
 @dataclass(frozen=True)
-class Environment:
+class DecisionContext:
     """The conditions that decisions depend on, other than the node.
 
     Attributes:
@@ -107,12 +108,12 @@ class Environment:
         return compiled_ops_unavailable_reason()
 
 
-def environment_of(
+def context_of(
     nodes: Selection | None,
     prober: AcceleratorProber,
     is_saved: bool,
-) -> Environment:
-    """Return the environment of a session.
+) -> DecisionContext:
+    """Return the context of the decisions of a session.
 
     Args:
         nodes: the session's argument. If it requires ops of this package, no accelerator runs a
@@ -121,81 +122,81 @@ def environment_of(
         is_saved: whether onnxruntime saves the model.
     """
     may_accelerate = prober.is_active and nodes in (None, "unsupported")
-    return Environment(nodes, prober if may_accelerate else None, OpTargets(is_saved))
+    return DecisionContext(nodes, prober if may_accelerate else None, OpTargets(is_saved))
 
 
-def decide(match: Match, environment: Environment) -> Decision:
+def decide(match: Match, context: DecisionContext) -> Decision:
     """Decide where the node of ``match`` runs if nothing is fused."""
     for rule in RULES:
-        decision = rule(match, environment)
+        decision = rule(match, context)
         if decision is not None:
             return decision
-    reason = environment.no_compiled_ops_reason or unsupported_reason(match.record)
+    reason = context.no_compiled_ops_reason or unsupported_reason(match.record)
     if reason:
-        return decide_without_compiled_op(match, environment, reason)
+        return decide_without_compiled_op(match, context, reason)
     placement = Placement(match.record, COMPILED_OP, library=_library_description())
-    return Decision(placement, environment.op_targets.of(match, COMPILED_OP))
+    return Decision(placement, context.op_targets.of(match, COMPILED_OP))
 
 
-def decide_without_compiled_op(match: Match, environment: Environment, reason: str) -> Decision:
+def decide_without_compiled_op(match: Match, context: DecisionContext, reason: str) -> Decision:
     """Decide where the node of ``match`` runs if it cannot be a compiled op.
 
     Args:
         match: the node to decide on.
-        environment: the session's environment.
+        context: the session's context.
         reason: why the node cannot be a compiled op.
     """
-    if environment.nodes is None and _probed_record(match).native:
+    if context.nodes is None and _probed_record(match).native:
         return Decision(Placement(match.record, ONNXRUNTIME, reason))
     placement = Placement(match.record, PYTHON_OP, reason)
-    return Decision(placement, environment.op_targets.of(match, PYTHON_OP))
+    return Decision(placement, context.op_targets.of(match, PYTHON_OP))
 
 
 # Each rule returns the decision for a node that does not become an op of this package. It returns
 # None if it does not apply.
 
 
-def _leave_attention_to_accelerators(match: Match, environment: Environment) -> Decision | None:
+def _leave_attention_to_accelerators(match: Match, context: DecisionContext) -> Decision | None:
     """Keep decomposed deformable attention, whose GridSamples have decisions of their own."""
-    if environment.prober is None or match.record.operator != ATTENTION:
+    if context.prober is None or match.record.operator != ATTENTION:
         return None
     reason = "its GridSamples may run on another provider"
     return Decision(Placement(match.record, ONNXRUNTIME, reason))
 
 
-def _leave_unselected_node(match: Match, environment: Environment) -> Decision | None:
+def _leave_unselected_node(match: Match, context: DecisionContext) -> Decision | None:
     """Keep a node that the user's function does not select, unless it already is an op of ours."""
-    if not callable(environment.nodes) or match.record.patched:
+    if not callable(context.nodes) or match.record.patched:
         return None
-    if environment.nodes(_probed_record(match)):
+    if context.nodes(_probed_record(match)):
         return None
     return Decision(
         Placement(match.record, ONNXRUNTIME, "not selected by the function passed as nodes")
     )
 
 
-def _leave_supported_node(match: Match, environment: Environment) -> Decision | None:
+def _leave_supported_node(match: Match, context: DecisionContext) -> Decision | None:
     """Keep a node that onnxruntime runs, if only unsupported nodes must be replaced."""
-    if environment.nodes != "unsupported" or not _probed_record(match).native:
+    if context.nodes != "unsupported" or not _probed_record(match).native:
         return None
     reason = "onnxruntime runs it, and nodes is 'unsupported'"
     return Decision(Placement(match.record, ONNXRUNTIME, reason))
 
 
-def _run_on_accelerator(match: Match, environment: Environment) -> Decision | None:
+def _run_on_accelerator(match: Match, context: DecisionContext) -> Decision | None:
     """Write the node in the first form that the accelerators run."""
-    if environment.prober is None:
+    if context.prober is None:
         return None
-    form = environment.prober.form_of(match.record, match.scope.opsets)
+    form = context.prober.form_of(match.record, match.scope.opsets)
     if form is None:
         return None
     reason = ""
     if form.name:
         reason = f"written as {form.name}, as it does not run the node itself: {form.refusal}"
-    return Decision(Placement(match.record, environment.prober.name, reason), form.target)
+    return Decision(Placement(match.record, context.prober.name, reason), form.target)
 
 
-Rule = Callable[[Match, Environment], Decision | None]
+Rule = Callable[[Match, DecisionContext], Decision | None]
 #: The rules, in the order in which they apply.
 RULES: tuple[Rule, ...] = (
     _leave_attention_to_accelerators,
@@ -234,20 +235,55 @@ def resolve_fusion(
             compiled ops, or "" if it can.
     """
     sample = match.fused_into or match
-    attention = _enclosing_op(sample, decide_alone)
-    if attention is not None and _is_on_path(match, attention):
-        return _decision_of_fused_node(match, attention, decide_alone(attention))
+    attention_match = _enclosing_attention(sample, decide_alone)
+    role = _fusion_role(match, sample, attention_match, decide_alone)
+    if role is _FusionRole.ATTENTION_MEMBER:
+        assert attention_match is not None  # the role implies it
+        return _decision_of_fused_node(match, attention_match, decide_alone(attention_match))
     decision = decide_alone(match)
-    if match.attention is not None:
-        return _decision_of_fusing_node(match, decision, decision.target)
-    if not _is_grid_fused(sample, attention, decide_alone):
+    if role is _FusionRole.NONE:
         return decision
+    if role is _FusionRole.ATTENTION_HOST:
+        return _decision_of_fusing_node(match, decision, decision.target)
     error = fusion_error(sample)
     if error:
         return Decision(replace(decision.placement, reason=error), decision.target)
-    if match is sample:
+    if role is _FusionRole.GRID_HOST:
         return _decision_of_fusing_node(match, decision, fused_target)
     return _decision_of_fused_node(match, sample, Decision(decision.placement, fused_target))
+
+
+class _FusionRole(Enum):
+    """What a node is in a fusion."""
+
+    NONE = "not fused"
+    ATTENTION_HOST = "a deformable attention, with the nodes that it consists of"
+    ATTENTION_MEMBER = "a node that a deformable attention consists of"
+    GRID_HOST = "a GridSample, with the nodes that compute its grid"
+    GRID_MEMBER = "an AffineGrid that computes the grid of a GridSample"
+
+
+def _fusion_role(
+    match: Match,
+    sample: Match,
+    attention_match: Match | None,
+    decide_alone: Callable[[Match], Decision],
+) -> _FusionRole:
+    """Return the role of the node of ``match``, whether or not compiling the fused op fails.
+
+    Args:
+        match: the node.
+        sample: the GridSample that the node can be fused into, or the node itself.
+        attention_match: the deformable attention that replaces readers of ``sample``, or None.
+        decide_alone: as in :func:`resolve_fusion`.
+    """
+    if attention_match is not None and _is_on_path(match, attention_match):
+        return _FusionRole.ATTENTION_MEMBER
+    if match.attention is not None:
+        return _FusionRole.ATTENTION_HOST
+    if not _is_grid_fused(sample, attention_match, decide_alone):
+        return _FusionRole.NONE
+    return _FusionRole.GRID_HOST if match is sample else _FusionRole.GRID_MEMBER
 
 
 def _decision_of_fusing_node(
@@ -278,30 +314,34 @@ def _decision_of_fused_node(match: Match, fusing: Match, decision: Decision) -> 
     return Decision(placement, decision.target)
 
 
-def _enclosing_op(sample: Match, decide_alone: Callable[[Match], Decision]) -> Match | None:
+def _enclosing_attention(
+    sample: Match,
+    decide_alone: Callable[[Match], Decision],
+) -> Match | None:
     """Return the deformable attention that ``sample`` is part of, if an op replaces it."""
-    attention = sample.enclosing_attention
-    if attention is None or decide_alone(attention).target is None:
+    attention_match = sample.enclosing_attention
+    if attention_match is None or decide_alone(attention_match).target is None:
         return None
-    return attention
+    return attention_match
 
 
-def _is_on_path(match: Match, attention: Match) -> bool:
+def _is_on_path(match: Match, attention_match: Match) -> bool:
     """Whether the op of a deformable attention replaces the node of ``match``."""
-    return attention.attention is not None and match.index in attention.attention.path
+    attention = attention_match.attention
+    return attention is not None and match.index in attention.path
 
 
 def _is_grid_fused(
     sample: Match,
-    attention: Match | None,
+    attention_match: Match | None,
     decide_alone: Callable[[Match], Decision],
 ) -> bool:
     """Whether the nodes of the grid of ``sample`` are fused into it.
 
     Args:
         sample: a GridSample.
-        attention: the deformable attention that replaces readers of ``sample``, or None. It reads
-            the grid of an AffineGrid.
+        attention_match: the deformable attention that replaces readers of ``sample``, or None. It
+            reads the grid of an AffineGrid.
         decide_alone: as in :func:`resolve_fusion`.
     """
     if sample.fused_grid is None:
@@ -309,7 +349,7 @@ def _is_grid_fused(
     affine_grid = sample.fused_grid.affine_grid
     if affine_grid is None:
         return decide_alone(sample).placement.runs_on == COMPILED_OP
-    if attention is not None:
+    if attention_match is not None:
         return False
     placements = [decide_alone(node).placement for node in (sample, affine_grid)]
     return all(placement.runs_on == COMPILED_OP for placement in placements)

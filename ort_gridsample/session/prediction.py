@@ -17,7 +17,7 @@ from ..rewriting.unfusing import unfused
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
 from . import native
 from .accelerators import AcceleratorProber
-from .decisions import environment_of
+from .decisions import context_of
 from .placement import ONNXRUNTIME, REFUSED, Placement
 from .session_target import SessionTarget
 
@@ -40,7 +40,7 @@ def predict_placements(model: Model, prober: AcceleratorProber) -> list[Placemen
     with translate_errors(proto):
         restored = unfused(proto)
         matches = find(restored, scopes_of(restored), native.PROBE, with_reasons=True)
-        target = SessionTarget(environment_of(None, prober, is_saved=False), compiles=False)
+        target = SessionTarget(context_of(None, prober, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:
             target.decision_for(match)

@@ -129,8 +129,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             expected = format_choices(ACCELERATED)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
         accelerators = accelerators_of(providers, provider_options)
-        arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
-        patched = patch_for_session(given_model, arguments)
+        placement_arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
+        patched = patch_for_session(given_model, placement_arguments)
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
@@ -154,7 +154,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 dict(accelerators),
                 error,
             )
-            on_cpu = replace(arguments, accelerated="never")
+            on_cpu = replace(placement_arguments, accelerated="never")
             self._open(patch_for_session(given_model, on_cpu), sess_options)
         # Kept, because the parent computes the list in every call.
         self._output_names = [output.name for output in self.get_outputs()]
@@ -167,13 +167,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._given_options = sess_options
         # A model that onnx cannot read may have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
-        arguments = self._reopen_arguments
+        reopen_arguments = self._reopen_arguments
         super().__init__(
             patched.model,
             options_for(sess_options, patched),
-            arguments.providers,
-            arguments.provider_options,
-            **arguments.others,
+            reopen_arguments.providers,
+            reopen_arguments.provider_options,
+            **reopen_arguments.others,
         )
         if patched.loaded is not None and patched.is_in_memory:
             # Runs that are in flight on the session's former providers may still read their
@@ -315,16 +315,16 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if not self._placements:
             super().set_providers(providers, provider_options)
             return
-        arguments = self._reopen_arguments
+        reopen_arguments = self._reopen_arguments
         InferenceSession.__init__(
             self,
             self._source_with_weights(),
             self._given_options,
             providers,
             provider_options,
-            nodes=arguments.nodes,
-            accelerated=arguments.accelerated,
-            **arguments.others,
+            nodes=reopen_arguments.nodes,
+            accelerated=reopen_arguments.accelerated,
+            **reopen_arguments.others,
         )
 
 

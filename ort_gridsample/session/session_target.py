@@ -15,7 +15,7 @@ from ..rewriting.expansion import points_of
 from ..rewriting.targets import Target
 from .decisions import (
     Decision,
-    Environment,
+    DecisionContext,
     compile_fused_op,
     compile_op,
     decide,
@@ -57,15 +57,15 @@ class SessionTarget(Target):
     """Write each node as decided, and keep the decisions.
 
     Args:
-        environment: the conditions that the decisions depend on.
+        context: the conditions that the decisions depend on.
         compiles: whether to compile an op when it is decided on. If that fails, the node is decided
             without that op.
     """
 
     fuses = True
 
-    def __init__(self, environment: Environment, compiles: bool = True) -> None:
-        self._environment = environment
+    def __init__(self, context: DecisionContext, compiles: bool = True) -> None:
+        self._context = context
         self._compiles = compiles
         #: Decisions without fusion. A node is decided once, also because the user's function is
         #: called.
@@ -82,7 +82,7 @@ class SessionTarget(Target):
         decision = resolve_fusion(
             match,
             decide_alone=self._decide_alone,
-            fused_target=self._environment.op_targets.fused_op,
+            fused_target=self._context.op_targets.fused_op,
             fusion_error=self._fusion_error,
         )
         return self._resolved.set(match.record, decision)
@@ -91,10 +91,10 @@ class SessionTarget(Target):
         decision = self._alone.get(match.record)
         if decision is not None:
             return decision
-        decision = decide(match, self._environment)
+        decision = decide(match, self._context)
         error = compile_op(match, decision) if self._compiles else ""
         if error:
-            decision = decide_without_compiled_op(match, self._environment, error)
+            decision = decide_without_compiled_op(match, self._context, error)
             runs_on = decision.placement.runs_on
             logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
         return self._alone.set(match.record, decision)
@@ -131,7 +131,7 @@ class SessionTarget(Target):
         return None if target is None else target.target_for(match)
 
     def takes_composite(self, match: Match) -> bool:
-        if match.signature is None or self._environment.prober is not None:
+        if match.signature is None or self._context.prober is not None:
             return False
         return not self.expands(match)
 
@@ -142,7 +142,7 @@ class SessionTarget(Target):
         its levels do not follow each other, or other providers may run the GridSamples.
         """
         dialect = match.record.dialect
-        has_accelerators = self._environment.prober is not None
+        has_accelerators = self._context.prober is not None
         if dialect.has_planar_grids:
             return True
         if match.signature is not None:
@@ -151,7 +151,7 @@ class SessionTarget(Target):
             return True
         if not match.record.patched:
             return not has_accelerators  # a provider may have a kernel for the node
-        if self._environment.no_compiled_ops_reason:  # it must become a Python op
+        if self._context.no_compiled_ops_reason:  # it must become a Python op
             return dialect.name == COMPILED or not has_status(match.node)
         if dialect.name == COMPILED:
             return False

@@ -14,7 +14,7 @@ from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, native
 from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
-from ort_gridsample.session.decisions import Environment, decide, environment_of, resolve_fusion
+from ort_gridsample.session.decisions import DecisionContext, context_of, decide, resolve_fusion
 from ort_gridsample.session.session_target import SessionTarget
 from support.models import parsed
 
@@ -28,8 +28,8 @@ def matches_of(graph: str) -> list[Match]:
     return find(model, scopes_of(model), native.PROBE, with_reasons=False)
 
 
-def environment(nodes: Selection | None = None) -> Environment:
-    return environment_of(
+def environment(nodes: Selection | None = None) -> DecisionContext:
+    return context_of(
         nodes, AcceleratorProber([], "lower", only_sampling_nodes=False), is_saved=False
     )
 
@@ -84,7 +84,7 @@ def test_decide_form_of_a_provider_comes_before_ops(monkeypatch: pytest.MonkeyPa
     with closing(
         AcceleratorProber([("Other", {})], "lower", only_sampling_nodes=False)
     ) as accelerators:
-        decision = decide(match, environment_of(None, accelerators, is_saved=False))
+        decision = decide(match, context_of(None, accelerators, is_saved=False))
     assert decision.placement.runs_on == "Other"
     assert decision.placement.reason.startswith("written as basic operators")
     assert decision.target is form.target
@@ -136,7 +136,7 @@ def test_session_target_failed_compilation_of_a_fused_op_is_decided_without_fusi
         decision = target.decision_for(match)
         assert (decision.placement.runs_on, decision.placement.reason) == ("compiled op", reason)
         assert decision.placement.fused == ()
-        assert decision.target is not target._environment.op_targets.fused_op
+        assert decision.target is not target._context.op_targets.fused_op
     (message,) = caplog.messages
     assert message.startswith("GridSample node")
 
