@@ -131,6 +131,23 @@ class CompiledOps:
             self._domains[name] = self._create_domain(api, name)
         return self._domains[name]
 
+    def compile_descriptions(self) -> None:
+        """Replace the Python functions that describe the ops by compiled ones.
+
+        ONNX Runtime calls them for all ops when it creates a session, which then takes half as
+        long. This imports Numba.
+        """
+        from .descriptions import description_function
+
+        specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
+        compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(specs), strict=True))
+        with self._lock:
+            self._addresses |= compiled
+            for op_address in self._overloads:
+                struct = _OpStruct.from_address(op_address)
+                for name, address in compiled.items():
+                    setattr(struct, name, address)
+
     def address(self, op: Op, types: tuple[str, ...]) -> int:
         """Return the OrtCustomOp of an op for inputs of these ``types``. Its domain must exist."""
         return self._op_addresses[op, types]
@@ -143,11 +160,11 @@ class CompiledOps:
         text = ctypes.create_string_buffer(name.encode())
         domain = c_api.word()
         arguments = (ctypes.addressof(text), ctypes.addressof(domain))
-        _check(api, c_api.call(api, "CreateCustomOpDomain", *arguments))
+        c_api.check(api, c_api.call(api, "CreateCustomOpDomain", *arguments))
         for op in DOMAINS[name]:
             for types in op.types:
                 custom_op = self._custom_op(op, types)
-                _check(api, c_api.call(api, "CustomOpDomain_Add", domain.value, custom_op))
+                c_api.check(api, c_api.call(api, "CustomOpDomain_Add", domain.value, custom_op))
         return domain.value
 
     def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
@@ -344,14 +361,25 @@ def load_image(
         image: the image.
         compile_functions: return the addresses of functions. None: :func:`addresses`.
     """
-    address = _keep_forever((ctypes.c_char * len(image.data))())
-    ctypes.memmove(address, bytes(image.data), len(image.data))
     compiled = (compile_functions or addresses)([*image.functions.values()])
+    address = _keep_forever((ctypes.c_char * len(image.data))())
+    copy_image(image, address, compiled)
+    return address
+
+
+def copy_image(image: Image, address: int, compiled: Sequence[int]) -> None:
+    """Copy ``image`` to memory at ``address``, and set its addresses.
+
+    Args:
+        image: the image.
+        address: the address of as many bytes as ``image.data`` has.
+        compiled: the addresses of ``image.functions``.
+    """
+    ctypes.memmove(address, bytes(image.data), len(image.data))
     functions = dict(zip(image.functions, compiled, strict=True))
     pointers = {offset: address + place for offset, place in image.relocations.items()}
     for offset, value in {**functions, **pointers}.items():
         ctypes.c_int64.from_address(address + offset).value = value
-    return address
 
 
 def _keep_forever(kept: Any) -> int:
@@ -377,14 +405,6 @@ def _compiled(function: Any, n_arguments: int) -> Any:
     """Compile ``function``, and return it as a C function."""
     (address,) = addresses([(function,)])
     return c_api.function(address, n_arguments)
-
-
-def _check(api: int, status: int) -> None:
-    """Raise RuntimeError with the message of an OrtStatus*."""
-    if status:
-        message = ctypes.string_at(c_api.call(api, "GetErrorMessage", status)).decode()
-        c_api.call(api, "ReleaseStatus", status)
-        raise RuntimeError(message)
 
 
 def _address(callback: Any) -> int:
