@@ -172,11 +172,14 @@ def _prepare_plain_session(
     model: Any,
     options: onnxruntime.SessionOptions | None,
 ) -> bool:
-    """Add Python ops to the options of a plain session whose model may need them.
+    """Prepare the execution provider and the Python ops that a plain session may need.
 
     Returns:
         Whether :func:`register` returned the options, or the execution provider is registered.
     """
+    if provider.is_registered():
+        # onnxruntime does not save a model with nodes that a provider fused.
+        provider.allow_fusion(options is None or not options.optimized_model_filepath)
     entry = _lookup(options)
     if entry is None:
         return provider.is_registered()
