@@ -1,4 +1,4 @@
-"""Write the results as text of at most 100 columns."""
+"""Write the results as text of about 100 columns."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ import onnxruntime
 from ort_gridsample.cli.output import table
 from ort_gridsample.cli.timing import Turn, measure
 
-from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, options_for
+from .backends import BACKENDS, COMPILED, NATIVE, PROVIDER, PYTHON, options_for
 from .run import Result, means
 from .suite import grid_sample_case, one_node
 
@@ -37,15 +37,18 @@ TINY_CALL = "a run on tiny tensors"
 #: first function with the others.
 _CAPTIONS = {
     "Through session.run: ms a call ± half the distance of the quartiles, "
-    "× as fast as onnxruntime.": BACKENDS[:3],
+    "× as fast as onnxruntime.": [backend for backend in BACKENDS if backend.networks],
     "Function against function: ms a call ± as above; "
-    "×: how many times as fast the first one is.": BACKENDS[3:],
+    "×: how many times as fast the first one is.": [
+        backend for backend in BACKENDS if not backend.networks
+    ],
 }
 
 
 #: The pairs of backends whose smallest ratios are listed.
 _COMPARISONS = [
     *product((COMPILED, PYTHON, "function numpy"), [NATIVE]),
+    (PROVIDER, COMPILED),
     *product(["function jit"], ("PyTorch", "OpenVINO")),
 ]
 
@@ -126,9 +129,9 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
 
 def summary_text(results: Sequence[Result]) -> str:
     """Return the geometric means of each group, and the smallest ratios with their cases."""
-    all_means = {
-        backend.name: means(results, backend.name) for backend in BACKENDS if backend.name != NATIVE
-    }
+    # The provider is compared with the compiled op only, as the table is wide enough.
+    names = [backend.name for backend in BACKENDS if backend.name not in (NATIVE, PROVIDER)]
+    all_means = {name: means(results, name) for name in names}
     columns = {name: groups for name, groups in all_means.items() if groups}
     rows: list[Sequence[object]] = [("", *columns)]
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
