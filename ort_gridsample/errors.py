@@ -23,5 +23,29 @@ class GridSampleError(ValueError):
 
 
 def node_label(op_type: str, node: str) -> str:
-    """Return the name of a node in errors and guards, such as ``GridSample node 'n'``."""
+    """Return the name of a node in errors and guards.
+
+    >>> node_label("GridSample", "n"), node_label("GridSample", "(Y)")
+    ("GridSample node 'n'", "GridSample node with output 'Y'")
+
+    Args:
+        op_type: the operator of the node.
+        node: the name of the node or, in brackets, of its output.
+    """
+    if len(node) > 1 and node[0] == "(" and node[-1] == ")":
+        return f"{op_type} node with output {node[1:-1]!r}"
     return f"{op_type} node {node!r}"
+
+
+def nested_label(node: str, graph: str) -> str:
+    """Return the name of a node, as :func:`node_label` takes it, and of the graph that it is in.
+
+    Args:
+        node: the name of the node or, in brackets, of its output.
+        graph: the path to the graph; empty for the main graph.
+    """
+    if not graph:
+        return node
+    if len(node) > 1 and node[0] == "(" and node[-1] == ")":
+        return f"{node[:-1]} in {graph})"
+    return f"{node} in {graph}"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypeGuard, get_args
 
+from .errors import GridSampleError
+
 CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 OpsName: TypeAlias = Literal["auto", "compiled", "python"]
 #: What errors state as the expected number of threads.
@@ -29,6 +31,7 @@ def is_whole_number(value: object) -> TypeGuard[SupportsIndex]:
 class Setting:
     """One setting, which is either one of several names or a number of threads."""
 
+    function: str  #: the function that sets it
     label: str  #: its name in errors
     variable: str  #: its environment variable
     choices: tuple[str, ...]  #: the names that are allowed; empty for a number of threads
@@ -39,7 +42,7 @@ class Setting:
         """Return the value in force.
 
         Raises:
-            ValueError: the value of the environment variable is not allowed.
+            GridSampleError: the value of the environment variable is not allowed.
         """
         if self.value is not None:
             return self.value
@@ -48,24 +51,24 @@ class Setting:
             return self.default
         is_number = not self.choices and text.isdecimal()
         value = int(text) if is_number else text
-        self.check(value, f"the environment variable {self.variable}", text)
+        self._check(value, "environment", self.variable, text)
         return value
 
     def set(self, value: str | None) -> None:
         """Set the value; None restores the environment variable or the default.
 
         Raises:
-            ValueError: the value is not allowed.
+            GridSampleError: the value is not allowed.
         """
         if value is not None:
-            self.check(value, self.label, value)
+            self._check(value, self.function, self.label, value)
         self.value = value
 
-    def check(self, value: object, label: str, shown: object) -> None:
+    def _check(self, value: object, where: str, argument: str, found: object) -> None:
         """Check that ``value`` is allowed.
 
         Raises:
-            ValueError: it is not. The error states that ``label`` is ``shown``.
+            GridSampleError: it is not. The error states that ``argument`` is ``found``.
         """
         if self.choices:
             is_allowed = value in self.choices
@@ -74,10 +77,10 @@ class Setting:
             is_allowed = is_valid_num_threads(value)
             expected = VALID_NUM_THREADS
         if not is_allowed:
-            raise ValueError(f"{label} is {shown!r}, expected {expected}")
+            raise GridSampleError(where, argument, repr(found), expected)
 
 
-CORE = Setting("the core", "ORT_GRIDSAMPLE_CORE", get_args(CoreName), "auto")
-OPS = Setting("the choice of ops", "ORT_GRIDSAMPLE_OPS", get_args(OpsName), "auto")
+CORE = Setting("set_core", "name", "ORT_GRIDSAMPLE_CORE", get_args(CoreName), "auto")
+OPS = Setting("set_ops", "name", "ORT_GRIDSAMPLE_OPS", get_args(OpsName), "auto")
 #: Its default None is the number of processors that the process may use.
-NUM_THREADS = Setting("num_threads", "ORT_GRIDSAMPLE_NUM_THREADS", (), None)
+NUM_THREADS = Setting("set_num_threads", "num_threads", "ORT_GRIDSAMPLE_NUM_THREADS", (), None)

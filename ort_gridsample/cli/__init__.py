@@ -88,7 +88,7 @@ def _check_environment() -> None:
     """Check the environment variables of all settings.
 
     Raises:
-        ValueError: the value of a variable is not allowed.
+        GridSampleError: the value of a variable is not allowed.
     """
     for setting in (settings.CORE, settings.OPS, settings.NUM_THREADS):
         setting.get()

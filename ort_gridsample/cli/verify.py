@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import onnx
 import onnxruntime
@@ -11,6 +12,7 @@ import onnxruntime
 from ..detection.helpers import lowered_from
 from ..errors import GridSampleError
 from ..graph.files import read_model
+from ..rewriting.targets import FUNCTIONS_DOMAIN
 from ..rewriting.targets.two_axes import COORDINATE_ERROR
 from . import inputs, runners
 from .agreement import Agreement, agreements, agreements_text, all_agree
@@ -183,13 +185,11 @@ def _coordinate_error(path: str) -> str:
         model = read_model(path)
     except GridSampleError:  # onnxruntime runs it: its format is ORT's
         return ""
-    samples = [node for node in model.graph.node if node.op_type == "GridSample"]
-    lowered = [node for node in samples if lowered_from(node)]
-    if not lowered:
-        return ""
-    shapes = _inferred_shapes(model)
-    makers = {name: node for node in model.graph.node for name in node.output}
-    images = [node.input[0] for node in lowered if _samples_volume(node, makers, shapes)]
+    lowered = _lowered_samples(model)
+    shapes = _inferred_shapes(model) if lowered else {}
+    images = [
+        sample.image for sample in lowered if sample.X not in shapes or len(shapes[sample.X]) == 5
+    ]
     if not images:
         return ""
     max_length = _max_spatial_length(images, shapes)
@@ -198,6 +198,49 @@ def _coordinate_error(path: str) -> str:
         error = f"{COORDINATE_ERROR * max_length:.1g} pixels"
     rewritten = "5-D nodes are written as 4-D ones"
     return f"{path}: {rewritten}, whose coordinates are off by up to {error}: see --tolerance"
+
+
+class _LoweredSample(NamedTuple):
+    """A 4-D GridSample that a patch wrote.
+
+    Attributes:
+        image: the name of the value that it samples.
+        X: the name of the value that the original node sampled.
+    """
+
+    image: str
+    X: str
+
+
+def _lowered_samples(model: onnx.ModelProto) -> list[_LoweredSample]:
+    """Return the lowered GridSamples of the main graph, and of the functions that it calls."""
+    samples = _lowered_samples_among(model.graph.node)
+    for function in model.functions:
+        if function.domain != FUNCTIONS_DOMAIN:
+            continue
+        samples_inside = _lowered_samples_among(function.node)
+        for call in model.graph.node:
+            if (call.domain, call.op_type) != (function.domain, function.name):
+                continue
+            argument_of = dict(zip(function.input, call.input, strict=False))
+            for sample in samples_inside:
+                samples.append(_LoweredSample(sample.image, argument_of.get(sample.X, "")))
+    return samples
+
+
+def _lowered_samples_among(nodes: Sequence[onnx.NodeProto]) -> list[_LoweredSample]:
+    """Return the lowered GridSamples of one list of nodes."""
+    makers = {name: node for node in nodes for name in node.output}
+    samples = []
+    for node in nodes:
+        if node.op_type != "GridSample" or lowered_from(node) is None:
+            continue
+        # Each lowered node between X and the image reads the image as its first input.
+        name = node.input[0]
+        while name in makers and lowered_from(makers[name]) == lowered_from(node):
+            name = makers[name].input[0]
+        samples.append(_LoweredSample(node.input[0], name))
+    return samples
 
 
 def _inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
@@ -209,25 +252,6 @@ def _inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
             dims = value.type.tensor_type.shape.dim
             shapes[value.name] = [dim.dim_value for dim in dims]
     return shapes
-
-
-def _samples_volume(
-    sample: onnx.NodeProto,
-    makers: Mapping[str, onnx.NodeProto],
-    shapes: Mapping[str, Sequence[int]],
-) -> bool:
-    """Whether a lowered GridSample replaces a 5-D node. True if that is not known.
-
-    Args:
-        sample: the lowered node, which samples a 4-D image.
-        makers: the name of a value -> the node that computes it.
-        shapes: the shapes of values by name.
-    """
-    # Each lowered node between X and the image reads the image as its first input.
-    name = sample.input[0]
-    while name in makers and lowered_from(makers[name]) == lowered_from(sample):
-        name = makers[name].input[0]
-    return name not in shapes or len(shapes[name]) == 5
 
 
 def _max_spatial_length(

@@ -161,6 +161,8 @@ class _InputCheck:
                 raise GridSampleError(self._where, "level_start_index", found, expected)
         elif isinstance(pixels, int) and sum(areas) != pixels:
             shape = validation.format_shape(self._inputs["value"].shape or ())
-            expected = f"the S pixels of value, of shape (B, S, H, D) = {shape}"
+            expected = (
+                f"{pixels} pixels, the length S of value, which is of shape (B, S, H, D) = {shape}"
+            )
             found = f"of {sum(areas)} pixels in all levels together"
             raise GridSampleError(self._where, self._lengths_name, found, expected)

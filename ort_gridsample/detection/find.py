@@ -26,10 +26,10 @@ from ..dialects.table import (
     UNVERSIONED,
     standard,
 )
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, nested_label, node_label
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
-from ..inference.types import Inference, Probe, Value
+from ..inference.types import Inference, RuntimeProbe, Value
 from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.find import find_attentions, values_to_infer
@@ -60,7 +60,7 @@ class Searches:
 ALL_SEARCHES = Searches()
 
 
-def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
+def records_of(model: onnx.ModelProto, probe: RuntimeProbe | None = None) -> list[NodeRecord]:
     """Return a record for each sampling node in all graphs and functions of ``model``.
 
     Args:
@@ -74,7 +74,7 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
 def find(
     model: onnx.ModelProto,
     all_scopes: Sequence[Scope],
-    probe: Probe | None,
+    probe: RuntimeProbe | None,
     *,
     with_reasons: bool,
     searches: Searches = ALL_SEARCHES,
@@ -93,31 +93,15 @@ def find(
         ``all_scopes``.
     """
     search = DecomposedSearch(all_scopes if searches.decomposed else (), probe)
-    op_types = operator_types()
-    searched_scopes: list[_SearchedScope] = []
-    values: dict[int, list[str]] = {}
-    for scope in all_scopes:
-        positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
-        scope_values = search.values.get(id(scope), [])
-        if not positions and not scope_values:
-            continue
-        use_def = UseDef(scope)
-        searched_scopes.append(_SearchedScope(use_def, positions))
-        if searches.fused_grids:
-            grids = [name for index in positions for name in scope.inputs[index][1:2]]
-            scope_values = list(use_def.backward_closure([*scope_values, *grids], COORDINATE_RULES))
-        if searches.attention:
-            scope_values = [*scope_values, *values_to_infer(use_def)]
-        if scope_values:
-            values[id(scope)] = scope_values
-
+    searched_scopes = _scopes_to_search(all_scopes, search, searches)
+    values = {id(searched.use_def.scope): searched.values for searched in searched_scopes}
     inference = Inference(model, all_scopes, probe, values)
     functions = {function_key(function) for function in model.functions}
     node_probe = probe if with_reasons else None
     names = Names(model)
     attentions: list[Match] = []
     others: list[Match] = []
-    for use_def, positions in searched_scopes:
+    for use_def, positions, _ in searched_scopes:
         scope = use_def.scope
         matches: list[Match] = []
         for index in positions:
@@ -141,10 +125,35 @@ class _SearchedScope(NamedTuple):
     Attributes:
         use_def: its use-def chains.
         positions: the positions of the nodes that have the operator type of a dialect.
+        values: the values whose types and shapes the searches need, besides the nodes' inputs.
     """
 
     use_def: UseDef
     positions: list[int]
+    values: list[str]
+
+
+def _scopes_to_search(
+    all_scopes: Sequence[Scope],
+    search: DecomposedSearch,
+    searches: Searches,
+) -> list[_SearchedScope]:
+    """Return the scopes that may have sampling nodes."""
+    op_types = operator_types()
+    searched_scopes: list[_SearchedScope] = []
+    for scope in all_scopes:
+        positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
+        values = search.values.get(id(scope), [])
+        if not positions and not values:
+            continue
+        use_def = UseDef(scope)
+        if searches.fused_grids:
+            grids = [name for index in positions for name in scope.inputs[index][1:2]]
+            values = list(use_def.backward_closure([*values, *grids], COORDINATE_RULES))
+        if searches.attention:
+            values = [*values, *values_to_infer(use_def)]
+        searched_scopes.append(_SearchedScope(use_def, positions, values))
+    return searched_scopes
 
 
 def _node_match(
@@ -152,7 +161,7 @@ def _node_match(
     index: int,
     scope: Scope,
     inference: Inference,
-    probe: Probe | None,
+    probe: RuntimeProbe | None,
 ) -> Match:
     """Return the match of a node of ``dialect``. Without ``probe``, the node is not tested."""
     node = scope.nodes[index]
@@ -165,10 +174,9 @@ def _node_match(
     attributes: dict[str, AttributeValue] = {}
     error = None
     try:
-        label = f"{name} in {scope.path}" if scope.path else name
         note = f" (opset {opset})" if domain == "" else ""
         attributes = dialect.read(
-            node_label(node.op_type, label),
+            node_label(node.op_type, nested_label(name, scope.path)),
             node,
             lambda position: scope.constant_value(node.input[position]),
             note,
@@ -256,30 +264,11 @@ def _decomposed_match(
 ) -> Match:
     """Return the match of a decomposed operator, with an equivalent node."""
     output = operator.subgraph.output
-    first, *others = operator.subgraph.inputs
-    values = dict(zip(spec.newest(operator.operator).types, (first, *others), strict=False))
-    cases = inference.cases(scope, list(values.values()))
-    constants: dict[str, Array] = {}
-    preparing = Nodes(names, output)
-    if operator.operator == "AffineGrid":
-        size = operator.size
-        values["size"] = ""
-        cases = [(case[0], Value("int64", (len(size),))) for case in cases]
-        if None in size:  # the batch is that of theta
-            batch = preparing.add("Gather", preparing.add("Shape", first), preparing.row(0))
-            other_lengths = preparing.constant(np.array(size[1:], np.int64))
-            values["size"] = preparing.add("Concat", batch, other_lengths, axis=0)
-        else:
-            constants["size"] = np.array(size, np.int64)
-    elif operator.image_lengths:
-        lengths = operator.image_lengths
-        image_shape = preparing.row(0, 0, *lengths)
-        values["X"] = preparing.add("Reshape", first, image_shape)
-        cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
+    inputs = _decomposed_inputs(operator, scope, names, inference)
     index = scope.makers[output]
     node = helper.make_node(
         operator.operator,
-        list(values.values()),
+        list(inputs.values.values()),
         [output],
         scope.nodes[index].name,
         "",
@@ -290,9 +279,9 @@ def _decomposed_match(
         output,
         operator.operator,
         attributes=operator.attributes,
-        cases=cases,
-        values=values,
-        constants=constants,
+        cases=inputs.cases,
+        values=inputs.values,
+        constants=inputs.constants,
     )
     record = replace(record, error=fault_of(record, node))
     return Match(
@@ -301,8 +290,54 @@ def _decomposed_match(
         scope,
         index,
         decomposed_nodes=frozenset(operator.subgraph.nodes),
-        preparing_nodes=tuple(preparing),
+        preparing_nodes=tuple(inputs.preparing_nodes),
     )
+
+
+class _DecomposedInputs(NamedTuple):
+    """The inputs of the node that is equivalent to a decomposed operator.
+
+    Attributes:
+        values: as in :class:`NodeRecord`.
+        cases: as in :class:`NodeRecord`.
+        constants: as in :class:`NodeRecord`.
+        preparing_nodes: nodes that compute inputs which the model does not have.
+    """
+
+    values: dict[str, str]
+    cases: list[tuple[Value, ...]]
+    constants: dict[str, Array]
+    preparing_nodes: Nodes
+
+
+def _decomposed_inputs(
+    operator: DecomposedOperator,
+    scope: Scope,
+    names: Names,
+    inference: Inference,
+) -> _DecomposedInputs:
+    """Return the inputs of the node that is equivalent to a decomposed operator."""
+    first = operator.subgraph.inputs[0]
+    argument_names = spec.newest(operator.operator).types
+    values = dict(zip(argument_names, operator.subgraph.inputs, strict=False))
+    cases = inference.cases(scope, list(values.values()))
+    constants: dict[str, Array] = {}
+    nodes = Nodes(names, operator.subgraph.output)
+    if operator.operator == "AffineGrid":
+        size = operator.size
+        values["size"] = ""
+        cases = [(case[0], Value("int64", (len(size),))) for case in cases]
+        if None in size:  # the batch is that of theta
+            batch = nodes.add("Gather", nodes.add("Shape", first), nodes.row(0))
+            other_lengths = nodes.constant(np.array(size[1:], np.int64))
+            values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
+        else:
+            constants["size"] = np.array(size, np.int64)
+    elif operator.image_lengths:  # X has all pixels on one axis
+        lengths = operator.image_lengths
+        values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
+        cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
+    return _DecomposedInputs(values, cases, constants, nodes)
 
 
 def _decomposed_record(scope: Scope, output: str, operator: str, **properties: Any) -> NodeRecord:

@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from ..graph.element_types import type_of
-from ..graph.scope import display_name
+from ..graph.scope import display_name, has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
 from ..spec import newest
@@ -70,6 +70,8 @@ def _find_affine_grid(
         if index is None or index in tracer.nodes or not use_def.is_op(index, _GRID_RULES):
             return None
         node = use_def.nodes[index]
+        if has_attribute_references(node):
+            return None
         source = _GRID_RULES[node.op_type](tracer, node, component)
         if not isinstance(source, Component):
             return None
@@ -114,16 +116,17 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     boundary: set[str] = set()
     while True:
         tracer = _CoordinateTracer(use_def, inference, rank=r + 2, boundary=boundary)
-        components = [Component(grid, r + 1, index) for index in range(r)]
-        programs = [
-            tracer.program(component, with_coordinates=with_coordinates) for component in components
-        ]
-        complete = [program for program in programs if program is not None]
-        fused = _fused_programs(use_def, tracer.nodes, grid_value.type, complete)
+        programs: list[Program] = []
+        for index in range(r):
+            component = Component(grid, r + 1, index)
+            program = tracer.trace_program(component, with_coordinates=with_coordinates)
+            if program is not None:
+                programs.append(program)
+        fused = _fused_programs(use_def, tracer.nodes, grid_value.type, programs)
         if with_coordinates and len(fused.sources) > MAX_SOURCES:
             with_coordinates = False
             continue
-        if not tracer.nodes or len(complete) < r or len(fused.sources) > max_sources:
+        if not tracer.nodes or len(programs) < r or len(fused.sources) > max_sources:
             return None
         outside = _values_to_keep(use_def, sample, tracer, fused)
         if not outside:
@@ -200,12 +203,15 @@ class _CoordinateTracer:
         self._rank = rank
         self._boundary = boundary
 
-    def program(self, component: Component, *, with_coordinates: bool) -> Program | None:
-        """Return how a coordinate is computed, or None if the length of its axis is unknown.
+    def trace_program(self, component: Component, *, with_coordinates: bool) -> Program | None:
+        """Trace a coordinate back, and add the traced nodes to :attr:`nodes`.
 
         Args:
             component: where the grid has the coordinate.
             with_coordinates: whether operands may be other coordinates.
+
+        Returns:
+            How the coordinate is computed, or None if the length of its axis is unknown.
         """
         steps: list[ProgramStep] = []
         nodes: set[int] = set()
@@ -240,6 +246,8 @@ class _CoordinateTracer:
         if not self.use_def.is_op(index, COORDINATE_RULES):
             return None
         node = self.use_def.nodes[index]
+        if has_attribute_references(node):
+            return None
         traced = COORDINATE_RULES[node.op_type](self, node, component)
         if traced is None and with_coordinates and node.op_type in OPERATIONS:
             traced = _step_with_coordinate(self, node, component)
@@ -320,33 +328,24 @@ class _CoordinateTracer:
 
 #: The source of a coordinate, and the step that the node applies to it, if any.
 Traced = Component | tuple[Component, ProgramStep]
-#: A rule gets a node and a component of its output. It returns None if it cannot trace it.
+#: A rule gets a node and a component of its output. It returns None if it cannot trace it. The node
+#: has no attribute that the caller of a function sets.
 CoordinateRule = Callable[[_CoordinateTracer, onnx.NodeProto, Component], Traced | None]
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    """Return an attribute of ``node``.
-
-    Return None if it is missing, or if the caller of the node's function sets it.
-    """
+    """Return an attribute of ``node``, or None if it is missing."""
     for attribute in node.attribute:
-        if attribute.name == name and not attribute.ref_attr_name:
+        if attribute.name == name:
             return attribute
     return None
 
 
-def _axis(node: onnx.NodeProto, rank: int) -> int | None:
-    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1.
-
-    Return None if the caller of the node's function sets it.
-    """
-    for attribute in node.attribute:
-        if attribute.name == "axis":
-            if attribute.ref_attr_name:
-                return None
-            axis = int(attribute.i)
-            return axis + rank if axis < 0 else axis
-    return 0
+def _axis(node: onnx.NodeProto, rank: int) -> int:
+    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1."""
+    attribute = _attribute(node, "axis")
+    axis = 0 if attribute is None else int(attribute.i)
+    return axis + rank if axis < 0 else axis
 
 
 def _before_identity(
@@ -458,7 +457,7 @@ def _before_gather(
     if indices is None or shape is None or indices.size <= component.index:
         return None
     axis = _axis(node, len(shape))
-    if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):
+    if not 0 <= axis < len(shape) or component.axis not in (None, axis):
         return None
     index = int(indices.ravel()[component.index])
     length = shape[axis]
@@ -521,32 +520,43 @@ def _step_with_coordinate(
         return None
     batch_axis = 1 if component.axis == 0 else 0
     length_pairs = list(zip(*shapes, strict=True))
+    batch_pair = length_pairs[batch_axis]
     other_axes = (component.axis, batch_axis)
     spatial_pairs = [pair for axis, pair in enumerate(length_pairs) if axis not in other_axes]
-    for first, second in spatial_pairs:
-        if isinstance(first, int) and isinstance(second, int) and first != second:
-            return None
-    # One of two unknown lengths may be 1 and be broadcast in a run, even if both have the same
-    # symbol.
-    broadcasts = component.broadcasts
-    for first, second in (*spatial_pairs, length_pairs[batch_axis]):
-        if first != second or not isinstance(first, int):
-            broadcasts = True
-    components = []
+    if any(map(_are_known_to_differ, spatial_pairs)):
+        return None
+    may_broadcast = not all(map(_are_known_to_be_equal, (*spatial_pairs, batch_pair)))
+    broadcasts = component.broadcasts or may_broadcast
+    operands = []
     for name, shape in zip(node.input, shapes, strict=True):
         is_single = component.axis is None or shape[component.axis] == 1
         index = 0 if is_single else component.index
-        components.append(Component(name, component.axis, index, broadcasts))
-    if any(tracer.length(operand) is None for operand in components):
+        operands.append(Component(name, component.axis, index, broadcasts))
+    if any(tracer.length(operand) is None for operand in operands):
         return None
     # One operand is traced further with pairs, the other one without.
     maker = tracer.use_def.makers.get(node.input[0])
     operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
-    operand, source = components if operand_first else reversed(components)
-    program = tracer.program(operand, with_coordinates=False)
+    operand, source = operands if operand_first else reversed(operands)
+    program = tracer.trace_program(operand, with_coordinates=False)
     if program is None:
         return None
     return source, ProgramStep(node.op_type, program, operand_first)
+
+
+def _are_known_to_differ(pair: Sequence[int | str | None]) -> bool:
+    """Whether two lengths are known numbers that differ."""
+    first, second = pair
+    return isinstance(first, int) and isinstance(second, int) and first != second
+
+
+def _are_known_to_be_equal(pair: Sequence[int | str | None]) -> bool:
+    """Whether two lengths are the same known number.
+
+    Of two unknown lengths, one may be 1 and be broadcast in a run, even if both have one symbol.
+    """
+    first, second = pair
+    return isinstance(first, int) and first == second
 
 
 #: Operator -> the rule for a node that computes a coordinate.

@@ -114,7 +114,8 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
     """Return ``node`` together with its helpers in ``scope``.
 
     Raises:
-        GridSampleError: the guard consists of two nodes, and the second one is missing.
+        GridSampleError: the guard consists of two nodes, and the second one is missing; or another
+            node than a guard reads the status.
     """
     output = node.output[0] if node.output else ""
     if node.domain not in (DOMAIN, COMPILED_DOMAIN, EXTENSIONS_DOMAIN):
@@ -129,7 +130,8 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
             name = nodes[maker].input[0]
         inputs.append(name)
     status_readers = [reader for name in node.output[1:] for reader in _readers(scope, name)]
-    for reader in status_readers:  # only guards read the status
+    for reader in status_readers:
+        _check_reads_status(nodes[reader], node)
         helpers.add(reader)
         if guards(nodes[reader], node):
             output = nodes[reader].output[0]
@@ -143,6 +145,24 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
             output = nodes[reader].output[0]
             break
     return WithHelpers(inputs, output, frozenset(helpers))
+
+
+def _check_reads_status(reader: onnx.NodeProto, op: onnx.NodeProto) -> None:
+    """Check that ``reader``, which reads the status of ``op``, is a guard.
+
+    The guard of a session's model, or of an earlier release, reads nothing but the status.
+
+    Raises:
+        GridSampleError: it is another node, which a patch would have to drop.
+    """
+    reads_status_only = reader.op_type in ("Gather", "GatherND") and {*reader.input} <= {*op.output}
+    if not reads_status_only:
+        raise GridSampleError(
+            node_label(op.op_type, display_name(op)),
+            f"the status {op.output[1]!r}",
+            f"an input of {node_label(reader.op_type, display_name(reader))}",
+            "no reader but the guard that a patch writes",
+        )
 
 
 def _readers(scope: Scope, name: str) -> list[int]:

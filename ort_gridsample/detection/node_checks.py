@@ -12,7 +12,7 @@ from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
-from ..inference.types import Probe, Value
+from ..inference.types import RuntimeProbe, Value
 from .attention_checks import check_inputs
 from .records import NodeRecord, spatial_axes
 
@@ -45,7 +45,7 @@ def fault_of(
     return None
 
 
-def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
+def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: RuntimeProbe) -> str:
     """Return why onnxruntime does not run a node by itself, or why this is unknown.
 
     Args:
@@ -116,7 +116,9 @@ def _check_opset(record: NodeRecord, node: onnx.NodeProto) -> None:
     oldest = min(spec.OPERATORS[record.operator])
     is_standard = domain_of(node.domain) == "" and record.dialect.name == "ai.onnx"
     if is_standard and record.opset < oldest:
-        raise GridSampleError(record.where, "opset", str(record.opset), f"at least {oldest}")
+        expected = f"at least {oldest}, the first opset that has {record.operator}"
+        found = f"{record.opset} in the model"
+        raise GridSampleError(record.where, "opset", found, expected)
 
 
 def _check_input_count(record: NodeRecord, node: onnx.NodeProto) -> None:

@@ -12,7 +12,7 @@ import onnx
 from .. import spec
 from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, nested_label, node_label
 from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import Value
 from ..reference.arrays import Array
@@ -79,7 +79,7 @@ class NodeRecord:
     @property
     def label(self) -> str:
         """The name of the node in errors and in the patched model."""
-        return f"{self.name} in {self.graph}" if self.graph else self.name
+        return nested_label(self.name, self.graph)
 
     @property
     def where(self) -> str:
@@ -157,27 +157,38 @@ class NodeRecord:
     def inputs(self) -> dict[str, list[Value]]:
         """Input name -> its possible types and shapes.
 
-        A node in a function has one for each kind of call. The list is empty if nothing is known.
+        A node in a function has one for each kind of call, ``Value()`` for calls of which nothing
+        is known. The list is empty if nothing is known of any call.
         """
         inputs = {}
         for name, values in zip(self.values, zip(*self.cases, strict=True), strict=True):
-            inputs[name] = [value for value in dict.fromkeys(values) if value != Value()]
+            distinct = list(dict.fromkeys(values))
+            inputs[name] = [] if distinct == [Value()] else distinct
         return inputs
 
     @cached_property
     def types(self) -> dict[str, tuple[str, ...]]:
-        """Input name -> its possible element types, by numpy's names.
+        """Input name -> its known element types, by numpy's names.
 
-        The tuple is empty if the types are unknown.
+        The tuple is empty if no type is known. Calls of a function may have other types if
+        :meth:`varies_in_type`.
         """
         inputs = self.inputs.items()
         return {name: _distinct(value.type for value in values) for name, values in inputs}
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Input name -> its possible ranks. The tuple is empty if they are unknown."""
+        """Input name -> its known ranks. The tuple is empty if no rank is known."""
         inputs = self.inputs.items()
         return {name: _distinct(value.rank for value in values) for name, values in inputs}
+
+    def varies_in_type(self, argument: str) -> bool:
+        """Whether calls differ in the type of an input, or only some of the types are known."""
+        return len({value.type for value in self.inputs[argument]}) > 1
+
+    def varies_in_rank(self, argument: str) -> bool:
+        """Whether calls differ in the rank of an input, or only some of the ranks are known."""
+        return len({value.rank for value in self.inputs[argument]}) > 1
 
     @property
     def native(self) -> bool:

@@ -50,24 +50,47 @@ def possible_shapes(
         for axis, known in enumerate(value.shape or ()):
             lengths[number, axis] = (number, axis) if known is None else known
     for first, second in equal:
-        pair: list[PossibleLength] = [lengths.get(first, first)]
-        pair.append(second if isinstance(second, int) else lengths.get(second, second))
-        numbers = [length for length in pair if isinstance(length, int)]
-        if len(set(numbers)) > 1:
+        if not _set_equal(lengths, first, second):
             return
-        common = numbers[0] if numbers else pair[0]
-        for dimension, length in lengths.items():
-            if length in pair:
-                lengths[dimension] = common
-    unknown = list(dict.fromkeys(x for x in lengths.values() if not isinstance(x, int)))
-    for row in SIZES if unknown else SIZES[:1]:
-        chosen = dict(zip(unknown, chain(row, count(max(row) + 1)), strict=False))
+    unknown = [length for length in dict.fromkeys(lengths.values()) if not isinstance(length, int)]
+    for sizes in SIZES if unknown else SIZES[:1]:
+        more_sizes = count(max(sizes) + 1)
+        size_of = dict(zip(unknown, chain(sizes, more_sizes), strict=False))
         shapes = []
         for number, value in enumerate(values):
             shape = [lengths[number, axis] for axis in range(len(value.shape or ()))]
-            shapes.append(tuple(x if isinstance(x, int) else chosen[x] for x in shape))
+            shapes.append(tuple(n if isinstance(n, int) else size_of[n] for n in shape))
         if all(0 < math.prod(shape) <= MAX_ELEMENTS for shape in shapes):
             yield shapes
+
+
+def _set_equal(
+    lengths: dict[Dimension, PossibleLength],
+    first: Dimension,
+    second: Dimension | int,
+) -> bool:
+    """Give two dimensions the same length, or give a dimension a length.
+
+    All other dimensions that have one of the two lengths get the common length, too.
+
+    Args:
+        lengths: the length of each dimension, which is changed.
+        first: a dimension.
+        second: another dimension, or a length.
+
+    Returns:
+        Whether that is possible: two different known lengths cannot be the same.
+    """
+    pair: list[PossibleLength] = [lengths.get(first, first)]
+    pair.append(second if isinstance(second, int) else lengths.get(second, second))
+    numbers = [length for length in pair if isinstance(length, int)]
+    if len(set(numbers)) > 1:
+        return False
+    common = numbers[0] if numbers else pair[0]
+    for dimension, length in lengths.items():
+        if length in pair:
+            lengths[dimension] = common
+    return True
 
 
 def typed_inputs(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import onnx
 
 from ..graph.use_def import ROUNDINGS
-from ..inference.types import Probe, Value
+from ..inference.types import RuntimeProbe, Value
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
 from .trial_inputs import MAX_RUNS, Shapes, needed_runs, typed_inputs
@@ -30,7 +30,7 @@ def agrees_at_ties(
     model: onnx.ModelProto,
     shapes: Shapes,
     values: Sequence[Value],
-    probe: Probe,
+    probe: RuntimeProbe,
     *,
     padding_mode: str,
     align_corners: bool,
@@ -59,20 +59,18 @@ def agrees_at_ties(
     if outputs is None:
         return False
     pixels = unnormalize(feeds[0][1].astype(np.float64), axis)
-    locations = [_locate(outputs[0][rounding.output_index], pixels) for rounding in roundings]
-    rounded_axes = set(chain.from_iterable(locations))
+    coordinates = []
+    for rounding in roundings:
+        locations = _locate(outputs[0][rounding.output_index], pixels)
+        coordinates += [_RoundedCoordinate(rounding, i, place) for i, place in locations.items()]
+    rounded_axes = {coordinate.axis_index for coordinate in coordinates}
     if not rounded_axes.issuperset(np.flatnonzero(lengths > 1)):
         return False  # the model does not round pixel coordinates, and so its ties are unknown
     for ties, (X, *_), run_outputs in zip(near_ties, feeds[1:], outputs[1:], strict=True):
-        is_tie = np.zeros(grid_shape[:-1], bool)
-        for rounding, location_by_axis in zip(roundings, locations, strict=True):
-            for axis_index, location in location_by_axis.items():
-                coordinate = location.extract(run_outputs[rounding.output_index])
-                is_jump = coordinate - np.floor(coordinate) == rounding.jump_fraction
-                is_tie |= is_jump & (ties.tie_axis == axis_index)
         image = X.reshape(*X.shape[:2], *lengths[::-1])
         expected = _nearest_at(image, ties.pixels, axis, padding_mode)
-        if ((run_outputs[0] != expected).any(1) & is_tie).any():
+        differs = (run_outputs[0] != expected).any(1)
+        if (differs & _is_at_tie(ties, coordinates, run_outputs)).any():
             return False
     return True
 
@@ -87,6 +85,34 @@ class _Rounding(NamedTuple):
 
     output_index: int
     jump_fraction: float
+
+
+class _RoundedCoordinate(NamedTuple):
+    """The coordinates of one axis among the values that a model rounds.
+
+    Attributes:
+        rounding: the rounding.
+        axis_index: the index of the axis.
+        location: where the rounded value has the coordinates.
+    """
+
+    rounding: _Rounding
+    axis_index: int
+    location: _CoordinateLocation
+
+
+def _is_at_tie(
+    ties: _NearTies,
+    coordinates: Sequence[_RoundedCoordinate],
+    run_outputs: Sequence[Array],
+) -> Array:
+    """Return which positions of a run are at a tie in the arithmetic of the model."""
+    is_tie = np.zeros(ties.tie_axis.shape, bool)
+    for rounding, axis_index, location in coordinates:
+        rounded = location.extract(run_outputs[rounding.output_index])
+        is_jump = rounded - np.floor(rounded) == rounding.jump_fraction
+        is_tie |= is_jump & (ties.tie_axis == axis_index)
+    return is_tie
 
 
 def _with_rounded_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[_Rounding]]:

@@ -18,7 +18,7 @@ import onnx
 
 from .. import spec
 from ..dialects.spelling import AttributeValue
-from ..inference.types import Probe, Value
+from ..inference.types import RuntimeProbe, Value
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
@@ -62,12 +62,35 @@ class SampleAttributes(NamedTuple):
     align_corners: bool
 
 
+class _PossibleSample(NamedTuple):
+    """A GridSample that a model may compute.
+
+    Attributes:
+        attributes: its attributes.
+        image_lengths: as in :class:`Result`.
+    """
+
+    attributes: SampleAttributes
+    image_lengths: tuple[int, ...]
+
+    def result(self) -> Result:
+        """Return the sample as the result of the trials."""
+        written: dict[str, AttributeValue] = {
+            "mode": self.attributes.mode,
+            "padding_mode": self.attributes.padding_mode,
+            "align_corners": int(self.attributes.align_corners),
+        }
+        return Result(written, self.image_lengths)
+
+
 def is_flat(X: Value, grid: Value | None = None) -> bool:
     """Whether an image X (N, C, pixels) has all its pixels on one axis, for a grid of two axes."""
     return grid is not None and X.rank == 3 and grid.rank == 4
 
 
-def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
+def try_sample(
+    model: onnx.ModelProto, values: Sequence[Value], probe: RuntimeProbe
+) -> Result | None:
     """Return the attributes of the GridSample that a model computes, and the lengths of a flat X.
 
     Args:
@@ -83,64 +106,68 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
     shapes = list(possible_shapes(values, [equal_batches, ((1, axes + 1), axes)]))
     if not shapes:
         return None
-    possible_lengths: list[tuple[int, ...]] = [()]
-    if is_flat(*values[:2]):
-        pixels = shapes[0][0][2]
-        heights = [height for height in range(1, pixels + 1) if pixels % height == 0]
-        possible_lengths = [(height, pixels // height) for height in heights]
-    combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
-    all_attributes = [SampleAttributes(*combination) for combination in combinations]
-    possible = list(product(all_attributes, possible_lengths))
+    possible = _all_samples(shapes[0][0], is_flat=is_flat(*values[:2]))
     # The first round is separate, because it excludes most models that compute something else.
     for rounds in (range(1), range(1, MAX_RUNS)):
-        jumps = any(attributes.mode == "nearest" for attributes, _ in possible)
-        known_lengths = possible[0][1] if rounds[0] > 0 else ()
+        jumps = any(sample.attributes.mode == "nearest" for sample in possible)
+        known_lengths = possible[0].image_lengths if rounds[0] > 0 else ()
         feeds = list(sample_feeds(shapes, values, rounds, jumps=jumps, image_lengths=known_lengths))
         results = probe.answers(model, feeds)
         if results is None:
             return None
         for (X, grid, *_), result in zip(feeds, results, strict=True):
             max_compared = MAX_COMPARED_WITH_LAST if len(possible) == 1 else MAX_COMPARED
-            still_possible = []
-            for attributes, image_lengths in possible:
-                if _is_sample(attributes, image_lengths, X, grid, result, max_compared):
-                    still_possible.append((attributes, image_lengths))
-            possible = still_possible
+            possible = [
+                sample for sample in possible if _is_sample(sample, X, grid, result, max_compared)
+            ]
         if not possible:
             return None
     if len(possible) > 1:
         return None
-    ((attributes, image_lengths),) = possible
-    if attributes.mode == "nearest":
-        for run_shapes in shapes:
-            if not agrees_at_ties(
-                model,
-                run_shapes,
-                values,
-                probe,
-                padding_mode=attributes.padding_mode,
-                align_corners=attributes.align_corners,
-                image_lengths=image_lengths,
-            ):
-                return None
-    written: dict[str, AttributeValue] = {
-        "mode": attributes.mode,
-        "padding_mode": attributes.padding_mode,
-        "align_corners": int(attributes.align_corners),
-    }
-    return Result(written, image_lengths)
+    (sample,) = possible
+    if sample.attributes.mode == "nearest" and not all(
+        agrees_at_ties(
+            model,
+            run_shapes,
+            values,
+            probe,
+            padding_mode=sample.attributes.padding_mode,
+            align_corners=sample.attributes.align_corners,
+            image_lengths=sample.image_lengths,
+        )
+        for run_shapes in shapes
+    ):
+        return None
+    return sample.result()
+
+
+def _all_samples(X_shape: Sequence[int], *, is_flat: bool) -> list[_PossibleSample]:
+    """Return all GridSamples that a model may compute.
+
+    Args:
+        X_shape: the shape of X.
+        is_flat: whether X is (N, C, pixels).
+    """
+    possible_lengths: list[tuple[int, ...]] = [()]
+    if is_flat:
+        pixels = X_shape[2]
+        heights = [height for height in range(1, pixels + 1) if pixels % height == 0]
+        possible_lengths = [(height, pixels // height) for height in heights]
+    combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
+    all_attributes = [SampleAttributes(*combination) for combination in combinations]
+    return [_PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
 
 
 def _is_sample(
-    attributes: SampleAttributes,
-    image_lengths: Sequence[int],
+    sample: _PossibleSample,
     X: Array,
     grid: Array,
     result: Array,
     max_positions: int,
 ) -> bool:
     """Whether ``result`` is that of a GridSample, at ``max_positions`` of the positions."""
-    X = X.reshape(*X.shape[:2], *(image_lengths or X.shape[2:]))
+    attributes = sample.attributes
+    X = X.reshape(*X.shape[:2], *(sample.image_lengths or X.shape[2:]))
     *outer, axes = grid.shape
     if result.dtype != X.dtype or result.shape != (*X.shape[:2], *outer[1:]):
         return False
@@ -170,7 +197,9 @@ def _are_equal(result: Array, expected: Array, magnitudes: Array, coarser: np.dt
     return bool((abs(result - expected) <= tolerance).all())
 
 
-def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
+def try_affine_grid(
+    model: onnx.ModelProto, values: Sequence[Value], probe: RuntimeProbe
+) -> Result | None:
     """Return the attributes and the size of the AffineGrid that a model computes.
 
     Args:
@@ -182,28 +211,40 @@ def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Prob
         The result, or None if the model computes no AffineGrid.
     """
     for axes in (2, 3):
-        possible = [False, True]
-        sizes = set[AffineGridSize]()
-        for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
-            generators = [np.random.default_rng(seed) for seed in range(2)]
-            thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
-            feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
-            results = probe.answers(model, feeds)
-            if results is None:  # the model may need a theta of the other number of axes
-                possible = []
-                break
-            for (theta, *_), result in zip(feeds, results, strict=True):
-                still_possible = []
-                for align_corners in possible:
-                    if _is_affine_grid(theta, result, axes, align_corners):
-                        still_possible.append(align_corners)
-                possible = still_possible
-                sizes.add((1, *result.shape[1:-1]))
-        if possible and len(sizes) == 1:
-            batch = (values[0].shape or (None,))[0]
-            size = (batch if isinstance(batch, int) else None, *sizes.pop())
-            return Result({"align_corners": int(possible[0])}, size=size)
+        result = _try_affine_grid_of(axes, model, values, probe)
+        if result is not None:
+            return result
     return None
+
+
+def _try_affine_grid_of(
+    axes: int,
+    model: onnx.ModelProto,
+    values: Sequence[Value],
+    probe: RuntimeProbe,
+) -> Result | None:
+    """Do as :func:`try_affine_grid`, for a theta of this number of spatial axes."""
+    possible = [False, True]
+    sizes = set[AffineGridSize]()
+    for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
+        generators = [np.random.default_rng(seed) for seed in range(2)]
+        thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
+        feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
+        results = probe.answers(model, feeds)
+        if results is None:  # the model may need a theta of the other number of axes
+            return None
+        for (theta, *_), result in zip(feeds, results, strict=True):
+            possible = [
+                align_corners
+                for align_corners in possible
+                if _is_affine_grid(theta, result, axes, align_corners)
+            ]
+            sizes.add((1, *result.shape[1:-1]))
+    if not possible or len(sizes) != 1:
+        return None
+    batch = (values[0].shape or (None,))[0]
+    size = (batch if isinstance(batch, int) else None, *sizes.pop())
+    return Result({"align_corners": int(possible[0])}, size=size)
 
 
 def _is_affine_grid(theta: Array, result: Array, axes: int, align_corners: bool) -> bool:

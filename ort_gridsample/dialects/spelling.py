@@ -17,6 +17,7 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
 from ..reference.arrays import Array
+from ..spec import MODE_SYNONYMS
 
 Plain = str | int
 
@@ -61,6 +62,20 @@ class Spelling:
     def is_spelled_as(self, other: Spelling) -> bool:
         """Whether every value on a node, or its absence, means the same in both spellings."""
         return (self.values, self.default) == (other.values, other.default)
+
+    def choices_text(self) -> str:
+        """Return the values that a node may have, codes with their meaning.
+
+        >>> Spelling("mode", {"linear": 0, "nearest": 1}).choices_text()
+        '0 (linear) or 1 (nearest)'
+        >>> Spelling("mode", {"linear": "bilinear", "nearest": "nearest"}).choices_text()
+        "'bilinear' or 'nearest'"
+        """
+        texts = []
+        for value, written in self.values.items():
+            is_code = isinstance(written, int) and isinstance(value, str)
+            texts.append(f"{written} ({value})" if is_code else repr(written))
+        return validation.join_choices(texts)
 
 
 @dataclass(frozen=True)
@@ -202,14 +217,22 @@ def _read_attribute(
     values = {value_on_node: value for value, value_on_node in spelling.values.items()}
     if written is None:
         if spelling.default is None:
-            raise GridSampleError(
-                where, spelling.name, "missing", validation.format_choices(values)
-            )
+            raise GridSampleError(where, spelling.name, "missing", spelling.choices_text())
         return spelling.default
     readable = {**spelling.words, **values}
     if not isinstance(written, (str, int)) or written not in readable:
-        raise GridSampleError(where, name, repr(written), validation.format_choices(values) + note)
+        expected = spelling.choices_text() + note + _other_word_text(written, values)
+        raise GridSampleError(where, name, repr(written), expected)
     return readable[written]
+
+
+def _other_word_text(written: object, values: Mapping[Plain, Plain]) -> str:
+    """Return a hint if the value is a mode of another opset, which renamed it; else ""."""
+    for older, newer in MODE_SYNONYMS.items():
+        for word, synonym in ((older, newer), (newer, older)):
+            if written == word and synonym in values:
+                return f"; {word!r} is called {synonym!r} in this opset"
+    return ""
 
 
 def _given_attribute(

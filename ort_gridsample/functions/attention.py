@@ -12,7 +12,7 @@ from .. import spec
 from ..errors import GridSampleError
 from ..reference.arrays import Array, native_dtype
 from ..reference.num_threads import resolve_num_threads
-from ..reference.plan import plan_for, type_name
+from ..reference.plan import Plan, plan_for, type_name
 from . import validation
 from .cores import load_core
 
@@ -79,6 +79,7 @@ def deformable_attention(
             where,
             attention_weights=validation.format_shape(weights.shape),
             sampling_locations=validation.format_shape(locations.shape),
+            weights_shape=validation.format_shape(locations.shape[:-1]),
         )
     if locations.ndim != 6:
         raise validation.LOCATIONS_SHAPE_MISMATCH.error(
@@ -156,15 +157,30 @@ def attend(
         weights=weights.shape,
     )
     n, queries, heads = locations.shape[:3]
-    channels = value.shape[3]
-    output_shape = (n, queries, heads * channels)
+    output_shape = (n, queries, heads * value.shape[3])
     dtype = native_dtype(value.dtype)
     validation.check_memory(where, "Y", output_shape, dtype)
 
     Y = np.zeros(output_shape, dtype)
-    if Y.size == 0 or weights.size == 0 or value.size == 0:
-        return Y
+    if Y.size > 0 and weights.size > 0 and value.size > 0:
+        plan = plan_for(dtype, "linear", "zeros", bool(align_corners))
+        _call_core(value, levels, locations, weights, Y, plan, resolve_num_threads(num_threads))
+    return Y
+
+
+def _call_core(
+    value: Array,
+    levels: Array,
+    locations: Array,
+    weights: Array,
+    Y: Array,
+    plan: Plan,
+    num_threads: int,
+) -> None:
+    """Call the core with the arrays as it reads them: contiguous, with all points on one axis."""
+    n, queries, heads = locations.shape[:3]
     r = levels.shape[1] - 1
+    dtype = Y.dtype
     locations = np.ascontiguousarray(locations, native_dtype(locations.dtype))
     weights = np.ascontiguousarray(weights, dtype)
     load_core().deformable_attention(
@@ -172,8 +188,7 @@ def attend(
         levels,
         locations.reshape(n, queries, heads, -1, r),
         weights.reshape(n, weights.shape[1], heads, -1),
-        Y.reshape(n, queries, heads, channels),
-        plan_for(dtype, "linear", "zeros", bool(align_corners)),
-        resolve_num_threads(num_threads),
+        Y.reshape(n, queries, heads, value.shape[3]),
+        plan,
+        num_threads,
     )
-    return Y

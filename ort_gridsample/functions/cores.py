@@ -66,7 +66,7 @@ def set_core(name: CoreName | None) -> None:
             first call that needs it.
 
     Raises:
-        ValueError: there is no such core.
+        GridSampleError: there is no such core.
         ImportError: ``name`` is ``"jit"`` and Numba is not installed.
     """
     global _core
@@ -88,7 +88,7 @@ def get_core() -> Literal["numpy", "jit"]:
         ``"numpy"`` or ``"jit"``.
 
     Raises:
-        ValueError: the value of the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core.
+        GridSampleError: the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core's name.
     """
     if _core is None and settings.CORE.get() != "auto":
         return "jit" if settings.CORE.get() == "jit" else "numpy"
@@ -102,7 +102,7 @@ def load_core() -> Any:
 
     Raises:
         ImportError: the core ``"jit"`` was chosen by name, and Numba cannot be imported.
-        ValueError: the value of the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core.
+        GridSampleError: the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core's name.
     """
     global _core
     if _core is not None:

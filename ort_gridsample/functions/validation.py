@@ -66,7 +66,7 @@ SIZE_NOT_1D = ErrorTemplate("size", "of type {type} and shape {size}", "a row of
 SIZE_LENGTH_MISMATCH = ErrorTemplate("size", "{size}", "{axes}, as theta is of shape {theta}")
 SIZE_NEGATIVE = ErrorTemplate(
     "size",
-    "{size}",
+    "{size}, where {negative}",
     "{axes}, nothing negative, as theta is of shape {theta}",
 )
 SIZE_BATCH_MISMATCH = ErrorTemplate("size", "{size}", "N = {N} first, as theta is of shape {theta}")
@@ -96,7 +96,7 @@ LEVELS_NEGATIVE = ErrorTemplate(
 LEVELS_PIXELS_MISMATCH = ErrorTemplate(
     "levels",
     "of {pixels} pixels in all levels together",
-    "the S pixels of value, of shape (B, S, H, D) = {value_shape}",
+    "{n_pixels} pixels, the length S of value, which is of shape (B, S, H, D) = {value_shape}",
 )
 LOCATIONS_SHAPE_MISMATCH = ErrorTemplate(
     "sampling_locations",
@@ -106,7 +106,7 @@ LOCATIONS_SHAPE_MISMATCH = ErrorTemplate(
 WEIGHTS_SHAPE_MISMATCH = ErrorTemplate(
     "attention_weights",
     "of shape {attention_weights}",
-    "all axes but the last of sampling_locations, which is of shape {sampling_locations}",
+    "shape {weights_shape}, as sampling_locations is of shape {sampling_locations}",
 )
 
 #: The number of spatial axes -> the names of the elements of ``size``.
@@ -115,7 +115,12 @@ SIZE_AXIS_NAMES = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
 def format_choices(choices: Iterable[object]) -> str:
     """Return ``'a', 'b' or 'c'``."""
-    *others, last = [repr(choice) for choice in choices]
+    return join_choices([repr(choice) for choice in choices])
+
+
+def join_choices(texts: Sequence[str]) -> str:
+    """Return ``a, b or c``."""
+    *others, last = texts
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -295,7 +300,7 @@ def check_affine_grid_shapes(
     if len(size) != r + 2:
         raise SIZE_LENGTH_MISMATCH.error(where, **fields)
     if min(size) < 0:
-        raise SIZE_NEGATIVE.error(where, **fields)
+        raise SIZE_NEGATIVE.error(where, **fields, negative=_negative_length(size))
     if _differ(theta[0], size[0]):
         raise SIZE_BATCH_MISMATCH.error(where, **fields)
 
@@ -306,7 +311,14 @@ def _check_size_alone(where: str, size: Sequence[int]) -> None:
     if len(size) not in (4, 5):
         raise GridSampleError(where, "size", format_shape(size), expected)
     if min(size) < 0:
-        raise GridSampleError(where, "size", format_shape(size), f"{expected}, nothing negative")
+        found = f"{format_shape(size)}, where {_negative_length(size)}"
+        raise GridSampleError(where, "size", found, f"{expected}, nothing negative")
+
+
+def _negative_length(size: Sequence[int]) -> str:
+    """Return the first negative length of ``size`` with the name of its axis: ``H = -2``."""
+    axes = SIZE_AXIS_NAMES[len(size) - 2].strip("()").split(", ")
+    return next(f"{axis} = {n}" for axis, n in zip(axes, size, strict=True) if n < 0)
 
 
 def check_attention_shapes(
@@ -344,11 +356,16 @@ def check_attention_shapes(
     pixels = sum(map(math.prod, lengths.tolist()))
     if pixels != value[1]:
         template = replace(LEVELS_PIXELS_MISMATCH, argument=levels_argument)
-        raise template.error(where, **shapes, pixels=pixels)
+        raise template.error(where, **shapes, pixels=pixels, n_pixels=value[1])
     if not _do_locations_fit(locations, value, lengths, points):
         raise LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(lengths))
     if not _do_weights_fit(weights, locations, points):
-        raise WEIGHTS_SHAPE_MISMATCH.error(where, **shapes, attention_weights=format_shape(weights))
+        raise WEIGHTS_SHAPE_MISMATCH.error(
+            where,
+            **shapes,
+            attention_weights=format_shape(weights),
+            weights_shape=format_shape(locations[:-1]),
+        )
 
 
 def _do_locations_fit(

@@ -24,6 +24,8 @@ Model = onnx.ModelProto | bytes | str | PathLike[str]
 #: The numbers of fields of a ModelProto.
 _OPSET_IMPORT_FIELD = 8
 _FUNCTIONS_FIELD = 25
+#: Exceptions that may also come from a fault of this package.
+_PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
 
 
 def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
@@ -127,6 +129,9 @@ def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
                 onnx.checker.check_model(model)
             except Exception as complaint:
                 fault = " ".join(str(complaint).split())
+                if isinstance(error, _PROGRAMMING_ERRORS):
+                    # The model may be wrong elsewhere, and not the reason for this error.
+                    fault += f"; reading it raised {type(error).__name__}: {error}"
             else:
                 raise
         found = f"not valid ({fault})"

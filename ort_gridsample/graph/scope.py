@@ -396,6 +396,11 @@ def constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
     return None
 
 
+def has_attribute_references(node: onnx.NodeProto) -> bool:
+    """Whether the caller of the node's function sets an attribute of the node."""
+    return any(attribute.ref_attr_name for attribute in node.attribute)
+
+
 def constant_names(scopes: Sequence[Scope]) -> set[str]:
     """Return the names of the constants of all graphs of ``scopes``, but not of functions."""
     graphs = [scope for scope in scopes if isinstance(scope.container, onnx.GraphProto)]

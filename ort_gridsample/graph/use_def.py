@@ -238,12 +238,13 @@ class UseDef:
         A value is a post-dominator if everything that depends on the starts is computed from it.
         """
         unvisited_starts = set(starts)
-        unread = Counter[str]()  # a value that depends on the starts -> its unvisited readers
+        # A value that depends on the starts -> the number of its readers that were not visited.
+        unvisited_readers = Counter[str]()
         queued = set(starts)
-        queue = sorted(starts)
+        queue = sorted(starts)  # a heap: nodes are visited in their order
         while queue:
             index = heappop(queue)
-            read = {name for name in self.scope.inputs[index] if name in unread}
+            read = {name for name in self.scope.inputs[index] if name in unvisited_readers}
             if index in unvisited_starts:
                 unvisited_starts.discard(index)
             elif not read:
@@ -251,19 +252,20 @@ class UseDef:
             elif not self.is_op(index, LINEAR):
                 return
             for name in read:
-                unread[name] -= 1
-                if not unread[name]:
-                    del unread[name]
+                unvisited_readers[name] -= 1
+                if not unvisited_readers[name]:
+                    del unvisited_readers[name]
             output = self.scope.outputs[index][0]
             readers = self.scope.readers.get(output, set())
             for reader in readers - queued:
                 if reader > index:
                     queued.add(reader)
                     heappush(queue, reader)
-            unread[output] = len(readers)
-            if not unvisited_starts and len(unread) == 1:
+            unvisited_readers[output] = len(readers)
+            # If nothing else waits for a reader, all that depends on the starts is in this output.
+            if not unvisited_starts and len(unvisited_readers) == 1:
                 yield output
-            if not unread[output]:
+            if not unvisited_readers[output]:
                 return
 
     def dominators(
@@ -279,13 +281,16 @@ class UseDef:
             gathers: the positions of nodes whose first input is ignored.
             needed: the positions of nodes that lie between a value and ``output``.
         """
-        frontier = {output}
+        frontier = {
+            output
+        }  # the values that are still to be replaced by the inputs of their makers
         unvisited = {*gathers, *needed}
         for _ in range(MAX_NODES):
             if not unvisited and len(frontier) == 1:
                 yield next(iter(frontier))
-            latest = max(frontier, key=lambda name: self.makers.get(name, NO_MAKER), default="")
-            maker = self.makers.get(latest)
+            # The value of the last maker: no other value of the frontier is computed from it.
+            last = max(frontier, key=lambda name: self.makers.get(name, NO_MAKER), default="")
+            maker = self.makers.get(last)
             if maker is None or not (maker in gathers or self.is_op(maker, ARITHMETIC)):
                 return
             frontier.difference_update(self.scope.outputs[maker])
@@ -320,6 +325,7 @@ class UseDef:
             read = self.scope.inputs[maker]
             reads_shape = self.is_op(maker, _SHAPES) and read[0] not in seen
             if reads_shape and self.dependency(read[0]) == "data":
+                # Only the shape of this value is read, unless it is computed from the inputs.
                 derived = self._derived(inputs) if derived is None else derived
                 if read[0] not in derived:
                     shapes[read[0]] = None

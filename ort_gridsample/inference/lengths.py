@@ -15,6 +15,7 @@ from typing import NamedTuple
 import onnx
 from onnx import TensorProto
 
+from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
 from .types import Inference
 
@@ -179,6 +180,8 @@ class Lengths:
         if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_TRACED_NODES:
             return None
         node = self.use_def.nodes[index]
+        if has_attribute_references(node):
+            return None
         self._depth += 1
         try:
             return rules[node.op_type](self, node, name)

@@ -31,10 +31,11 @@ _ANY_SHAPE = "any shape"
 Types = dict[str, onnx.TypeProto]
 
 
-class Probe(Protocol):
-    """Questions to onnxruntime.
+class RuntimeProbe(Protocol):
+    """What detection and inference need of onnxruntime: tests and runs of small models.
 
-    :class:`ort_gridsample.inference.runtime_probe.RuntimeProbe` implements them.
+    These layers do not import onnxruntime.
+    :class:`ort_gridsample.inference.runtime_probe.OnnxruntimeProbe` is the implementation.
     """
 
     def refusal(
@@ -112,7 +113,7 @@ class Inference:
         self,
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
-        probe: Probe | None = None,
+        probe: RuntimeProbe | None = None,
         values: NamesByScope | None = None,
         uses_declared_ranks: bool = True,
     ) -> None:
@@ -375,7 +376,7 @@ def _nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx
 
 
 def _add_probed_types(
-    probe: Probe,
+    probe: RuntimeProbe,
     sliced: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
     types: Types,

@@ -12,7 +12,6 @@ from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import SAMPLERS, standard
 from ..errors import GridSampleError
-from ..functions import validation
 
 
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -123,8 +122,7 @@ def _attributes(
     for (name, code), argument in zip(aten.attributes.items(), arguments, strict=True):
         plain = next((plain for plain, number in code.values.items() if number == argument), None)
         if plain is None:
-            expected = validation.format_choices(code.values.values())
-            raise GridSampleError("grid_sample", code.name, str(argument), expected)
+            raise GridSampleError("grid_sample", code.name, str(argument), code.choices_text())
         written[spelling[name].name] = spelling[name].values[plain]
     return written
 

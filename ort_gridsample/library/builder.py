@@ -245,7 +245,9 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
             records = records_of(unfused(proto))
         for record in records:
             for name, types in spec.newest(record.operator).types.items():
-                wanted.setdefault(name, set()).update(record.types.get(name) or types)
+                known_types = record.types.get(name, ())
+                is_known = known_types and all(value.type for value in record.inputs[name])
+                wanted.setdefault(name, set()).update(known_types if is_known else types)
             if record.operator == "GridSample":
                 modes = [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
                 wanted.setdefault("mode", set()).update(modes)

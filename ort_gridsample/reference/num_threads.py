@@ -6,6 +6,7 @@ from operator import index
 from typing import SupportsIndex
 
 from .. import settings
+from ..errors import GridSampleError
 from .cpus import available_cpus
 
 
@@ -25,7 +26,7 @@ def get_num_threads() -> int:
         The maximum number of threads of one call, at least 1.
 
     Raises:
-        ValueError: the environment variable is not a whole number, or is less than 1.
+        GridSampleError: the environment variable is not a whole number, or is less than 1.
     """
     return settings.NUM_THREADS.get() or available_cpus()
 
@@ -43,12 +44,12 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
 
     Raises:
         TypeError: ``num_threads`` is not a whole number.
-        ValueError: ``num_threads`` is less than 1.
+        GridSampleError: ``num_threads`` is less than 1.
     """
     if num_threads is not None and not settings.is_valid_num_threads(num_threads):
-        error_type = ValueError if settings.is_whole_number(num_threads) else TypeError
         expected = f"{settings.VALID_NUM_THREADS} (or None)"
-        raise error_type(f"num_threads is {num_threads!r}, expected {expected}")
+        error = GridSampleError("set_num_threads", "num_threads", repr(num_threads), expected)
+        raise error if settings.is_whole_number(num_threads) else TypeError(str(error))
     settings.NUM_THREADS.value = None if num_threads is None else index(num_threads)
 
 

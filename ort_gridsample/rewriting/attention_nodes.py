@@ -336,6 +336,9 @@ class OperandNodes:
         areas = self._areas(lengths)
         expected = nodes.add("CumSum", areas, nodes.constant(0), exclusive=1)
         actual = nodes.add("Cast", starts, to=TensorProto.INT64)
+        # Their number is compared too: Equal would broadcast the start of a single level.
+        actual = nodes.add("Concat", nodes.add("Shape", actual), actual, axis=0)
+        expected = nodes.add("Concat", nodes.add("Shape", expected), expected, axis=0)
         expectation = "the number of pixels before each level"
         checked = self._fail_unless_equal(
             lengths, actual, expected, argument="level_start_index", expectation=expectation
@@ -372,12 +375,37 @@ class OperandNodes:
             expected = f"type {type_name}, as reference_points"
             raise GridSampleError(self._match.record.where, "sampling_offsets", found, expected)
         groups = self._groups()
-        shape = nodes.add("Concat", nodes.row(0, 0, 0, n_levels, -1), groups, nodes.row(2), axis=0)
+        group_size = nodes.add("Div", self._points_per_level(n_levels), groups)
+        first_axes = self._copied_axes("sampling_offsets", n_levels)
+        shape = nodes.add("Concat", *first_axes, group_size, groups, nodes.row(2), axis=0)
         offsets = nodes.add("Reshape", offsets, shape)
-        references = nodes.add("Reshape", references, nodes.row(0, 0, 1, 1, 1, -1, 2))
+        first_axes = [self._lengths_of("reference_points", 0, 1), nodes.row(1, 1, 1)]
+        shape = nodes.add("Concat", *first_axes, groups, nodes.row(2), axis=0)
+        references = nodes.add("Reshape", references, shape)
         sizes = self._widths_and_heights(n_levels, type_name)
         locations = nodes.add("Add", references, nodes.add("Div", offsets, sizes))
-        return nodes.add("Reshape", locations, nodes.row(0, 0, 0, n_levels, -1, 2))
+        points = self._points_per_level(n_levels)
+        first_axes = self._copied_axes("sampling_offsets", n_levels)
+        shape = nodes.add("Concat", *first_axes, points, nodes.row(2), axis=0)
+        return nodes.add("Reshape", locations, shape)
+
+    def _points_per_level(self, n_levels: int) -> str:
+        """Write the number P of points on each level, (1,), of a node with offsets."""
+        n_points = self._known_points(n_levels)
+        if n_points is not None:
+            return self._nodes.row(n_points)
+        points = self._lengths_of("attention_weights", 3)
+        return self._nodes.add("Div", points, self._nodes.row(n_levels))
+
+    def _copied_axes(self, argument: str, n_levels: int) -> list[str]:
+        """Write the lengths B, Q, H and L, of which Reshapes of an input copy the first three.
+
+        onnxruntime replaces a single computed length of a Concat by -1, which fails without
+        elements. Therefore B, Q and H are computed if the number of points is.
+        """
+        if self._known_points(n_levels) is not None:
+            return [self._nodes.row(0, 0, 0, n_levels)]
+        return [self._lengths_of(argument, 0, 1, 2), self._nodes.row(n_levels)]
 
     def _groups(self) -> str:
         """Write the number G of groups, (1,)."""
@@ -414,4 +442,7 @@ class OperandNodes:
             value_type = known_type(self._match, "value")
             if value_type != type_name:
                 weights = nodes.add("Cast", weights, to=elem_type(value_type))
-        return nodes.add("Reshape", weights, nodes.row(0, 0, 0, n_levels, -1))
+        points = self._points_per_level(n_levels)
+        first_axes = self._copied_axes("attention_weights", n_levels)
+        shape = nodes.add("Concat", *first_axes, points, axis=0)
+        return nodes.add("Reshape", weights, shape)

@@ -60,8 +60,9 @@ def known_type(match: Match, argument: str) -> str:
         GridSampleError: the model does not state it, or calls the node's function with several.
     """
     types = match.record.types[argument]
-    if len(types) != 1:
-        found = f"of type {' or '.join(types) or 'unknown'}"
+    if len(types) != 1 or match.record.varies_in_type(argument):
+        names = {value.type or "unknown": None for value in match.record.inputs[argument]}
+        found = f"of type {' or '.join(names) or 'unknown'}"
         expected = "one type that is known before it runs"
         raise GridSampleError(match.record.where, argument, found, expected)
     return types[0]

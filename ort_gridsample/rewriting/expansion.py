@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -35,6 +36,8 @@ _NEWER_WORDS = 20
 BEFORE_GRID_SAMPLE = "com.microsoft"
 #: The first opset in which ReduceSum reads its axes as an input.
 _AXES_AS_INPUT = 13
+#: The first opset in which Reshape has the attribute ``allowzero``.
+ALLOWZERO = 14
 
 
 def points_of(match: Match) -> list[int]:
@@ -49,15 +52,21 @@ def points_of(match: Match) -> list[int]:
     return []
 
 
-def expanded(match: Match, names: Names) -> Replacement:
+def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Replacement:
     """Return the nodes that a composite node is equivalent to.
+
+    Args:
+        match: the composite node.
+        names: returns names of new values and nodes.
+        has_allowzero: whether Reshapes may have the attribute ``allowzero``. Without it, lengths
+            that are not known before a run must not be 0.
 
     Raises:
         GridSampleError: the number of levels, or of the points on each, is not known.
     """
     if match.record.dialect.has_planar_grids:
         return _expanded_sampler(match, names)
-    return _AttentionExpansion(match, names).replacement()
+    return _AttentionExpansion(match, names, has_allowzero=has_allowzero).replacement()
 
 
 def _expanded_sampler(match: Match, names: Names) -> Replacement:
@@ -103,37 +112,69 @@ class _Inputs:
 
 @dataclass(frozen=True)
 class _Level:
-    """The pixels of one level. The attributes are names of values, except ``known_lengths``.
+    """The pixels of one level. The attributes that are texts are names of values.
 
     Attributes:
+        index: the position of the level.
         lengths: (r,), the spatial lengths.
         known_lengths: the spatial lengths if they are constant.
         begin: (1,), the first pixel of the level.
         end: (1,), the first pixel after the level.
     """
 
+    index: int
     lengths: str
     known_lengths: Sequence[int] | None
     begin: str
     end: str
 
 
-class _AttentionExpansion:
-    """Writes a deformable attention as a GridSample for each level."""
+@dataclass(frozen=True)
+class _Axes:
+    """The names of values that are lengths of axes, each of shape (1,).
 
-    def __init__(self, match: Match, names: Names) -> None:
+    Attributes:
+        batch: B, or -1 if Reshapes compute it.
+        images: B·H, or -1 if Reshapes compute it.
+        heads: H.
+        channels: D.
+        queries: Q.
+    """
+
+    batch: str
+    images: str
+    heads: str
+    channels: str
+    queries: str
+
+
+class _AttentionExpansion:
+    """Writes a deformable attention as a GridSample for each level that has pixels and points.
+
+    Reshapes compute B·H from the number of elements (-1) if no other length can be 0. Otherwise
+    they have the attribute ``allowzero``, as far as the opset and the runtime have it.
+    """
+
+    def __init__(self, match: Match, names: Names, *, has_allowzero: bool) -> None:
         self._match = match
         self._signature = match.signature
         self._opset = match.scope.opsets.get("", 0)
-        self._points = [] if self._signature is not None else points_of(match)
+        # This package's node states the points of each level, and has all points on one axis.
+        self._states_points = self._signature is None
+        self._points: list[int] = []
         self._table = match.scope.constant_value(list(match.record.values.values())[1])
-        if self._signature is None and not self._points:
-            raise self._unknown_points()
-        self._n_levels = len(self._points) or level_count(match)
         self._r = 2
-        if self._signature is None:
+        if self._states_points:
+            self._points = points_of(match)
+            if not self._points:
+                raise self._unknown_points()
+            self._n_levels = len(self._points)
             self._r = (match.record.spatial_axes or (2,))[0]
+        else:
+            self._n_levels = level_count(match)
         self._nodes = Nodes(names, match.record.output)
+        may_be_empty = not self._has_positive_lengths()
+        self._allows_zeros = may_be_empty and has_allowzero and self._opset >= ALLOWZERO
         # Equal Constants are written once.
         self._row = cache(self._nodes.row)
 
@@ -143,29 +184,85 @@ class _AttentionExpansion:
         expected = "a constant of shape (L, 1 + r), which says how many points each has"
         return GridSampleError(self._match.record.where, "levels", found, expected)
 
+    def _has_positive_lengths(self) -> bool:
+        """Whether all lengths of the inputs are known, and none is 0."""
+        constant_inputs = {list(self._match.record.values)[1], "level_start_index"}
+        for name, values in zip(
+            self._match.record.values, zip(*self._match.record.cases, strict=True), strict=True
+        ):
+            if name in constant_inputs:
+                continue
+            lengths = [known_lengths(value.shape) for value in values]
+            if any(row is None or 0 in row for row in lengths):
+                return False
+        return self._table is not None
+
+    def _is_output_empty(self) -> bool:
+        """Whether the output is known to have no elements."""
+        for value, *_, locations, _ in self._match.record.cases:
+            batch, _, *heads_and_channels = value.shape or (None, None)
+            lengths = [batch, *heads_and_channels, *(locations.shape or ())[:3]]
+            if 0 not in lengths:
+                return False
+        return True
+
     def replacement(self) -> Replacement:
         """Write the nodes."""
+        inputs = self._inputs()
+        axes = self._axes(inputs)
+        levels = [level for level in self._levels(inputs) if not self._is_empty(level)]
+        if levels and not self._is_output_empty():
+            samples = self._samples(inputs, axes, levels)
+            total = self._weighted_sum(samples, self._weights(inputs.weights, levels), axes)
+            self._write_output(total, axes)
+        else:
+            self._write_zeros(inputs, axes)
+        fused = [self._match.index, *constants_of(self._match)]
+        nodes = _without_unread(self._nodes, self._match.record.output)
+        return Replacement(nodes, superseded=fused)
+
+    def _axes(self, inputs: _Inputs) -> _Axes:
+        """Write the lengths of the axes."""
         add = self._nodes.add
         row = self._row
-        inputs = self._inputs()
-        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
         value_shape = add("Shape", inputs.value)
         heads = add("Gather", value_shape, row(2))
-        channels = add("Gather", value_shape, row(3))
-        queries = add("Gather", add("Shape", inputs.locations), row(1))
+        batch = images = row(-1)
+        if self._allows_zeros:
+            batch = add("Gather", value_shape, row(0))
+            images = add("Mul", batch, heads)
+        return _Axes(
+            batch=batch,
+            images=images,
+            heads=heads,
+            channels=add("Gather", value_shape, row(3)),
+            queries=add("Gather", add("Shape", inputs.locations), row(1)),
+        )
+
+    def _is_empty(self, level: _Level) -> bool:
+        """Whether a level is known to have no pixel or no point. Its samples add nothing."""
+        has_no_pixel = level.known_lengths is not None and 0 in level.known_lengths
+        return has_no_pixel or (self._states_points and self._points[level.index] == 0)
+
+    def _samples(self, inputs: _Inputs, axes: _Axes, levels: Sequence[_Level]) -> list[str]:
+        """Write the samples (B·H, D, Q, P) of each level."""
+        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
+        # onnx does not infer the rank of a value whose computed shape it does not know.
+        unknown_shape = [None] * (2 + self._r)
         grids = self._grids(inputs.locations)
         samples = []
-        for index, level in enumerate(self._levels(inputs)):
-            X = self._image(inputs.value, level, channels)
-            # onnx does not infer the rank of a value whose computed shape it does not know.
-            unknown_shape = [None] * (2 + self._r)
+        for level in levels:
+            X = self._image(inputs.value, level, axes)
             value_info = helper.make_tensor_value_info(X, X_type, unknown_shape)
-            samples.append(self._sample(X, grids, index, queries))
+            samples.append(self._sample(X, grids, level.index, axes))
             self._match.scope.container.value_info.append(value_info)
-        total = self._weighted_sum(samples, inputs.weights)
-        self._write_output(total, heads, channels, queries)
-        fused = [self._match.index, *constants_of(self._match)]
-        return Replacement(self._nodes, superseded=fused)
+        return samples
+
+    def _reshape(self, value: str, shape: str, output: str = "") -> str:
+        """Write a Reshape to a shape whose lengths may be 0."""
+        if self._allows_zeros:
+            return self._nodes.add("Reshape", value, shape, output=output, allowzero=1)
+        return self._nodes.add("Reshape", value, shape, output=output)
 
     def _inputs(self) -> _Inputs:
         """Write the checks of the node's inputs, and the operands that the node computes."""
@@ -183,7 +280,7 @@ class _AttentionExpansion:
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
             _check_known_shapes(match)
-            locations, weights = checked_package_operands(match, self._nodes, self._r)
+            locations, weights = checked_package_operands(match, self._nodes)
         return _Inputs(value, levels, "", locations, weights)
 
     def _grids(self, locations: str) -> str:
@@ -196,16 +293,17 @@ class _AttentionExpansion:
             one = typed_constant(self._nodes, 1, type_name)
         else:
             two, one = constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
-        points_shape = [-1] if self._points else [self._n_levels, -1]
-        unit = add("Reshape", locations, self._row(0, 0, 0, *points_shape, self._r))
-        return add("Sub", add("Mul", unit, two), one)
+        if self._states_points:
+            locations_shape = self._row(0, 0, 0, sum(self._points), self._r)
+            locations = add("Reshape", locations, locations_shape)
+        return add("Sub", add("Mul", locations, two), one)
 
     def _known_lengths(self, index: int) -> list[int] | None:
         """Return the spatial lengths of a level if they are constant."""
         if self._table is None:
             return None
         lengths: list[int] = self._table[index].tolist()
-        return lengths[1:] if self._points else lengths
+        return lengths[1:] if self._states_points else lengths
 
     def _levels(self, inputs: _Inputs) -> list[_Level]:
         """Write the lengths of all levels, and the range of their pixels."""
@@ -230,7 +328,7 @@ class _AttentionExpansion:
             if known_begin is not None and known_lengths is not None:
                 known_end = known_begin + math.prod(known_lengths)
             end = self._end(begin, lengths, known_lengths, known_end)
-            levels.append(_Level(lengths, known_lengths, begin, end))
+            levels.append(_Level(index, lengths, known_lengths, begin, end))
         return levels
 
     def _lengths(self, levels: str, index: int, known_lengths: Sequence[int] | None) -> str:
@@ -241,7 +339,7 @@ class _AttentionExpansion:
             return row(*known_lengths)
         level_row = add("Gather", levels, self._nodes.constant(index))
         wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
-        first = 1 if self._points else 0
+        first = 1 if self._states_points else 0
         return add("Slice", wide, row(first), row(first + self._r))
 
     def _start(self, starts: str, index: int) -> str:
@@ -264,41 +362,41 @@ class _AttentionExpansion:
             return add("Add", begin, self._row(math.prod(known_lengths)))
         return add("Add", begin, add("ReduceProd", lengths, keepdims=1))
 
-    def _image(self, value: str, level: _Level, channels: str) -> str:
+    def _image(self, value: str, level: _Level, axes: _Axes) -> str:
         """Write the image (B·H, D, D1, …, Dr) of a level."""
         add = self._nodes.add
         row = self._row
         pixels = add("Slice", value, level.begin, level.end, row(1))
         image = add("Transpose", pixels, perm=[0, 2, 3, 1])
         depth = self._known_channels()
-        if isinstance(depth, int) and level.known_lengths is not None:
+        if isinstance(depth, int) and depth > 0 and level.known_lengths is not None:
             # A constant shape, of which the inference of all opsets knows the rank.
             return add("Reshape", image, row(-1, depth, *level.known_lengths))
-        shape = add("Concat", row(-1), channels, level.lengths, axis=0)
-        return add("Reshape", image, shape)
+        shape = add("Concat", axes.images, axes.channels, level.lengths, axis=0)
+        return self._reshape(image, shape)
 
     def _known_channels(self) -> int | str | None:
         """Return D if it is the same in all calls."""
         depths = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
         return depths.pop() if len(depths) == 1 else None
 
-    def _sample(self, X: str, grids: str, index: int, queries: str) -> str:
+    def _sample(self, X: str, grids: str, index: int, axes: _Axes) -> str:
         """Write the samples (B·H, D, Q, P) of a level."""
         add = self._nodes.add
         row = self._row
         r = self._r
-        if self._points:
+        if self._states_points:
             first = sum(self._points[:index])
             level_grid = add("Slice", grids, row(first), row(first + self._points[index]), row(3))
         else:
             level_grid = add("Gather", grids, self._nodes.constant(index), axis=3)
         by_head = add("Transpose", level_grid, perm=[0, 2, 1, 3, 4])
         count = add("Gather", add("Shape", by_head), row(3))
-        output_lengths = [queries, count, *[row(1)] * (r - 2)]
+        output_lengths = [axes.queries, count, *[row(1)] * (r - 2)]
         if r == 1:
-            output_lengths = [add("Mul", queries, count)]
-        grid_shape = add("Concat", row(-1), *output_lengths, row(r), axis=0)
-        grid = add("Reshape", by_head, grid_shape)
+            output_lengths = [add("Mul", axes.queries, count)]
+        grid_shape = add("Concat", axes.images, *output_lengths, row(r), axis=0)
+        grid = self._reshape(by_head, grid_shape)
         mode = "linear" if self._opset >= _NEWER_WORDS else "bilinear"
         align_corners = int(self._match.record.align_corners == 1)
         sample = add("GridSample", X, grid, mode=mode, align_corners=align_corners)
@@ -306,34 +404,86 @@ class _AttentionExpansion:
             self._nodes[-1].domain = BEFORE_GRID_SAMPLE
         if r == 2:
             return sample
-        return add("Reshape", sample, add("Concat", row(0), row(0), queries, count, axis=0))
+        images, channels = row(0), row(0)
+        if self._allows_zeros:
+            images, channels = axes.images, axes.channels
+        shape = add("Concat", images, channels, axes.queries, count, axis=0)
+        return self._reshape(sample, shape)
 
-    def _weighted_sum(self, samples: Sequence[str], weights: str) -> str:
-        """Write the weighted sum (B·H, D, Q) of all samples."""
+    def _weights(self, weights: str, levels: Sequence[_Level]) -> str:
+        """Write the weights (B, Q, H, P) of all points of ``levels``."""
         add = self._nodes.add
         row = self._row
-        by_query = add("Reshape", weights, row(0, 0, 0, -1))
-        by_head = add("Transpose", by_query, perm=[0, 2, 1, 3])
+        indices = [level.index for level in levels]
+        if self._states_points:
+            flat = add("Reshape", weights, row(0, 0, 0, sum(self._points)))
+            if len(levels) == self._n_levels:
+                return flat
+            ends = np.cumsum(self._points)
+            points = [range(ends[i] - self._points[i], ends[i]) for i in indices]
+            return add("Gather", flat, row(*(p for level in points for p in level)), axis=3)
+        if len(levels) < self._n_levels:
+            weights = add("Gather", weights, row(*indices), axis=3)
+        if not self._allows_zeros:
+            return add("Reshape", weights, row(0, 0, 0, -1))
+        weights_shape = add("Shape", weights)
+        n_points = add("Mul", add("Gather", weights_shape, row(4)), row(len(levels)))
+        shape = add("Concat", add("Gather", weights_shape, row(0, 1, 2)), n_points, axis=0)
+        return self._reshape(weights, shape)
+
+    def _weighted_sum(self, samples: Sequence[str], weights: str, axes: _Axes) -> str:
+        """Write the weighted sum (B·H, D, Q) of all samples.
+
+        Args:
+            samples: the samples of each level.
+            weights: (B, Q, H, P), of all levels.
+            axes: the lengths of the axes.
+        """
+        add = self._nodes.add
+        row = self._row
+        by_head = add("Transpose", weights, perm=[0, 2, 1, 3])
         queries_and_points = add("Gather", add("Shape", by_head), row(2, 3))
-        shape = add("Concat", row(-1), row(1), queries_and_points, axis=0)
-        factor = add("Reshape", by_head, shape)
+        shape = add("Concat", axes.images, row(1), queries_and_points, axis=0)
+        factor = self._reshape(by_head, shape)
         product = add("Mul", add("Concat", *samples, axis=3), factor)
         if self._opset < _AXES_AS_INPUT:
             return add("ReduceSum", product, axes=[-1], keepdims=0)
         return add("ReduceSum", product, row(-1), keepdims=0)
 
-    def _write_output(self, total: str, heads: str, channels: str, queries: str) -> None:
+    def _write_output(self, total: str, axes: _Axes) -> None:
         """Write the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
         add = self._nodes.add
-        row = self._row
         output = self._match.record.output
-        shape = add("Concat", row(-1), add("Mul", heads, channels), queries, axis=0)
+        depth = add("Mul", axes.heads, axes.channels)
+        shape = add("Concat", axes.batch, depth, axes.queries, axis=0)
         if self._signature is None or not self._signature.is_by_head:
-            add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1], output=output)
+            add("Transpose", self._reshape(total, shape), perm=[0, 2, 1], output=output)
             return
-        by_query = add("Transpose", add("Reshape", total, shape), perm=[0, 2, 1])
-        split_shape = add("Concat", row(0), queries, heads, channels, axis=0)
-        add("Reshape", by_query, split_shape, output=output)
+        by_query = add("Transpose", self._reshape(total, shape), perm=[0, 2, 1])
+        shape = add("Concat", axes.batch, axes.queries, axes.heads, axes.channels, axis=0)
+        self._reshape(by_query, shape, output=output)
+
+    def _write_zeros(self, inputs: _Inputs, axes: _Axes) -> None:
+        """Write an output of zeros, or one without elements."""
+        add = self._nodes.add
+        batch = add("Gather", add("Shape", inputs.value), self._row(0))
+        last_axes = [axes.heads, axes.channels]
+        if self._signature is None or not self._signature.is_by_head:
+            last_axes = [add("Mul", axes.heads, axes.channels)]
+        shape = add("Concat", batch, axes.queries, *last_axes, axis=0)
+        (zero,) = constants_like(self._match, self._nodes, "value", 0)
+        add("Expand", zero, shape, output=self._match.record.output)
+
+
+def _without_unread(nodes: Sequence[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
+    """Return the nodes that the value ``output`` is computed from, in their order."""
+    needed_values = {output}
+    needed_nodes: list[onnx.NodeProto] = []
+    for node in reversed(nodes):
+        if not needed_values.isdisjoint(node.output):
+            needed_values.update(node.input)
+            needed_nodes.append(node)
+    return needed_nodes[::-1]
 
 
 def _check_known_shapes(match: Match) -> None:

@@ -17,10 +17,10 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import Probe
+from ..inference.types import RuntimeProbe
 from ..opsets.convert import convert_opset, unconvertible
 from ..opsets.inlining import import_used, inline
-from .expansion import BEFORE_GRID_SAMPLE, expanded
+from .expansion import ALLOWZERO, BEFORE_GRID_SAMPLE, expanded
 from .replacing import insert_replacements
 from .targets import Target
 
@@ -74,7 +74,7 @@ class Patch:
     target: Target
     standard: Target
     nodes: Selection
-    probe: Probe | None
+    probe: RuntimeProbe | None
     opset: int | None
 
     def prepare(self) -> PatchPlan:
@@ -159,8 +159,8 @@ def _varies_between_calls(match: Match) -> bool:
     record = match.record
     if match.signature is None and not record.dialect.has_planar_grids:
         return False
-    has_several_types = any(len(types) > 1 for types in record.types.values())
-    return record.has_attribute_references or has_several_types
+    varies_in_types = any(map(record.varies_in_type, record.values))
+    return record.has_attribute_references or varies_in_types
 
 
 def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
@@ -168,7 +168,12 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
     if not plan.composites:
         return False
     names = Names(patch.model, patch.all_scopes)
-    replacements = {match: expanded(match, names) for match in plan.composites}
+    has_allowzero = patch.target.has_allowzero
+    if patch.opset is not None and patch.opset < ALLOWZERO:
+        has_allowzero = False  # the model is converted to this opset afterwards
+    replacements = {
+        match: expanded(match, names, has_allowzero=has_allowzero) for match in plan.composites
+    }
     insert_replacements(patch.all_scopes, replacements)
     import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})
     return True
@@ -206,9 +211,9 @@ def _convert_to(model: onnx.ModelProto, opset: int) -> None:
     error = _try_to_convert(model, opset)
     if error is not None:
         place, text = unconvertible(model, opset)
-        expected = f"one that it can be converted to from {before}"
-        expected += f", and onnx's version converter says: {text}"
-        raise GridSampleError(place, "opset", str(opset), expected)
+        found = f"{opset} in the patched model"
+        expected = f"one to which onnx's version converter converts opset {before}; it says: {text}"
+        raise GridSampleError(place, "opset", found, expected)
 
 
 def _try_to_convert(model: onnx.ModelProto, opset: int) -> Exception | None:
@@ -241,8 +246,11 @@ def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
     error = _try_to_convert(model, needed[match])
     if error is not None:
         text = " ".join(str(error).split())
-        expected = f"at least {needed[match]}, and onnx's version converter says: {text}"
-        raise GridSampleError(match.record.where, "opset", str(before), expected)
+        needed_opset = needed[match]
+        reason = f"onnx's version converter cannot convert the model to {needed_opset}: {text}"
+        found = f"{before} in the model"
+        expected = f"at least {needed_opset}, and {reason}"
+        raise GridSampleError(match.record.where, "opset", found, expected)
     return True
 
 

@@ -14,7 +14,7 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import Probe, forget_guesses
+from ..inference.types import RuntimeProbe, forget_guesses
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
@@ -40,7 +40,7 @@ def patch_to(
     nodes: Selection,
     target: str,
     functions: bool,
-    probe: Probe,
+    probe: RuntimeProbe,
     opset: int | None,
     for_runtime: str | None,
 ) -> Patched:
@@ -75,7 +75,8 @@ def _check_arguments(
         GridSampleError: an argument is wrong.
     """
     if target not in target_names():
-        expected = validation.format_choices(target_names())
+        choices = validation.format_choices(target_names())
+        expected = f"{choices}; help(ort_gridsample.patch_model) describes them"
         raise GridSampleError("patch_model", "target", repr(target), expected)
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
@@ -101,7 +102,10 @@ def check_selection(where: str, nodes: object) -> None:
         GridSampleError: the argument is wrong.
     """
     if not callable(nodes) and nodes not in ("all", "unsupported"):
-        expected = "'all', 'unsupported' or a function of a NodeRecord"
+        expected = (
+            "'all', 'unsupported', or a function that gets the NodeRecord of a node and returns "
+            "whether to replace the node"
+        )
         raise GridSampleError(where, "nodes", repr(nodes), expected)
 
 
@@ -156,7 +160,7 @@ def patch_in_place(
     model: onnx.ModelProto,
     target: Target,
     nodes: Selection = "all",
-    probe: Probe | None = None,
+    probe: RuntimeProbe | None = None,
     opset: int | None = None,
     all_scopes: list[Scope] | None = None,
 ) -> Patched:
@@ -221,7 +225,9 @@ def _check_opset(targets: Mapping[Match, Target], opset: int) -> None:
     for match, target in targets.items():
         least = target.least_opset(match)
         if least > match.scope.opsets.get("", 0):
-            raise GridSampleError(match.record.where, "opset", str(opset), f"at least {least}")
+            found = f"{opset} in the patched model"
+            expected = f"at least {least}, {target.least_opset_reason(match)}"
+            raise GridSampleError(match.record.where, "opset", found, expected)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:

@@ -16,6 +16,9 @@ from ..errors import GridSampleError
 from ..graph.scope import Nodes
 from .attention_properties import known_lengths
 
+#: The end of a Slice that goes to the end of an axis.
+_END = np.iinfo(np.int64).max
+
 
 def fail_unless_equal(
     nodes: Nodes,
@@ -53,13 +56,12 @@ def fail_unless_equal(
     return checked
 
 
-def checked_package_operands(match: Match, nodes: Nodes, r: int) -> tuple[str, str]:
+def checked_package_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
     """Write checks of the operands of this package's deformable attention.
 
     Args:
         match: the deformable attention.
         nodes: the list to write to.
-        r: the number of spatial axes.
 
     Returns:
         The names of the locations and of the weights, after the checks.
@@ -70,7 +72,7 @@ def checked_package_operands(match: Match, nodes: Nodes, r: int) -> tuple[str, s
     if all(known_lengths(shape) is not None for shape in shapes):
         return locations, weights
     locations = _checked_locations(record, nodes, value, locations)
-    weights = _checked_weights(record, nodes, locations, weights, r)
+    weights = _checked_weights(record, nodes, locations, weights)
     return locations, weights
 
 
@@ -86,23 +88,16 @@ def _checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: 
     return nodes.add("Reshape", locations, checked)
 
 
-def _checked_weights(
-    record: NodeRecord,
-    nodes: Nodes,
-    locations: str,
-    weights: str,
-    r: int,
-) -> str:
+def _checked_weights(record: NodeRecord, nodes: Nodes, locations: str, weights: str) -> str:
     """Write a check that weights have the axes of locations.
 
     Weights (B, 1, H, P) are those of one query for all queries.
     """
     shape = nodes.add("Shape", weights)
-    actual = nodes.add("Shape", nodes.add("Reshape", weights, nodes.row(0, 0, 0, -1)))
-    flat_locations = nodes.add("Reshape", locations, nodes.row(0, 0, 0, -1, r))
-    flat_shape = nodes.add("Shape", flat_locations)
-    expected = nodes.add("Gather", flat_shape, nodes.row(0, 1, 2, 3))
-    may_be_of_one_query = record.ranks["attention_weights"] != (5,)
+    actual = _with_axes_of_points_merged(nodes, shape, end=_END)
+    expected = _with_axes_of_points_merged(nodes, nodes.add("Shape", locations), end=-1)
+    varies_in_rank = record.varies_in_rank("attention_weights")
+    may_be_of_one_query = varies_in_rank or record.ranks["attention_weights"] != (5,)
     if may_be_of_one_query:
         ones = nodes.row(1, 1, 1, 1)
         is_query_axis = nodes.constant(np.array([False, True, False, False]))
@@ -112,3 +107,17 @@ def _checked_weights(
     error = GridSampleError(record.where, "attention_weights", OTHER_SHAPE, expectation)
     checked = fail_unless_equal(nodes, shape, actual, expected, error)
     return nodes.add("Reshape", weights, checked)
+
+
+def _with_axes_of_points_merged(nodes: Nodes, shape: str, *, end: int) -> str:
+    """Write (B, Q, H, P) from a ``shape`` (B, Q, H, P, …) or (B, Q, H, L, P, …).
+
+    Args:
+        nodes: the list to write to.
+        shape: the name of the shape.
+        end: the axis after that of the points.
+    """
+    first_axes = nodes.add("Gather", shape, nodes.row(0, 1, 2))
+    point_axes = nodes.add("Slice", shape, nodes.row(3), nodes.row(end))
+    n_points = nodes.add("ReduceProd", point_axes, keepdims=1)
+    return nodes.add("Concat", first_axes, n_points, axis=0)

@@ -19,9 +19,10 @@ def typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
 
 def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
     """Write constants of the type of an input; return the names of their values."""
-    has_one_type = len(match.record.types[argument]) == 1
+    record = match.record
+    has_one_type = len(record.types[argument]) == 1 and not record.varies_in_type(argument)
     if has_one_type or match.scope.opsets.get("", 0) < CAST_LIKE:
         return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
     constants = [typed_constant(nodes, number, "float32") for number in numbers]
-    like = match.record.values[argument]
+    like = record.values[argument]
     return [nodes.add("CastLike", constant, like) for constant in constants]

@@ -19,7 +19,7 @@ from .. import spec, versions
 from ..custom_ops.python_ops import extensions
 from ..detection.records import NodeRecord
 from ..dialects.registry import operator_types
-from ..dialects.table import COMPOSITE_OP_TYPES, DOMAIN
+from ..dialects.table import ATTENTION, COMPOSITE_OP_TYPES, DOMAIN
 from ..errors import GridSampleError
 from ..functions.cores import load_core
 from ..graph.files import Model, follow_links, locations, read_model, translate_errors
@@ -168,7 +168,7 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
         draft.restore_all_weights()
     draft.find_added_initializers()
     draft.place_and_patch()
-    if not draft.placements:
+    if not draft.placements and not draft.is_changed:
         return PatchedModel(source, source, [], frozenset())
     draft.bind_threads()
     # Also of an unchanged model: onnxruntime may read external data outside of the folder.
@@ -304,9 +304,10 @@ class _Draft:
         with hide_values(self.scopes, self._added), closing(prober):
             environment = environment_of(arguments.nodes, prober, arguments.is_model_saved)
             target = SessionTarget(environment)
-            # Attention nodes of other packages become other nodes, which only then have records.
+            # Composite nodes become other nodes, which only then have records, or none.
             op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
-            has_attention_nodes = not COMPOSITE_OP_TYPES.isdisjoint(op_types)
+            has_attention = ATTENTION in op_types and DOMAIN in self.domains()
+            has_composites = has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
             with translate_errors(self.proto):
                 replaced, others = patch_in_place(
                     self.proto,
@@ -315,7 +316,7 @@ class _Draft:
                     all_scopes=self.scopes,
                 )
         self.placements = target.placements([*replaced, *others])
-        self.is_changed = bool(replaced) or has_attention_nodes
+        self.is_changed = bool(replaced) or has_composites
 
     def bind_threads(self) -> None:
         """Let the ops use as many threads as the options allow."""

@@ -40,7 +40,9 @@ def track(session: Any) -> None:
     global _limit
     _tracked[next(_numbers)] = ref(session)
     if len(_tracked) > _limit:
-        for number, reference in list(_tracked.items()):
+        # A copy, because other threads add references. list(_tracked.items()) is not enough: it
+        # allocates a tuple for each item, and the garbage collector can switch to another thread.
+        for number, reference in _tracked.copy().items():
             if reference() is None:
                 _tracked.pop(number, None)
         _limit = 2 * len(_tracked) + 64
@@ -91,7 +93,7 @@ def cpu_session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntim
 
 
 def _before_fork() -> None:
-    sessions = (reference() for reference in list(_tracked.values()))
+    sessions = (reference() for reference in _tracked.copy().values())
     _held[threading.get_ident()] = [session for session in sessions if session is not None]
 
 

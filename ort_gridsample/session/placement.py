@@ -29,7 +29,7 @@ def set_ops(name: OpsName | None) -> None:
             environment variable ``ORT_GRIDSAMPLE_OPS``, or else ``"auto"``.
 
     Raises:
-        ValueError: there are no such ops.
+        GridSampleError: there are no such ops.
         ImportError: ``"compiled"`` was given and compiled ops are not available. The error has the
             reason.
     """

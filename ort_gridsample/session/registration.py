@@ -97,7 +97,7 @@ def register_new(
             # Every session runs Python ops. Define them before the user registers their library.
             _define_python_ops()
     _define_python_ops_early()
-    for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
+    for key in [key for key, entry in _registered.copy().items() if entry.options() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = _Registered(ref(options))
     defer_signals_in_plain_sessions()

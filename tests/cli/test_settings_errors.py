@@ -31,5 +31,5 @@ def test_wrong_setting_is_an_error_of_the_user(
 ) -> None:
     monkeypatch.setenv(variable, text)
     assert main(["inspect", "missing.onnx"]) == 2
-    sentence = f"the environment variable {variable} is {text!r}, expected {expected}"
+    sentence = f"environment: {variable} is {text!r}, expected {expected}"
     assert capsys.readouterr().err == f"ort-gridsample: {sentence}\n"

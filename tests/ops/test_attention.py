@@ -170,9 +170,9 @@ class Mistake(NamedTuple):
     expected: str
 
 
-PIXELS = "the S pixels of value, of shape (B, S, H, D) = (2, 47, 3, 4)"
+PIXELS = "47 pixels, the length S of value, which is of shape (B, S, H, D) = (2, 47, 3, 4)"
 LOCATIONS = "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape (2, 47, 3, 4) and L is 2"
-WEIGHTS = "all axes but the last of sampling_locations, which is of shape (2, 5, 3, 2, 4, 2)"
+WEIGHTS = "shape (2, 5, 3, 2, 4), as sampling_locations is of shape (2, 5, 3, 2, 4, 2)"
 SPATIAL_SHAPES = "shape (L, r), with at least one spatial axis"
 ANY_FLOAT = f"one of {', '.join(FLOATS)}"
 TYPE_MISTAKES = {

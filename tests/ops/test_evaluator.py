@@ -323,7 +323,12 @@ MISTAKES = {
     "mode": (
         sampler_model("GridSample", "", 20, mode="bilinear"),
         GRID,
-        ("GridSample node 'warp'", "mode", "'bilinear'", "'linear', 'nearest' or 'cubic'"),
+        (
+            "GridSample node 'warp'",
+            "mode",
+            "'bilinear'",
+            "'linear', 'nearest' or 'cubic'; 'bilinear' is called 'linear' in this opset",
+        ),
     ),
     "grid": (GRID_SAMPLE, WRONG_GRID, WRONG_SHAPE),
     # The patch writes the name into an attribute as well.
@@ -335,7 +340,7 @@ MISTAKES = {
     "missing input": (
         without_names(without_grid(sampler_model("GridSample", "", 20))),
         GRID,
-        ("GridSample node '(Y)'", "grid", "missing", "an input"),
+        ("GridSample node with output 'Y'", "grid", "missing", "an input"),
     ),
     "ATen operator": (
         sampler_model("ATen", "aten", operator="roll"),

@@ -536,7 +536,7 @@ AFFINE_GRID_MISTAKES = {
     "negative": Mistake(
         (THETA, (2, 1, -3, 4)),
         "size",
-        "(2, 1, -3, 4)",
+        "(2, 1, -3, 4), where H = -3",
         f"(N, C, H, W), nothing negative, {AS_THETA}",
     ),
     "float size": Mistake(
@@ -662,7 +662,7 @@ ANY_GRID = "shape (N, D1_out, …, Dr_out, r)"
             check_theta_and_size,
             (1, 1, -1, 4),
             "size",
-            "(1, 1, -1, 4)",
+            "(1, 1, -1, 4), where H = -1",
             f"{ANY_SIZE}, nothing negative",
         ),
         (check_theta_and_size, (1, 1, 4), "size", "(1, 1, 4)", ANY_SIZE),

@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import parser
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
@@ -38,7 +39,7 @@ from support.cases import Attributes
 from support.compare import refusal
 from support.fused_models import transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose
-from support.paths import HAS_PROVIDER
+from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops
 from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
@@ -177,7 +178,7 @@ def test_library_of_wrong_shapes_has_the_error_of_the_function(
 
 def test_library_of_a_wrong_size_has_the_error_of_the_function(built: Path) -> None:
     feeds = {"theta": THETA, "size": np.array([1, 3, 4, 5])}
-    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node '(grid)'")
+    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node with output 'grid'")
     model = sample_models()["AffineGrid"].model
     assert str(expected) in error_with_library(model, built, feeds)
 
@@ -252,17 +253,14 @@ def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Pa
         "inferred shape": ["N", "C", "D0_out", "D1_out"],
         "is_numba_imported": False,
     }
-    if extensions == "with extensions":
+    if extensions == "with extensions" and HAS_PYTHON_OPS:
         assert strings == shape
     else:
         error = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run"
         assert strings.startswith(f"{error} on Python ops only")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime_extensions") is None,
-    reason="onnxruntime-extensions is not installed",
-)
+@needs_python_ops
 def test_library_and_onnxruntime_extensions_run_in_one_session(built: Path) -> None:
     """In either order, registered by hand and by this package."""
     lines = run_program("library_with_extensions.py", env=library_environment(built))
@@ -439,6 +437,20 @@ def test_library_has_the_kernels_of_its_models_only() -> None:
         "theta": ["float64"],
         "size": ["int64"],
     }
+
+
+def test_library_for_function_called_with_unknown_type_has_the_kernels_of_all_types() -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 20, "local": 1, "other": 1]>
+        g (float[1,1,4,4] X, float[1,3,4,2] G) => (float[1,1,3,4] Y, float[] Z) {
+            Y = local.warp (X, G)
+            U = other.Unknown (X)
+            Z = local.warp (U, G) }
+        <opset_import: ["": 20], domain: "local"> warp (A, B) => (C) { C = GridSample (A, B) }""")
+    wanted = builder._wanted([model])
+    assert wanted is not None
+    assert wanted["grid"] == ["float32"]
+    assert {"float16", "float32", "uint8"} < set(wanted["X"])
 
 
 def build_program(

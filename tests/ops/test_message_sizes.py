@@ -26,7 +26,7 @@ def test_affine_grid_size_of_three_values_has_the_error_of_the_function(
     size: tuple[int, ...],
 ) -> None:
     feeds = {"theta": np.zeros((1, 2, 3), np.float32), "size": np.array(size)}
-    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node '(grid)'")
+    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node with output 'grid'")
     session = open_compiled(loose(affine_grid_model("float32", 2, align_corners=False)))
     assert refusal(session.run, None, feeds).args == expected.args
 

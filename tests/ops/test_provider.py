@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import json
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -256,8 +257,14 @@ def test_grid_sampler_of_openmmlab_runs(domain: str, code: int, mode: str) -> No
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
-        ({"interpolation_mode": 7}, "interpolation_mode is 7, expected 0, 1 or 2"),
-        ({"padding_mode": -1}, "padding_mode is -1, expected 0, 1 or 2"),
+        (
+            {"interpolation_mode": 7},
+            "interpolation_mode is 7, expected 0 (linear), 1 (nearest) or 2 (cubic)",
+        ),
+        (
+            {"padding_mode": -1},
+            "padding_mode is -1, expected 0 (zeros), 1 (border) or 2 (reflection)",
+        ),
         ({"align_corners": 3}, "align_corners is 3, expected 0 or 1"),
     ],
 )
@@ -265,12 +272,12 @@ def test_grid_sampler_with_an_unknown_code_is_refused(
     attributes: dict[str, int], sentence: str
 ) -> None:
     known = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": 0}
-    with pytest.raises(Exception, match=f"grid_sampler node 'g': {sentence}"):
+    with pytest.raises(Exception, match=re.escape(f"grid_sampler node 'g': {sentence}")):
         open_provider(sampler_model("mmcv", **(known | attributes)))
 
 
 def test_grid_sampler_without_an_attribute_is_refused() -> None:
-    with pytest.raises(Exception, match="interpolation_mode is missing, expected 0, 1 or 2"):
+    with pytest.raises(Exception, match="interpolation_mode is missing, expected 0 "):
         open_provider(sampler_model("mmcv", padding_mode=0, align_corners=0))
 
 

@@ -20,6 +20,7 @@ from support.paths import Array, open_native, quiet_options, running_on
 TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
 MMCV = "mmdeploy.MMCVMultiScaleDeformableAttention"
 MICROSOFT = "com.microsoft.MultiScaleDeformableAttention"
+OWN = "ort_gridsample.DeformableAttention"
 BEVFORMER = ("MultiScaleDeformableAttnTRT", "bev.MultiScaleDeformableAttnTRT2")
 
 B = 2
@@ -188,6 +189,20 @@ def test_attention_node_lowered_is_the_definition(op_type: str, form: str, opset
         np.testing.assert_allclose(
             open_native(patched).run(None, feeds)[0], expected, rtol=0, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("form", ["dynamic", "fed"])
+@pytest.mark.parametrize("op_type", [TENSORRT, BEVFORMER[0]])
+def test_attention_node_lowered_to_opset_13_is_the_definition(op_type: str, form: str) -> None:
+    """Reshape has no attribute ``allowzero`` there."""
+    model = model_of(op_type, is_static=False, is_fed=form == "fed", opset=17)
+    feeds = feeds_for(OFFSET if op_type == BEVFORMER[0] else LOCATED)
+    expected = expected_of(op_type, feeds)
+    feeds |= lengths_feeds(op_type) if form == "fed" else {}
+    patched = ogs.patch_model(model, target="primitives", opset=13)
+    np.testing.assert_allclose(
+        open_native(patched).run(None, feeds)[0], expected, rtol=0, atol=1e-5
+    )
 
 
 def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
@@ -548,3 +563,120 @@ def test_patch_scalar_spatial_shapes_is_refused(target: TargetName) -> None:
     )
     error = refusal(ogs.patch_model, model, target=target)
     assert (error.argument, error.found) == ("spatial_shapes", "of shape ()")
+
+
+def lengthened(shape: tuple[int, ...], lengths: dict[int, int]) -> tuple[int, ...]:
+    """Return ``shape`` with other lengths on some axes."""
+    return tuple(lengths.get(axis, length) for axis, length in enumerate(shape))
+
+
+def assert_lowered_is(
+    model: onnx.ModelProto, feeds: dict[str, Array], expected: Array, target: TargetName
+) -> None:
+    lowered = open_native(ogs.patch_model(model, target=target))
+    (output,) = lowered.run(None, feeds)
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("form", ["static", "dynamic", "fed"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("op_type", [TENSORRT, MMCV, BEVFORMER[0]])
+def test_attention_node_without_elements_lowered_is_empty(
+    op_type: str, axis: int, form: str, target: TargetName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no batch, no query or no head."""
+    for name, shape in SHAPES.items():
+        lengths = {axis: 0}
+        if axis == 1 and name == "value":
+            lengths = {}  # the axis of the pixels
+        if axis == 2 and name == "reference_points":
+            lengths = {}  # the axis of 1
+        monkeypatch.setitem(SHAPES, name, lengthened(shape, lengths))
+    model = model_of(op_type, is_static=form == "static", is_fed=form == "fed")
+    feeds = feeds_for(OFFSET if op_type == BEVFORMER[0] else LOCATED)
+    if form == "fed":
+        feeds |= lengths_feeds(op_type)
+    output_shape = lengthened((B, Q, H, D), {axis: 0})
+    if op_type == MMCV:
+        output_shape = (*output_shape[:2], output_shape[2] * D)
+    assert_lowered_is(model, feeds, np.zeros(output_shape, np.float32), target)
+
+
+def model_with_lengths(op_type: str, lengths: Array, *, is_static: bool) -> onnx.ModelProto:
+    """Return a model of one node of another package, or of this one, with constant levels."""
+    model = model_of(op_type, is_static=is_static)
+    starts = np.cumsum(lengths.prod(1)) - lengths.prod(1)
+    constants = {"lengths": lengths, "starts": starts}
+    if op_type == OWN:
+        del model.graph.node[0].input[2]
+        constants = {"lengths": np.insert(lengths, 0, P, axis=1)}
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
+    return model
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("lengths", [[[4, 6], [0, 0]], [[0, 6], [2, 3]], [[0, 0], [3, 0]]])
+@pytest.mark.parametrize("op_type", [OWN, MMCV])
+def test_attention_node_with_level_without_pixels_lowered_is_the_function(
+    op_type: str,
+    lengths: list[list[int]],
+    is_static: bool,
+    target: TargetName,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_pixels = sum(math.prod(row) for row in lengths)
+    monkeypatch.setitem(SHAPES, "value", (B, n_pixels, H, D))
+    model = model_with_lengths(op_type, np.array(lengths), is_static=is_static)
+    feeds = feeds_for(LOCATED)
+    value, locations, weights = feeds.values()
+    expected = ogs.deformable_attention(value, lengths, locations, weights)
+    assert_lowered_is(model, feeds, expected, target)
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_attention_node_of_levels_without_pixels_in_session_is_zero(
+    is_static: bool, ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, "value", (B, 0, H, D))
+    model = model_with_lengths(OWN, np.array([[0, 0], [3, 0]]), is_static=is_static)
+    output = run_in_session(model, feeds_for(LOCATED), ops)
+    np.testing.assert_array_equal(output, np.zeros((B, Q, H * D), np.float32), strict=True)
+
+
+def test_attention_node_fed_level_without_pixels_lowered_to_primitives_is_the_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With ``ai.onnx``, onnxruntime refuses an image without pixels."""
+    lengths = np.array([[4, 6], [0, 0]])
+    monkeypatch.setitem(SHAPES, "value", (B, 24, H, D))
+    model = model_of(MMCV, is_static=True, is_fed=True)
+    feeds = feeds_for(LOCATED)
+    expected = ogs.deformable_attention(
+        feeds["value"], lengths, feeds["sampling_locations"], feeds["attention_weights"]
+    )
+    feeds |= {"lengths": lengths, "starts": np.array([0, 24])}
+    assert_lowered_is(model, feeds, expected, "primitives")
+
+
+def test_attention_node_fed_two_starts_for_one_level_is_refused(
+    ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, "value", (B, 24, H, D))
+    monkeypatch.setitem(SHAPES, "sampling_locations", (B, Q, H, 1, P, 2))
+    monkeypatch.setitem(SHAPES, "attention_weights", (B, Q, H, 1, P))
+    model = model_of(MMCV, is_static=True, is_fed=True)
+    lengths, starts = (value for value in model.graph.input if value.name in ("lengths", "starts"))
+    lengths.type.tensor_type.shape.dim[0].dim_value = 1
+    starts.type.tensor_type.shape.dim[0].dim_param = "levels"
+    feeds = feeds_for(LOCATED) | {"lengths": LENGTHS[:1]}
+    run_in_session(model, feeds | {"starts": np.array([0])}, ops)
+    error = refusal(run_in_session, model, feeds | {"starts": np.array([0, 0])}, ops)
+    assert (error.where, error.argument) == (
+        "MMCVMultiScaleDeformableAttention node 'attention'",
+        "level_start_index",
+    )

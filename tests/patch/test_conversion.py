@@ -157,14 +157,16 @@ def test_error_of_onnxs_converter_is_passed_on() -> None:
     error = refusal(
         ogs.patch_model, model, target="ai.onnx", nodes=lambda record: record.domain == "mmcv"
     )
-    assert error.where == "grid_sampler node '(Y)'"
-    assert (error.argument, error.found) == ("opset", "6")
-    assert error.expected.startswith("at least 16, and onnx's version converter says: ")
+    assert error.where == "grid_sampler node with output 'Y'"
+    assert (error.argument, error.found) == ("opset", "6 in the model")
+    assert error.expected.startswith(
+        "at least 16, and onnx's version converter cannot convert the model to 16: "
+    )
 
 
 def test_helper_nodes_of_a_patch() -> None:
     patched = ogs.patch_model(old_model(HALF_SAMPLE))
-    label = "grid_sampler node '(Z)'"
+    label = "grid_sampler node with output 'Z'"
     casts = f"ort_gridsample casts for {label}"
     guard = (
         f"ort_gridsample rejected the input of {label} (ort_gridsample.InferenceSession says why)"
@@ -281,6 +283,15 @@ def test_guard_with_a_squeeze_is_removed() -> None:
     assert op_types == {"Constant", "GridSample", "Squeeze"}
 
 
+def test_status_with_a_reader_besides_the_guard_is_refused() -> None:
+    patched = ogs.patch_model(old_model(SAMPLE + " Y = Identity (Z)"))
+    patched.graph.node.append(helper.make_node("Identity", ["Z_status"], ["S"], "reader"))
+    patched.graph.output.append(helper.make_tensor_value_info("S", TensorProto.INT64, None))
+    error = refusal(ogs.patch_model, patched, target="ai.onnx")
+    assert error.argument == "the status 'Z_status'"
+    assert error.found == "an input of Identity node 'reader'"
+
+
 @pytest.mark.parametrize("is_merged", [True, False], ids=["merged", "removed"])
 def test_guard_without_its_squeeze_is_refused(is_merged: bool) -> None:
     """A tool that merges the Squeeze with its reader changes the value that they pass on."""
@@ -293,7 +304,7 @@ def test_guard_without_its_squeeze_is_refused(is_merged: bool) -> None:
         patched.graph.node.remove(squeeze)
         patched.graph.output[0].name = gather.output[0]
     error = refusal(ogs.patch_model, patched, target="ai.onnx")
-    assert error.where == "GridSample node '(Z_unguarded, Z_status)'"
+    assert error.where == "GridSample node with output 'Z_unguarded, Z_status'"
     assert (error.argument, error.found) == ("the guard behind it", "without its Squeeze")
     assert error.expected == "the nodes that a patch writes"
 

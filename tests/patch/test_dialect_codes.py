@@ -28,7 +28,7 @@ def test_constant_code_that_is_no_integer_is_refused(value: float, dtype: str) -
     (record,) = records_with_mode(np.array([value], dtype))
     assert record.error is not None
     assert (record.error.argument, record.error.found) == ("interpolation_mode", repr(value))
-    assert record.error.expected == "0, 1 or 2"
+    assert record.error.expected == "0 (linear), 1 (nearest) or 2 (cubic)"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])

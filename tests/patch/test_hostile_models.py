@@ -250,6 +250,20 @@ def test_error_in_an_invalid_model_tells_what_is_invalid() -> None:
         raise KeyError("anything")
 
 
+def test_type_error_in_an_invalid_model_is_named_with_what_is_invalid() -> None:
+    """It may come from a fault of this package that has nothing to do with the model's."""
+    model = single_node_model()
+    model.graph.node[0].input[0] = "missing"
+    error = refusal(_raise_type_error, model)
+    assert "missing" in error.found
+    assert error.found.endswith("; reading it raised TypeError: no number)")
+
+
+def _raise_type_error(model: onnx.ModelProto) -> None:
+    with translate_errors(model):
+        raise TypeError("no number")
+
+
 def test_error_in_a_valid_model_is_not_translated() -> None:
     with pytest.raises(KeyError), translate_errors(single_node_model()):
         raise KeyError("anything")

@@ -305,7 +305,7 @@ def test_body_of_other_types_than_the_opset_has_is_refused() -> None:
     )
     assert_converts(nodes, 22, 12)
     error = refusal_of(model_of(nodes, 22), 11)
-    assert (error.where, error.found) == ("CenterCropPad node '(y)'", "int64")
+    assert (error.where, error.found) == ("CenterCropPad node with output 'y'", "int64")
 
 
 def test_layer_normalization_of_a_large_mean_keeps_its_digits() -> None:

@@ -294,10 +294,15 @@ def test_patch_of_nodes_chosen_by_their_records_leaves_the_others() -> None:
 def test_patch_of_unknown_choice_of_nodes_is_refused() -> None:
     model = parser.parse_model(MODELS["two in a row"])
     error = refusal(ogs.patch_model, model, nodes="some")
-    assert error.expected == "'all', 'unsupported' or a function of a NodeRecord"
+    assert (error.where, error.argument, error.found) == ("patch_model", "nodes", "'some'")
+    assert error.expected == (
+        "'all', 'unsupported', or a function that gets the NodeRecord of a node and returns "
+        "whether to replace the node"
+    )
 
 
 MODES = "'linear', 'nearest' or 'cubic' (opset 20)"
+RENAMED = "'bilinear' is called 'linear' in this opset"
 FLOATS = "one of float32, float64, float16, bfloat16"
 
 
@@ -316,7 +321,7 @@ class Mistake:
 
 MISTAKES = [
     Mistake({"mode": "lanczos"}, "mode", "'lanczos'", MODES),
-    Mistake({"mode": "bilinear"}, "mode", "'bilinear'", MODES),
+    Mistake({"mode": "bilinear"}, "mode", "'bilinear'", f"{MODES}; {RENAMED}"),
     Mistake({"mode": b"\xff"}, "mode", "'\ufffd'", MODES),
     # References to a function's attributes are displayed like this.
     Mistake({"mode": "@linear"}, "mode", "'@linear'", MODES),
@@ -324,7 +329,8 @@ MISTAKES = [
         {"mode": "linear", "opset": 16},
         "mode",
         "'linear'",
-        "'bilinear', 'nearest' or 'bicubic' (opset 16)",
+        "'bilinear', 'nearest' or 'bicubic' (opset 16); "
+        "'linear' is called 'bilinear' in this opset",
     ),
     Mistake(
         {"padding_mode": "x"},
@@ -339,7 +345,12 @@ MISTAKES = [
         "'antialias'",
         "'mode', 'padding_mode' or 'align_corners'",
     ),
-    Mistake({"opset": 15}, "opset", "15", "at least 16"),
+    Mistake(
+        {"opset": 15},
+        "opset",
+        "15 in the model",
+        "at least 16, the first opset that has GridSample",
+    ),
     Mistake(
         {"X_type": TensorProto.COMPLEX64},
         "X",
@@ -441,7 +452,7 @@ def test_patch_of_wrong_inputs_or_outputs_is_refused(
 def test_lowering_of_a_wrong_size_is_refused() -> None:
     model = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
     error = refusal(ogs.patch_model, model, target="primitives")
-    assert error.where == "AffineGrid node '(Y)'"
+    assert error.where == "AffineGrid node with output 'Y'"
     assert (error.argument, error.found) == ("size", "of shape (3,)")
     assert error.expected == "4 or 5 numbers"
 
@@ -449,7 +460,7 @@ def test_lowering_of_a_wrong_size_is_refused() -> None:
 def test_lowering_of_an_unknown_type_is_refused() -> None:
     model = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
     error = refusal(ogs.patch_model, model, target="primitives")
-    assert error.where == "GridSample node '(Y)'"
+    assert error.where == "GridSample node with output 'Y'"
     assert (error.argument, error.found) == ("X", "of unknown type")
     assert error.expected == "a type that is known before it runs"
 

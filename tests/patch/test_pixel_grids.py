@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, shape_inference
+from onnx import TensorProto, helper, parser, shape_inference
 
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
@@ -277,6 +277,20 @@ def test_nodes_of_opset_9_are_fused() -> None:
     model.graph.node[-1].CopyFrom(sampler)
     model.opset_import.append(helper.make_opsetid("mmcv", 1))
     assert_fused(graph, model, len(graph.nodes))
+
+
+def test_slice_whose_axes_a_caller_sets_is_not_fused_in_the_function() -> None:
+    """Without the attribute, the axis of a Slice-1 is the first."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 9, "local": 1, "com.microsoft": 1]>
+        g (float[2,1,4,4] X, float[2,3,2,2] P) => (float[2,1,2,2] Y) {
+            Y = local.warp <axes = [1]> (X, P) }
+        <opset_import: ["": 9, "com.microsoft": 1], domain: "local"> warp <axes> (X, P) => (Y) {
+            S = Slice <axes: ints = @axes, starts = [0], ends = [2]> (P)
+            T = Transpose <perm = [1, 2, 3, 0]> (S)
+            Y = com.microsoft.GridSample (X, T) }""")
+    (record,) = ogs.inspect_model(model)
+    assert "(S)" not in record.fused
 
 
 @needs_compiled_ops

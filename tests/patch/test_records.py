@@ -19,9 +19,10 @@ from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NOT_ASKED, columns
 from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
-from ort_gridsample.inference.runtime_probe import RuntimeProbe
+from ort_gridsample.inference.runtime_probe import OnnxruntimeProbe
 from ort_gridsample.session import forks, native
 from support.cases import Attributes
+from support.compare import refusal
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
 from support.models import affine_grid_model, grid_sample_model, parsed
 from support.paths import open_native, open_session
@@ -45,6 +46,29 @@ def test_records_can_be_keys() -> None:
     record = record_of(SAMPLE)
     assert {record: "value"}[record_of(SAMPLE)] == "value"
     assert len({record, record_of(SAMPLE), record_of(REFERENCES)}) == 2
+
+
+#: A function that is called with a float32 image, and with one of unknown type.
+CALLED_WITH_UNKNOWN_TYPE = parser.parse_model("""
+    <ir_version: 8, opset_import: ["": 20, "local": 1, "other": 1]>
+    g (float[1,1,4,4] X, float[1,3,4,2] G, float16[1,1,4,4] H) => (float[1,1,3,4] Y, float[] Z) {
+        Y = local.warp (X, G)
+        U = other.Unknown (H)
+        Z = local.warp (U, G) }
+    <opset_import: ["": 20], domain: "local"> warp (A, B) => (C) { C = GridSample (A, B) }""")
+
+
+def test_inputs_of_function_called_with_unknown_type_include_the_unknown_type() -> None:
+    record = record_of(CALLED_WITH_UNKNOWN_TYPE)
+    assert {value.type for value in record.inputs["X"]} == {"float32", None}
+    assert record.types["X"] == ("float32",)
+    assert record.varies_in_type("X")
+    assert not record.varies_in_type("grid")
+
+
+def test_function_called_with_unknown_type_is_not_lowered_as_of_the_known_type() -> None:
+    error = refusal(ogs.patch_model, CALLED_WITH_UNKNOWN_TYPE, target="primitives", functions=True)
+    assert (error.argument, error.found) == ("X", "of unknown type")
 
 
 def test_dialects_of_records_can_be_keys() -> None:
@@ -122,11 +146,11 @@ def test_record_is_native_only_if_onnxruntime_was_asked(
 def test_patch_asks_onnxruntime_only_if_the_choice_of_nodes_needs_it(
     nodes: object, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = Mock(side_effect=native.PROBE.refusal)
-    monkeypatch.setattr(native.PROBE, "refusal", refusal)
+    refusal_of_node = Mock(side_effect=native.PROBE.refusal)
+    monkeypatch.setattr(native.PROBE, "refusal", refusal_of_node)
     ogs.patch_model(SAMPLE, nodes=nodes)
     open_session(SAMPLE)  # replaces all nodes
-    assert [call.args[2] for call in refusal.call_args_list] == ["GridSample"] * calls
+    assert [call.args[2] for call in refusal_of_node.call_args_list] == ["GridSample"] * calls
 
 
 def test_node_whose_kernel_is_wrong_is_not_native(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +161,7 @@ def test_node_whose_kernel_is_wrong_is_not_native(monkeypatch: pytest.MonkeyPatc
             return list(super().run(names, feeds | {"grid": feeds["grid"].clip(-1, 1)}))
 
     model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
-    monkeypatch.setattr(native, "PROBE", RuntimeProbe(native.InstalledRuntime()))
+    monkeypatch.setattr(native, "PROBE", OnnxruntimeProbe(native.InstalledRuntime()))
     monkeypatch.setattr(forks, "_PLAIN_SESSION", OlderSession)
     record = record_of(model)
     assert record.native is False

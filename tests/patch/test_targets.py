@@ -143,12 +143,17 @@ def test_affine_grid_generator_has_the_output_of_affine_grid(
         np.testing.assert_allclose(session.run(None, {"theta": theta})[0], expected, atol=1e-6)
 
 
+MODE_CODES = "0 (linear), 1 (nearest) or 2 (cubic)"
+OPSET_16_MODES = (
+    "'bilinear', 'nearest' or 'bicubic' (opset 16); 'linear' is called 'bilinear' in this opset"
+)
+PADDING_CODES = "0 (zeros), 1 (border) or 2 (reflection)"
 #: Operator and attributes of a node, and the argument, its value and what is expected in the error.
 WRONG_ATTRIBUTES = [
     (
         "mmcv.grid_sampler",
         MMCV_ATTRIBUTES | {"interpolation_mode": 3},
-        ("interpolation_mode", "3", "0, 1 or 2"),
+        ("interpolation_mode", "3", MODE_CODES),
     ),
     (
         "mmcv.grid_sampler",
@@ -163,13 +168,13 @@ WRONG_ATTRIBUTES = [
     (
         "mmcv.grid_sampler",
         MMCV_ATTRIBUTES | {"padding_mode": "zeros"},
-        ("padding_mode", "'zeros'", "0, 1 or 2"),
+        ("padding_mode", "'zeros'", PADDING_CODES),
     ),
-    ("grid_sampler", {"interpolation_mode": 0}, ("padding_mode", "missing", "0, 1 or 2")),
+    ("grid_sampler", {"interpolation_mode": 0}, ("padding_mode", "missing", PADDING_CODES)),
     (
         "GridSample3D",
         {"mode": "trilinear", "padding_mode": 1, "align_corners": 1},
-        ("mode", "'trilinear'", "0, 1 or 2 (opset 16)"),
+        ("mode", "'trilinear'", f"{MODE_CODES} (opset 16)"),
     ),
     ("GridSampler", {"mode": 0, "paddingmode": 0}, ("align_corners", "missing", "0 or 1")),
     (
@@ -180,7 +185,7 @@ WRONG_ATTRIBUTES = [
     (
         "GridSample",
         {"mode": "linear"},
-        ("mode", "'linear'", "'bilinear', 'nearest' or 'bicubic' (opset 16)"),
+        ("mode", "'linear'", OPSET_16_MODES),
     ),
 ]
 
@@ -198,7 +203,8 @@ def test_dialect_with_wrong_attributes_is_refused(
 def test_grid_sample_before_opset_16_is_refused() -> None:
     error = refusal(ogs.patch_model, sampler_model("GridSample", "", mode="bilinear"))
     assert error.where == "GridSample node 'warp'"
-    assert (error.argument, error.found, error.expected) == ("opset", "11", "at least 16")
+    assert (error.argument, error.found) == ("opset", "11 in the model")
+    assert error.expected == "at least 16, the first opset that has GridSample"
 
 
 def test_dialect_with_a_computed_mode_is_refused() -> None:
@@ -366,7 +372,8 @@ def test_patch_to_an_unknown_target_is_refused() -> None:
     assert (error.argument, error.found) == ("target", "'tensorrt'")
     assert error.expected == (
         "'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', 'GridSample3D', 'GridSampler', "
-        "'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
+        "'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'; "
+        "help(ort_gridsample.patch_model) describes them"
     )
 
 
@@ -674,7 +681,7 @@ def test_translation_table_for_torch_has_only_these_operators(onnxscript_opset: 
 def test_translation_of_an_unknown_padding_for_torch_is_refused(onnxscript_opset: Mock) -> None:
     grid_sample = ogs.torch_translation_table()[onnxscript_opset.aten.grid_sampler.default]
     error = refusal(grid_sample, "X", "grid", 0, 3, False)
-    assert str(error) == "grid_sample: padding_mode is 3, expected 0, 1 or 2"
+    assert str(error) == f"grid_sample: padding_mode is 3, expected {PADDING_CODES}"
 
 
 def test_translation_of_affine_grid_before_opset_20_is_refused(onnxscript_opset: Mock) -> None:

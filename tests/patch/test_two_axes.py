@@ -228,17 +228,21 @@ def test_sample_that_the_target_lacks_is_refused(model, opset, parts):
 
 
 @pytest.mark.parametrize(
-    ("known", "bound"),
-    [(True, "2e-05 pixels"), (False, "2**-22 of what they span")],
-    ids=["static", "dynamic"],
+    ("known", "functions", "bound"),
+    [
+        (True, False, "2e-05 pixels"),
+        (False, False, "2**-22 of what they span"),
+        (True, True, "2**-22 of what they span"),
+    ],
+    ids=["static", "dynamic", "functions"],
 )
-def test_verify_command_prints_the_error_of_coordinates(known, bound, tmp_path, capsys):
+def test_verify_command_prints_the_error_of_coordinates(known, functions, bound, tmp_path, capsys):
     X = np.zeros((1, 1, 6, 7, 8), "float32")
     grid = np.zeros((1, 2, 2, 2, 3), "float32")
     model = sample_model(X, grid, Attributes("linear", "zeros"), known=known)
     paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
     onnx.save(model, paths[0])
-    onnx.save(ogs.patch_model(model, target=TARGET), paths[1])
+    onnx.save(ogs.patch_model(model, target=TARGET, functions=functions), paths[1])
     assert main(["verify", "--tolerance", "1e-4", "--shape", "grid=1,2,2,2,3", *paths]) == 0
     output = capsys.readouterr().out
     assert output.count("5-D nodes") == 1

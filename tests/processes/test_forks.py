@@ -1,5 +1,6 @@
 """Forked children that inherit sessions from their parent end."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -93,13 +94,21 @@ def test_track_from_several_threads_forgets_no_session(monkeypatch: pytest.Monke
             for _ in range(20):
                 forks.track(Native())
 
+    def do_nothing(phase: str, info: dict[str, int]) -> None:
+        """Let the interpreter change threads while it collects garbage."""
+
+    gc.callbacks.append(do_nothing)
+    thresholds = gc.get_threshold()
     interval = sys.getswitchinterval()
+    gc.set_threshold(20)
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(track, [sessions[first::4] for first in range(4)]))
     finally:
         sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(do_nothing)
     tracked = {id(reference()) for reference in forks._tracked.values()}
     assert tracked.issuperset(map(id, sessions))
 

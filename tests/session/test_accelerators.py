@@ -1,4 +1,4 @@
-"""Sessions with execution providers before the CPU's: a faked one, OpenVINO's and WebGPU's."""
+"""Sessions with other execution providers: a faked one, OpenVINO's, WebGPU's and CUDA's."""
 
 import json
 import os
@@ -23,6 +23,7 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
+from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.inference.runtime_probe import case_for
@@ -34,7 +35,12 @@ from ort_gridsample.session.probes import build_probe
 from support.attention_models import form
 from support.compare import refusal
 from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
-from support.exported_models import EXPORTED_MODELS, run_stored_inputs, stored_arrays
+from support.exported_models import (
+    EXPORTED_MODELS,
+    Arrays,
+    run_stored_inputs,
+    stored_arrays,
+)
 from support.models import loose, parsed
 from support.processes import run_program
 
@@ -43,8 +49,26 @@ AZURE = "AzureExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 WEBGPU = "WebGpuExecutionProvider"
 AVAILABLE = onnxruntime.get_available_providers()
+CUDA = "CUDAExecutionProvider"
+
+
+def has_cuda() -> bool:
+    """Whether onnxruntime has a provider of CUDA that finds a GPU and its libraries."""
+    if CUDA not in AVAILABLE:
+        return False
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    model = parsed("g (float[1] X) => (float[1] Y) { Y = Relu (X) }", 20)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, [CUDA])
+    return session.get_providers()[0] == CUDA
+
+
 #: A provider that runs nodes, if this build of onnxruntime has one.
 REAL_PROVIDER = next((name for name in (OPENVINO, WEBGPU) if name in AVAILABLE), "")
+if not REAL_PROVIDER and has_cuda():
+    REAL_PROVIDER = CUDA
+#: This package's own provider.
+PROVIDER = definitions.NAME
 needs_azure = pytest.mark.skipif(
     AZURE not in AVAILABLE, reason="this onnxruntime has no provider to fake"
 )
@@ -654,7 +678,7 @@ NODES = [
 
 
 @pytest.mark.skipif(
-    not REAL_PROVIDER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed"
+    not REAL_PROVIDER, reason="no provider of OpenVINO, WebGPU or CUDA is installed"
 )
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
@@ -670,6 +694,15 @@ def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, 
     if REAL_PROVIDER == OPENVINO:
         assert counts == {OPENVINO: 1}  # the whole model is one subgraph
     assert {placement.runs_on for placement in session.replaced} == {REAL_PROVIDER}
+
+
+def assert_near_stored(outputs: Arrays, path: Path) -> None:
+    """Compare outputs with those stored beside a model, to 1e-4 of the largest value."""
+    expected = stored_arrays(path, "out.")
+    for name, output in outputs.items():
+        right = expected[name]
+        tolerance = 1e-4 * np.nanmax(np.abs(right[np.isfinite(right)]))
+        np.testing.assert_allclose(output, right, rtol=0, atol=tolerance)
 
 
 #: Models that OpenVINO's provider does not open, even without a GridSample: a Loop with a graph in
@@ -688,14 +721,51 @@ def test_exported_models_on_openvino(path: Path) -> None:
     session = ogs.InferenceSession(onnx.load(path), profiling_options(), [OPENVINO])
     outputs = run_stored_inputs(session, path)
     if path.stem != WRONG_MODEL:
-        expected = stored_arrays(path, "out.")
-        for name, output in outputs.items():
-            right = expected[name]
-            tolerance = 1e-4 * np.nanmax(np.abs(right[np.isfinite(right)]))
-            np.testing.assert_allclose(output, right, rtol=0, atol=tolerance)
+        assert_near_stored(outputs, path)
     try:
         plain = onnxruntime.InferenceSession(path, profiling_options(), [OPENVINO])
     except Exception:
         return  # onnxruntime opens no session of the unpatched model
     run_stored_inputs(plain, path)
     assert count_nodes(session) == count_nodes(plain)
+
+
+needs_cuda = pytest.mark.skipif(REAL_PROVIDER != CUDA, reason="onnxruntime finds no CUDA")
+#: CUDA's provider with float32 arithmetic in convolutions and matrix products, too.
+PRECISE_CUDA = (CUDA, {"use_tf32": "0"})
+
+
+@needs_cuda
+@pytest.mark.parametrize("path", EXPORTED_MODELS, ids=lambda path: path.stem)
+def test_exported_models_on_cuda(path: Path) -> None:
+    session = ogs.InferenceSession(onnx.load(path), profiling_options(), [PRECISE_CUDA])
+    assert_near_stored(run_stored_inputs(session, path), path)
+    grid_samples = [
+        placement.runs_on
+        for placement in session.replaced
+        if placement.record.operator == "GridSample"
+    ]
+    assert set(grid_samples) == {CUDA}
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    ("node", "is_first", "expected"),
+    [
+        ((2, "linear", 20), True, {CUDA: 2, PROVIDER: 1}),  # one of them copies
+        ((2, "linear", 20), False, {CUDA: 2}),
+        ((3, "cubic", 20), True, {CUDA: 2, PROVIDER: 1}),
+    ],
+    ids=str,
+)
+def test_own_provider_next_to_cuda(
+    node: tuple[int, str, int], is_first: bool, expected: dict[str, int]
+) -> None:
+    own = ogs.register_provider()
+    providers = [own, PRECISE_CUDA] if is_first else [PRECISE_CUDA, own]
+    model = sampling_model(*node).SerializeToString()
+    session = onnxruntime.InferenceSession(model, profiling_options(), providers)
+    feeds = feeds_of(node[0])
+    Y = ogs.grid_sample(feeds["X"], feeds["G"], node[1])  # type: ignore[arg-type]
+    np.testing.assert_allclose(session.run(None, feeds)[0], Y, rtol=0, atol=1e-5)
+    assert count_nodes(session) == expected

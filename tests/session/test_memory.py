@@ -89,7 +89,7 @@ HUGE_SIZES = [
 
 
 def test_affine_grid_of_size_beyond_memory_is_refused() -> None:
-    node = "AffineGrid node '(grid)'"
+    node = "AffineGrid node with output 'grid'"
     sizes = json.dumps([*HUGE_SIZES, [1, 1, 2, 3]])
     results = run_on_openers("huge_affine_grids.py", sizes)
     for opener, (*errors, right_shape) in results.items():

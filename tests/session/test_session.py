@@ -262,7 +262,7 @@ def test_error_names_the_first_failed_node() -> None:
     for shape in ((1, 4, 3), (1, 4, 5, 3), ()):
         with pytest.raises(ogs.GridSampleError) as caught:
             session.run(None, {"X": X, "G": np.zeros(shape, np.float32)})
-        assert caught.value.where == "GridSample node '(A)'"
+        assert caught.value.where == "GridSample node with output 'A'"
         assert caught.value.argument == "grid"
 
 

@@ -15,12 +15,10 @@ from ort_gridsample.functions import cores
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.plan import plan_for
 from support.cases import dtype_of, image
-from support.compare import about, finfo
+from support.compare import about, finfo, refusal
 from support.processes import run_script
 
-pytest.importorskip(
-    "numba", reason="the compiled core is held against the NumPy core: both are needed"
-)
+pytest.importorskip("numba", reason="the compiled core needs Numba")
 from numba import njit
 
 from ort_gridsample.kernels import halves, jit_core, tap_table, workers
@@ -28,14 +26,16 @@ from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
 
-STRANGE = np.array([1e10, -1e10, 1e30, -1e30, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf, 1, -1, 0])
+#: Coordinates that are huge, not finite, or at an edge.
+SPECIAL = np.array([1e10, -1e10, 1e30, -1e30, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf, 1, -1, 0])
 #: Types of X that the default run compiles kernels for.
 QUICK = ["float32", "float16", "uint8"]
 
 
-def positions(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def random_grid(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Return a random grid; a tenth of its coordinates are :data:`SPECIAL`."""
     grid = rng.uniform(-2.5, 2.5, shape)
-    return np.where(rng.random(shape) < 0.1, rng.choice(STRANGE, shape), grid)
+    return np.where(rng.random(shape) < 0.1, rng.choice(SPECIAL, shape), grid)
 
 
 def assert_same(a: np.ndarray, b: np.ndarray) -> None:
@@ -50,13 +50,13 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
         a = a.astype(wide)
         b = b.astype(wide)
-        a = np.where(np.isnan(a) & np.isinf(b), b, a)  # a tap that weighs nothing may be left out
-        close = 2 * eps if eps > 1e-4 else 100 * eps
+        a = np.where(np.isnan(a) & np.isinf(b), b, a)  # a tap of weight 0 may be left out
+        tolerance = 2 * eps if eps > 1e-4 else 100 * eps
         scale = np.abs(np.where(np.isfinite(a), a, 1)).max(
             (0, *range(2, a.ndim)), keepdims=True
         )  # of each channel
         with np.errstate(invalid="ignore"):
-            np.testing.assert_allclose(a / scale, b / scale, rtol=close, atol=close)
+            np.testing.assert_allclose(a / scale, b / scale, rtol=tolerance, atol=tolerance)
 
 
 def sample_on_both_cores(
@@ -88,35 +88,35 @@ def test_cores_agree_on_block_inside_the_image(name: str) -> None:
 @pytest.fixture
 def phases(monkeypatch):
     """Return the phases of the compiled core's launches, on a machine of many CPUs."""
-    seen = []
-    original = jit_core._variant.__wrapped__  # its answers are for this machine
+    recorded = []
+    original = jit_core._variant.__wrapped__  # the cached results are for the real number of CPUs
     monkeypatch.setattr(jit_core, "available_cpus", lambda: 64)
 
-    def watched(*words):
-        variant = original(*words)
+    def recording_variant(*arguments):
+        variant = original(*arguments)
 
         def proceed(launch):
             count = variant.proceed(launch)
             if count:
-                seen.append(ctypes_type(LAUNCH).from_address(launch).phase)
+                recorded.append(ctypes_type(LAUNCH).from_address(launch).phase)
             return count
 
         return variant._replace(proceed=proceed)
 
-    monkeypatch.setattr(jit_core, "_variant", watched)
-    return seen
+    monkeypatch.setattr(jit_core, "_variant", recording_variant)
+    return recorded
 
 
-#: Channels, pixels of an axis and positions. Some fit a thread's share of the cache. Of others not
-#: even one chunk does.
+#: Channels, pixels of an axis and positions. The first ones fit a thread's share of the cache. Of
+#: the last ones, not even one chunk does.
 SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["uint8", "float16", "float32", "float64", "complex128"])
 def test_cores_agree_on_output_larger_than_the_caches(name: str) -> None:
-    """Y is written in whole cache lines, and the ends of each block apart."""
-    for channels in (1, 3, 5):  # three at once, and then two, or one by itself
+    """Y is written in whole cache lines, and the ends of each block separately."""
+    for channels in (1, 3, 5):  # the loops take three channels at once, then two or one
         rng = np.random.default_rng(0)
         X = image(name, (1, channels, 20, 30))
         count = workers.MIN_BYTES_PAST_CACHES // (channels * X.itemsize) + 7
@@ -134,32 +134,35 @@ def test_cores_agree_on_channels_last_copies(
     """A small X that is read often is copied to channels-last rows, by several threads if large."""
     monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
     rng = np.random.default_rng(11)
-    seen = set()
+    phase_sequences = set()
     for (channels, side, count), n in itertools.product(SIZES, (1, 3)):
         X = image(name, (n, channels, side, side))
-        grid = positions((n, 1, count, 2), rng).astype(np.float32)
-        small = ("linear", "reflection"), ("cubic", "zeros")
-        for num_threads, how in itertools.product(
-            (1, 8), small if side == 6 else (("linear", "zeros"),)
-        ):
+        grid = random_grid((n, 1, count, 2), rng).astype(np.float32)
+        attributes = [("linear", "zeros")]
+        if side == 6:
+            attributes = [("linear", "reflection"), ("cubic", "zeros")]
+        for num_threads, (mode, padding_mode) in itertools.product((1, 8), attributes):
             phases.clear()
-            assert_same(*sample_on_both_cores(X, grid, *how, num_threads=num_threads))
-            seen.add(tuple(phases))
+            assert_same(*sample_on_both_cores(X, grid, mode, padding_mode, num_threads=num_threads))
+            phase_sequences.add(tuple(phases))
     shared = (workers.PACKING, workers.READING)
-    assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= seen
+    assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= phase_sequences
 
 
 @pytest.mark.parametrize(
     ("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)]
 )
 def test_numpy_core_of_many_channels_agrees_with_single_channels(name, num_threads, monkeypatch):
-    """And answers as it does channel by channel, of which not all can be turned round together."""
+    """Many channels are sampled from a channels-last copy of X, and one channel from X itself."""
     monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
-    sampled = []
+    channels_of_calls = []
     original = sampler._sample_channels_last
-    monkeypatch.setattr(
-        sampler, "_sample_channels_last", lambda *a: (sampled.append(len(a[0])), original(*a))
-    )
+
+    def sample_channels_last(*arguments):
+        channels_of_calls.append(len(arguments[0]))
+        return original(*arguments)
+
+    monkeypatch.setattr(sampler, "_sample_channels_last", sample_channels_last)
     ogs.set_core("numpy")
     rng = np.random.default_rng(12)
     channels = sampler.MIN_CHANNELS_LAST + 3
@@ -167,18 +170,24 @@ def test_numpy_core_of_many_channels_agrees_with_single_channels(name, num_threa
         X = image(name, (n, channels, *(9, 8, 5)[:r])).copy()
         X[:, 3, ..., 4] = np.inf
         X[:, 5, ..., 2] = np.nan
-        grid = positions((n, *(3000, *[1] * (r - 1)), r), rng).astype(np.float32)
+        grid = random_grid((n, *(3000, *[1] * (r - 1)), r), rng).astype(np.float32)
         for padding_mode in spec.PADDING_MODES:
-            how = {"mode": mode, "padding_mode": padding_mode, "num_threads": num_threads}
-            one_by_one = [ogs.grid_sample(X[:, c : c + 1], grid, **how) for c in range(channels)]
-            assert_same(ogs.grid_sample(X, grid, **how), np.concatenate(one_by_one, axis=1))
-    assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
-    plan = plan_for(X.dtype, "linear", "zeros", False)
-    few = sampler.MIN_CHANNELS_LAST
-    assert [sampler._is_channels_last_faster(c, 9, 9, 4, plan) for c in (few - 1, few)] == [
-        False,
-        True,
-    ]
+            arguments = {"mode": mode, "padding_mode": padding_mode, "num_threads": num_threads}
+            single_channels = [
+                ogs.grid_sample(X[:, channel : channel + 1], grid, **arguments)
+                for channel in range(channels)
+            ]
+            expected = np.concatenate(single_channels, axis=1)
+            assert_same(ogs.grid_sample(X, grid, **arguments), expected)
+    n_batches = 1 + 3 + 1 + 2
+    assert channels_of_calls == [channels] * len(spec.PADDING_MODES) * n_batches
+
+
+def test_numpy_core_copies_channels_last_from_the_minimum_of_channels_on() -> None:
+    plan = plan_for(np.dtype(np.float32), "linear", "zeros", False)
+    minimum = sampler.MIN_CHANNELS_LAST
+    assert not sampler._is_channels_last_faster(minimum - 1, 9, 9, 4, plan)
+    assert sampler._is_channels_last_faster(minimum, 9, 9, 4, plan)
 
 
 def test_compiled_core_copies_channels_last_for_rough_grids_only(phases):
@@ -187,10 +196,10 @@ def test_compiled_core_copies_channels_last_for_rough_grids_only(phases):
     X = np.ones((1, 37, 60, 60), np.float32)
     smooth = np.linspace(-1, 1, 900, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     rough = np.random.default_rng(0).uniform(-1, 1, (900, 2)).astype(np.float32)
-    for grid, is_laid_out in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
+    for grid, is_copied in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
         phases.clear()
         ogs.grid_sample(X, grid[None, None], "linear", "border")
-        assert (set(phases) != {workers.READING}) == is_laid_out
+        assert (set(phases) != {workers.READING}) == is_copied
 
 
 def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
@@ -199,18 +208,16 @@ def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
     for name, module in (("numpy", sampler), ("jit", jit_core)):
         ogs.set_core(name)
         assert (ogs.get_core(), cores.load_core()) == (name, module)
-    with pytest.raises(
-        ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"
-    ):
-        ogs.set_core("cuda")
+    error = refusal(ogs.set_core, "cuda")
+    assert (error.where, error.argument, error.found) == ("set_core", "name", "'cuda'")
+    assert error.expected == "one of 'auto', 'numpy', 'jit'"
     monkeypatch.setenv(settings.CORE.variable, "numpy")
     ogs.set_core(None)
     assert ogs.get_core() == "numpy"
     monkeypatch.setenv(settings.CORE.variable, "fast")
-    with pytest.raises(
-        ValueError, match="the environment variable ORT_GRIDSAMPLE_CORE is 'fast', expected one of"
-    ):
-        ogs.get_core()
+    error = refusal(ogs.get_core)
+    assert (error.where, error.argument) == ("environment", settings.CORE.variable)
+    assert error.found == "'fast'"
 
 
 def test_core_with_old_or_missing_numba_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,10 +256,13 @@ def test_core_with_broken_numba_is_numpy_and_logs_once(
 @with_slow("name", QUICK, ["float32"])
 @with_slow("core", ["numpy", "jit"], ["numpy"])
 def test_core_needs_at_most_64_mib_beyond_arrays(core: str, name: str) -> None:
-    """At most 64 MB beyond X, grid and Y, by the process' own peak."""
+    """Measured by the peak of a process."""
     script = f"""
 import resource, numpy as np, ort_gridsample as ogs
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
 X = np.ones((1, 3, 1500, 1500), "{name}")
 grid = np.zeros((1, 1500, 1000, 2), np.float16)
 ogs.grid_sample(X, grid[:, :1], "cubic", num_threads=2)
@@ -260,31 +270,33 @@ before = peak()
 Y = ogs.grid_sample(X, grid, "cubic", num_threads=2)
 print(peak() - before - Y.nbytes)
 """
-    (more,) = run_script(script, {**os.environ, settings.CORE.variable: core})
-    assert int(more) < 64 << 20
+    (nbytes,) = run_script(script, {**os.environ, settings.CORE.variable: core})
+    assert int(nbytes) < 64 << 20
 
 
 @with_slow("name", [*QUICK, "float64", "bfloat16", "int16"], QUICK)
 def test_compiled_core_accesses_no_memory_outside_arrays(name: str) -> None:
     """X lies between the largest numbers of its type, or NaNs, and Y between sevens."""
-    modes = itertools.product(spec.MODES, ("zeros", "reflection"))
-    for r, how, channels, count in itertools.product((1, 2), modes, (1, 3, 37), (1, 7, 21, 64, 75)):
-        grid = positions((2, count, r), np.random.default_rng(count)).astype(np.float32)
+    attributes = itertools.product(spec.MODES, ("zeros", "reflection"))
+    cases = itertools.product((1, 2), attributes, (1, 3, 37), (1, 7, 21, 64, 75))
+    for r, (mode, padding_mode), channels, count in cases:
+        grid = random_grid((2, count, r), np.random.default_rng(count)).astype(np.float32)
         X = image(name, (2, channels, *(4, 5)[:r]))
-        around = np.full(X.size, np.iinfo(X.dtype).max if X.dtype.kind in "iu" else np.nan, X.dtype)
-        fenced = np.concatenate([around, X.reshape(-1), around])[X.size : -X.size].reshape(X.shape)
-        room = np.full(2 * channels * count + 128, 7, X.dtype)
-        Y = room[64:-64].reshape(2, channels, count)
-        jit_core.grid_sample(fenced, grid, Y, plan_for(X.dtype, *how, False), 1)
+        outside = np.iinfo(X.dtype).max if X.dtype.kind in "iu" else np.nan
+        margin = np.full(X.size, outside, X.dtype)
+        memory = np.concatenate([margin, X.reshape(-1), margin])
+        fenced_X = memory[X.size : -X.size].reshape(X.shape)
+        Y_memory = np.full(2 * channels * count + 128, 7, X.dtype)
+        Y = Y_memory[64:-64].reshape(2, channels, count)
+        plan = plan_for(X.dtype, mode, padding_mode, False)
+        jit_core.grid_sample(fenced_X, grid, Y, plan, 1)
         ogs.set_core("numpy")
-        with about((r, how, channels, count)):
-            assert_same(
-                Y,
-                ogs.grid_sample(X, grid.reshape(2, *(1,) * (r - 1), count, r), *how).reshape(
-                    Y.shape
-                ),
-            )
-            assert (np.concatenate([room[:64], room[-64:]]) == 7).all()
+        shaped_grid = grid.reshape(2, *(1,) * (r - 1), count, r)
+        expected = ogs.grid_sample(X, shaped_grid, mode, padding_mode).reshape(Y.shape)
+        with about((r, mode, padding_mode, channels, count)):
+            assert_same(Y, expected)
+            assert (Y_memory[:64] == 7).all()
+            assert (Y_memory[-64:] == 7).all()
 
 
 @pytest.mark.slow
@@ -299,20 +311,20 @@ for lengths in ((5, 7), (1, 1), (9,), (2, 3, 4)):
     modes, paddings = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
     for attributes in itertools.product(modes, paddings, (False, True)):
         assert np.isfinite(ogs.grid_sample(X, grid, *attributes)).all()
-print("inside")
+print("all are finite")
 """
-    checked = {
+    variables = {
         settings.CORE.variable: "jit",
         "NUMBA_BOUNDSCHECK": "1",
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
-    assert run_script(script, {**os.environ, **checked}) == ["inside"]
+    assert run_script(script, {**os.environ, **variables}) == ["all are finite"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 def test_cores_agree_on_axis_longer_than_float32_integers(padding_mode):
-    """Coordinates are even integers there; no tap beyond the last pixel is read."""
+    """Near the last pixel, float32 has even integers only. No tap beyond that pixel is read."""
     length = (1 << 24) + 5
     X = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
     X[0, 1] = np.nan  # where a tap beyond the first channel would be
@@ -333,56 +345,62 @@ def test_mode_without_kernel_runs_on_the_numpy_core(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["the CPU's", "in bits"])
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_half_precision_conversions_agree_with_numpy(kind: str, way: str) -> None:
-    half = halves.HALVES[kind]
-    dtype = dtype_of(kind)
-    in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
-    widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
+@pytest.mark.parametrize("uses_cpu", [True, False], ids=["instructions", "bit operations"])
+@pytest.mark.parametrize("half_type", ["float16", "bfloat16"])
+def test_half_precision_conversions_agree_with_numpy(half_type: str, uses_cpu: bool) -> None:
+    """By instructions of the processor, and by bit operations for processors that lack them."""
+    dtype = dtype_of(half_type)
+    if uses_cpu:
+        half = halves.HALVES[half_type]
+        widened = half.widened
+        rounded = half.rounded
+    else:
+        widened = getattr(halves, f"from_{half_type}")
+        rounded = getattr(halves, f"to_{half_type}")
 
     @njit
-    def convert(numbers, bits, back, forth):
+    def convert(numbers, bits, widened_bits, rounded_numbers):
         for i in range(len(numbers)):
-            back[i] = widened(bits[i])
-            forth[i] = rounded(numbers[i])
+            widened_bits[i] = widened(bits[i])
+            rounded_numbers[i] = rounded(numbers[i])
 
     bits = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(2)
-    near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
+    all_halves = bits.view(dtype).astype(np.float32)
     with np.errstate(invalid="ignore"):
-        numbers = np.concatenate(
-            [near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)]
-        )
-    numbers = numbers.astype(np.float32)
-    back = np.empty(len(numbers), np.float32)
-    forth = np.empty(len(numbers), np.uint16)
-    convert(numbers, np.resize(bits, len(numbers)), back, forth)
-    np.testing.assert_array_equal(back[: len(bits)], near)
+        between_halves = all_halves * np.float32(1 + 2**-11)
+        large = np.float32(1e5) * rng.normal(size=1 << 16)
+        numbers = np.concatenate([all_halves, between_halves, large]).astype(np.float32)
+    widened_bits = np.empty(len(numbers), np.float32)
+    rounded_numbers = np.empty(len(numbers), np.uint16)
+    convert(numbers, np.resize(bits, len(numbers)), widened_bits, rounded_numbers)
+    np.testing.assert_array_equal(widened_bits[: len(bits)], all_halves)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(
-            forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32)
-        )
+        expected = numbers.astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(rounded_numbers.view(dtype).astype(np.float32), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_scalar_loops_agree_with_numpy_core(tmp_path: Path) -> None:
-    """As on a CPU without gather instructions. All other tests use vectors if this CPU has them."""
+    """Scalar loops run on a CPU without gather instructions."""
     script = """
 import itertools, numpy as np
 from ort_gridsample.kernels import simd
 simd.GATHERS = False
 import ort_gridsample as ogs
-rng, close = np.random.default_rng(0), {"float32": 1e-5, "float16": 2e-3, "int16": 0}
-for kind, mode, r, channels in itertools.product(close, ("linear", "cubic"), (1, 2), (3, 37)):
-    X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(kind)
+rng = np.random.default_rng(0)
+tolerances = {"float32": 1e-5, "float16": 2e-3, "int16": 0}
+cases = itertools.product(tolerances, ("linear", "cubic"), (1, 2), (3, 37))
+for X_type, mode, r, channels in cases:
+    X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(X_type)
     grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
     grid[:, :20] *= 0.5
-    answers = []
+    outputs = []
     for core in ("jit", "numpy"):
         ogs.set_core(core)
-        answers.append(ogs.grid_sample(X, grid, mode=mode).astype("d"))
-    np.testing.assert_allclose(*answers, rtol=close[kind], atol=100 * close[kind] or 1)
+        outputs.append(ogs.grid_sample(X, grid, mode=mode).astype("d"))
+    tolerance = tolerances[X_type]
+    np.testing.assert_allclose(*outputs, rtol=tolerance, atol=100 * tolerance or 1)
 """
     assert run_script(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []

@@ -22,7 +22,7 @@ import ort_gridsample as ogs
 from conftest import with_slow
 from support.processes import run_script
 
-pytest.importorskip("numba", reason="the kernels are Numba's")
+pytest.importorskip("numba", reason="kernels are compiled by Numba")
 from numba import config
 from numba.core.compiler_lock import global_compiler_lock
 
@@ -55,14 +55,14 @@ def test_kernel_cache_after_change_of_any_source_compiles_again(
     copies = [Path(shutil.copy(path, tmp_path)) for path in kernels]
     assert [load_or_compile(copies) for _ in range(2)] == [False, True]
     function = compilation.CompiledFunction(one_more, copies)
-    seen = {compilation.fingerprint(copies)}
+    fingerprints = {compilation.fingerprint(copies)}
     for copy in copies:
         before = copy.read_bytes()
         copy.write_bytes(before + b"# changed\n")
         assert not compilation.CompiledFunction(one_more, copies).is_ready
-        seen.add(compilation.fingerprint(copies))
+        fingerprints.add(compilation.fingerprint(copies))
         copy.write_bytes(before)
-    assert len(seen) == 1 + len(copies)
+    assert len(fingerprints) == 1 + len(copies)
     assert function.is_ready
     assert load_or_compile(copies)
 
@@ -82,7 +82,7 @@ def test_kernel_cache_with_damaged_file_compiles_again(
 
 
 def unwritable_folder(folder: Path) -> Path:
-    """A path that nobody can make a folder of, not even root: it leads through a file."""
+    """Return a path where not even root can create a folder: it leads through a file."""
     file = folder / "file"
     file.touch()
     return file / "cache"
@@ -90,7 +90,7 @@ def unwritable_folder(folder: Path) -> Path:
 
 @pytest.fixture
 def no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no folder be writable."""
+    """Let the cache have no folder that can be written to."""
     folder = unwritable_folder(tmp_path)
     monkeypatch.setattr(config, "CACHE_DIR", str(folder / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -154,17 +154,17 @@ def test_kernel_cache_kept_in_a_folder_does_not_warn(
     assert kernel_warnings(caplog) == []
 
 
-def test_kernel_folders_prefer_numbas_and_then_the_users(
+def test_kernel_folders_are_numbas_then_the_users_then_the_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     numba = tmp_path / "numba" / "ort_gridsample"
     user = tmp_path / "user" / "ort_gridsample" / "kernels"
-    beside = PACKAGE / "__pycache__"
-    assert compilation.kernel_folders() == [numba, user, beside]
+    package = PACKAGE / "__pycache__"
+    assert compilation.kernel_folders() == [numba, user, package]
     monkeypatch.setattr(config, "CACHE_DIR", "")
-    assert compilation.kernel_folders() == [user, beside]
+    assert compilation.kernel_folders() == [user, package]
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert compilation.kernel_folders() == [user]
 
@@ -180,8 +180,8 @@ def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.Monk
     [
         ("linux", "", "home/.cache/ort_gridsample"),
         ("darwin", "", "home/Library/Caches/ort_gridsample"),
-        ("darwin", "XDG_CACHE_HOME", "elsewhere/ort_gridsample"),
-        ("win32", "LOCALAPPDATA", "elsewhere/ort_gridsample"),
+        ("darwin", "XDG_CACHE_HOME", "cache/ort_gridsample"),
+        ("win32", "LOCALAPPDATA", "cache/ort_gridsample"),
     ],
 )
 def test_cache_folder_is_in_the_systems_folder_for_caches(
@@ -190,7 +190,7 @@ def test_cache_folder_is_in_the_systems_folder_for_caches(
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     if variable:
-        monkeypatch.setenv(variable, "elsewhere")
+        monkeypatch.setenv(variable, "cache")
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(Path, "home", lambda: Path("home"))
     assert cache_folder.cache_folder() == Path(expected)
@@ -231,8 +231,8 @@ def create_files(folder: Path, ages: dict[str, float]) -> None:
     for name, days in ages.items():
         file = folder / name
         file.write_bytes(bytes(10))
-        then = time.time() - days * 86400
-        os.utime(file, (then, then))
+        seconds = time.time() - days * 86400
+        os.utime(file, (seconds, seconds))
 
 
 def test_remove_least_used_keeps_the_newest_within_the_limit(tmp_path: Path) -> None:
@@ -286,7 +286,8 @@ def test_kernel_sources_contain_every_compiled_module(function: Callable[..., in
     assert files <= set(compilation.kernel_sources())
 
 
-NUMBERS = [
+#: A module, and a change of a constant that kernels are compiled with.
+CHANGED_CONSTANTS = [
     ("programs.py", b"MAX_STEPS = 16", b"MAX_STEPS = 17"),
     ("programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
     ("taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
@@ -295,7 +296,7 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new"), NUMBERS)
+@pytest.mark.parametrize(("file", "old", "new"), CHANGED_CONSTANTS)
 def test_kernel_key_depends_on_module_constants(
     file: str, old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,11 +335,14 @@ def test_compiled_function_without_sources_is_not_kept_on_disk(
     assert compilation.compiled_function.__wrapped__((workers.process_items,))._cache is None
 
 
-COPY = """
+#: Load or compile a kernel in another copy of the package; print whether it was ready before and
+#: after that, and whether it has a cache.
+LOAD_KERNEL = """
 import os, sys
-sys.path.insert(0, os.environ["PACKAGE_IN"])
+folder = os.environ["PACKAGE_FOLDER"]
+sys.path.insert(0, folder)
 from ort_gridsample.kernels import compilation, workers
-assert compilation.__file__.startswith(os.environ["PACKAGE_IN"]), compilation.__file__
+assert compilation.__file__.startswith(folder), compilation.__file__
 function = compilation.compiled_function((workers.copy_for, "uint8"))
 print(function.is_ready)
 function.address()
@@ -347,13 +351,13 @@ print(function.is_ready, function._cache is not None)
 
 
 def copy_package(folder: Path) -> Path:
-    """Copy the package into ``folder``; return what makes Python import it."""
+    """Copy the package into ``folder``; return the entry of ``sys.path`` for the copy."""
     shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def zip_package(folder: Path) -> Path:
-    """As :func:`copy_package`, in an archive."""
+    """Write the package to an archive in ``folder``; return the entry of ``sys.path`` for it."""
     copy_package(folder / "unpacked")
     archive = shutil.make_archive(str(folder / "package"), "zip", folder / "unpacked")
     shutil.rmtree(folder / "unpacked")
@@ -361,25 +365,22 @@ def zip_package(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(copy_package, copy_package), (zip_package, zip_package)],
-    ids=["folder", "zip"],
-)
+@pytest.mark.parametrize("copy", [copy_package, zip_package], ids=["folder", "zip"])
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
 def test_kernels_of_a_package_copy_in_another_folder_are_loaded(
-    first: Callable[[Path], Path], second: Callable[[Path], Path], variable: str, tmp_path: Path
+    copy: Callable[[Path], Path], variable: str, tmp_path: Path
 ) -> None:
-    printed = []
-    for name, place in (("first", first), ("second", second)):
+    outputs = []
+    for name in ("first", "second"):
         (tmp_path / name).mkdir()
         environment = {
             **os.environ,
             "NUMBA_CACHE_DIR": "",
-            "PACKAGE_IN": str(place(tmp_path / name)),
+            "PACKAGE_FOLDER": str(copy(tmp_path / name)),
+            variable: str(tmp_path / "cache"),
         }
-        printed.append(run_script(COPY, {**environment, variable: str(tmp_path / "cache")}))
-    assert printed == [["False", "True True"], ["True", "True True"]]
+        outputs.append(run_script(LOAD_KERNEL, environment))
+    assert outputs == [["False", "True True"], ["True", "True True"]]
     assert len([*(tmp_path / "cache").rglob("*.nbc")]) == 1
 
 
@@ -387,18 +388,14 @@ def test_compiled_functions_have_unique_names() -> None:
     """The linker would use the first of two functions with one name and types for both."""
     modules = [module for name, module in sys.modules.items() if name.startswith("ort_gridsample.")]
     functions = {
-        each
+        value
         for module in modules
-        for each in vars(module).values()
-        if isinstance(each, FunctionType)
+        for value in vars(module).values()
+        if isinstance(value, FunctionType) and value.__module__.startswith("ort_gridsample.")
     }
-    ours = [
-        (each.__module__, each.__qualname__)
-        for each in functions
-        if each.__module__.startswith("ort_gridsample.")
-    ]
-    assert len(ours) > 100
-    assert len(set(ours)) == len(ours)
+    names = [(function.__module__, function.__qualname__) for function in functions]
+    assert len(names) > 100
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.slow
@@ -408,11 +405,11 @@ def test_kernels_of_read_only_package_are_loaded_by_other_processes(
     package = shutil.copytree(
         PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__")
     )
-    # A file where the folder would be: nobody, not even root, can write to it.
+    # A file in place of the folder: not even root can write to the folder.
     (package / "__pycache__").write_text("")
     script = """
 import os
-sys.path.insert(0, os.environ["PACKAGE_IN"])
+sys.path.insert(0, os.environ["PACKAGE_FOLDER"])
 from ort_gridsample.kernels import compilation, workers
 function = compilation.compiled_function((workers.copy_for, "uint8"))
 print(function.is_ready)
@@ -420,23 +417,26 @@ function.address()
 print(function._cache.cache_path)
 """
     home = str(tmp_path / "home")
-    said = {
-        "PACKAGE_IN": str(tmp_path),
+    variables = {
+        "PACKAGE_FOLDER": str(tmp_path),
         "XDG_CACHE_HOME": home,
         "HOME": home,
         "NUMBA_CACHE_DIR": "",
     }
-    (first, _), (second, path) = (run_script(script, {**os.environ, **said}) for _ in range(2))
-    assert (first, second, home in path) == ("False", "True", True)
+    (was_ready, _), (is_ready, path) = (
+        run_script(script, {**os.environ, **variables}) for _ in range(2)
+    )
+    assert (was_ready, is_ready) == ("False", "True")
+    assert home in path
 
 
 def test_compilation_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     missing = [(workers.process_items,)]
-    made = []
-    monkeypatch.setattr(jit_core, "uncompiled", lambda parts: missing)
-    monkeypatch.setattr(jit_core, "_variant", lambda *words: made.append(words))
+    variants = []
+    monkeypatch.setattr(jit_core, "uncompiled", lambda kernels: missing)
+    monkeypatch.setattr(jit_core, "_variant", lambda *arguments: variants.append(arguments))
     for _ in range(2):
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
         missing = []
@@ -445,91 +445,97 @@ def test_compilation_is_logged(
         "Numba keeps it on disk (NUMBA_CACHE_DIR)"
     )
     assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
-    assert made == [("uint8", "float32", "nearest", "zeros", False)] * 2
+    assert variants == [("uint8", "float32", "nearest", "zeros", False)] * 2
 
 
 @with_slow("X_type", ["float32", "float16", "uint8", "complex64"], ["float32"])
 def test_run_after_prepare_compiles_nothing(X_type: str) -> None:
-    """Not even to load: LLVM ends a process that has no memory left for that."""
-    (added,) = run_script(f"""
+    """Nor does it load a kernel: LLVM ends a process that has no memory for that."""
+    (output,) = run_script(f"""
 import numpy as np
 from ort_gridsample import grid_sample
 from ort_gridsample.kernels import compilation, jit_core, workers
 
-def known():
+def n_kernels():
     return compilation.compiled_function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
-before = known()
-kernels = workers.kernel_functions("{X_type}", "float32", "linear")
-parts = [*jit_core._HELPER_FUNCTIONS.values(), *kernels.values()]
-assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
+before = n_kernels()
+variant = workers.kernel_functions("{X_type}", "float32", "linear")
+specs = [*jit_core._HELPER_FUNCTIONS.values(), *variant.values()]
+assert all(compilation.compiled_function(spec)._address for spec in specs if spec is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
         for side in (2, 60):
             X = np.ones((n, channels, 9, 9), "{X_type}")
             grid = np.ones((n, side, side, 2), np.float32)
             grid_sample(X, grid, "linear", num_threads=2)
-print(before, known() - before)
+print(before, n_kernels() - before)
 """)
-    assert re.fullmatch("[1-9][0-9]* 0", added)
+    assert re.fullmatch("[1-9][0-9]* 0", output)
 
 
 def test_compilation_without_free_memory_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More to compile than to load: LLVM ends a process that has none."""
+    """LLVM would end the process. To compile takes more memory than to load."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    for needed in (1 << 26, 1 << 24):
+    for nbytes in (1 << 26, 1 << 24):
         probe = Mock(side_effect=[MemoryError, None])
         monkeypatch.setattr(memory, "probe", probe)
         with pytest.raises(MemoryError):
             load_or_compile([])
         load_or_compile([])
-        assert probe.call_args_list == [call(needed)] * 2
+        assert probe.call_args_list == [call(nbytes)] * 2
 
 
 def test_kernels_saved_by_two_processes_at_once_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2)]
+    first, second = (compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2))
     saved = []
     monkeypatch.setattr(
         compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data))
     )
-    for each, key in zip(files, ("first", "second"), strict=True):
-        each.save(key, key)
+    first.save("first", "first kernel")
+    second.save("second", "second kernel")
     monkeypatch.undo()
-    for each in saved:
-        files[0]._save_data(*each)
-    found = {key: (files[1].load(key), files[1].has(key)) for key in ("first", "second", "third")}
-    assert found == {"first": ("first", True), "second": ("second", True), "third": (None, False)}
-    assert compilation._Files(str(tmp_path), "f", "another stamp").load("first") is None
+    for name, data in saved:
+        first._save_data(name, data)
+    assert second.load("first") == "first kernel"
+    assert second.load("second") == "second kernel"
+    assert second.load("third") is None
+    assert [second.has(key) for key in ("first", "second", "third")] == [True, True, False]
+
+
+def test_kernels_of_another_stamp_are_not_loaded(tmp_path: Path) -> None:
+    compilation._Files(str(tmp_path), "f", "stamp").save("kernel", "data")
+    assert compilation._Files(str(tmp_path), "f", "another stamp").load("kernel") is None
 
 
 def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
-    """Numba's registries are no more for two at once than its compiler."""
-    asked = compilation.CompiledFunction(workers.proceed)
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(asked.is_ready))
+    """Like Numba's compiler, its registries are not safe for several threads."""
+    function = compilation.CompiledFunction(workers.proceed)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function.is_ready))
     with global_compiler_lock:
         thread.start()
         thread.join(0.3)
-        assert not answers
+        assert not results
     thread.join()
-    assert len(answers) == 1
+    assert len(results) == 1
 
 
 def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another process begins with what takes least."""
+    """A helper process starts with the quickest compilation."""
     monkeypatch.setattr(
         compilation,
         "compiled_function",
-        lambda part: compilation.CompiledFunction(one_more, [PACKAGE / "none"]),
+        lambda spec: compilation.CompiledFunction(one_more, [PACKAGE / "none"]),
     )
     monkeypatch.setattr(compilation.CompiledFunction, "is_ready", False)
-    parts = workers.kernel_functions("float32", "float16", "linear").values()
-    names = [make.__name__ for make, *_ in compilation.uncompiled([*parts, None])]
+    specs = workers.kernel_functions("float32", "float16", "linear").values()
+    names = [factory.__name__ for factory, *_ in compilation.uncompiled([*specs, None])]
     assert names == [
         "axis_taps_for",
         "combine_for",
@@ -542,8 +548,8 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-OTHERS = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")
-PYTHONS = (
+OTHER_EXECUTABLES = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")
+PYTHON_EXECUTABLES = (
     "python3.13t",
     "C:\\venv\\Scripts\\pythonw.exe",
     "/Library/Python",
@@ -553,19 +559,20 @@ PYTHONS = (
 
 
 @pytest.mark.parametrize(
-    ("executable", "helps"), [*product(OTHERS, [False]), *product(PYTHONS, [True])]
+    ("executable", "is_python"),
+    [*product(OTHER_EXECUTABLES, [False]), *product(PYTHON_EXECUTABLES, [True])],
 )
 def test_compilation_starts_helper_process_of_python_executable_only(
-    executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch
+    executable: str | None, is_python: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inside a host program it is that which Python calls its executable."""
+    """In a program that embeds Python, ``sys.executable`` is that program."""
     commands: list[list[str]] = []
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
     with compilation._helper_process([(workers.process_items,), (workers.proceed,)]):
-        assert [command[0] for command in commands] == ([executable] if helps else [])
+        assert [command[0] for command in commands] == ([executable] if is_python else [])
     monkeypatch.setattr(sys, "hexversion", 0x020700F0)
-    for _, _, code in commands:  # of another version it ends at once
+    for _, _, code in commands:  # a helper of another version ends at once
         with pytest.raises(SystemExit):
             exec(code, {})

@@ -1,4 +1,4 @@
-"""Threads: how many there are, the pool that runs blocks, and the helpers of the compiled core."""
+"""The number of threads, the thread pool of the NumPy core, and helpers of the compiled core."""
 
 import contextlib
 import gc
@@ -19,9 +19,10 @@ import ort_gridsample as ogs
 from ort_gridsample import settings
 from ort_gridsample.reference import affine, cpus, sampler, threads
 from ort_gridsample.reference.plan import plan_for
+from support.compare import refusal
 from support.processes import run_script
 
-pytest.importorskip("numba", reason="the compiled core is one of those that threads run")
+pytest.importorskip("numba", reason="the compiled core needs Numba")
 
 from ort_gridsample.kernels import jit_core
 
@@ -29,12 +30,13 @@ pytestmark = pytest.mark.usefixtures("default_core")
 
 
 def wait_until(
-    condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)
+    condition: Callable[[], bool], between: Callable[[], object] = lambda: time.sleep(0.001)
 ) -> None:
+    """Wait until ``condition`` holds; call ``between`` before each new check."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
-        meanwhile()
+        between()
 
 
 class TestNumThreads:
@@ -43,7 +45,7 @@ class TestNumThreads:
         monkeypatch.delenv(settings.NUM_THREADS.variable, raising=False)
         monkeypatch.setattr(settings.NUM_THREADS, "value", None)
 
-    def test_it_is_what_was_set_or_the_environment_s_or_the_machine_s(self, monkeypatch):
+    def test_get_num_threads_is_the_setting_the_variable_or_the_processors(self, monkeypatch):
         assert ogs.get_num_threads() == cpus.available_cpus()
         monkeypatch.setenv(settings.NUM_THREADS.variable, "7")
         assert ogs.get_num_threads() == 7
@@ -55,113 +57,131 @@ class TestNumThreads:
         monkeypatch.setenv(settings.NUM_THREADS.variable, "")
         assert ogs.get_num_threads() == cpus.available_cpus()
 
-    @pytest.mark.parametrize("wrong", [1.5, "many", 0, np.int8(-1)])
-    def test_what_is_no_number_of_threads_is_refused(self, wrong, monkeypatch):
-        monkeypatch.setenv(settings.NUM_THREADS.variable, str(wrong))
-        with pytest.raises(
-            ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{wrong}', expected a whole number"
-        ):
-            ogs.get_num_threads()
-        kind = TypeError if isinstance(wrong, float | str) else ValueError
+    @pytest.mark.parametrize("invalid", ["1.5", "many", "0", "-1"])
+    def test_get_num_threads_with_invalid_variable_raises(self, invalid, monkeypatch):
+        monkeypatch.setenv(settings.NUM_THREADS.variable, invalid)
+        error = refusal(ogs.get_num_threads)
+        assert error.where == "environment"
+        assert (error.argument, error.found) == (settings.NUM_THREADS.variable, repr(invalid))
+        assert error.expected == "a whole number, at least 1"
+
+    @pytest.mark.parametrize("invalid", [0, np.int8(-1)])
+    def test_set_num_threads_of_invalid_number_raises_and_keeps_the_setting(self, invalid):
         ogs.set_num_threads(5)
-        expected = rf"num_threads is {re.escape(repr(wrong))}, expected a whole number, at least 1"
-        with pytest.raises(kind, match=expected):
-            ogs.set_num_threads(wrong)
+        error = refusal(ogs.set_num_threads, invalid)
+        assert (error.where, error.argument) == ("set_num_threads", "num_threads")
+        assert error.found == repr(invalid)
         assert ogs.get_num_threads() == 5
+
+    @pytest.mark.parametrize("invalid", [1.5, "many"])
+    def test_set_num_threads_of_another_type_raises_type_error(self, invalid):
+        ogs.set_num_threads(5)
+        expected = rf"num_threads is {re.escape(repr(invalid))}, expected a whole number"
+        with pytest.raises(TypeError, match=expected):
+            ogs.set_num_threads(invalid)
+        assert ogs.get_num_threads() == 5
+
+    @pytest.mark.parametrize("invalid", [1.5, "many", 0, np.int8(-1)])
+    def test_function_with_invalid_num_threads_raises(self, invalid):
         X = np.zeros((1, 1, 2, 2))
         grid = np.zeros((1, 1, 1, 2))
-        theta = np.zeros((1, 2, 3))
-        for function, arguments in (
-            (ogs.grid_sample, (X, grid)),
-            (ogs.affine_grid, (theta, (1, 1, 2, 2))),
-        ):
-            with pytest.raises(ogs.GridSampleError, match=expected):
-                function(*arguments, num_threads=wrong)
+        error = refusal(ogs.grid_sample, X, grid, num_threads=invalid)
+        assert (error.argument, error.found) == ("num_threads", repr(invalid))
+        error = refusal(ogs.affine_grid, np.zeros((1, 2, 3)), (1, 1, 2, 2), num_threads=invalid)
+        assert (error.argument, error.found) == ("num_threads", repr(invalid))
 
     @pytest.mark.parametrize("core", ["numpy", "jit"])
-    def test_so_many_are_used_and_no_more(self, core, monkeypatch):
-        """What was set, unless a call says another number; a small call takes one."""
+    def test_functions_use_at_most_num_threads(self, core, monkeypatch):
+        """The number is that of the call, else that of the setting; a small call takes one."""
         ogs.set_core(core)
-        seen = []
-        original = threads.for_each
-        for user in (sampler, affine):
-            monkeypatch.setattr(
-                user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n))
-            )
-        do = jit_core._run_phase
-        monkeypatch.setattr(jit_core, "_run_phase", lambda *run: (seen.append(run[-1]), do(*run)))
+        thread_counts = []
+        original_for_each = threads.for_each
+        original_run_phase = jit_core._run_phase
+
+        def count_for_each(function, items, num_threads):
+            thread_counts.append(num_threads)
+            return original_for_each(function, items, num_threads)
+
+        def count_run_phase(*arguments):
+            thread_counts.append(arguments[-1])
+            return original_run_phase(*arguments)
+
+        for module in (sampler, affine):
+            monkeypatch.setattr(module, "for_each", count_for_each)
+        monkeypatch.setattr(jit_core, "_run_phase", count_run_phase)
         X = np.zeros((4, 4, 8, 8), np.float32)
         grid = np.zeros((4, 300, 300, 2), np.float32)
+        theta = np.zeros((4, 2, 3))
+        size = (4, 1, 200, 200)
         ogs.set_num_threads(3)
-        for sample, most in (
+        for call_function, max_threads in (
             (lambda: ogs.grid_sample(X, grid), 3),
             (lambda: ogs.grid_sample(X, grid, num_threads=np.int64(2)), 2),
             (lambda: ogs.grid_sample(X, grid[:, :2, :2]), 1),
-            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200)), 3),
-            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200), num_threads=1), 1),
+            (lambda: ogs.affine_grid(theta, size), 3),
+            (lambda: ogs.affine_grid(theta, size, num_threads=1), 1),
         ):
-            seen.clear()
-            sample()
-            assert max(seen) == most
+            thread_counts.clear()
+            call_function()
+            assert max(thread_counts) == max_threads
 
 
 class TestForEach:
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-    def test_the_first_exception_stops_the_work(self, error):
+    def test_for_each_stops_at_the_first_exception(self, error):
         work = Mock(side_effect=chain([None] * 3, [error], repeat(None)))
         with pytest.raises(error):
             threads.for_each(work, range(10**6), 2)
         assert work.call_count < 10**6
 
-    @pytest.mark.parametrize("startable", [0, 1])
-    def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(
-        self, startable, monkeypatch
-    ):
+    @pytest.mark.parametrize("max_started", [0, 1])
+    def test_for_each_does_all_items_if_threads_cannot_be_started(self, max_started, monkeypatch):
         """The call waits for the helper that has started, and keeps no reference."""
         monkeypatch.setattr(threads, "_pool", threads._Pool())
-        start = threading.Thread.start
+        original_start = threading.Thread.start
         started = []
 
-        def start_some(thread: threading.Thread) -> None:
-            if len(started) == startable:
+        def start(thread: threading.Thread) -> None:
+            if len(started) == max_started:
                 raise RuntimeError("can't start new thread")
             started.append(thread)
-            start(thread)
+            original_start(thread)
 
-        monkeypatch.setattr(threading.Thread, "start", start_some)
-        main = threading.get_ident()
-        helping = threading.Event()
-        done = np.zeros(5)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        main_thread = threading.get_ident()
+        is_helping = threading.Event()
+        counts = np.zeros(5)
 
-        def work(item: int, done: np.ndarray = done) -> None:
-            if threading.get_ident() != main:
-                helping.set()
-                time.sleep(0.1)  # while the others finish
-            elif startable:
-                assert helping.wait(60)
-            done[item] += 1
+        def work(item: int, counts: np.ndarray = counts) -> None:
+            if threading.get_ident() != main_thread:
+                is_helping.set()
+                time.sleep(0.1)  # while the main thread finishes its items
+            elif max_started:
+                assert is_helping.wait(60)
+            counts[item] += 1
 
-        for _ in range(1 if startable else 3):
+        n_calls = 1 if max_started else 3
+        for _ in range(n_calls):
             threads.for_each(work, range(5), 4)
-        assert set(done) == {1 if startable else 3}
-        kept = weakref.ref(done)
-        del done, work
+        assert set(counts) == {n_calls}
+        reference = weakref.ref(counts)
+        del counts, work
         gc.collect()
-        wait_until(lambda: kept() is None)  # the helper may still be on its way out
+        wait_until(lambda: reference() is None)  # the helper may not have ended yet
 
-    def test_an_error_of_a_helper_is_raised_and_keeps_nothing(self):
+    def test_for_each_raises_the_error_of_a_helper_and_keeps_no_reference(self):
         class WrongError(Exception):
             pass
 
-        main = threading.get_ident()
-        failed = threading.Event()
-        held = np.zeros(3)
+        main_thread = threading.get_ident()
+        has_failed = threading.Event()
+        array = np.zeros(3)
 
-        def work(item: int, held: np.ndarray = held) -> None:
-            if threading.get_ident() != main:
-                failed.set()
+        def work(item: int, array: np.ndarray = array) -> None:
+            if threading.get_ident() != main_thread:
+                has_failed.set()
                 raise WrongError
-            assert failed.wait(60)
+            assert has_failed.wait(60)
 
         gc.collect()
         gc.disable()
@@ -169,14 +189,14 @@ class TestForEach:
             with contextlib.suppress(WrongError):
                 threads.for_each(work, range(100), 2)
                 pytest.fail("nothing was raised")
-            kept = weakref.ref(held)
-            del held, work
-            wait_until(lambda: kept() is None)  # the helper may still be on its way out
+            reference = weakref.ref(array)
+            del array, work
+            wait_until(lambda: reference() is None)  # the helper may not have ended yet
         finally:
             gc.enable()
 
     @pytest.mark.parametrize(
-        ("woken", "cpus", "error", "moves"),
+        ("helper_cpu", "cpus", "error", "affinities"),
         [
             (3, {2, 3, 5}, None, [{2, 5}, {2, 3, 5}]),
             (3, {2, 3, 5}, OSError, [{2, 5}]),
@@ -184,30 +204,32 @@ class TestForEach:
             (2, {2, 3}, None, []),
         ],
     )
-    def test_one_that_wakes_beside_its_waker_moves_if_it_can(
-        self, woken, cpus, error, moves, monkeypatch
+    def test_submit_moves_a_helper_off_the_processor_of_its_caller(
+        self, helper_cpu, cpus, error, affinities, monkeypatch
     ):
-        """To any other processor, and then it may run where it could before."""
-        move = Mock(side_effect=error)
-        done = threading.Event()
-        monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, woken]))
+        """The caller is on processor 3. After the move, the helper may run on all of ``cpus``."""
+        set_affinity = Mock(side_effect=error)
+        is_done = threading.Event()
+        monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, helper_cpu]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
-        monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
-        threads.submit(done.set, 1)
-        assert done.wait(60)
-        assert move.call_args_list == [call(0, each) for each in moves]
+        monkeypatch.setattr(os, "sched_setaffinity", set_affinity, raising=False)
+        threads.submit(is_done.set, 1)
+        assert is_done.wait(60)
+        assert set_affinity.call_args_list == [call(0, affinity) for affinity in affinities]
 
     @pytest.mark.parametrize("num_threads", [1, 2, 4])
-    def test_every_item_once_and_nested_calls_do_not_wait_for_each_other(self, num_threads):
-        done: list[int] = []
-        threads.for_each(
-            lambda _: threads.for_each(done.append, range(50), num_threads), range(4), num_threads
-        )
-        assert sorted(done) == sorted([*range(50)] * 4)
+    def test_nested_for_each_does_every_item_once(self, num_threads):
+        items: list[int] = []
+
+        def inner(_: int) -> None:
+            threads.for_each(items.append, range(50), num_threads)
+
+        threads.for_each(inner, range(4), num_threads)
+        assert sorted(items) == sorted([*range(50)] * 4)
 
 
 class TestHelpers:
-    """Threads that stay for a moment when they have helped, of the compiled core."""
+    """Threads of the compiled core, which spin briefly after a task."""
 
     X = np.ones((1, 4, 64, 64), np.float32)
     grid = np.zeros((1, 300, 300, 2), np.float32)
@@ -219,114 +241,116 @@ class TestHelpers:
 
     @pytest.fixture
     def runs(self, monkeypatch):
-        """The arguments of all launches, which outlive them here."""
-        seen = []
-        do = jit_core._run_phase
-        monkeypatch.setattr(
-            jit_core, "_run_phase", lambda *words: (seen.append(words[1]), do(*words))
-        )
-        return seen
+        """The records of all launches, which this list keeps alive."""
+        launches = []
+        original = jit_core._run_phase
+
+        def run_phase(*arguments):
+            launches.append(arguments[1])
+            return original(*arguments)
+
+        monkeypatch.setattr(jit_core, "_run_phase", run_phase)
+        return launches
 
     @pytest.fixture
     def cheap(self, monkeypatch):
-        """Every helper is worth its while."""
+        """Let any call be large enough for helpers."""
         monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
 
     @pytest.fixture
     def slots(self):
-        """Their words, when all helpers have gone."""
-        words = jit_core._slots.view(np.int64)
-        wait_until(lambda: not words.any())
-        return words
+        """The slots in which helpers wait, after all helpers have left."""
+        slots = jit_core._slots.view(np.int64)
+        wait_until(lambda: not slots.any())
+        return slots
 
     def sample(self, num_threads=2):
         np.testing.assert_array_equal(
             ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y
         )
 
-    def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, slots, monkeypatch):
-        """Less is worth a helper than is worth waking one."""
-        helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
-        ends = threading.Event()
+    def test_spinning_helper_helps_a_call_too_small_to_wake_one(self, runs, slots, monkeypatch):
+        variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
+        is_over = threading.Event()
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
-        monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("one is woken"))
+        monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("a helper is woken"))
 
-        def stay():
-            while not ends.is_set():
-                helping.helper_loop(*jit_core._slots_arguments)
+        def help_until_over():
+            while not is_over.is_set():
+                variant.helper_loop(*jit_core._slots_arguments)
 
         self.sample()
         assert runs.pop().task.number == 1
-        thread = threading.Thread(target=stay)
+        thread = threading.Thread(target=help_until_over)
         thread.start()
         try:
-            # It goes, and comes back at once.
-            wait_until(lambda: bool(runs) and runs.pop().task.number != 1, meanwhile=self.sample)
+            # helper_loop returns after a while, and is called again.
+            wait_until(lambda: bool(runs) and runs.pop().task.number != 1, between=self.sample)
         finally:
-            ends.set()
+            is_over.set()
             thread.join()
 
     @pytest.mark.parametrize("num_threads", [2, 5, 1000])
-    def test_where_nobody_comes_nothing_is_missed(
+    def test_call_without_helpers_is_complete_and_leaves_no_task(
         self, num_threads, runs, slots, cheap, monkeypatch
     ):
-        """And who comes late finds nothing."""
-        asked = []
-        monkeypatch.setattr(
-            jit_core, "submit", lambda *work_and_count: asked.append(work_and_count)
-        )
+        """A helper that is late finds nothing to do."""
+        submitted = []
+        monkeypatch.setattr(jit_core, "submit", lambda *arguments: submitted.append(arguments))
         self.sample(num_threads)
-        ((work, count),) = asked
+        ((work, count),) = submitted
         assert count == runs[0].task.wanted
         assert 0 < count < num_threads
         assert work() == 0
         assert not slots.any()
 
-    def test_as_many_as_the_machine_has(self):
-        """However many that are, they find what to do."""
+    def test_large_call_asks_for_a_helper_for_each_other_processor(self):
         script = """
 import numpy as np, ort_gridsample as ogs
 from ort_gridsample.reference import cpus
+
 cpus.available_cpus = lambda: 100
+
 from ort_gridsample.kernels import jit_core
+
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
-jit_core.submit = lambda work, count: print(count)
-do = jit_core._run_phase
-def run_phase(variant, launch, *rest):
-    print(rest[-1], launch.items >= 100, do(variant, launch, *rest))
+jit_core.submit = lambda work, count: print("helpers:", count)
+original = jit_core._run_phase
+
+def run_phase(variant, launch, *arguments):
+    original(variant, launch, *arguments)
+    print("threads:", arguments[-1], "enough items:", launch.items >= 100)
+
 jit_core._run_phase = run_phase
-for most in (100, 1000):
-    ogs.set_num_threads(most)
+for num_threads in (100, 1000):
+    ogs.set_num_threads(num_threads)
     ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
 """
-        assert (
-            run_script(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"})
-            == ["99", "100 True None"] * 2
-        )
+        lines = run_script(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"})
+        assert lines == ["helpers: 99", "threads: 100 enough items: True"] * 2
 
-    def test_no_more_than_there_are_places(self, slots):
-        """Some wait for an offer, the others go at once; a forked child forgets them all."""
-        helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
+    def test_helper_without_a_free_slot_returns_and_a_fork_frees_the_slots(self, slots):
+        variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
-            assert helping.helper_loop(*jit_core._slots_arguments) == 0
+            assert variant.helper_loop(*jit_core._slots_arguments) == 0
             assert slots.all()
         finally:
             jit_core._after_fork()
         assert not slots.any()
 
-    def test_an_interrupted_call_waits_for_them(self, runs, cheap, monkeypatch):
-        """They write to memory of its own."""
+    def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):
+        """Helpers write to memory of the call."""
         original = jit_core._variant
-        helped = []
+        interrupts = []
 
-        def interrupted(*words):
-            variant = original(*words)
+        def interrupted(*arguments):
+            variant = original(*arguments)
 
             def worker(launch, number):
-                wait_until(lambda: runs[-1].task.number != 1, meanwhile=lambda: None)
-                helped.append(1)
+                wait_until(lambda: runs[-1].task.number != 1, between=lambda: None)
+                interrupts.append(1)
                 raise KeyboardInterrupt
 
             return variant._replace(worker=worker)
@@ -341,10 +365,9 @@ for most in (100, 1000):
             before = Y.copy()
             time.sleep(0.01)
             np.testing.assert_array_equal(Y, before)
-        assert helped == 5 * [1]
+        assert len(interrupts) == 5
 
-    def test_many_callers_share_them(self):
-        """Whoever comes first is helped, and every answer is right."""
+    def test_concurrent_calls_of_many_threads_have_their_own_results(self):
 
         def work(seed):
             rng = np.random.default_rng(seed)
@@ -361,18 +384,18 @@ for most in (100, 1000):
 
 
 def test_signal_handler_during_a_call_may_sample(monkeypatch):
-    """In the midst of a launch, whose memory is nobody else's."""
+    """The call of the handler has a launch with memory of its own."""
     X = np.ones((1, 20, 8, 8), np.float32)
     grid = np.zeros((1, 40, 40, 2), np.float32)
     calls = []
     ogs.set_core("jit")
     variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
 
-    def handler(*words):
-        calls.append(words)
+    def handler(*arguments):
+        calls.append(arguments)
         if len(calls) == 1:
             ogs.grid_sample(2 * X, grid)
-        return variant.worker(*words)
+        return variant.worker(*arguments)
 
     monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
     np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))

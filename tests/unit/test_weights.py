@@ -1,4 +1,4 @@
-"""Weights of large models, which a session reads apart from the model."""
+"""Weights of large models, which a session reads separately from the model."""
 
 import gc
 import pickle
@@ -48,13 +48,15 @@ def large() -> onnx.ModelProto:
     model = parsed(f"g {values} {{ {nodes} Y = GridSample (m{COUNT}, grid) }}", 17)
     arrays = (rng.standard_normal((SIDE, SIDE), np.float32) / SIDE**0.5 for _ in range(COUNT))
     model.graph.initializer.extend(
-        numpy_helper.from_array(each, f"w{i}") for i, each in enumerate(arrays)
+        numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(arrays)
     )
     return model
 
 
-def saved(model: onnx.ModelProto, folder: Path) -> str:
-    onnx.save(model, path := str(folder / "large.onnx"))
+def save(model: onnx.ModelProto, folder: Path) -> str:
+    """Write ``model`` to a file in ``folder``; return its path."""
+    path = str(folder / "large.onnx")
+    onnx.save(model, path)
     return path
 
 
@@ -66,18 +68,20 @@ def test_session_reads_weights_at_most_once(
     parent = sessions._Parent.__init__
     opened = create_autospec(parent, side_effect=parent)
     monkeypatch.setattr(sessions._Parent, "__init__", opened)
-    path = saved(large, tmp_path)
-    bare = 3 * 4 * SIDE**2  # of the one that is an input, of the output, and all the rest
+    path = save(large, tmp_path)
+    # Two weights, an input and an output, stay in the model. All else is smaller than a weight.
+    max_bytes = 3 * 4 * SIDE**2
     expected = onnxruntime.InferenceSession(path).run(None, FEEDS)
     for given in (path, Path(path), Path(path).read_bytes(), large):
         for options in (None, quiet_options()):
             session = ogs.InferenceSession(given, options)
-            assert len(opened.call_args.args[1]) < bare, type(given)
-            for answer, right in zip(session.run(None, FEEDS), expected, strict=True):
-                np.testing.assert_allclose(answer, right, rtol=1e-5, atol=1e-5)
+            assert len(opened.call_args.args[1]) < max_bytes, type(given)
+            outputs = session.run(None, FEEDS)
+            for output, expected_output in zip(outputs, expected, strict=True):
+                np.testing.assert_allclose(output, expected_output, rtol=1e-5, atol=1e-5)
             assert not session.run(["Y"], {**FEEDS, "w0": np.zeros((SIDE, SIDE), "f")})[0].any()
-    again = pickle.loads(pickle.dumps(session))
-    np.testing.assert_array_equal(again.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
+    copy = pickle.loads(pickle.dumps(session))
+    np.testing.assert_array_equal(copy.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
 
 
 def test_session_stores_weights_at_most_once_and_providers_can_be_set(
@@ -87,34 +91,36 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     request: pytest.FixtureRequest,
 ) -> None:
     """Onnxruntime copies the weights, or reads the memory of the session."""
-    late = threading.Event()
-    request.addfinalizer(late.set)
-    submit(late.wait, 8)  # until then no other thread helps to read
-    load = Weights.load
-    kept = list[weakref.ref[np.ndarray]]()
+    is_over = threading.Event()
+    request.addfinalizer(is_over.set)
+    submit(is_over.wait, 8)  # occupies the other threads, so that none of them helps to read
+    original_load = Weights.load
+    references = list[weakref.ref[np.ndarray]]()
 
-    def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
-        found = load(self, tensors)
-        kept.extend(map(weakref.ref, (*found.files.values(), *found.arrays.values())))
-        return found
+    def load(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
+        loaded = original_load(self, tensors)
+        arrays = (*loaded.files.values(), *loaded.arrays.values())
+        references.extend(map(weakref.ref, arrays))
+        return loaded
 
-    monkeypatch.setattr(Weights, "load", watched)
-    for given in (saved(large, tmp_path), large):
+    monkeypatch.setattr(Weights, "load", load)
+    for given in (save(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before = session.run(["Y"], FEEDS)[0]
         placements = session.replaced
         gc.collect()
-        assert sum(ref() is not None for ref in kept) == builder.READS_MEMORY
+        n_kept = sum(reference() is not None for reference in references)
+        assert n_kept == (1 if builder.READS_MEMORY else 0)
         session.set_providers(["CPUExecutionProvider"])
         np.testing.assert_array_equal(session.run(["Y"], FEEDS)[0], before)
-        assert [str(each) for each in session.replaced] == [str(each) for each in placements]
+        assert list(map(str, session.replaced)) == list(map(str, placements))
         del session
         gc.collect()
-        assert kept
-        assert not any(ref() is not None for ref in kept)
+        assert references
+        assert all(reference() is None for reference in references)
 
 
-@pytest.mark.skipif(not builder.READS_MEMORY, reason="this onnxruntime copies what is in memory")
+@pytest.mark.skipif(not builder.READS_MEMORY, reason="this onnxruntime copies weights in memory")
 def test_session_runs_after_external_data_was_deleted(
     large: onnx.ModelProto, tmp_path: Path
 ) -> None:
@@ -122,13 +128,13 @@ def test_session_runs_after_external_data_was_deleted(
     data = bytearray(np.ones(SIDE, "f"))
     tensor = model.graph.initializer.add(name="b", data_type=TensorProto.FLOAT, dims=[SIDE])
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="theirs")
+    tensor.external_data.add(key="location", value="external")
     model.graph.node.append(helper.make_node("Add", ["m0", "b"], ["Z"]))
     model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
     options = quiet_options()
-    path = saved(model, tmp_path)
-    (tmp_path / "theirs").write_bytes(data)
-    options.add_external_initializers_from_files_in_memory(["theirs"], [data], [len(data)])
+    path = save(model, tmp_path)
+    (tmp_path / "external").write_bytes(data)
+    options.add_external_initializers_from_files_in_memory(["external"], [data], [len(data)])
     for session in (ogs.InferenceSession(model, options), ogs.InferenceSession(path)):
         data[:] = bytes(len(data))
         np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["m0"] + 1)
@@ -139,65 +145,71 @@ def test_optimized_model_contains_all_weights_and_added_initializers(
 ) -> None:
     options = quiet_options()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    expected = ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0]
-    answer = ogs.InferenceSession(options.optimized_model_filepath).run(["Y"], FEEDS)[0]
-    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
+    expected = ogs.InferenceSession(save(large, tmp_path), options).run(["Y"], FEEDS)[0]
+    output = ogs.InferenceSession(options.optimized_model_filepath).run(["Y"], FEEDS)[0]
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
     added = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
     options = quiet_options()
     options.add_initializer("w7", added)
-    assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
+    assert not ogs.InferenceSession(save(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
 
 
 def test_split_model_is_joined_to_the_same_model(large: onnx.ModelProto, tmp_path: Path) -> None:
-    path = saved(large, tmp_path)
+    path = save(large, tmp_path)
     for source in (path, Path(path).read_bytes()):
-        model, apart = split_source(source)
-        assert len(apart.spans) == COUNT - 2
-        assert apart.restore(model, apart.spans).spans == {}
+        model, split_weights = split_source(source)
+        assert len(split_weights.spans) == COUNT - 2
+        assert split_weights.restore(model, split_weights.spans).spans == {}
         assert model == large
 
 
 def test_external_or_segmented_weights_are_not_split_off(large: onnx.ModelProto) -> None:
     model = onnx.ModelProto.FromString(large.SerializeToString())
-    _, _, elsewhere, external, segment, *others = (
-        model.graph.initializer
-    )  # the first are an input and an output
-    elsewhere.external_data.add(key="location", value="theirs")
+    # The first two are an input and an output.
+    _, _, with_location, external, segment, *others = model.graph.initializer
+    with_location.external_data.add(key="location", value="external")
     external.data_location = TensorProto.EXTERNAL
     segment.segment.begin = 0
-    _, apart = split_source(model.SerializeToString()) or pytest.fail("it is parsed whole")
-    assert apart.spans.keys() == {tensor.name for tensor in others}
+    _, split_weights = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
+    assert split_weights.spans.keys() == {tensor.name for tensor in others}
 
 
 def test_truncated_file_raises(large: onnx.ModelProto, tmp_path: Path) -> None:
-    model, apart = split_source(path := saved(large, tmp_path)) or pytest.fail("it is parsed whole")
+    path = save(large, tmp_path)
+    model, split_weights = split_source(path) or pytest.fail("nothing was split")
     with open(path, "rb+") as file:
         file.truncate(weights.MIN_MODEL_BYTES // 2)
     with pytest.raises(OSError, match=r"large\.onnx' ends before the values of w\d+$"):
-        apart.load(model.graph.initializer)
+        split_weights.load(model.graph.initializer)
 
 
-#: Fields that ONNX lacks: of 4, 8 and some bytes, and a number; a group, which protobuf deprecates;
-#: and a number that does not end.
-FIELDS = {"fields of others": b"\xc5\x0c1234\xc1\x0c12345678\xc2\x0c\x0212\xc0\x0c\xff\x01"}
-FIELDS |= {"a group": b"\xc3\x0c\xc4\x0c", "an endless number": b"\xc0\x0c" + b"\xff" * 11}
+#: Fields that ONNX lacks: of 4 bytes, of 8 bytes, of a stated length, and a number.
+OTHER_FIELDS = b"\xc5\x0c1234\xc1\x0c12345678\xc2\x0c\x0212\xc0\x0c\xff\x01"
 
 
-@pytest.mark.parametrize("before", FIELDS.values(), ids=FIELDS)
-def test_unknown_fields_are_kept(before: bytes, large: onnx.ModelProto) -> None:
-    parts = split_source(data := before + large.SerializeToString())
-    assert (parts is None) == (before != FIELDS["fields of others"])
-    if parts is not None:
-        parts[1].restore(parts[0], parts[1].spans)
-        assert parts[0] == onnx.ModelProto.FromString(data) != large
+def test_unknown_fields_are_kept(large: onnx.ModelProto) -> None:
+    data = OTHER_FIELDS + large.SerializeToString()
+    model, split_weights = split_source(data) or pytest.fail("nothing was split")
+    split_weights.restore(model, split_weights.spans)
+    assert model == onnx.ModelProto.FromString(data)
+    assert model != large
+
+
+@pytest.mark.parametrize(
+    "field",
+    [b"\xc3\x0c\xc4\x0c", b"\xc0\x0c" + b"\xff" * 11],
+    ids=["deprecated group", "endless number"],
+)
+def test_model_with_unreadable_field_is_not_split(field: bytes, large: onnx.ModelProto) -> None:
+    assert split_source(field + large.SerializeToString()) is None
 
 
 def test_length_with_zero_lowest_bits_is_read(large: onnx.ModelProto) -> None:
-    """Each byte of them but the last is 128 then."""
+    """Each byte of the encoded length but the last is 128."""
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1 << 19, np.float32), "zeros"))
-    _, apart = split_source(model.SerializeToString()) or pytest.fail("it is parsed whole")
-    assert apart.spans["zeros"][1] == 1 << 21
+    _, split_weights = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
+    assert split_weights.spans["zeros"][1] == 1 << 21
 
 
 @pytest.mark.parametrize(
@@ -220,30 +232,33 @@ def test_unexpected_encoding_is_parsed_by_protobuf(change: str, large: onnx.Mode
     elif change == "another type":
         tensor.data_type = TensorProto.STRING
     data = model.SerializeToString()
-    another = onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString()
-    data = data[:-100] if change == "cut" else data + another * (change == "two graphs")
-    parts = split_source(data)
+    if change == "cut":
+        data = data[:-100]
+    elif change == "two graphs":
+        data += onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString()
+    model_and_weights = split_source(data)
     if change in ("cut", "twice", "two graphs"):
-        assert parts is None
-    else:
-        assert parts is not None
-        assert "w5" not in parts[1]
-        parts[1].restore(parts[0], parts[1].spans)
-        assert parts[0] == files.read_model(data)
+        assert model_and_weights is None
+        return
+    assert model_and_weights is not None
+    split_model, split_weights = model_and_weights
+    assert "w5" not in split_weights
+    split_weights.restore(split_model, split_weights.spans)
+    assert split_model == files.read_model(data)
 
 
 def test_unread_weight_is_not_passed_to_the_session(large: onnx.ModelProto, tmp_path: Path) -> None:
-    """Onnxruntime drops it, and knows no such name then."""
+    """Onnxruntime drops the weight, and would then refuse its name."""
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.ones((SIDE, SIDE), "f"), "unread"))
-    answer, _ = ogs.InferenceSession(saved(model, tmp_path)).run(None, FEEDS)
+    output, _ = ogs.InferenceSession(save(model, tmp_path)).run(None, FEEDS)
     np.testing.assert_allclose(
-        answer, ogs.InferenceSession(large).run(["Y"], FEEDS)[0], rtol=1e-5, atol=1e-5
+        output, ogs.InferenceSession(large).run(["Y"], FEEDS)[0], rtol=1e-5, atol=1e-5
     )
 
 
 def test_file_of_a_descriptor_is_not_closed(tmp_path: Path) -> None:
-    with (tmp_path / "theirs").open("w") as file:
+    with (tmp_path / "external").open("w") as file:
         with pytest.raises(TypeError, match="Unable to load from type"):
             ogs.InferenceSession(file.fileno())  # type: ignore[arg-type]
         file.write("open")
@@ -254,7 +269,7 @@ def test_small_model_is_parsed_by_protobuf(tmp_path: Path) -> None:
     assert split_source(small) is None
     (tmp_path / "small").write_bytes(small)
     assert split_source(tmp_path / "small") is None
-    assert split_source(tmp_path / "there is none") is None
+    assert split_source(tmp_path / "missing") is None
 
 
 def test_values_of_an_overridden_weight_are_unknown_to_the_patch(

@@ -124,7 +124,7 @@ def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
     errors.sentences = sentences
     errors.value.data = 0
     errors.value.length = 0
-    write_repr(node, operator, name, errors.where)
+    write_repr(node, operator, name, errors.where, is_node_name=True)
     return errors_address
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from ...dialects.spelling import Spelling
 from ...functions.validation import ErrorTemplate
 from ...kernels import workers
 from ...kernels.attention import attention_functions
@@ -38,16 +39,21 @@ from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 
 # --- grid_sampler ---
 
-#: The attributes, and the number of codes that each can have.
-_CODES = {"interpolation_mode": 3, "padding_mode": 3, "align_corners": 2}
-_CHOICES = {2: "0 or 1", 3: "0, 1 or 2"}
+#: The modes and the paddings in the order of their codes.
+_CODED_MODES = ("linear", "nearest", "cubic")
+_CODED_PADDINGS = ("zeros", "border", "reflection")
+_SPELLINGS = (
+    Spelling("interpolation_mode", {mode: code for code, mode in enumerate(_CODED_MODES)}),
+    Spelling("padding_mode", {padding: code for code, padding in enumerate(_CODED_PADDINGS)}),
+    Spelling("align_corners", {0: 0, 1: 1}),
+)
 
 #: The error messages of the op: those of GridSample, then two for each attribute.
 _CODED_SENTENCES = [
     *sampling.SENTENCES,
     *(
-        encode(ErrorTemplate(name, found, _CHOICES[n_codes]))
-        for name, n_codes in _CODES.items()
+        encode(ErrorTemplate(spelling.name, found, spelling.choices_text()))
+        for spelling in _SPELLINGS
         for found in ("{nbytes}", "missing")
     ),
 ]
@@ -58,10 +64,8 @@ _WRONG_ALIGNMENT = _WRONG_PADDING + 2
 _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
-_MODES = tuple(list(workers.TAPS).index(name) for name in ("linear", "nearest", "cubic"))
-_PADDINGS = tuple(
-    list(workers.PADDING_CODES).index(name) for name in ("zeros", "border", "reflection")
-)
+_MODES = tuple(list(workers.TAPS).index(name) for name in _CODED_MODES)
+_PADDINGS = tuple(list(workers.PADDING_CODES).index(name) for name in _CODED_PADDINGS)
 
 
 def create_coded(op_address: int, api: int, info: int, out: int) -> int:

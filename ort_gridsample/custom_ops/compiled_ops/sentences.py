@@ -17,22 +17,27 @@ from .c_api import INVALID_ARGUMENT
 from .requests import alloc, api_function
 from .structs import ERRORS, TEXT
 
-#: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH is the first length of the first
-#: shape. Its axes from the third on are the spatial axes: AXES is their number, OUTPUTS their names
-#: (D1_out, …), PLURAL the ending of "axis" or "axes" for them. NUMBER is an integer, VALUE a text
-#: of the node. COORDINATES is the shape of a coordinate. In a sentence with this placeholder, the
+#: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH and SECOND_LENGTH are the first and
+#: the second length of the first shape. Its axes from the third on are the spatial axes: AXES is
+#: their number, OUTPUTS their names (D1_out, …), PLURAL the ending of "axis" or "axes" for them.
+#: NEGATIVE is the first negative length of the second shape, with the name of its axis.
+#: ALL_BUT_LAST is the second shape without its last length. NUMBER is an integer, VALUE a text of
+#: the node. COORDINATES is the shape of a coordinate. In a sentence with this placeholder, the
 #: fields of a COORDINATES record replace the second shape.
 (
     FIRST,
     SECOND,
     FIRST_LENGTH,
+    SECOND_LENGTH,
     AXES,
     OUTPUTS,
     PLURAL,
     NUMBER,
     VALUE,
     COORDINATES,
-) = range(1, 10)
+    NEGATIVE,
+    ALL_BUT_LAST,
+) = range(1, 13)
 
 #: The fields of the sentences, and the placeholder for each.
 _PLACEHOLDERS = {
@@ -45,6 +50,9 @@ _PLACEHOLDERS = {
     "size": SECOND,
     "sampling_locations": SECOND,
     "N": FIRST_LENGTH,
+    "n_pixels": SECOND_LENGTH,
+    "negative": NEGATIVE,
+    "weights_shape": ALL_BUT_LAST,
     "r": AXES,
     "outputs": OUTPUTS,
     "is": PLURAL,
@@ -91,6 +99,11 @@ _ESCAPED_TAB = tuple(rb"\t")
 _ESCAPED_LINE_FEED = tuple(rb"\n")
 _ESCAPED_CARRIAGE_RETURN = tuple(rb"\r")
 _HEX_ESCAPE = tuple(rb"\x")
+_WITH_OUTPUT = tuple(b"with output ")
+_EQUALS = tuple(b" = ")
+_C = tuple(b"C")
+#: The names of the last three axes of an image.
+_SPATIAL_AXES = tuple(b"DHW")
 
 create_status = api_function("CreateStatus")
 #: C's strlen: the number of characters before a 0.
@@ -186,6 +199,12 @@ def error_with_shapes(
             end = _write_integer(message, end, len(first) - 2)
         elif code == FIRST_LENGTH:
             end = _write_integer(message, end, first[0])
+        elif code == SECOND_LENGTH:
+            end = _write_integer(message, end, first[1])
+        elif code == NEGATIVE:
+            end = _write_negative(message, end, second)
+        elif code == ALL_BUT_LAST:
+            end = _write_shape(message, end, second[: len(second) - 1])
         else:
             end = _write_integer(message, end, number)
     message[end] = 0
@@ -213,7 +232,7 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
     n_integers = 1
     if code in (FIRST, OUTPUTS):
         n_integers = len(first)
-    elif code == SECOND:
+    elif code in (SECOND, ALL_BUT_LAST):
         n_integers = len(second)
     elif code == COORDINATES:
         n_integers = second[2] + 2  # the field r, and at most two more axes
@@ -221,7 +240,13 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
 
 
 @register_jitable
-def write_repr(node: Any, prefix: int, source: Any, destination: Any) -> None:
+def write_repr(
+    node: Any,
+    prefix: int,
+    source: Any,
+    destination: Any,
+    is_node_name: bool = False,
+) -> None:
     """Set a TEXT to ``prefix``, then ``source`` as Python's ``repr`` prints it.
 
     All characters beyond ASCII count as printable.
@@ -231,15 +256,23 @@ def write_repr(node: Any, prefix: int, source: Any, destination: Any) -> None:
         prefix: the address of characters.
         source: a TEXT.
         destination: a TEXT. Without memory, its address becomes 0.
+        is_node_name: whether a source in brackets is the output of a node without a name, as in
+            :func:`ort_gridsample.errors.node_label`.
     """
     characters = array(source.data, (max(source.length, 0),), np.uint8)
+    has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
+    is_output = is_node_name and has_brackets
+    if is_output:
+        characters = characters[1:-1]
     prefix_length = strlen(prefix)
-    size = prefix_length + 4 * len(characters) + 3
+    size = prefix_length + len(_WITH_OUTPUT) + 4 * len(characters) + 3
     destination.data = alloc(node, size)
     if destination.data == 0:
         return
     output = array(destination.data, (size,), np.uint8)
     copy(destination.data, prefix, prefix_length)
+    if is_output:
+        prefix_length = _write_chars(output, prefix_length, _WITH_OUTPUT)
     # Single quotes, unless the text contains single quotes and no double quotes.
     has_quote = False
     has_double_quote = False
@@ -326,6 +359,22 @@ def _write_shape(message: Any, end: int, lengths: Any) -> int:
     for i in range(len(lengths)):
         end = _write_integer(message, _write_separator(message, end, i), lengths[i])
     return _write_chars(message, end, _CLOSE)
+
+
+@register_jitable
+def _write_negative(message: Any, end: int, lengths: Any) -> int:
+    """Write the first negative length of (N, C, H, W) or (N, C, D, H, W), such as ``H = -2``."""
+    axis = 0
+    for i in range(len(lengths) - 1, -1, -1):
+        if lengths[i] < 0:
+            axis = i
+    if axis == 0:
+        end = _write_chars(message, end, _N)
+    elif axis == 1:
+        end = _write_chars(message, end, _C)
+    else:
+        end = _write_chars(message, end, (_SPATIAL_AXES[axis + 3 - len(lengths)],))
+    return _write_integer(message, _write_chars(message, end, _EQUALS), lengths[axis])
 
 
 @register_jitable

@@ -8,10 +8,12 @@ a target computes it from the inputs of the GridSamples.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
+
+import onnx
 
 from ...dialects.registry import operator_types
 from ...graph.scope import NO_MAKER
@@ -161,9 +163,51 @@ class _SampledLevel:
         return product_of(self.lengths).known
 
 
-def _sample_nodes(levels: Sequence[_SampledLevel]) -> frozenset[int]:
-    """Return the positions of the nodes that compute the samples of ``levels``."""
-    return frozenset[int]().union(*(level.match.replaced_nodes for level in levels))
+@dataclass(frozen=True)
+class _MatchedLevels:
+    """The levels of a sum.
+
+    Attributes:
+        sampled: the levels that one op can sample; at least one.
+        others: the other levels.
+        sum_nodes: the positions of the nodes between the levels and the sum.
+    """
+
+    sampled: Sequence[_SampledLevel]
+    others: Sequence[OtherLevel]
+    sum_nodes: frozenset[int]
+
+    @property
+    def sample_nodes(self) -> frozenset[int]:
+        """The positions of the nodes that compute the samples."""
+        return frozenset[int]().union(*(level.match.replaced_nodes for level in self.sampled))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MatchedOperands:
+    """The values that one op can read and write.
+
+    Attributes:
+        heads: H.
+        value: the value of all levels, or None if there is none.
+        locations: the locations of all levels, or None if there are none.
+        weights: the weights.
+        output: the value that the op computes.
+        output_nodes: the positions of the nodes from the sum to the output.
+    """
+
+    heads: int
+    value: Operand | None
+    locations: Operand | None
+    weights: Operand
+    output: Operand
+    output_nodes: frozenset[int]
+
+    @property
+    def names_read(self) -> set[str]:
+        """The names of the values that the op reads."""
+        operands = (self.value, self.locations, self.weights)
+        return {operand.name for operand in operands if operand is not None}
 
 
 class _Matcher:
@@ -199,63 +243,97 @@ class _Matcher:
 
     def match(self) -> Attention | None:
         """Return the deformable attention, or None if the sum is something else."""
-        if not self._has_product_shapes():
+        product = self._product_axes()
+        channels = None if product is None else known_product(product.channels)
+        if product is None or not channels:
             return None
-        product = ProductAxes(*([Factor(length)] for length in self._sampled_shape))
-        channels = known_product(product.channels)
-        if not channels:
+        levels = self._match_levels(product)
+        if levels is None:
             return None
-        self._tracer.nodes |= {self._sum_index, self._product_index}
-        level_values = self._trace_levels(product)
-        sum_nodes = frozenset(self._tracer.nodes)
-        levels = self._sampled_levels(level_values, product)
-        others = self._other_levels(level_values, levels, product)
-        if not levels or others is None:
+        operands = self._match_operands(levels, product)
+        if operands is None:
             return None
-
-        value, head_factors = self._find_value(levels, product)
-        product = replace(product, heads=head_factors)
-        heads = known_product(product.heads)
-        if not heads:
-            return None
-        locations = self._find_locations(levels, product)
-        weights = self._find_weights(product, heads=heads, is_by_head_allowed=not others)
-        if weights is None:
-            return None
-        output = Operand(self._total, "B·H, D, Q")
-        if not others:
-            output, rearranging_nodes = self._find_output(product)
-            sum_nodes |= rearranging_nodes
-
-        nodes = self._with_shape_nodes(self._tracer.nodes | _sample_nodes(levels) | sum_nodes)
+        sum_nodes = levels.sum_nodes | operands.output_nodes
+        nodes = self._with_shape_nodes(self._tracer.nodes | levels.sample_nodes | sum_nodes)
         path = self._find_path(
             nodes=nodes,
-            sample_nodes=_sample_nodes(levels),
+            sample_nodes=levels.sample_nodes,
             sum_nodes=sum_nodes,
-            output=output.name,
-            operands=[operand for operand in (value, locations, weights) if operand is not None],
+            output=operands.output.name,
+            names_read=operands.names_read,
         )
         if path is None:
             return None
         return Attention(
-            levels=tuple(self._level(level) for level in levels),
-            other_levels=tuple(others),
-            output=output,
+            levels=tuple(self._level(level) for level in levels.sampled),
+            other_levels=tuple(levels.others),
+            output=operands.output,
             path=path,
             nodes=nodes,
-            heads=heads,
+            heads=operands.heads,
             channels=channels,
-            value=value,
-            locations=locations,
-            weights=weights,
+            value=operands.value,
+            locations=operands.locations,
+            weights=operands.weights,
             is_per_query=self._weights_shape[2] == self._sampled_shape[2],
         )
 
-    def _has_product_shapes(self) -> bool:
-        """Whether the samples are (B·H, D, Q, P), and the weights (…, 1, …, P)."""
+    def _product_axes(self) -> ProductAxes | None:
+        """Return the axes of the product.
+
+        Return None if the samples are not (B·H, D, Q, P), or the weights not (…, 1, …, P).
+        """
         if len(self._sampled_shape) != 4 or len(self._weights_shape) != 4:
-            return False
-        return self._weights_shape[1] == ONE and self._weights_shape[3] == self._sampled_shape[3]
+            return None
+        if self._weights_shape[1] != ONE or self._weights_shape[3] != self._sampled_shape[3]:
+            return None
+        return ProductAxes(*([Factor(length)] for length in self._sampled_shape))
+
+    def _match_levels(self, product: ProductAxes) -> _MatchedLevels | None:
+        """Trace the samples of the product back to their levels.
+
+        Return None if there is no GridSample, or if a level is something else.
+        """
+        self._tracer.nodes |= {self._sum_index, self._product_index}
+        values = self._trace_levels(product)
+        sum_nodes = frozenset(self._tracer.nodes)
+        sampled = self._sampled_levels(values, product)
+        others = self._other_levels(values, sampled, product)
+        if not sampled or others is None:
+            return None
+        return _MatchedLevels(sampled, others, sum_nodes)
+
+    def _match_operands(
+        self,
+        levels: _MatchedLevels,
+        product: ProductAxes,
+    ) -> _MatchedOperands | None:
+        """Return the values that one op can read and write.
+
+        Return None if H is unknown, or if one batch may have the weights of all.
+        """
+        value, head_factors = self._find_value(levels.sampled, product)
+        product = replace(product, heads=head_factors)
+        heads = known_product(product.heads)
+        if not heads:
+            return None
+        locations = self._find_locations(levels.sampled, product)
+        is_complete = not levels.others
+        weights = self._find_weights(product, heads=heads, is_by_head_allowed=is_complete)
+        if weights is None:
+            return None
+        output = Operand(self._total, "B·H, D, Q")
+        output_nodes = frozenset[int]()
+        if is_complete:
+            output, output_nodes = self._find_output(product)
+        return _MatchedOperands(
+            heads=heads,
+            value=value,
+            locations=locations,
+            weights=weights,
+            output=output,
+            output_nodes=output_nodes,
+        )
 
     def _trace_levels(self, product: ProductAxes) -> list[TracedValue]:
         """Return the values that are joined to the samples of all levels."""
@@ -349,15 +427,15 @@ class _Matcher:
         return len(self._image_shape(level.match)), level.match.record.align_corners
 
     def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
-        """Whether ``value`` is a GridSample (B·H, D, …) at the queries and points of the sum."""
+        """Whether ``value`` is a GridSample (B·H, D, …) of the queries and points of the sum."""
         match = self._samples.get(value.name)
         if match is None or len(value.axes) != len(self._image_shape(match)):
             return False
-        batch_heads, channels, *positions = value.axes
+        batch_heads, channels, *output_axes = value.axes
         return (
             are_same(batch_heads, product.batch_heads)
             and are_same(channels, product.channels)
-            and are_same(flatten(positions), product.queries + value.level_axis)
+            and are_same(flatten(output_axes), product.queries + value.level_axis)
         )
 
     def _other_levels(
@@ -411,9 +489,10 @@ class _Matcher:
         images = []
         for level in levels:
             batch_heads, channels, *_ = level.traced.axes
-            pixels = [[Factor(length)] for length in level.lengths]
+            image_axes = [[Factor(length)] for length in level.lengths]
             name = level.match.record.values["X"]
-            images.append(TracedValue(name, [batch_heads, channels, *pixels], flatten(pixels)))
+            axes = [batch_heads, channels, *image_axes]
+            images.append(TracedValue(name, axes, flatten(image_axes)))
         pixel_counts = [level.pixels for level in levels]
         layout_of = partial(value_layout, product=product)
         shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
@@ -431,9 +510,9 @@ class _Matcher:
         """Return the locations of all levels."""
         grids = []
         for level in levels:
-            batch_heads, _, *positions = level.traced.axes
+            batch_heads, _, *output_axes = level.traced.axes
             coordinates = [Factor(Length(len(level.lengths)))]
-            axes = [batch_heads, *positions, coordinates]
+            axes = [batch_heads, *output_axes, coordinates]
             name = level.match.record.values["grid"]
             grids.append(replace(level.traced, name=name, axes=axes))
         point_counts = [level.points for level in levels]
@@ -478,20 +557,33 @@ class _Matcher:
         axes: Axes = [product.batch_heads, product.channels, product.queries]
         nodes = set[int]()
         for index in _rearranging_readers(self._use_def, self._total):
-            node = self._use_def.nodes[index]
-            if node.op_type == "Transpose":
-                axes = [axes[axis] for axis in permutation(node, len(axes))]
-            elif node.op_type == "Reshape":
-                regrouped = regroup(axes, self._lengths.shape(node.output[0]))
-                if regrouped is None:
-                    break
-                axes = regrouped
+            rearranged = self._rearranged(axes, self._use_def.nodes[index])
+            if rearranged is None:
+                break
+            axes = rearranged
             nodes.add(index)
             if len(axes) != 3 or not product.are_by_query(axes):
                 continue
             if are_same(axes[2], product.heads + product.channels):
-                return Operand(node.output[0], "B, Q, H·D"), frozenset(nodes)
+                output = self._use_def.scope.outputs[index][0]
+                return Operand(output, "B, Q, H·D"), frozenset(nodes)
         return Operand(self._total, "B·H, D, Q"), frozenset()
+
+    def _rearranged(self, axes: Axes, node: onnx.NodeProto) -> Axes | None:
+        """Return the axes of the output of an Identity, a Reshape or a Transpose.
+
+        Args:
+            axes: the axes of the input.
+            node: the node.
+
+        Returns:
+            The axes, or None if those of a Reshape do not follow from ``axes``.
+        """
+        if node.op_type == "Transpose":
+            return [axes[axis] for axis in permutation(node, len(axes))]
+        if node.op_type == "Reshape":
+            return regroup(axes, self._lengths.shape(node.output[0]))
+        return axes
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
         """Return the positions ``nodes``, and those of the nodes that compute shapes for them."""
@@ -511,7 +603,7 @@ class _Matcher:
         sample_nodes: Set[int],
         sum_nodes: Set[int],
         output: str,
-        operands: Collection[Operand],
+        names_read: Set[str],
     ) -> frozenset[int] | None:
         """Return the positions of the nodes from the samples to ``output`` that one op replaces.
 
@@ -522,13 +614,13 @@ class _Matcher:
             sample_nodes: the nodes of the samples.
             sum_nodes: the nodes between the samples and ``output``.
             output: the output of deformable attention.
-            operands: the values that the op reads.
+            names_read: the names of the values that the op reads.
 
         Returns:
             The positions, or None if a node that stays reads a value inside of the sum.
         """
         use_def = self._use_def
-        read = {output, *(operand.name for operand in operands)}
+        read = names_read | {output}
         unread = unread_nodes(use_def, sum_nodes | sample_nodes, read, nodes)
         for index in sum_nodes:
             for name in use_def.scope.outputs[index]:

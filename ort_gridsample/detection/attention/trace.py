@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ...graph.scope import NO_MAKER
+from ...graph.scope import NO_MAKER, has_attribute_references
 from ...graph.use_def import UseDef
 from ...inference.lengths import Lengths, int_attribute, permutation
 from ..helpers import is_check
@@ -77,6 +77,8 @@ class LevelTracer:
         """Return the value that ``value`` is computed from, or None if no rule applies."""
         index = self._use_def.makers.get(value.name)
         if index is None or not self._use_def.is_op(index, rules):
+            return None
+        if has_attribute_references(self._use_def.nodes[index]):
             return None
         source = rules[self._use_def.scope.op_types[index]](self._lengths, index, value)
         if source is not None:

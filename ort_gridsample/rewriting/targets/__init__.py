@@ -49,11 +49,13 @@ class Target:
         name: the name of the dialect that the target writes composite nodes in, or "".
         reads_decomposed: whether the target replaces decomposed operators.
         fuses: whether the target fuses nodes.
+        has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
     """
 
     name = ""
     reads_decomposed = True
     fuses = False
+    has_allowzero = True
 
     def takes(self, match: Match) -> bool:
         """Whether the target replaces a node."""
@@ -78,6 +80,10 @@ class Target:
     def least_opset(self, match: Match) -> int:
         """Return the oldest opset of the ONNX domain in which the replacement can be written."""
         return 1
+
+    def least_opset_reason(self, match: Match) -> str:
+        """Return what is known of :meth:`least_opset`, for the error about an older opset."""
+        return "the first in which the target can write this node"
 
     def replace(self, match: Match, names: Names) -> Replacement:
         """Return the replacement of a node.

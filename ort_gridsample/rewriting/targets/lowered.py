@@ -40,6 +40,7 @@ class Primitives(Target):
     ) -> None:
         self._functions = functions
         self._runtime = runtime
+        self.has_allowzero = runtime.has_allowzero
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
@@ -57,8 +58,10 @@ class Primitives(Target):
         record = match.record
         if not self._functions or record.has_attribute_references:
             return True
-        alternatives = [*record.types.values(), *record.ranks.values()]
-        return any(len(values) > 1 for values in alternatives)
+        return any(
+            record.varies_in_type(argument) or record.varies_in_rank(argument)
+            for argument in record.values
+        )
 
     def least_opset(self, match: Match) -> int:
         return self._first_opset

@@ -11,7 +11,7 @@ positions. The innermost axis comes first, as in the grid. Modes, paddings and s
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
@@ -27,6 +27,7 @@ from ...reference.taps import MODES, Mode, pixel_coordinates, taps_at
 from .expressions import DimLike, Expressions, Tensor
 from .lowered_arguments import (
     Argument,
+    Shape,
     batches_of,
     check_grid_sample,
     check_opset,
@@ -72,51 +73,139 @@ def lower_grid_sample(
     mode = spec.mode_of(mode)
     check_opset(e, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
-    image = e.input(X.name, X.type)
-    coordinates = input_of(e, grid)
-    if X.type == "bfloat16":
-        image = image.astype("float32")  # few runtimes compute with bfloat16
-    X_batches, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
-    n, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
-    checks = required_batches(e, X, image, n=n, last=last, r=len(lengths))
+    operands = _operands(e, X, grid, X_shape, grid_shape)
+    n = operands.n
+    c = operands.channels
+    lengths = operands.lengths
+    out = operands.out
     if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
-        return e.finish(e.zeros([n, c, *out], image.type, checks).astype(X.type), Y)
+        zeros = e.zeros([n, c, *out], operands.image.type, operands.checks)
+        return e.finish(zeros.astype(X.type), Y)
 
     compute = _compute_type(e, X)
-    if MODES[mode].weights is not None and image.dtype.kind not in "iu":
-        image = image.astype(str(compute))
-    if checks and not e.runtime.computes_shapes:
-        image, coordinates = _with_checked_batches(
-            e, X, image, coordinates, image_dims=[n, c, *lengths], grid_dims=[n, *out, len(lengths)]
-        )
-        checks = []
+    if MODES[mode].weights is not None and operands.image.dtype.kind not in "iu":
+        operands = replace(operands, image=operands.image.astype(str(compute)))
+    if operands.checks and not e.runtime.computes_shapes:
+        operands = _with_checked_batches(e, X, operands)
     padding = PADDING[padding_mode]
-    if checks and all(isinstance(dim, int) for dim in (n, last, c, *lengths)):
-        pixels = e.reshape(image, [n, c, e.product(lengths)])  # fails by itself
-    else:
-        pixels = e.reshape(image, [X_batches, c, e.product(lengths)], checks=checks)
-    rows = e.transpose(pixels, (0, 2, 1))
-    zero_rows = zero_rows_for(e, MODES[mode], padding, [X_batches, c, *lengths])
+    rows = _pixel_rows(e, operands)
+    zero_rows = zero_rows_for(e, MODES[mode], padding, [operands.X_batches, c, *lengths])
     if zero_rows.border:
-        rows = surrounded_by_zeros(e, rows, [X_batches, *lengths, c])
+        rows = surrounded_by_zeros(e, rows, [operands.X_batches, *lengths, c])
     sampler = RowSampler(e, MODES[mode], [n, c, *lengths], out, zero_rows)
-    rows = sampler.joined_rows(rows, X_batches, c)
+    rows = sampler.joined_rows(rows, operands.X_batches, c)
 
-    g = sampler.coordinates(coordinates)
+    g = sampler.coordinates(operands.coordinates)
     length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(g.type)
     axis = Axis.of(length, bool(align_corners), may_be_single(lengths), e.maximum)
     grid_compute = str(spec.TYPES[grid.type].compute)
     x = _pixel_coordinates(e, g, axis, sampler.mode, padding, grid_compute)
-    weight_type = e.runtime.coordinates or compute
-    position, weight = taps_at(e, x, axis, sampler.mode, padding, weight_type, zero_rows.border)
-    index = sampler.index(position, axis)
-    if weight is None:
-        total = sampler.values(rows, index[0])
-    else:
-        weights = [group.astype(str(compute)) for group in sampler.weight(weight)]
-        total = sampler.sum(rows, index, weights)
+    total = _sum_of_taps(e, sampler, rows, x, axis, padding, compute, zero_rows.border)
     total = sampler.channels_first(total.astype(X.type), c)
     return e.finish(e.reshape(total, [n, c, *out]), Y)
+
+
+def _sum_of_taps(
+    e: Expressions,
+    sampler: RowSampler,
+    rows: Tensor,
+    x: Tensor,
+    axis: Axis,
+    padding: Padding,
+    compute: str | None,
+    border: int,
+) -> Tensor:
+    """Return the rows at the taps of the pixel coordinates ``x``, weighted and added up.
+
+    Args:
+        e: writes the nodes.
+        sampler: gathers the rows.
+        rows: the rows of pixels.
+        x: the pixel coordinates of all axes.
+        axis: the lengths of the axes.
+        padding: the padding of the taps.
+        compute: the type of the weights, or None if the mode has none.
+        border: the number of zeros around X.
+    """
+    weight_type = e.runtime.coordinates or compute
+    position, weight = taps_at(e, x, axis, sampler.mode, padding, weight_type, border)
+    index = sampler.index(position, axis)
+    if weight is None:
+        return sampler.values(rows, index[0])
+    weights = [group.astype(str(compute)) for group in sampler.weight(weight)]
+    return sampler.sum(rows, index, weights)
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The tensors of a GridSample, and their lengths as far as they are known.
+
+    Attributes:
+        image: X.
+        coordinates: the grid.
+        X_batches: the length of X's first axis.
+        n: the length of the grid's first axis, which must be that of X.
+        channels: C.
+        lengths: the lengths of X's spatial axes.
+        out: the lengths of Y's spatial axes.
+        last: the length of the grid's last axis.
+        checks: the outputs of nodes that fail in a run if the grid does not fit X.
+    """
+
+    image: Tensor
+    coordinates: Tensor
+    X_batches: DimLike
+    n: DimLike
+    channels: DimLike
+    lengths: list[DimLike]
+    out: list[DimLike]
+    last: DimLike
+    checks: list[Tensor]
+
+
+def _operands(
+    e: Expressions,
+    X: Argument,
+    grid: Argument,
+    X_shape: Shape,
+    grid_shape: Shape,
+) -> _Operands:
+    """Return the tensors of ``X`` and ``grid``, whose shapes are known in part."""
+    image = e.input(X.name, X.type)
+    coordinates = input_of(e, grid)
+    if X.type == "bfloat16":
+        image = image.astype("float32")  # few runtimes compute with bfloat16
+    X_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    n, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    checks = required_batches(e, X, image, n=n, last=last, r=len(lengths))
+    return _Operands(
+        image=image,
+        coordinates=coordinates,
+        X_batches=X_batches,
+        n=n,
+        channels=channels,
+        lengths=lengths,
+        out=out,
+        last=last,
+        checks=checks,
+    )
+
+
+def _pixel_rows(e: Expressions, operands: _Operands) -> Tensor:
+    """Return the pixels of the image, (N, pixels, C), after the checks."""
+    lengths = operands.lengths
+    image_lengths = (operands.channels, *lengths)
+    are_known = all(
+        isinstance(length, int) for length in (operands.n, operands.last, *image_lengths)
+    )
+    n_pixels = e.product(lengths)
+    if operands.checks and are_known:
+        # The Reshape fails by itself.
+        pixels = e.reshape(operands.image, [operands.n, operands.channels, n_pixels])
+    else:
+        dims = [operands.X_batches, operands.channels, n_pixels]
+        pixels = e.reshape(operands.image, dims, checks=operands.checks)
+    return e.transpose(pixels, (0, 2, 1))
 
 
 def _compute_type(e: Expressions, X: Argument) -> str | None:
@@ -127,15 +216,7 @@ def _compute_type(e: Expressions, X: Argument) -> str | None:
     return compute
 
 
-def _with_checked_batches(
-    e: Expressions,
-    X: Argument,
-    image: Tensor,
-    coordinates: Tensor,
-    *,
-    image_dims: Sequence[DimLike],
-    grid_dims: Sequence[DimLike],
-) -> tuple[Tensor, Tensor]:
+def _with_checked_batches(e: Expressions, X: Argument, operands: _Operands) -> _Operands:
     """Check in a run that X and grid have the same batches, for a runtime without lengths.
 
     The runtime follows no computed lengths, but a Reshape to the lengths of another value fails by
@@ -143,8 +224,12 @@ def _with_checked_batches(
     Reshape reads the shape.
 
     Returns:
-        The image and the coordinates.
+        The operands without checks.
     """
+    image = operands.image
+    coordinates = operands.coordinates
+    image_dims = [operands.n, operands.channels, *operands.lengths]
+    grid_dims: list[DimLike] = [operands.n, *operands.out, len(operands.lengths)]
     batches = batches_of(X)
     if isinstance(batches, int):
         grid_dims = [batches, *grid_dims[1:]]
@@ -152,7 +237,7 @@ def _with_checked_batches(
         coordinates = e.reshape(coordinates, grid_dims, exact=True)
         if not isinstance(batches, int):
             image = e.reshape(image, image_dims, exact=True)
-    return image, coordinates
+    return replace(operands, image=image, coordinates=coordinates, checks=[])
 
 
 def _pixel_coordinates(

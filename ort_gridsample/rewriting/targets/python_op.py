@@ -53,9 +53,9 @@ class PythonOp(Spelled):
         record = match.record
         if match.scope.opsets.get("", 0) < CAST_LIKE:
             return True
-        for types in record.types.values():
+        for argument, types in record.types.items():
             needs_cast = any(TYPES[type_name].transport != type_name for type_name in types)
-            if len(types) > 1 and needs_cast:
+            if needs_cast and record.varies_in_type(argument):
                 return True
         for name, value in record.attributes.items():
             if not isinstance(value, AttributeReference):

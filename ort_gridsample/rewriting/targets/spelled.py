@@ -85,6 +85,17 @@ class Spelled(Target):
                 return first_opset
         return max(versions)
 
+    def least_opset_reason(self, match: Match) -> str:
+        record = match.record
+        least = self.least_opset(match)
+        if least == min(spec.OPERATORS[record.operator]):
+            return f"the first opset that has {record.operator}"
+        version = spec.OPERATORS[record.operator][least]
+        if version.axes is None and record.spatial_axes not in ((2,), ()):
+            ranks = validation.format_choices(axes + 2 for axes in record.spatial_axes)
+            return f"the first opset whose {record.operator} takes an input of {ranks} axes"
+        return f"the first opset whose {record.operator} has these types and axes"
+
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
         dialect = self._dialect(match)

@@ -137,8 +137,12 @@ class TensorRTPlugins(AttentionTarget):
 def _operand_types(match: Match) -> list[str]:
     """Return the types of value, locations and weights; an empty name if a type is not known."""
     record = match.record if match.signature is None else op_record(match)
-    types = [record.types[name] for name in ("value", "sampling_locations", "attention_weights")]
-    return [operand_types[0] if len(operand_types) == 1 else "" for operand_types in types]
+    types = []
+    for name in ("value", "sampling_locations", "attention_weights"):
+        known_types = record.types[name]
+        has_one_type = len(known_types) == 1 and not record.varies_in_type(name)
+        types.append(known_types[0] if has_one_type else "")
+    return types
 
 
 def _plugin_type(match: Match) -> str:
