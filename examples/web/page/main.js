@@ -89,8 +89,15 @@ function number(bytes) {
   return `${bytes.toLocaleString("en")} bytes`;
 }
 
-/** Run a task; show its failure as a sentence. Only one task runs at a time. */
-async function task(status, work) {
+let lastTask = Promise.resolve();
+
+/** Run a task after those that were started before; show its failure as a sentence. */
+function task(status, work) {
+  lastTask = lastTask.then(() => runTask(status, work));
+  return lastTask;
+}
+
+async function runTask(status, work) {
   const focused = document.activeElement;
   const buttons = document.querySelectorAll("button, input, select");
   for (const button of buttons) button.disabled = true;
@@ -318,10 +325,12 @@ function shapesOf(inputs) {
   return shapes;
 }
 
-async function storedArrays() {
+/** The file of inputs; for a sample, its stored inputs and answers, unless another shape was chosen. */
+async function storedArrays(shapes) {
   const [file] = byId("arrays").files;
   if (file) return new Uint8Array(await file.arrayBuffer());
-  if (!state.sample) return null;
+  const hasOtherShapes = state.inputs.some(({ name, shape }) => shape.join() !== shapes[name].join());
+  if (!state.sample || hasOtherShapes) return null;
   const response = await fetch(`samples/${state.sample}.npz`);
   return new Uint8Array(await response.arrayBuffer());
 }
@@ -332,7 +341,7 @@ async function compare() {
       throw new Error(`The model cannot run without its external data: ${state.missing.join(", ")}.`);
     }
     const shapes = shapesOf(state.inputs);
-    const stored = await storedArrays();
+    const stored = await storedArrays(shapes);
     if (stored) await ask("addFile", { name: "arrays.npz", bytes: stored }, [stored.buffer]);
     const drawn = await call("draw_inputs", {
       path: `${MODEL_FOLDER}/${state.name}`,
