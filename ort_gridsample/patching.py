@@ -18,7 +18,7 @@ from .detection.records import NodeRecord, NodeRecords
 from .dialects.spelling import Dialect
 from .dialects.table import DOMAIN
 from .graph.files import Model, read_model, translate_errors
-from .inference.runtime_probe import MissingRuntime, OnnxruntimeProbe
+from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.passes import Selection
 from .rewriting.patch import patch_to
@@ -51,7 +51,7 @@ MISSED_WITHOUT_ONNXRUNTIME = (
 )
 
 
-def installed_probe() -> OnnxruntimeProbe:
+def installed_probe() -> RuntimeProbe:
     """Return the probe of the installed onnxruntime; one that finds nothing if none is installed.
 
     Raises:
@@ -62,20 +62,20 @@ def installed_probe() -> OnnxruntimeProbe:
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise
-        return OnnxruntimeProbe(MissingRuntime())
+        return RuntimeProbe(MissingRuntime())
     from .session.native import PROBE
 
     return PROBE
 
 
-def warn_of_open_questions(probe: OnnxruntimeProbe) -> None:
+def warn_of_open_questions(probe: RuntimeProbe) -> None:
     """Log a warning if the probe was called for properties of a model that stay unknown."""
     runtime = probe.runtime
     if isinstance(runtime, MissingRuntime) and runtime.has_open_questions:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
 
 
-def probe_for(nodes: Selection) -> OnnxruntimeProbe:
+def probe_for(nodes: Selection) -> RuntimeProbe:
     """Return the probe for a patch of ``nodes``.
 
     Raises:

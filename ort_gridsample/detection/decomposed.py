@@ -28,7 +28,7 @@ from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
 from ..graph.use_def import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, UseDef
-from ..inference.types import Inference, RuntimeProbe, Value
+from ..inference.types import Inference, Probe, Value
 from .trials import AffineGridSize, Result, is_flat, try_affine_grid, try_sample
 
 #: The types in which rounding is precise enough to distinguish all attributes.
@@ -85,7 +85,7 @@ class DecomposedSearch:
         values: the id of a scope -> the values of which :meth:`operators` needs types and shapes.
     """
 
-    def __init__(self, all_scopes: Sequence[Scope], probe: RuntimeProbe | None) -> None:
+    def __init__(self, all_scopes: Sequence[Scope], probe: Probe | None) -> None:
         self.values: dict[int, list[str]] = {}
         self._probe = probe
         self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
@@ -297,7 +297,7 @@ class _Trial(NamedTuple):
     """
 
     fits: Callable[..., bool]
-    run: Callable[[onnx.ModelProto, Sequence[Value], RuntimeProbe], Result | None]
+    run: Callable[[onnx.ModelProto, Sequence[Value], Probe], Result | None]
 
 
 _TRIALS: Mapping[str, _Trial] = {

@@ -29,7 +29,7 @@ from ..dialects.table import (
 from ..errors import GridSampleError, nested_label, node_label
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
-from ..inference.types import Inference, RuntimeProbe, Value
+from ..inference.types import Inference, Probe, Value
 from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.find import find_attentions, values_to_infer
@@ -60,7 +60,7 @@ class Searches:
 ALL_SEARCHES = Searches()
 
 
-def records_of(model: onnx.ModelProto, probe: RuntimeProbe | None = None) -> list[NodeRecord]:
+def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
     """Return a record for each sampling node in all graphs and functions of ``model``.
 
     Args:
@@ -74,7 +74,7 @@ def records_of(model: onnx.ModelProto, probe: RuntimeProbe | None = None) -> lis
 def find(
     model: onnx.ModelProto,
     all_scopes: Sequence[Scope],
-    probe: RuntimeProbe | None,
+    probe: Probe | None,
     *,
     with_reasons: bool,
     searches: Searches = ALL_SEARCHES,
@@ -161,7 +161,7 @@ def _node_match(
     index: int,
     scope: Scope,
     inference: Inference,
-    probe: RuntimeProbe | None,
+    probe: Probe | None,
 ) -> Match:
     """Return the match of a node of ``dialect``. Without ``probe``, the node is not tested."""
     node = scope.nodes[index]

@@ -12,7 +12,7 @@ from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
-from ..inference.types import RuntimeProbe, Value
+from ..inference.types import Probe, Value
 from .attention_checks import check_inputs
 from .records import NodeRecord, spatial_axes
 
@@ -45,7 +45,7 @@ def fault_of(
     return None
 
 
-def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: RuntimeProbe) -> str:
+def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
     """Return why onnxruntime does not run a node by itself, or why this is unknown.
 
     Args:

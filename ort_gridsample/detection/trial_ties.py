@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from ..graph.use_def import ROUNDINGS
-from ..inference.types import RuntimeProbe, Value
+from ..inference.types import Probe, Value
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
 from .trial_inputs import MAX_RUNS, Shapes, needed_runs, typed_inputs
@@ -30,7 +30,7 @@ def agrees_at_ties(
     model: onnx.ModelProto,
     shapes: Shapes,
     values: Sequence[Value],
-    probe: RuntimeProbe,
+    probe: Probe,
     *,
     padding_mode: str,
     align_corners: bool,

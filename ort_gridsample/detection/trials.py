@@ -18,7 +18,7 @@ import onnx
 
 from .. import spec
 from ..dialects.spelling import AttributeValue
-from ..inference.types import RuntimeProbe, Value
+from ..inference.types import Probe, Value
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
@@ -88,9 +88,7 @@ def is_flat(X: Value, grid: Value | None = None) -> bool:
     return grid is not None and X.rank == 3 and grid.rank == 4
 
 
-def try_sample(
-    model: onnx.ModelProto, values: Sequence[Value], probe: RuntimeProbe
-) -> Result | None:
+def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
     """Return the attributes of the GridSample that a model computes, and the lengths of a flat X.
 
     Args:
@@ -197,9 +195,7 @@ def _are_equal(result: Array, expected: Array, magnitudes: Array, coarser: np.dt
     return bool((abs(result - expected) <= tolerance).all())
 
 
-def try_affine_grid(
-    model: onnx.ModelProto, values: Sequence[Value], probe: RuntimeProbe
-) -> Result | None:
+def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
     """Return the attributes and the size of the AffineGrid that a model computes.
 
     Args:
@@ -221,7 +217,7 @@ def _try_affine_grid_of(
     axes: int,
     model: onnx.ModelProto,
     values: Sequence[Value],
-    probe: RuntimeProbe,
+    probe: Probe,
 ) -> Result | None:
     """Do as :func:`try_affine_grid`, for a theta of this number of spatial axes."""
     possible = [False, True]

@@ -1,6 +1,6 @@
 """Find out what a runtime runs by itself and correctly, by running it.
 
-A :class:`OnnxruntimeProbe` makes the models and the inputs, and compares the outputs. A
+A :class:`RuntimeProbe` makes the models and the inputs, and compares the outputs. A
 :class:`Runtime` runs the models: the installed onnxruntime
 (:mod:`ort_gridsample.session.native`), or another build of it, such as onnxruntime-web.
 """
@@ -125,8 +125,8 @@ class MissingRuntime:
         raise RuntimeError(NOT_INSTALLED)
 
 
-class OnnxruntimeProbe:
-    """A :class:`ort_gridsample.inference.types.RuntimeProbe` by runs.
+class RuntimeProbe:
+    """A :class:`ort_gridsample.inference.types.Probe` that runs the models on a runtime.
 
     Args:
         runtime: runs the models. Whether it runs a node is tested once.

@@ -31,11 +31,10 @@ _ANY_SHAPE = "any shape"
 Types = dict[str, onnx.TypeProto]
 
 
-class RuntimeProbe(Protocol):
-    """What detection and inference need of onnxruntime: tests and runs of small models.
+class Probe(Protocol):
+    """Tests and runs of small models, which detection and inference need of a runtime.
 
-    These layers do not import onnxruntime.
-    :class:`ort_gridsample.inference.runtime_probe.OnnxruntimeProbe` is the implementation.
+    :class:`ort_gridsample.inference.runtime_probe.RuntimeProbe` implements them.
     """
 
     def refusal(
@@ -113,7 +112,7 @@ class Inference:
         self,
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
-        probe: RuntimeProbe | None = None,
+        probe: Probe | None = None,
         values: NamesByScope | None = None,
         uses_declared_ranks: bool = True,
     ) -> None:
@@ -376,7 +375,7 @@ def _nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx
 
 
 def _add_probed_types(
-    probe: RuntimeProbe,
+    probe: Probe,
     sliced: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
     types: Types,

@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 from ..detection.helpers import lowered_from
 from ..errors import GridSampleError, node_label
 from ..graph.scope import Names, Scope, display_name, domain_of, scopes_of
-from ..inference.types import Inference, RuntimeProbe
+from ..inference.types import Inference, Probe
 from ..reference.arrays import Array
 from .coordinate_nodes import coordinates_read
 
 
-def keep_coordinates(model: onnx.ModelProto, probe: RuntimeProbe | None) -> None:
+def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
     """Write the float32 coordinates of ``model`` that the conversion would round as float64.
 
     Args:

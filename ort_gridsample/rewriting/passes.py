@@ -17,7 +17,7 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import RuntimeProbe
+from ..inference.types import Probe
 from ..opsets.convert import convert_opset, unconvertible
 from ..opsets.inlining import import_used, inline
 from .expansion import ALLOWZERO, BEFORE_GRID_SAMPLE, expanded
@@ -74,7 +74,7 @@ class Patch:
     target: Target
     standard: Target
     nodes: Selection
-    probe: RuntimeProbe | None
+    probe: Probe | None
     opset: int | None
 
     def prepare(self) -> PatchPlan:

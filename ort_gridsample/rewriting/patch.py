@@ -14,7 +14,7 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import RuntimeProbe, forget_guesses
+from ..inference.types import Probe, forget_guesses
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
@@ -40,7 +40,7 @@ def patch_to(
     nodes: Selection,
     target: str,
     functions: bool,
-    probe: RuntimeProbe,
+    probe: Probe,
     opset: int | None,
     for_runtime: str | None,
 ) -> Patched:
@@ -160,7 +160,7 @@ def patch_in_place(
     model: onnx.ModelProto,
     target: Target,
     nodes: Selection = "all",
-    probe: RuntimeProbe | None = None,
+    probe: Probe | None = None,
     opset: int | None = None,
     all_scopes: list[Scope] | None = None,
 ) -> Patched:

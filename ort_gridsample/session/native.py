@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import onnxruntime
 from onnxruntime.capi import _pybind_state
 
-from ..inference.runtime_probe import OnnxruntimeProbe, OutputType
+from ..inference.runtime_probe import OutputType, RuntimeProbe
 from ..reference.arrays import Array
 from . import forks
 
@@ -55,4 +55,4 @@ def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
 
 
 #: The probe of the installed onnxruntime.
-PROBE = OnnxruntimeProbe(InstalledRuntime())
+PROBE = RuntimeProbe(InstalledRuntime())

@@ -19,7 +19,7 @@ from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NOT_ASKED, columns
 from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
-from ort_gridsample.inference.runtime_probe import OnnxruntimeProbe
+from ort_gridsample.inference.runtime_probe import RuntimeProbe
 from ort_gridsample.session import forks, native
 from support.cases import Attributes
 from support.compare import refusal
@@ -161,7 +161,7 @@ def test_node_whose_kernel_is_wrong_is_not_native(monkeypatch: pytest.MonkeyPatc
             return list(super().run(names, feeds | {"grid": feeds["grid"].clip(-1, 1)}))
 
     model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
-    monkeypatch.setattr(native, "PROBE", OnnxruntimeProbe(native.InstalledRuntime()))
+    monkeypatch.setattr(native, "PROBE", RuntimeProbe(native.InstalledRuntime()))
     monkeypatch.setattr(forks, "_PLAIN_SESSION", OlderSession)
     record = record_of(model)
     assert record.native is False

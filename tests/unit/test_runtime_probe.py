@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from ort_gridsample.inference.runtime_probe import MissingRuntime, OnnxruntimeProbe, OutputType
+from ort_gridsample.inference.runtime_probe import MissingRuntime, OutputType, RuntimeProbe
 from support.cases import Attributes
 from support.models import grid_sample_model
 
@@ -37,7 +37,7 @@ class FakeRuntime:
 
 
 def refusal(runtime: FakeRuntime | MissingRuntime) -> str:
-    return OnnxruntimeProbe(runtime).refusal(NODE, {"": 20}, "GridSample", TYPES, 2)
+    return RuntimeProbe(runtime).refusal(NODE, {"": 20}, "GridSample", TYPES, 2)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_refusal_of_a_runtime_with_wrong_outputs_states_the_difference() -> None
 
 def test_refusal_of_equal_nodes_runs_the_node_once() -> None:
     runtime = FakeRuntime("no kernel")
-    probe = OnnxruntimeProbe(runtime)
+    probe = RuntimeProbe(runtime)
     for _ in range(2):
         probe.refusal(NODE, {"": 20}, "GridSample", TYPES, 2)
     assert runtime.n_runs == 1
@@ -82,12 +82,12 @@ def test_refusal_of_equal_nodes_runs_the_node_once() -> None:
 def test_types_of_reads_the_names_of_both_runtimes(element_type: str, expected: int) -> None:
     runtime = FakeRuntime(types=[OutputType("Y", element_type, [1, "n"])])
     type_proto = helper.make_tensor_type_proto(expected, [1, None])
-    assert OnnxruntimeProbe(runtime).types_of(MODEL) == {"Y": type_proto}
+    assert RuntimeProbe(runtime).types_of(MODEL) == {"Y": type_proto}
 
 
 def test_types_of_leaves_out_what_is_not_a_tensor() -> None:
     runtime = FakeRuntime(types=[OutputType("Y", "seq(tensor(float))", [])])
-    assert OnnxruntimeProbe(runtime).types_of(MODEL) == {}
+    assert RuntimeProbe(runtime).types_of(MODEL) == {}
 
 
 def test_missing_runtime_refuses_a_node_and_has_no_open_question() -> None:
@@ -102,8 +102,8 @@ def test_missing_runtime_refuses_a_node_and_has_no_open_question() -> None:
     ids=["types", "trial"],
 )
 def test_missing_runtime_that_was_called_for_a_part_of_a_model_has_open_questions(
-    call: Callable[[OnnxruntimeProbe], object],
+    call: Callable[[RuntimeProbe], object],
 ) -> None:
     runtime = MissingRuntime()
-    assert not call(OnnxruntimeProbe(runtime))
+    assert not call(RuntimeProbe(runtime))
     assert runtime.has_open_questions

@@ -30,7 +30,7 @@ from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.errors import GridSampleError
 from ort_gridsample.graph.files import locations, read_model, translate_errors
 from ort_gridsample.graph.scope import opset_of
-from ort_gridsample.inference.runtime_probe import OnnxruntimeProbe, OutputType
+from ort_gridsample.inference.runtime_probe import OutputType, RuntimeProbe
 from ort_gridsample.interop.evaluator import reference_ops
 from ort_gridsample.rewriting.patch import patch_to
 from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
@@ -182,7 +182,7 @@ def inspect(path: str, runtime: str) -> dict[str, Any]:
     """
     model = read_model(path)
     with translate_errors(model):
-        records = records_of(unfused(model), OnnxruntimeProbe(_RUNTIME))
+        records = records_of(unfused(model), RuntimeProbe(_RUNTIME))
     external = sorted({entry.value for entry in locations(model)})
     return {
         "verdict": verdict(records, runtime),
@@ -285,7 +285,7 @@ def patch(
         nodes="all",
         target=target,
         functions=functions,
-        probe=OnnxruntimeProbe(_RUNTIME),
+        probe=RuntimeProbe(_RUNTIME),
         opset=opset,
         for_runtime=for_runtime,
     )
