@@ -113,7 +113,7 @@ def random_array(
     dtype = _dtype(ort_type)
     if dtype is None:
         found = f"of type {ort_type}"
-        expected = "a tensor of a type of numpy's"
+        expected = "a tensor of a type that numpy has"
         raise GridSampleError("command line", f"input {name!r}", found, expected)
     if dtype.kind == "O":
         return generator.choice(np.array(["a", "b", "c"], object), shape)

@@ -18,7 +18,7 @@ from .records import NodeRecord, spatial_axes
 
 #: The reason for refusing a type that the specification has.
 _REFUSED = (
-    "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
+    "as ONNX Runtime has no complex tensors: sample the real and the imaginary part separately"
 )
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 

@@ -49,7 +49,8 @@ def level_count(match: Match) -> int:
     if not isinstance(count, int):
         argument = list(match.record.values)[1]
         found = "of an unknown number of rows"
-        raise GridSampleError(match.record.where, argument, found, "one for each level")
+        expected = "one for each level, in a constant or a stated shape (L, 2)"
+        raise GridSampleError(match.record.where, argument, found, expected)
     return count
 
 
@@ -63,7 +64,7 @@ def known_type(match: Match, argument: str) -> str:
     if len(types) != 1 or match.record.varies_in_type(argument):
         names = {value.type or "unknown": None for value in match.record.inputs[argument]}
         found = f"of type {' or '.join(names) or 'unknown'}"
-        expected = "one type that is known before it runs"
+        expected = "one type that the model states, or that onnx can infer"
         raise GridSampleError(match.record.where, argument, found, expected)
     return types[0]
 

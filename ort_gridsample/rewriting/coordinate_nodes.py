@@ -13,8 +13,8 @@ import onnx
 
 from ..detection.helpers import is_helper, lowered_from, reads_grid
 from ..dialects.registry import dialect_of
-from ..errors import GridSampleError
-from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
+from ..errors import GridSampleError, node_label
+from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
 
@@ -64,8 +64,9 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
         for index in coordinates:
             node = scope.nodes[index]
             if not node.name:
-                where = f"{node.op_type} node ({', '.join(node.output)})"
-                raise GridSampleError(where, "name", "''", "a name, by which it can be left alone")
+                where = node_label(node.op_type, display_name(node))
+                expected = "a name, because converters exclude nodes by name"
+                raise GridSampleError(where, "name", "''", expected)
             names[node.name] = None
     return list(names)
 

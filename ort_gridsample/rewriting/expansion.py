@@ -181,7 +181,9 @@ class _AttentionExpansion:
     def _unknown_points(self) -> GridSampleError:
         table = self._table
         found = "computed" if table is None else f"of shape {validation.format_shape(table.shape)}"
-        expected = "a constant of shape (L, 1 + r), which says how many points each has"
+        expected = (
+            "a constant of shape (L, 1 + r): the number of points and the lengths of each level"
+        )
         return GridSampleError(self._match.record.where, "levels", found, expected)
 
     def _has_positive_lengths(self) -> bool:

@@ -442,9 +442,9 @@ def test_listed_nodes_compute_coordinates(nodes: str, names: list[str]) -> None:
 
 def test_listing_a_node_without_a_name_is_refused() -> None:
     error = refusal(coordinate_nodes_of, f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
-    assert error.where == "GridSample node (Y)"
+    assert error.where == "GridSample node with output 'Y'"
     assert (error.argument, error.found) == ("name", "''")
-    assert error.expected == "a name, by which it can be left alone"
+    assert error.expected == "a name, because converters exclude nodes by name"
 
 
 @pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "primitives", "mmcv"])

@@ -356,7 +356,7 @@ MISTAKES = [
         "X",
         "of type complex64",
         "another type, as ONNX Runtime has no complex tensors: "
-        "sample the real and the imaginary part each for itself",
+        "sample the real and the imaginary part separately",
     ),
     Mistake({"grid_type": TensorProto.INT32}, "grid", "of type int32", FLOATS),
     Mistake({"grid_type": TensorProto.STRING}, "grid", "of type str", FLOATS),
@@ -462,7 +462,7 @@ def test_lowering_of_an_unknown_type_is_refused() -> None:
     error = refusal(ogs.patch_model, model, target="primitives")
     assert error.where == "GridSample node with output 'Y'"
     assert (error.argument, error.found) == ("X", "of unknown type")
-    assert error.expected == "a type that is known before it runs"
+    assert error.expected == "a type that the model states, or that onnx can infer"
 
 
 def test_record_in_a_function_has_the_types_and_ranks_of_its_calls() -> None:

@@ -759,7 +759,7 @@ MISTAKES = [
     ),
     (
         {"X": ("float32", None)},
-        ("X", "of unknown rank", "a known rank to be lowered to primitives"),
+        ("X", "of unknown rank", "a rank that the model states, or that onnx can infer"),
     ),
     (
         {"X": ("float32", (1, 1, 0))},

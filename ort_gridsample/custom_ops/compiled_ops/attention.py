@@ -195,9 +195,23 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
         return error_with_shape(api, errors, Y_TOO_LARGE, value)
-    Y = alloc_int64s(request, n_axes)
+    Y = _output_lengths(request, launch, n_axes)
     if len(Y) == 0:
         return error_with_number(api, errors, NO_MEMORY, 8 * n_axes)
+    launch.value = inputs[0].data
+    launch.locations = inputs[2].data
+    launch.weights = inputs[3].data
+    launch.align_corners = state.kernel.align_corners
+    launch.worker = state.kernel.worker
+    return fill_output(state, request, launch, Y, launch.pixels * launch.points)
+
+
+@register_jitable
+def _output_lengths(request: Any, launch: Any, n_axes: int) -> Any:
+    """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
+    Y = alloc_int64s(request, n_axes)
+    if len(Y) == 0:
+        return Y
     Y[0] = launch.n
     Y[1] = launch.queries
     Y[2] = launch.heads
@@ -205,12 +219,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
         Y[3] = launch.channels
     else:
         Y[2] *= launch.channels
-    launch.value = inputs[0].data
-    launch.locations = inputs[2].data
-    launch.weights = inputs[3].data
-    launch.align_corners = state.kernel.align_corners
-    launch.worker = state.kernel.worker
-    return fill_output(state, request, launch, Y, launch.pixels * launch.points)
+    return Y
 
 
 @register_jitable

@@ -128,7 +128,7 @@ def register() -> str:
 
 
 def is_registered() -> bool:
-    """Whether :func:`register` registered the provider."""
+    """Whether :func:`register` succeeded, also if onnxruntime had the provider before."""
     return provider().is_registered
 
 

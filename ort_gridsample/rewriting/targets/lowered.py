@@ -173,7 +173,7 @@ class Primitives(Target):
         record = match.record
         types = record.types[argument]
         if not types:
-            expected = "a type that is known before it runs"
+            expected = "a type that the model states, or that onnx can infer"
             raise GridSampleError(record.where, argument, "of unknown type", expected)
         name = record.values[argument]
         constant = record.constants.get(argument)

@@ -131,7 +131,7 @@ def check_grid_sample(
     validation.check_mode_and_padding(name, mode, padding_mode, X.type)
     known_grid_shape = grid.known_shape
     if X.shape is None and known_grid_shape is None:
-        expected = "a known rank to be lowered to primitives"
+        expected = "a rank that the model states, or that onnx can infer"
         raise GridSampleError(name, "X", "of unknown rank", expected)
     X_shape = X.shape if X.shape is not None else (None,) * len(known_grid_shape or ())
     grid_shape = known_grid_shape if known_grid_shape is not None else (None,) * len(X_shape)
