@@ -60,7 +60,7 @@ async function runTask(status, work) {
 const state = { name: "", external: [], missing: [], inputs: [], sample: "", patchedName: "" };
 
 async function openFiles(files) {
-  const model = files.find((file) => /\.(onnx|pb|ort)$/i.test(file.name)) ?? files[0];
+  const model = files.find((file) => /\.onnx$/i.test(file.name)) ?? files[0];
   if (!model) return;
   await task(`Reading ${model.name}`, async () => {
     show();
