@@ -78,6 +78,7 @@ KERNEL = record(
     "coordinate_size",  # the size of a coordinate, in bytes
     "weight_size",  # the size of a weight, in bytes; 0 in mode nearest, which has none
     "copy_size",  # in mode nearest, the size of an element of Y that waits to be written; else 0
+    "packed_size",  # the size of an element of a packed panel, in bytes; 0 if X is never packed
     "cpus",  # the number of processors
     "may_mask",  # whether taps outside may be masked by a weight of NaN
     "columns",  # without a grid input, the number of Y's columns whose positions a worker keeps

@@ -27,10 +27,10 @@ from .simd import (
     NARROW_PANEL,
     NARROW_VECTOR,
     OUTSIDE_BIT,
-    PIXELS_AHEAD,
-    PREFETCH_STEP,
+    WIDE_PANEL,
     WIDE_VECTOR,
 )
+from .structs import CACHE_LINE
 from .tap_table import convert_to_gathered
 
 #: The number of positions whose sums, channels last, are kept before they are written to Y.
@@ -39,6 +39,8 @@ STRIP = 64
 MIN_TAPS_FOR_WIDE = 1 << 16
 #: The integer types that are summed in vectors.
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
+#: The number of positions of a tile whose pixels tell whether the grid is smooth.
+MAX_POSITIONS_EXAMINED = 128
 #: The number of pixels that one call packs.
 PIXELS_PER_PART = 1 << 12
 
@@ -47,66 +49,63 @@ PIXELS_PER_PART = 1 << 12
 
 
 @register_jitable
-def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
-    """Copy a pixel of each channel to each position.
+def prefetch_step(index: Any) -> int:
+    """Return for how many positions of a tile one pixel is prefetched.
 
     Args:
-        X: channels (C ≤ 3, S).
         index: the pixel of each position (P,).
-        layout: the layout of the taps. If GATHERED, the value for an index outside is 0.
-        inside: ``index``, with any pixel for an index outside.
-        Y: the result is written to Y[:, start:] (C, ≥ start + P).
-        start: see ``Y``.
     """
-    channels = len(X)
-    positions = len(inside)
-    x0 = X[0]
-    y0 = Y[0, start:]
-    if channels == 1:
-        for p in range(positions):
-            y0[p] = x0[inside[p]]
-    else:
-        _copy_pixels_of_three(X, inside, Y, start)
-    if layout == GATHERED:
-        zero = X.dtype.type(0)
-        for channel in range(channels):
-            y = Y[channel, start:]
-            for p in range(len(index)):
-                y[p] = y[p] if index[p] < OUTSIDE_BIT else zero
+    count = min(len(index) - 1, MAX_POSITIONS_EXAMINED)
+    n_jumps = 0
+    for p in range(count):
+        distance = np.uint32(index[p + 1] - index[p] + np.uint32(simd.SMOOTH_STEP))
+        n_jumps += 1 if distance > np.uint32(2 * simd.SMOOTH_STEP) else 0
+    return 1 if 4 * n_jumps > count else simd.SMOOTH_STEP
 
 
 @register_jitable
-def _copy_pixels_of_three(X: Any, inside: Any, Y: Any, start: int) -> None:
-    """Copy pixels of three channels; of two, the second one is copied twice."""
-    last_channel = len(X) - 1
-    positions = len(inside)
-    whole = positions - positions % PREFETCH_STEP
-    x0 = X[0]
-    x1 = X[1]
-    x2 = X[last_channel]
-    y0 = Y[0, start:]
-    y1 = Y[1, start:]
-    y2 = Y[last_channel, start:]
-    for begin in range(0, whole, PREFETCH_STEP):
-        pixel_ahead = inside[min(begin + PIXELS_AHEAD, positions - 1)]
-        simd.prefetch(x0, pixel_ahead)
-        simd.prefetch(x1, pixel_ahead)
-        simd.prefetch(x2, pixel_ahead)
-        for p in range(begin, begin + PREFETCH_STEP):
-            _copy_three(x0, x1, x2, inside[p], y0, y1, y2, p)
-    for p in range(whole, positions):
-        _copy_three(x0, x1, x2, inside[p], y0, y1, y2, p)
+def copy_pixels(x: Any, index: Any, outside: Any, step: int, y: Any, next_x: Any) -> None:
+    """Copy a pixel of a channel to each position, and prefetch pixels of the next channel.
+
+    Args:
+        x: the channel (S,).
+        index: the pixel of each position (P,).
+        outside: the positions whose value is 0.
+        step: what :func:`prefetch_step` returned.
+        y: the result (≥ P,).
+        next_x: the next channel (S,).
+    """
+    positions = len(index)
+    whole = positions - positions % step
+    simd.copy_pixels(x, index, step, 0, whole, y, next_x)
+    simd.copy_pixels(x, index, 1, whole, positions, y, next_x)
+    for number in range(len(outside)):
+        y[outside[number]] = 0
 
 
 @register_jitable
-def _copy_three(x0: Any, x1: Any, x2: Any, pixel: Any, y0: Any, y1: Any, y2: Any, p: int) -> None:
-    """Copy a pixel of three channels. It is read before anything is written."""
-    value0 = x0[pixel]
-    value1 = x1[pixel]
-    value2 = x2[pixel]
-    y0[p] = value0
-    y1[p] = value1
-    y2[p] = value2
+def copy_packed(panel: Any, index: Any, Y: Any, start: int, positions: int) -> None:
+    """Copy the channels of a panel to each position.
+
+    Args:
+        panel: the panel (S + 1, WIDE_PANEL).
+        index: the pixel of each position (≥ P + WIDE_PANEL,). If outside, the value is 0.
+        Y: the result is written to Y[:, start:] (C ≤ WIDE_PANEL, ≥ start + P).
+        start: see ``Y``.
+        positions: P.
+    """
+    # Vectors that begin at a cache line are written twice as fast.
+    misaligned = -(np.int64(Y.ctypes.data) // Y.itemsize + start) % (CACHE_LINE // Y.itemsize)
+    first_whole = min(misaligned, positions)
+    end_whole = positions - (positions - first_whole) % WIDE_PANEL
+    last_row = np.uint32(len(panel) - 1)
+    for p in range(first_whole, end_whole, WIDE_PANEL):
+        simd.copy_rows(panel, index, p, Y, start + p)
+    for p in range(positions):
+        if p < first_whole or p >= end_whole:
+            row = min(index[p], last_row)
+            for channel in range(len(Y)):
+                Y[channel, start + p] = panel[row, channel]
 
 
 # Sums over taps of X
@@ -351,7 +350,7 @@ def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
 @by_types
 def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) -> Any:
     """Copy pixels ``begin`` to ``end`` of X (C, S) to a panel, from ``channel`` on."""
-    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS
+    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
     return _transpose_in_vectors if has_vectors else _transpose_in_fours
 
 

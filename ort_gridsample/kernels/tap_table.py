@@ -252,7 +252,7 @@ def _unpadded_taps(
     return FAR_OUT if has_far else NEAR
 
 
-# The next three loops do not write to an array that they read: that takes three times as long.
+# The next two loops do not write to an array that they read: that takes three times as long.
 
 
 @register_jitable
@@ -324,34 +324,43 @@ def _pad_pairs(
 
 
 @register_jitable
-def _pad_quads(coordinates: Any, positions: int, length: int, index: Any, weight: Any) -> None:
-    """Write the taps of cubic, padded with ZEROS, as four pixels inside.
+def _pad_quads(positions: int, length: int, index: Any, weight: Any) -> None:
+    """Replace the taps of cubic, padded with ZEROS, by four pixels inside.
 
     Four taps that are partly outside are moved inside, and some of them are masked.
 
     Args:
-        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
         positions: P.
         length: the number of pixels of the axis.
-        index: where the first taps are written (≥ P,).
-        weight: where the weights are written (4, ≥ P).
+        index: the first taps without padding (≥ P,), as int32. They are overwritten.
+        weight: the weights (4, ≥ P). They are overwritten.
     """
-    weight_type = weight.dtype.type
-    masked = weight_type(np.nan)
+    masked = weight.dtype.type(np.nan)
     last_first = np.int32(length - 4)
     for p in range(positions):
-        base = np.floor(coordinates[p])
-        w0, w1, w2, w3 = _cubic_weights(weight_type(coordinates[p] - base))
-        unmoved = np.int32(np.int32(base) - np.int32(1))
+        unmoved = np.int32(index[p])
         first = min(max(unmoved, np.int32(0)), last_first)
-        shift = np.int32(first - unmoved)
-        for tap in range(4):
-            unmoved_tap = np.int32(shift + tap)
-            w = w0 if unmoved_tap == 0 else masked
-            w = w1 if unmoved_tap == 1 else w
-            w = w2 if unmoved_tap == 2 else w
-            weight[tap, p] = w3 if unmoved_tap == 3 else w
-        index[p] = np.uint32(first)
+        # Few quads are moved. A loop without a branch takes five times as long.
+        if first != unmoved:
+            w0 = weight[0, p]
+            w1 = weight[1, p]
+            w2 = weight[2, p]
+            w3 = weight[3, p]
+            for tap in range(4):
+                unmoved_tap = first - unmoved + tap
+                w = w0 if unmoved_tap == 0 else masked
+                w = w1 if unmoved_tap == 1 else w
+                w = w2 if unmoved_tap == 2 else w
+                weight[tap, p] = w3 if unmoved_tap == 3 else w
+            index[p] = np.uint32(first)
+
+
+@register_jitable
+def _write_quads(coordinates: Any, positions: int, index: Any, weight: Any) -> None:
+    """Write the taps and weights of cubic for pixel coordinates (≥ P,), without padding."""
+    for p in range(positions):
+        base = _write_weights(coordinates[p], weight, p, 4)
+        index[p] = np.uint32(np.int32(base) - np.int32(1))
 
 
 @register_jitable
@@ -468,7 +477,9 @@ def axis_taps(
         )
     if is_contiguous:
         if taps == 4:
-            _pad_quads(coordinates, positions, length, first_index, weight)
+            if not needs_no_coordinates:
+                _write_quads(coordinates, positions, first_index, weight)
+            _pad_quads(positions, length, first_index, weight)
         else:
             _pad_pairs(coordinates, positions, length, padding, first_index, weight)
         return MASKED
