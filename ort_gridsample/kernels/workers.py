@@ -141,9 +141,21 @@ def proceed(launch_address: int) -> int:
 
     Returns:
         The number of workers of the phase; 0 if the launch has ended and its memory is free; -1 if
-        there is not enough memory for the workers.
+        there is not enough memory for the workers. A phase of a single worker that need not return
+        from time to time is over already.
     """
     launch = struct(launch_address, LAUNCH)
+    count = _next_phase(launch)
+    while count == 1 and launch.packing == READING and launch.items <= launch.pause:
+        # A small launch is a single call of the caller.
+        call(struct(launch.kernel, KERNEL).worker, (launch_address, 0))
+        count = _next_phase(launch)
+    return count
+
+
+@register_jitable
+def _next_phase(launch: Any) -> int:
+    """Begin a launch or its next phase, as :func:`proceed`."""
     if launch.phase == NEW:
         _divide(launch)
         launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.nbytes)

@@ -88,7 +88,7 @@ def results_text(results: Sequence[Result]) -> str:
             if members:
                 rows = [list(_row(result, shown)) for result in members]
                 parts.append(f"{heading}\n{table([['', *shown], *rows], indent='  ')}")
-    return "\n\n".join([*parts, *_reasons(results)])
+    return "\n\n".join([*parts, *reasons_text(results)])
 
 
 def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def _reasons(results: Sequence[Result]) -> Iterable[str]:
+def reasons_text(results: Sequence[Result]) -> Iterable[str]:
     """Yield a paragraph of the reasons why backends have no time."""
     #: (backend, reason without numbers) -> the reasons and names of the cases.
     cases: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -143,14 +143,19 @@ def summary_text(results: Sequence[Result]) -> str:
         title = "Geometric mean of how many times as fast as onnxruntime"
         parts.append(f"{title}\n{table(rows, indent='  ')}")
     for backend, baseline in _COMPARISONS:
-        if groups := means(results, backend, baseline):
-            rows = [("", "cases", "mean", "least", "at")]
-            for group, mean in groups.items():
-                case = mean.slowest.case
-                place = f"{case.group}, as above" if group == "all" else case.short
-                rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), place))
-            parts.append(f"{backend} against {baseline}\n{table(rows, indent='  ')}")
+        parts += comparison_text(results, backend, baseline)
     return "\n\n".join(parts)
+
+
+def comparison_text(results: Sequence[Result], backend: str, baseline: str) -> Iterator[str]:
+    """Yield a table of the mean and least ratios of two backends, if they have any."""
+    if groups := means(results, backend, baseline):
+        rows: list[Sequence[object]] = [("", "cases", "mean", "least", "at")]
+        for group, mean in groups.items():
+            case = mean.slowest.case
+            place = f"{case.group}, as above" if group == "all" else case.short
+            rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), place))
+        yield f"{backend} against {baseline}\n{table(rows, indent='  ')}"
 
 
 def tiny_call(threads: int, rounds: int, seconds: float) -> str:

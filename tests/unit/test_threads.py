@@ -102,7 +102,7 @@ class TestNumThreads:
         ):
             seen.clear()
             sample()
-            assert max(seen) == most
+            assert max(seen, default=1) == most  # a small call runs in a single C function
 
 
 class TestForEach:
@@ -371,11 +371,12 @@ def test_signal_handler_during_a_call_may_sample(monkeypatch):
     def handler(*words):
         calls.append(words)
         if len(calls) == 1:
-            ogs.grid_sample(2 * X, grid)
+            ogs.grid_sample(2 * X, grid, num_threads=2)
         return variant.worker(*words)
 
     monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
-    np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
+    Y = ogs.grid_sample(X, grid, num_threads=2)
+    np.testing.assert_array_equal(Y, np.ones((1, 20, 40, 40), np.float32))
     assert len(set(calls)) == 2
 
 
