@@ -471,14 +471,11 @@ class _PositionSums:
 
     #: The layouts that occur.
     layouts: tuple[int, ...] = (GATHERED, MASKED, CONTIGUOUS)
-    #: The first tap that is added.
-    first_tap = 0
 
     def __init__(self, builder: Any, call: _SumCall, size: int, layout: int) -> None:
         self.builder = builder
         self.call = call
         self.layout = layout
-        self.taps_at_once = 1 if layout == GATHERED else 2
         self.taps, self.columns = cgutils.unpack_tuple(builder, call.weight.shape)
         weight_type = call.weight.data.type.pointee
         self.vector = ir.VectorType(weight_type, self.lanes(size, weight_type))
@@ -492,6 +489,16 @@ class _PositionSums:
         """The number of positions that are summed at once."""
         return int(self.vector.count)
 
+    @property
+    def first_tap(self) -> int:
+        """The first tap that is added."""
+        return 0
+
+    @property
+    def taps_at_once(self) -> int:
+        """The number of taps that are added in one pass of the loop."""
+        return 1 if self.layout == GATHERED else 2
+
     def write(self) -> None:
         """Generate the loops over positions and taps."""
         builder = self.builder
@@ -500,7 +507,7 @@ class _PositionSums:
         with cgutils.for_range_slice(builder, call.begin, call.end, step, step.type) as loop:
             self.position, _ = loop
             self.total = cgutils.alloca_once_value(builder, _zeros(self.vector))
-            self.begin()
+            self.emit_before_taps()
             self._add_taps()
             Y_position = builder.add(self.position, call.shift)
             self.store(builder.load(self.total), Y_position)
@@ -533,7 +540,7 @@ class _PositionSums:
             total = builder.select(has_weight, total, old_total)
         builder.store(total, self.total)
 
-    def begin(self) -> None:
+    def emit_before_taps(self) -> None:
         """Generate what precedes the first tap of a vector."""
         if self.layout == GATHERED:
             return
@@ -610,11 +617,14 @@ class _IntegerSums(_PositionSums):
 
     layouts = (GATHERED, CONTIGUOUS)
 
-    def begin(self) -> None:
-        super().begin()
-        self.origin = next(super().values(_INT64(0), self.position))
+    @property
+    def first_tap(self) -> int:
         # The difference of tap 0 is 0.
-        self.first_tap = 1 if self.layout == GATHERED else 0
+        return 1 if self.layout == GATHERED else 0
+
+    def emit_before_taps(self) -> None:
+        super().emit_before_taps()
+        self.origin = next(super().values(_INT64(0), self.position))
 
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         return (self.builder.fsub(values, self.origin) for values in super().values(tap, entry))
@@ -657,9 +667,12 @@ class _ChannelSums(_PositionSums):
     def step(self) -> int:
         return 1
 
-    def begin(self) -> None:
+    @property
+    def taps_at_once(self) -> int:
+        return 2
+
+    def emit_before_taps(self) -> None:
         builder = self.builder
-        self.taps_at_once = 2
         if self.layout == GATHERED:
             rows = cgutils.unpack_tuple(builder, self.call.X.shape)[0]
             self.last_row = builder.sub(rows, _INT64(1))

@@ -232,9 +232,9 @@ def _sum_four_channels(
     y1 = Y[channel1, start:]
     y2 = Y[channel2, start:]
     y3 = Y[channel3, start:]
-    weight_zero = weight.dtype.type(0)
-    Y_zero = Y.dtype.type(0)
-    zero = _to_compute_type(X.dtype.type(0), weight_zero, Y_zero)
+    weight_like = weight.dtype.type(0)
+    Y_like = Y.dtype.type(0)
+    zero = _to_compute_type(X.dtype.type(0), weight_like, Y_like)
     for p in range(positions):
         first = index[0, p]
         first_inside = first if first < OUTSIDE_BIT else np.uint32(0)
@@ -242,10 +242,10 @@ def _sum_four_channels(
         value1 = x1[first_inside]
         value2 = x2[first_inside]
         value3 = x3[first_inside]
-        origin0 = _origin(value0, first, weight_zero, Y_zero)
-        origin1 = _origin(value1, first, weight_zero, Y_zero)
-        origin2 = _origin(value2, first, weight_zero, Y_zero)
-        origin3 = _origin(value3, first, weight_zero, Y_zero)
+        origin0 = _origin(value0, first, weight_like, Y_like)
+        origin1 = _origin(value1, first, weight_like, Y_like)
+        origin2 = _origin(value2, first, weight_like, Y_like)
+        origin3 = _origin(value3, first, weight_like, Y_like)
         total0 = zero
         total1 = zero
         total2 = zero
@@ -255,19 +255,19 @@ def _sum_four_channels(
             pixels = (index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p])
             if (pixels[0] | pixels[1] | pixels[2] | pixels[3]) < OUTSIDE_BIT:
                 w = (weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p])
-                total0 += _sum_four_taps(x0, pixels, w, origin0, weight_zero, Y_zero)
-                total1 += _sum_four_taps(x1, pixels, w, origin1, weight_zero, Y_zero)
-                total2 += _sum_four_taps(x2, pixels, w, origin2, weight_zero, Y_zero)
-                total3 += _sum_four_taps(x3, pixels, w, origin3, weight_zero, Y_zero)
+                total0 += _sum_four_taps(x0, pixels, w, origin0, weight_like, Y_like)
+                total1 += _sum_four_taps(x1, pixels, w, origin1, weight_like, Y_like)
+                total2 += _sum_four_taps(x2, pixels, w, origin2, weight_like, Y_like)
+                total3 += _sum_four_taps(x3, pixels, w, origin3, weight_like, Y_like)
             else:
                 for tap in range(row, row + 4):
                     pixel = index[tap, p]
                     tap_weight = weight[tap, p]
                     if pixel < OUTSIDE_BIT:
-                        tap0 = _to_compute_type(x0[pixel], weight_zero, Y_zero)
-                        tap1 = _to_compute_type(x1[pixel], weight_zero, Y_zero)
-                        tap2 = _to_compute_type(x2[pixel], weight_zero, Y_zero)
-                        tap3 = _to_compute_type(x3[pixel], weight_zero, Y_zero)
+                        tap0 = _to_compute_type(x0[pixel], weight_like, Y_like)
+                        tap1 = _to_compute_type(x1[pixel], weight_like, Y_like)
+                        tap2 = _to_compute_type(x2[pixel], weight_like, Y_like)
+                        tap3 = _to_compute_type(x3[pixel], weight_like, Y_like)
                         total0 += tap_weight * (tap0 - origin0)
                         total1 += tap_weight * (tap1 - origin1)
                         total2 += tap_weight * (tap2 - origin2)
@@ -280,10 +280,10 @@ def _sum_four_channels(
             row += 4
             if row >= rows:
                 break
-        y0[p] = _to_output(total0, origin0, value0, first, Y_zero)
-        y1[p] = _to_output(total1, origin1, value1, first, Y_zero)
-        y2[p] = _to_output(total2, origin2, value2, first, Y_zero)
-        y3[p] = _to_output(total3, origin3, value3, first, Y_zero)
+        y0[p] = _to_output(total0, origin0, value0, first, Y_like)
+        y1[p] = _to_output(total1, origin1, value1, first, Y_like)
+        y2[p] = _to_output(total2, origin2, value2, first, Y_like)
+        y3[p] = _to_output(total3, origin3, value3, first, Y_like)
 
 
 @register_jitable
@@ -292,36 +292,36 @@ def _sum_four_taps(
     pixels: Any,
     weights: Any,
     origin: Any,
-    weight_zero: Any,
-    Y_zero: Any,
+    weight_like: Any,
+    Y_like: Any,
 ) -> Any:
     """Return the weighted sum of four pixels of ``x``, less ``origin``."""
     return (
-        weights[0] * (_to_compute_type(x[pixels[0]], weight_zero, Y_zero) - origin)
-        + weights[1] * (_to_compute_type(x[pixels[1]], weight_zero, Y_zero) - origin)
-        + weights[2] * (_to_compute_type(x[pixels[2]], weight_zero, Y_zero) - origin)
-        + weights[3] * (_to_compute_type(x[pixels[3]], weight_zero, Y_zero) - origin)
+        weights[0] * (_to_compute_type(x[pixels[0]], weight_like, Y_like) - origin)
+        + weights[1] * (_to_compute_type(x[pixels[1]], weight_like, Y_like) - origin)
+        + weights[2] * (_to_compute_type(x[pixels[2]], weight_like, Y_like) - origin)
+        + weights[3] * (_to_compute_type(x[pixels[3]], weight_like, Y_like) - origin)
     )
 
 
 @register_jitable
 def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) -> None:
     """Add up GATHERED taps of channel ``x`` (S,) into ``y`` (≥ P,)."""
-    weight_zero = weight.dtype.type(0)
-    Y_zero = y.dtype.type(0)
+    weight_like = weight.dtype.type(0)
+    Y_like = y.dtype.type(0)
     for p in range(positions):
         first = index[0, p]
         value = x[first if first < OUTSIDE_BIT else np.uint32(0)]
-        origin = _origin(value, first, weight_zero, Y_zero)
-        total = _to_compute_type(x.dtype.type(0), weight_zero, Y_zero)
+        origin = _origin(value, first, weight_like, Y_like)
+        total = _to_compute_type(x.dtype.type(0), weight_like, Y_like)
         for row in range(index.shape[0]):
             pixel = index[row, p]
             tap_weight = weight[row, p]
             if pixel < OUTSIDE_BIT:
-                total += tap_weight * (_to_compute_type(x[pixel], weight_zero, Y_zero) - origin)
+                total += tap_weight * (_to_compute_type(x[pixel], weight_like, Y_like) - origin)
             else:
                 total -= tap_weight * origin
-        y[p] = _to_output(total, origin, value, first, Y_zero)
+        y[p] = _to_output(total, origin, value, first, Y_like)
 
 
 # Sums over taps of panels
@@ -433,19 +433,19 @@ def sum_packed(
                 y[p] = strip[p, channel]
 
 
-# Conversions that depend on the types of X and Y: see :func:`.pointers.by_types`. ``weight_zero``
-# and ``Y_zero`` are zeros that pass the types of the weights and of Y. They are not arrays, because
-# Numba counts references to an array that passes a branch, which costs more than all the rest.
+# Conversions that depend on the types of X and Y: see :func:`.pointers.by_types`. ``weight_like``
+# and ``Y_like`` are zeros of the types of the weights and of Y. They are not arrays, because Numba
+# counts references to an array that passes a branch, which costs more than all the rest.
 
 
 @by_types
 def _to_compute_type(pixel_type: Any, weight_type: Any, Y_type: Any) -> Any:
     """Convert a pixel to the compute type. Halves, whose sums are float32, are widened."""
     if pixel_type in HALF_BITS and isinstance(Y_type, types.Float):
-        return lambda pixel, weight_zero, Y_zero: widened(pixel)
+        return lambda pixel, weight_like, Y_like: widened(pixel)
     if isinstance(pixel_type, types.Complex):
-        return lambda pixel, weight_zero, Y_zero: pixel
-    return lambda pixel, weight_zero, Y_zero: weight_type(pixel)
+        return lambda pixel, weight_like, Y_like: pixel
+    return lambda pixel, weight_like, Y_like: weight_type(pixel)
 
 
 @by_types
@@ -453,15 +453,15 @@ def _origin(pixel_type: Any, index_type: Any, weight_type: Any, Y_type: Any) -> 
     """Return the value that is subtracted from all taps: of integers, the first tap; otherwise 0.
 
     Thus the sum of equal integers is exact. The arguments are the pixel of the first tap and its
-    index, ``weight_zero`` and ``Y_zero``.
+    index, ``weight_like`` and ``Y_like``.
     """
     if not isinstance(Y_type, types.Integer):
-        return lambda pixel, index, weight_zero, Y_zero: weight_zero
+        return lambda pixel, index, weight_like, Y_like: weight_like
 
-    def first_tap(pixel: Any, index: Any, weight_zero: Any, Y_zero: Any) -> Any:
+    def first_tap(pixel: Any, index: Any, weight_like: Any, Y_like: Any) -> Any:
         if index < OUTSIDE_BIT:
-            return _to_compute_type(pixel, weight_zero, Y_zero)
-        return weight_zero
+            return _to_compute_type(pixel, weight_like, Y_like)
+        return weight_like
 
     return first_tap
 
@@ -471,18 +471,18 @@ def _to_output(total_type: Any, origin: Any, pixel: Any, index: Any, Y_type: Any
     """Convert a sum to an element of Y. Integers are truncated toward zero and saturated.
 
     The arguments are the sum, the :func:`_origin`, the pixel of the first tap and its index, and
-    ``Y_zero``.
+    ``Y_like``.
     """
     if isinstance(Y_type, types.Boolean):
-        return lambda total, origin, pixel, index, Y_zero: total != 0
+        return lambda total, origin, pixel, index, Y_like: total != 0
     if not isinstance(Y_type, types.Integer):
-        return lambda total, origin, pixel, index, Y_zero: total
+        return lambda total, origin, pixel, index, Y_like: total
     lowest = Y_type.minval
     highest = Y_type.maxval
     lowest_total = float(lowest)
     highest_total = float(highest)
 
-    def to_integer(total: Any, origin: Any, pixel: Any, index: Any, Y_zero: Any) -> Any:
+    def to_integer(total: Any, origin: Any, pixel: Any, index: Any, Y_like: Any) -> Any:
         if total == 0 and index < OUTSIDE_BIT:
             return pixel  # beyond 2**53 the origin itself was rounded
         value = total + origin

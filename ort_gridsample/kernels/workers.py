@@ -64,6 +64,8 @@ CHUNKS_PER_LAUNCH = 64
 TAPS_PER_PAUSE = 1 << 24
 #: The work for a position's part of the table, in channels.
 POSITION_OVERHEAD = 8
+#: In mode nearest, copying so many pixels takes the time of a tap.
+COPIES_PER_TAP = 4
 #: The maximum number of workers if the caller does not know its number of threads, unless there are
 #: more processors.
 DEFAULT_WORKERS = 64
@@ -86,6 +88,9 @@ MIN_READS_INCOHERENT = 0.4
 MIN_READS_COPIED = 0.2
 MAX_CACHED_CHANNEL = 1 << 14
 MAX_CACHED_BATCH = 1 << 19
+#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
+#: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.
+MIN_BYTES_TO_PREFETCH = 1 << 20
 #: A grid is incoherent if a quarter of its first INCOHERENT_POSITIONS positions are more than
 #: COHERENT_PIXELS from the next one, on any axis.
 INCOHERENT_POSITIONS = 256
@@ -215,28 +220,42 @@ def _begin_phase(launch: Any, phase: int) -> int:
 @register_jitable
 def _divide(launch: Any) -> None:
     """Divide the launch into chunks and tiles, and choose the number of workers."""
-    cost = (launch.c + POSITION_OVERHEAD) * launch.rows  # of a position
-    positions = launch.n * launch.positions
-    chunk = max(
-        MIN_TAPS_PER_CHUNK // cost,
-        positions // max(CHUNKS_PER_LAUNCH, launch.workers),
-    )
-    chunk = min(chunk, max(1, TAPS_PER_PAUSE // cost))
-    launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
-    launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
+    work = _position_work(launch)
+    _choose_chunk(launch, work)
     launch.pause = 1 << 62
     if launch.pauses:
-        launch.pause = max(1, TAPS_PER_PAUSE // (cost * launch.chunk))
+        launch.pause = max(1, TAPS_PER_PAUSE // (work * launch.chunk))
     max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.rows)
     launch.tile = max(1, min(max_tile, launch.positions))
     launch.width = launch.tile + tap_table.ROW_PADDING
     launch.worker_size = scratch_size(launch)
     # Work that is not worth two chunks is not worth a second worker, even if it has several
     # batches.
-    useful_workers = 1 + positions * cost // MIN_TAPS_PER_CHUNK
+    useful_workers = 1 + launch.n * launch.positions * work // MIN_TAPS_PER_CHUNK
     fitting_workers = max(1, MAX_SCRATCH_BYTES // launch.worker_size)
     launch.workers = min(launch.workers, fitting_workers, useful_workers)
     launch.nbytes = launch.workers * launch.worker_size
+
+
+@register_jitable
+def _position_work(launch: Any) -> int:
+    """Return the work for a position, in taps."""
+    taps = (launch.c + POSITION_OVERHEAD) * launch.rows
+    if struct(launch.kernel, KERNEL).copy_size != 0:
+        return (taps + COPIES_PER_TAP - 1) // COPIES_PER_TAP
+    return taps
+
+
+@register_jitable
+def _choose_chunk(launch: Any, work: int) -> None:
+    """Set the number of chunks and of their positions, given the work for a position."""
+    min_chunk = MIN_TAPS_PER_CHUNK // work
+    max_chunk = max(1, TAPS_PER_PAUSE // work)
+    all_positions = launch.n * launch.positions
+    even_chunk = all_positions // max(CHUNKS_PER_LAUNCH, launch.workers)
+    chunk = min(max(min_chunk, even_chunk), max_chunk)
+    launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
+    launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
 
 
 @register_jitable
@@ -487,15 +506,13 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             offsets = scratch_array(launch, worker_address, "offsets", np.int64)
             for tap in range(taps):
                 offsets[tap] = tap
+        length = array(launch.lengths, (launch.r,), np.int64)[axis]
         return tap_table.axis_taps(
+            tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, taps),
             scratch_array(launch, worker_address, "coordinates", coordinate)[axis, :positions],
-            array(launch.lengths, (launch.r,), np.int64)[axis],
-            kernel.padding,
-            kernel.align_corners != 0,
             scratch_array(launch, worker_address, "pixel_coordinates", coordinate),
             array(index_address, (taps, launch.width), np.uint32),
             array(weight_address, (taps, launch.width), real),
-            taps,
             kernel.may_mask != 0,
         )
 
@@ -525,14 +542,12 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         weight = scratch_array(launch, worker_address, "weight", real)
         source = (axis - 1) % 2
         target = axis % 2
+        axis_index = scratch_array(launch, worker_address, "axis_index", np.uint32)
+        axis_weight = scratch_array(launch, worker_address, "axis_weight", real)
         return tap_table.combine_taps(
-            index[source, :rows],
-            weight[source, :rows],
-            scratch_array(launch, worker_address, "axis_index", np.uint32),
-            scratch_array(launch, worker_address, "axis_weight", real),
+            tap_table.Taps(index[source, :rows], weight[source, :rows], worker.layout),
+            tap_table.Taps(axis_index, axis_weight, axis_layout),
             scratch_array(launch, worker_address, "offsets", np.int64),
-            worker.layout,
-            axis_layout,
             array(launch.lengths, (launch.r,), np.int64)[axis],
             positions,
             index[target, :new_rows],
@@ -609,7 +624,7 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         is_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
         copies = scratch_array(launch, worker_address, "copies", bits)
         step = simd.SMOOTH_STEP
-        if not _stays_in_cache(launch, size):
+        if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
             step = tap_sums.prefetch_step(index)
             for p in range(0, positions, step):
                 simd.prefetch(X[0], index[p])
