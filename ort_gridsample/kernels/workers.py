@@ -64,8 +64,9 @@ CHUNKS_PER_LAUNCH = 64
 TAPS_PER_PAUSE = 1 << 24
 #: The work for a position's part of the table, in channels.
 POSITION_OVERHEAD = 8
-#: In mode nearest, copying so many pixels takes the time of a tap.
-COPIES_PER_TAP = 4
+#: The minimum number of positions of a chunk in mode nearest, if each thread has so many. With 256
+#: channels, chunks of 256 positions take 1.2 times the time.
+MIN_COPIED_POSITIONS = 1024
 #: The maximum number of workers if the caller does not know its number of threads, unless there are
 #: more processors.
 DEFAULT_WORKERS = 64
@@ -220,7 +221,7 @@ def _begin_phase(launch: Any, phase: int) -> int:
 @register_jitable
 def _divide(launch: Any) -> None:
     """Divide the launch into chunks and tiles, and choose the number of workers."""
-    work = _position_work(launch)
+    work = (launch.c + POSITION_OVERHEAD) * launch.rows  # for a position
     _choose_chunk(launch, work)
     launch.pause = 1 << 62
     if launch.pauses:
@@ -238,21 +239,16 @@ def _divide(launch: Any) -> None:
 
 
 @register_jitable
-def _position_work(launch: Any) -> int:
-    """Return the work for a position, in taps."""
-    taps = (launch.c + POSITION_OVERHEAD) * launch.rows
-    if struct(launch.kernel, KERNEL).copy_size != 0:
-        return (taps + COPIES_PER_TAP - 1) // COPIES_PER_TAP
-    return taps
-
-
-@register_jitable
 def _choose_chunk(launch: Any, work: int) -> None:
     """Set the number of chunks and of their positions, given the work for a position."""
     min_chunk = MIN_TAPS_PER_CHUNK // work
     max_chunk = max(1, TAPS_PER_PAUSE // work)
     all_positions = launch.n * launch.positions
     even_chunk = all_positions // max(CHUNKS_PER_LAUNCH, launch.workers)
+    kernel = struct(launch.kernel, KERNEL)
+    if kernel.copy_size != 0:  # mode nearest
+        threads = max(1, min(launch.workers, kernel.cpus))
+        min_chunk = max(min_chunk, min(MIN_COPIED_POSITIONS, all_positions // threads))
     chunk = min(max(min_chunk, even_chunk), max_chunk)
     launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
     launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
