@@ -5,15 +5,16 @@ import platform
 import re
 import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from itertools import groupby, product
 
+import numpy as np
 import onnxruntime
 
 from ort_gridsample.cli.output import table
-from ort_gridsample.cli.timing import Turn, measure
+from ort_gridsample.cli.timing import Timing, Turn, measure
 
 from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, options_for
 from .run import Result, means
@@ -31,7 +32,7 @@ _PACKAGES = (
 )
 
 NONE = "–"
-#: The name of :func:`tiny_call` in ``--only`` and ``--list``.
+#: The name of :func:`tiny_call` and :func:`tiny_function` in ``--only`` and ``--list``.
 TINY_CALL = "a run on tiny tensors"
 #: The caption of a table -> its backends. Sessions are compared with the first of them, and the
 #: first function with the others.
@@ -158,6 +159,20 @@ def comparison_text(results: Sequence[Result], backend: str, baseline: str) -> I
         yield f"{backend} against {baseline}\n{table(rows, indent='  ')}"
 
 
+def tiny_function(threads: int, rounds: int, seconds: float) -> str:
+    """Return a table of the microseconds of functions, and of the difference to numpy.empty."""
+    case = grid_sample_case((1, 1, 4, 4), (4, 4), "linear")
+    feeds = case.feeds()
+    floor_name = "numpy.empty"
+    turns = {floor_name: Turn(partial(np.empty, (1, 1, 4, 4), np.float32))}
+    for backend in BACKENDS:
+        if not backend.networks and backend.installed:
+            turns[backend.name], _ = backend.turn(case, feeds, threads)
+    timings = measure(turns, rounds, seconds)
+    title = "A function on tiny arrays (4×4 pixels), µs"
+    return _differences_text(title, timings, floor_name, f"above {floor_name}")
+
+
 def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     """Return a table of the microseconds of one node, and of the difference to an Identity."""
     case = grid_sample_case((1, 1, 2, 2), (2, 2), "linear")
@@ -166,16 +181,25 @@ def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     session = onnxruntime.InferenceSession(
         one_node("Identity", {"X": X}, X, {}), options_for(threads)
     )
-    turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
+    floor_name = "native Identity"
+    turns = {floor_name: Turn(partial(session.run, None, {"X": feeds["X"]}))}
     for backend in BACKENDS:
         if backend.networks and backend.installed:
             turns[backend.name], _ = backend.turn(case, feeds, threads)
-    turns["native Identity"].call()
+    turns[floor_name].call()
     timings = measure(turns, rounds, seconds)
-    rows = [["", "µs", "above Identity"]]
-    floor = timings["native Identity"]
+    title = "A run on tiny tensors (2×2 pixels), µs"
+    return _differences_text(title, timings, floor_name, "above Identity")
+
+
+def _differences_text(
+    title: str, timings: Mapping[str, Timing], floor_name: str, above: str
+) -> str:
+    """Return a table of the microseconds of calls, and of the differences to one of them."""
+    rows = [["", "µs", above]]
+    floor = timings[floor_name]
     for name, timing in timings.items():
         differences = [a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)]
-        above = statistics.median(differences) * 1e6
-        rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else digits(above)])
-    return f"A run on tiny tensors (2×2 pixels), µs\n{table(rows, indent='  ')}"
+        above_floor = digits(statistics.median(differences) * 1e6)
+        rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else above_floor])
+    return f"{title}\n{table(rows, indent='  ')}"
