@@ -170,6 +170,7 @@ def test_command_prints_tables_and_draws_pictures(
     ]
     assert re.search(rf"  {NATIVE}: .+\n    {UNSUPPORTED.name}$", out, re.MULTILINE)
     assert [row[1] for row in tables[-1][2:]] == ["native Identity", *heads[0]]
+    assert [row[1] for row in tables[-2][2:]] == ["numpy.empty", *heads[1]]
 
 
 def test_interrupted_benchmark_keeps_its_results(
