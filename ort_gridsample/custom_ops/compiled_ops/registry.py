@@ -321,8 +321,15 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
     """
     if library_file.configured_library() is not None:
         return
-    op = _find_op(operator, types)
-    addresses([*op.load().functions.values()])
+    _prepare(_find_op(operator, types), types, index)
+
+
+@cache
+def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
+    """Compile what a node of ``op`` with these types and this state needs."""
+    image = _state_image(op, types, index)
+    # All together: each call compiles in two processes.
+    addresses([*op.load().functions.values(), *image.functions.values()])
     state_address(op, types, index)
 
 
@@ -338,10 +345,15 @@ def state_address(op: Op, types: tuple[str, ...], index: int) -> int:
 
     This imports Numba.
     """
+    return load_image(_state_image(op, types, index))
+
+
+def _state_image(op: Op, types: tuple[str, ...], index: int) -> Image:
+    """Return the image of an initial state of ``op``."""
     image = Image()
     record, all_fields = op.load().states(*types)
     image.add_records(record, all_fields[index])
-    return load_image(image)
+    return image
 
 
 def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
