@@ -88,7 +88,7 @@ class _Node(NamedTuple):
 
     Attributes:
         instance: the instance.
-        index: the position of the node.
+        position: the position of the node.
         inputs: the names of its inputs in the slice.
         outputs: the names of its outputs in the slice.
         callee: the function that it calls.
@@ -97,7 +97,7 @@ class _Node(NamedTuple):
     """
 
     instance: Instance
-    index: int
+    position: int
     inputs: Sequence[str]
     outputs: Sequence[str]
     callee: Scope | None
@@ -106,12 +106,12 @@ class _Node(NamedTuple):
 
     @property
     def proto(self) -> onnx.NodeProto:
-        return self.instance.scope.nodes[self.index]
+        return self.instance.scope.nodes[self.position]
 
     @property
     def bodies(self) -> Sequence[Scope]:
         """The scopes of the graphs that it holds."""
-        return self.instance.scope.bodies.get(self.index, ())
+        return self.instance.scope.bodies.get(self.position, ())
 
     @property
     def opset(self) -> int:
