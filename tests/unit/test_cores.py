@@ -159,7 +159,7 @@ def test_nearest_of_a_rough_grid_in_channels_last_copies_is_exact(
     rng = np.random.default_rng(13)
     X = image(name, (2, channels, 129, 131))
     grid = rng.uniform(-1.1, 1.1, (2, 1, 4111, 2)).astype(np.float32)
-    grid[:, :, 300::50] = STRANGE[:2]
+    grid[:, :, 300::50] = SPECIAL[:2]
     grid[:, :, 301::50] = np.nan
     for padding_mode in spec.PADDING_MODES:
         phases.clear()
