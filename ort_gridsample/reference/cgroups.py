@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 
 #: The folder in which the hierarchies of control groups are mounted.
@@ -27,7 +28,8 @@ def group_folders(controller: str) -> list[Path]:
     mounts = {"": MOUNT, controller: MOUNT / controller}
     folders = list(mounts.values())
     try:
-        lines = GROUPS_FILE.read_text().splitlines()
+        # The name of a group may be any bytes.
+        lines = os.fsdecode(GROUPS_FILE.read_bytes()).splitlines()
     except OSError:  # not Linux, or /proc is not mounted
         return folders
     for line in lines:

@@ -580,6 +580,12 @@ def test_error_is_a_value_error_with_a_sentence_and_can_be_pickled() -> None:
     assert unpickled.args == error.args
 
 
+def test_error_with_a_verb_keeps_it_in_a_pickle() -> None:
+    error = ogs.GridSampleError("f", "X", "a hole", "no hole", verb="contains")
+    assert str(error) == "f: X contains a hole, expected no hole"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 # AffineGrid
 
 

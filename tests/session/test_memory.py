@@ -1,7 +1,9 @@
 """Too little memory is an exception, and nothing leaks."""
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -289,6 +291,12 @@ def test_available_cpus_are_limited_by_every_group_around_the_process(
 def test_groups_outside_of_the_container_are_not_read(group_tree: Path) -> None:
     cgroups.GROUPS_FILE.write_text("0::/../other\n")
     assert cgroups.group_folders("memory") == [group_tree, group_tree / "memory"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has file names of any bytes")
+def test_group_whose_name_is_not_utf_8_is_listed(group_tree: Path) -> None:
+    cgroups.GROUPS_FILE.write_bytes(b"0::/\xff\n")
+    assert cgroups.group_folders("memory")[-1] == group_tree / os.fsdecode(b"\xff")
 
 
 @pytest.mark.slow
