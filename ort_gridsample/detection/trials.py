@@ -149,11 +149,17 @@ def _all_samples(X_shape: Sequence[int], *, is_flat: bool) -> list[_PossibleSamp
     possible_lengths: list[tuple[int, ...]] = [()]
     if is_flat:
         pixels = X_shape[2]
-        heights = [height for height in range(1, pixels + 1) if pixels % height == 0]
-        possible_lengths = [(height, pixels // height) for height in heights]
+        possible_lengths = [(height, pixels // height) for height in _divisors(pixels)]
     combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
     all_attributes = [SampleAttributes(*combination) for combination in combinations]
     return [_PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number of pixels in ascending order."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    large = [number // divisor for divisor in reversed(small) if divisor**2 < number]
+    return small + large
 
 
 def _is_sample(

@@ -140,7 +140,7 @@ class Patch:
 
 
 def _inline_composites(patch: Patch, plan: PatchPlan) -> bool:
-    """Inline functions whose calls differ in the types or attributes of a composite node."""
+    """Inline functions of which one body cannot serve all calls after the expansion."""
     functions = {
         function_key(match.scope.function)[:2]
         for match in plan.composites
@@ -152,15 +152,11 @@ def _inline_composites(patch: Patch, plan: PatchPlan) -> bool:
 
 
 def _varies_between_calls(match: Match) -> bool:
-    """Whether calls of a function differ in the types or attributes of a composite node.
-
-    Only nodes of other packages can differ.
-    """
+    """Whether calls of a function differ in the types, axes or attributes of a composite node."""
     record = match.record
-    if match.signature is None and not record.dialect.has_planar_grids:
-        return False
     varies_in_types = any(map(record.varies_in_type, record.values))
-    return record.has_attribute_references or varies_in_types
+    varies_in_axes = len(record.spatial_axes) > 1
+    return record.has_attribute_references or varies_in_types or varies_in_axes
 
 
 def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:

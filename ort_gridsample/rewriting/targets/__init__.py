@@ -31,13 +31,11 @@ class Replacement:
         functions: model-local functions that ``nodes`` call.
         superseded: the positions of other nodes that ``nodes`` replace as well, unless another node
             reads them.
-        reads_shapes: whether ``nodes`` depend on shapes.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
     superseded: Sequence[int] = ()
-    reads_shapes: bool = False
 
 
 class Target:

@@ -78,7 +78,7 @@ class Primitives(Target):
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
             grid = numpy_helper.to_array(nodes[0].attribute[0].t)
             self._grids[id(match.scope), output] = grid
-        return Replacement(nodes, reads_shapes=True)
+        return Replacement(nodes)
 
     def _call(self, match: Match) -> Replacement:
         """Return a call of a function that holds the nodes."""
@@ -97,7 +97,7 @@ class Primitives(Target):
             doc_string=match.node.doc_string,
             domain=FUNCTIONS_DOMAIN,
         )
-        return Replacement([call], functions=[function], reads_shapes=True)
+        return Replacement([call], functions=[function])
 
     def _shared_function(
         self,

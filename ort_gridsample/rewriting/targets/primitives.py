@@ -325,10 +325,15 @@ def _affine_axes(e: Expressions, theta: Argument, size: Argument) -> int:
         if fits_theta and validation.may_match(size_shape, (r + 2,)):
             matching.append(r)
     if len(matching) != 1:
-        found = f"of shape {theta_shape} for a size of shape {size_shape}"
-        expected = "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)"
+        found = f"of {_described(theta_shape)}, for a size of {_described(size_shape)}"
+        expected = "shape (N, 2, 3) for a size of 4 numbers, or (N, 3, 4) for one of 5"
         raise GridSampleError(e.prefix, "theta", found, expected)
     return matching[0]
+
+
+def _described(shape: Shape | None) -> str:
+    """Return a shape as an error shows it."""
+    return "unknown shape" if shape is None else f"shape {validation.format_shape(shape)}"
 
 
 def _required_size(
