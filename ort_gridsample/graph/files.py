@@ -222,11 +222,12 @@ def _external_data_to_copy(
         # onnxruntime reads no file outside the model's folder.
         is_inside = copy.resolve().is_relative_to(out.parent)
         is_free = copy.resolve() != out and data != out
-        content = copy if copy.exists() else copies.setdefault(copy, data)
-        is_possible = is_inside and is_free
-        if not is_possible or not _have_same_content(data, content):
+        if not copy.exists():
+            copies.setdefault(copy, data)  # several locations may lead to one file
+        present = copies.get(copy, copy)
+        if not (is_inside and is_free) or not _have_same_content(data, present):
             found = f"in the way of {copy}"
-            expected = "no other file, or link to one, there"
+            expected = "no different file at that path"
             raise GridSampleError(str(path), "external data", found, expected)
     return copies
 

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -249,10 +250,11 @@ class Scope:
 
     def _replace_bodies(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Move the bodies of nodes that stay, and read those of new nodes."""
+        replaced = sorted(replacements)
+        growths = [*accumulate((len(replacements[index]) - 1 for index in replaced), initial=0)]
 
         def moved(index: int) -> int:
-            growths = [len(new) - 1 for old, new in replacements.items() if old < index]
-            return index + sum(growths)
+            return index + growths[bisect_left(replaced, index)]
 
         old_bodies = self.bodies
         self.bodies = {}

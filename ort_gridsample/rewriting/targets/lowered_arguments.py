@@ -64,7 +64,7 @@ def unranked_argument(argument: str, value: Argument) -> str:
     return argument if value.known_shape is None else ""
 
 
-def required_batches(
+def grid_checks(
     e: Expressions,
     X: Argument,
     image: Tensor,
