@@ -2,8 +2,9 @@
 
 ``python examples/web/build.py OUT`` fetches what the page needs by pinned hashes: packages of npm
 (package-lock.json), wheels of PyPI (requirements.txt), and numpy from Pyodide's distribution (by
-the hash in Pyodide's lock file). It trims the wheels, and writes index.json with the version, size
-and hash of every file. ``python -m http.server --directory OUT`` serves the page.
+the hash in Pyodide's lock file). It trims the wheels, compiles their modules, and writes index.json
+with the version, size and hash of every file. Then ``python -m http.server --directory OUT`` serves
+the page.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+#: The files of an archive: name -> content.
+Members = Mapping[str, bytes]
 
 FOLDER = Path(__file__).parent
 REPOSITORY = FOLDER.parents[1]
@@ -61,13 +65,19 @@ PYODIDE_URL = "https://cdn.jsdelivr.net/pyodide/v{version}/full/{file_name}"
 PYPI_SOURCE_OF_NUMPY = "open-webui==0.12.4"
 #: The stored models that the page offers, with their inputs and answers.
 SAMPLES = ("kornia_warp_perspective_float64", "rt_detr_v2", "stn_3d")
+#: Modules of this package that the page cannot use: those of sessions and libraries, and those that
+#: import what Pyodide lacks.
+FOLDERS_WITH_ONNXRUNTIME = ("_pyinstaller", "library", "session")
+IMPORTS_WHAT_PYODIDE_LACKS = re.compile(rb"^(import|from) (llvmlite|numba|onnxruntime)\b", re.M)
+#: Where the page unpacks the archives, as in page/engine.js.
+SITE_PACKAGES = "/lib/python3.14/site-packages"
 #: The fixed time of archive members, so that equal builds have equal hashes.
 TIME = (1980, 1, 1, 0, 0, 0)
 #: Files of wheels that no import needs.
 TRIMMED = re.compile(
     r"(^|/)(tests?|include|f2py|_pyinstaller|_examples|fuzz)/"
     r"|\.(pyi|h|hpp|hxx|cc|cpp|c|proto|proto3|in|a|lib|ini|cmake|pxd|pyx|py\.typed)$"
-    r"|^onnx/(backend/test|defs/.*\.md|.*\.proto-ml)"
+    r"|^numpy/(ma|polynomial|testing)/|^onnx/(backend|bin|tools)/|^onnx/(defs/.*\.md|.*\.proto-ml)"
 )
 LICENSES = {
     "numpy": "BSD-3-Clause",
@@ -150,12 +160,15 @@ def build(out: Path, wheels: Path | None, packages: Path | None) -> list[Item]:
         empty_lock_file = {"info": lock_file["info"], "packages": {}}
         (folder / "pyodide" / "pyodide-lock.json").write_text(json.dumps(empty_lock_file))
         items.append(_item("pyodide/pyodide-lock.json", "pyodide", npm_version(npm, "pyodide")))
+        archives = {"ort_gridsample": package_members()}
+        versions = {"ort_gridsample": package_version()}
         for wheel in fetch_wheels(temporary, wheels, lock_file, npm_version(npm, "pyodide")):
-            package, version = wheel.name.split("-")[:2]
+            package, versions[package] = wheel.name.split("-")[:2]
+            archives[package] = trimmed_members(wheel)
+        for package, members in compiled(archives, folder, temporary).items():
             path = f"python/{package}.zip"
-            trim_wheel(wheel, folder / path)
-            items.append(Item(path, package, version, "python"))
-        items += pack_package(folder)
+            (folder / path).write_bytes(archive_of(members))
+            items.append(Item(path, package, versions[package], "python"))
         items += copy_page(folder)
         write_index(folder, items)
     return items
@@ -302,7 +315,7 @@ def _pip_download(
 
 
 def _run(command: list[str], content: str) -> None:
-    """Run a command that fetches ``content``.
+    """Run a command that fetches or makes ``content``.
 
     Raises:
         NotFetchedError: the command is not installed, or fails.
@@ -315,18 +328,48 @@ def _run(command: list[str], content: str) -> None:
         raise NotFetchedError(f"{content}: {(process.stdout + process.stderr).strip()[-500:]}")
 
 
-def trim_wheel(wheel: Path, path: Path) -> None:
-    """Write a wheel to ``path`` without tests, headers and sources; its licences stay."""
-    with zipfile.ZipFile(wheel) as old:
-        members = {}
-        for info in old.infolist():
+def trimmed_members(wheel: Path) -> Members:
+    """Return the files of a wheel without tests, headers and sources; its licences stay."""
+    members = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for info in archive.infolist():
             is_metadata = ".dist-info/" in info.filename
             if not info.is_dir() and (is_metadata or not TRIMMED.search(info.filename)):
-                members[info.filename] = old.read(info)
-    path.write_bytes(_archive(members))
+                members[info.filename] = archive.read(info)
+    return members
 
 
-def _archive(members: Mapping[str, bytes]) -> bytes:
+def compiled(archives: Mapping[str, Members], page: Path, temporary: Path) -> dict[str, Members]:
+    """Return the files of archives with bytecode in place of Python's sources.
+
+    The page starts about a sixth sooner with it.
+
+    Args:
+        archives: name -> the files of an archive.
+        page: a folder that contains Pyodide, whose Python compiles.
+        temporary: a folder for files.
+
+    Raises:
+        NotFetchedError: node is not installed, or fails.
+    """
+    folder = temporary / "modules"
+    for archive, members in archives.items():
+        for name, content in members.items():
+            path = folder / archive / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    command = ["node", str(FOLDER / "compile.mjs"), str(page), str(folder), SITE_PACKAGES]
+    _run(command, "the bytecode")
+    result = {}
+    for archive in archives:
+        paths = [path for path in (folder / archive).rglob("*") if path.is_file()]
+        result[archive] = {
+            path.relative_to(folder / archive).as_posix(): path.read_bytes() for path in paths
+        }
+    return result
+
+
+def archive_of(members: Members) -> bytes:
     """Return a zip archive with fixed times."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -346,16 +389,22 @@ def package_version() -> str:
     return match[1]
 
 
-def pack_package(folder: Path) -> list[Item]:
-    """Pack this repository's package and the page's Python modules."""
+def package_members() -> Members:
+    """Return the files of this repository's package, and the page's Python modules.
+
+    Modules that need onnxruntime are left out.
+    """
     members = {}
-    for path in (REPOSITORY / "ort_gridsample").rglob("*.py"):
-        members[path.relative_to(REPOSITORY).as_posix()] = path.read_bytes()
+    package = REPOSITORY / "ort_gridsample"
+    for path in package.rglob("*.py"):
+        content = path.read_bytes()
+        folder = path.relative_to(package).parts[0]
+        needs_onnxruntime = folder in FOLDERS_WITH_ONNXRUNTIME
+        if not needs_onnxruntime and not IMPORTS_WHAT_PYODIDE_LACKS.search(content):
+            members[path.relative_to(REPOSITORY).as_posix()] = content
     for path in (FOLDER / "python").glob("*.py"):
         members[path.name] = path.read_bytes()
-    path = "python/ort_gridsample.zip"
-    (folder / path).write_bytes(_archive(members))
-    return [Item(path, "ort_gridsample", package_version(), "python")]
+    return members
 
 
 def copy_page(folder: Path) -> list[Item]:

@@ -80,6 +80,7 @@ def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
     setattr(onnxruntime.InferenceSession, name, wrapper)
 
 
+@cache
 def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method of onnxruntime's class that ``method`` wraps, or ``method`` itself."""
     wrapper, original = getattr(method, _UNWRAPPED, (method, method))

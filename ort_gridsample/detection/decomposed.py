@@ -10,6 +10,7 @@ computes, if any.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,6 +75,26 @@ class _Candidate:
     inputs: Sequence[Sequence[str]]
 
 
+class _TrialKey(NamedTuple):
+    """What the result of a trial depends on.
+
+    Attributes:
+        digest: the hash of the model.
+        values: the types and shapes of its inputs.
+        probe: what runs the model.
+    """
+
+    digest: bytes
+    values: tuple[Value, ...]
+    probe: Probe
+
+
+#: The maximum number of results of trials that a process keeps.
+MAX_RESULTS = 1 << 10
+#: The results of the trials of this process: a trial takes milliseconds.
+_results: dict[_TrialKey, Result | None] = {}
+
+
 class DecomposedSearch:
     """The search for decomposed operators.
 
@@ -89,7 +110,6 @@ class DecomposedSearch:
         self.values: dict[int, list[str]] = {}
         self._probe = probe
         self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
-        self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
         for scope in all_scopes if probe is not None else ():
             op_types = set(scope.op_types)
             may_sample = not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS)
@@ -150,11 +170,14 @@ class DecomposedSearch:
 
     def _run(self, trial: _Trial, model: onnx.ModelProto, values: Sequence[Value]) -> Result | None:
         """Return the result of a trial. Equal models, such as the layers of a network, run once."""
-        key = model.SerializeToString(deterministic=True), tuple(values)
-        if key not in self._results:
-            assert self._probe is not None  # there are candidates
-            self._results[key] = trial.run(model, values, self._probe)
-        return self._results[key]
+        assert self._probe is not None  # there are candidates
+        digest = hashlib.sha256(model.SerializeToString(deterministic=True)).digest()
+        key = _TrialKey(digest, tuple(values), self._probe)
+        if key not in _results:
+            if len(_results) >= MAX_RESULTS:
+                _results.clear()
+            _results[key] = trial.run(model, values, self._probe)
+        return _results[key]
 
 
 def _values_of(candidates: Sequence[_Candidate]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy.typing as npt
 from .. import spec
 from ..reference.arrays import Array, native_dtype
 from ..reference.num_threads import resolve_num_threads
-from ..reference.plan import plan_for
+from ..reference.plan import Plan, plan_for
 from ..spec import ModeName, PaddingModeName
 from . import validation
 from .cores import load_core
@@ -88,20 +90,25 @@ def grid_sample(
     """
     X = validation.to_array(where, "X", X)
     grid = validation.to_array(where, "grid", grid)
-    X_type = validation.check_type(where, "X", X.dtype, spec.TYPES)
-    validation.check_strings(where, "X", X)
-    validation.check_type(where, "grid", grid.dtype, spec.FLOATS)
-    validation.check_mode_and_padding(where, mode, padding_mode, X_type)
-    validation.check_num_threads(where, num_threads)
-    validation.check_grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
-    shape = (*X.shape[:2], *grid.shape[1:-1])
+    if X.dtype.kind == "O":
+        validation.check_type(where, "X", X.dtype, spec.TYPES)
+        validation.check_strings(where, "X", X)
+    can_hash = type(mode) is str and type(padding_mode) is str
+    check = _checked_plan if can_hash else _checked_plan.__wrapped__
+    plan = check(where, X.dtype, grid.dtype, mode, padding_mode, bool(align_corners))
+    if num_threads is not None:
+        validation.check_num_threads(where, num_threads)
+    X_shape = X.shape
+    grid_shape = grid.shape
+    if not _fit(X_shape, grid_shape):
+        validation.check_grid_sample_shapes(where, X_shape, grid_shape, padding_mode)
+    shape = X_shape[:2] + grid_shape[1:-1]
     validation.check_memory(where, "Y", shape, X.dtype)
     for argument, array in (("X", X), ("grid", grid)):
         if not array.flags.c_contiguous:  # it is copied below
             validation.check_memory(where, argument, array.shape, array.dtype)
 
     dtype = native_dtype(X.dtype)
-    plan = plan_for(dtype, mode, padding_mode, bool(align_corners))
     Y = np.empty(shape, dtype)
     if Y.size == 0:
         return Y
@@ -109,8 +116,39 @@ def grid_sample(
         Y[...] = plan.zero
         return Y
     X = np.ascontiguousarray(X, dtype)
-    grid = grid.astype(native_dtype(grid.dtype), copy=False)
-    positions = grid.reshape(len(grid), -1, grid.shape[-1])
+    if not grid.dtype.isnative:
+        grid = grid.astype(native_dtype(grid.dtype))
+    n, c = X_shape[:2]
+    positions = math.prod(grid_shape[1:-1])
+    flat_grid = grid.reshape((n, positions, grid_shape[-1]))
     threads = resolve_num_threads(num_threads, is_worthwhile=Y.size > MAX_SERIAL_ELEMENTS)
-    load_core().grid_sample(X, positions, Y.reshape(*shape[:2], -1), plan, threads)
+    load_core().grid_sample(X, flat_grid, Y.reshape((n, c, positions)), plan, threads)
     return Y
+
+
+@lru_cache(maxsize=256)
+def _checked_plan(
+    where: str,
+    X_dtype: np.dtype[np.generic],
+    grid_dtype: np.dtype[np.generic],
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+) -> Plan:
+    """Check the types and attributes, and return the plan of these.
+
+    Most calls have the types and attributes of an earlier one, whose plan is kept.
+
+    Raises:
+        GridSampleError: a type or an attribute is not allowed.
+    """
+    X_type = validation.check_type(where, "X", X_dtype, spec.TYPES)
+    validation.check_type(where, "grid", grid_dtype, spec.FLOATS)
+    validation.check_mode_and_padding(where, mode, padding_mode, X_type)
+    return plan_for(native_dtype(X_dtype), mode, padding_mode, align_corners)
+
+
+def _fit(X: tuple[int, ...], grid: tuple[int, ...]) -> bool:
+    """Whether two shapes without a length of 0 fit together: a quick check of most calls."""
+    r = len(X) - 2
+    return 0 < r == len(grid) - 2 == grid[-1] and grid[0] == X[0] and 0 not in X

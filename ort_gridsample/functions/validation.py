@@ -414,6 +414,8 @@ def check_memory(
     Raises:
         GridSampleError: the array has more bytes than the address space or the available memory.
     """
+    if 0 < math.prod(shape) * dtype.itemsize < memory.MIN_CHECKED_BYTES:
+        return
     # numpy refuses an empty array if the product of its other axes is too large.
     nbytes = math.prod(max(1, int(length)) for length in shape) * dtype.itemsize
     if nbytes < memory.MIN_CHECKED_BYTES:

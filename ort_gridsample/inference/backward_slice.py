@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import helper
@@ -83,13 +83,12 @@ class Instance:
         return instance.aliases.get(name, instance.prefix + name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """A node in an instance of its scope.
 
     Attributes:
         instance: the instance.
-        index: the position of the node.
+        position: the position of the node.
         inputs: the names of its inputs in the slice.
         outputs: the names of its outputs in the slice.
         callee: the function that it calls.
@@ -98,7 +97,7 @@ class _Node:
     """
 
     instance: Instance
-    index: int
+    position: int
     inputs: Sequence[str]
     outputs: Sequence[str]
     callee: Scope | None
@@ -107,12 +106,12 @@ class _Node:
 
     @property
     def proto(self) -> onnx.NodeProto:
-        return self.instance.scope.nodes[self.index]
+        return self.instance.scope.nodes[self.position]
 
     @property
     def bodies(self) -> Sequence[Scope]:
         """The scopes of the graphs that it holds."""
-        return self.instance.scope.bodies.get(self.index, ())
+        return self.instance.scope.bodies.get(self.position, ())
 
     @property
     def opset(self) -> int:
@@ -245,11 +244,8 @@ class BackwardSlice:
             if callee is None and scope.op_types[index] in op_types:
                 dialect = dialect_of(proto, {})
             inner = scope.bodies.get(index, ()) if callee is None else (callee,)
-            if (
-                dialect is not None
-                or not self._needed.isdisjoint(outputs)
-                or any(id(body) in self._relevant_scopes for body in inner)
-            ):
+            is_needed = dialect is not None or not self._needed.isdisjoint(outputs)
+            if is_needed or (inner and any(id(body) in self._relevant_scopes for body in inner)):
                 holds_tensors = index in tensor_holders
                 yield _Node(instance, index, inputs, outputs, callee, dialect, holds_tensors)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Protocol
 
 import onnx
@@ -122,6 +122,7 @@ class Inference:
         self._values = values
         self._uses_declared_ranks = uses_declared_ranks
         self._common_values: dict[tuple[int, str], Value] = {}
+        self._values_in_slice: dict[str, Value] = {}
 
     def common_value(self, scope: Scope, name: str) -> Value:
         """Return what is known of ``name`` in all calls that lead to ``scope``.
@@ -162,8 +163,12 @@ class Inference:
         return inferred.SerializeToString() == value.type.SerializeToString()
 
     def _value(self, name: str) -> Value:
-        type_proto = self._probed_types.get(name) or self._onnx_types.get(name)
-        return Value() if type_proto is None else value_of(type_proto)
+        value = self._values_in_slice.get(name)
+        if value is None:
+            type_proto = self._probed_types.get(name) or self._onnx_types.get(name)
+            value = Value() if type_proto is None else value_of(type_proto)
+            self._values_in_slice[name] = value
+        return value
 
     @cached_property
     def _slice(self) -> BackwardSlice:
@@ -300,13 +305,11 @@ def _infer(
     try:
         annotated = shape_inference.infer_shapes(model)
         types = _types_in(annotated, requested, is_nested)
-        if not _are_complete(types, requested):
-            # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
-            # follows.
-            all_types = _types_in(annotated, None, is_nested)
-            if not any(_is_long_row(type_proto) for type_proto in all_types.values()):
-                annotated = shape_inference.infer_shapes(annotated, data_prop=True)
-                types = _types_in(annotated, requested, is_nested)
+        # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
+        # follows.
+        if not (_are_complete(types, requested) or _has_long_row(annotated, is_nested)):
+            annotated = shape_inference.infer_shapes(annotated, data_prop=True)
+            types = _types_in(annotated, requested, is_nested)
         return annotated, types
     except Exception as error:  # an invalid model: only the declared types are known
         logger.debug("onnx infers no types and shapes: %s", error)
@@ -323,10 +326,14 @@ def _are_complete(types: Types, requested: Collection[str]) -> bool:
     return True
 
 
-def _is_long_row(type_proto: onnx.TypeProto) -> bool:
-    """Whether a value is 1-D and has more than :data:`MAX_ROW` elements."""
-    dims = type_proto.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > MAX_ROW
+def _has_long_row(model: onnx.ModelProto, is_nested: bool) -> bool:
+    """Whether a value of ``model`` is 1-D and has more than :data:`MAX_ROW` elements."""
+    for value in _declared_values(model, is_nested):
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) == 1 and dims[0].dim_value > MAX_ROW:
+            return True
+    rows = (tensor.dims[0] for tensor in model.graph.initializer if len(tensor.dims) == 1)
+    return max(rows, default=0) > MAX_ROW
 
 
 def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nested: bool) -> Types:
@@ -340,8 +347,14 @@ def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nest
             types[value.name] = value.type
     for tensor in model.graph.initializer:  # even if value_info has another type
         if requested is None or tensor.name in requested:
-            types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+            types[tensor.name] = _tensor_type(tensor.data_type, *tensor.dims)
     return types
+
+
+@lru_cache(maxsize=1024)
+def _tensor_type(elem_type: int, *dims: int) -> onnx.TypeProto:
+    """Return the type of an initializer. It must not be changed."""
+    return helper.make_tensor_type_proto(elem_type, dims)
 
 
 def _declared_values(model: onnx.ModelProto, is_nested: bool) -> Iterator[onnx.ValueInfoProto]:

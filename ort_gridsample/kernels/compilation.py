@@ -1,11 +1,13 @@
 """Compile functions to C function pointers, with an on-disk cache."""
 
 import ctypes
+import gc
 import hashlib
 import importlib.resources
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -23,6 +25,7 @@ from ..reference import memory
 from ..reference.cpus import available_cpus
 from ..reference.process import interpreter
 from . import cache_folder
+from .kernel_lock import is_locked, try_lock
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -35,6 +38,17 @@ _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 #: a kernel is compiled, and before a compiled kernel is loaded.
 COMPILING_BYTES = 1 << 26
 LOADING_BYTES = 1 << 24
+
+#: After so many seconds without a new kernel, other processes' kernels are not waited for any more:
+#: a process may have been stopped.
+MAX_WAIT = 120.0
+#: The time in seconds between two looks at the kernels that other processes compile.
+_POLL_INTERVAL = 0.05
+
+#: The number of new objects after which Python searches for reference cycles while it compiles.
+#: With the default of 700, compilation takes up to a sixth longer: Numba creates many objects, and
+#: few cycles.
+GC_THRESHOLD = 50_000
 
 #: The maximum size of all kernels on disk together. The tests, which use most types, write
 #: 20 MiB.
@@ -266,6 +280,13 @@ class KernelCache(FunctionCache):
             target_context.refresh()
             return bool(self._cache_file.has(self._index_key(signature, target_context.codegen())))
 
+    def lock_path(self, signature: Any, target_context: Any) -> Path | None:
+        """Return the file to lock while the function is compiled; None if it is not kept."""
+        if self.unwritable_reason:
+            return None
+        key = self._index_key(signature, target_context.codegen())
+        return Path(self._cache_path, f"{self._cache_file._file_name(key)}.lock")
+
     def save_overload(self, *arguments: Any) -> None:
         """Write the function to disk, unless the disk is full or has become read-only."""
         if self.unwritable_reason:
@@ -302,6 +323,20 @@ def _warn_not_kept(reason: str) -> None:
 # Compilation
 
 
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """Search for reference cycles less often within the context."""
+    # One thread at a time, so that each restores the threshold that it found.
+    with global_compiler_lock:
+        thresholds = gc.get_threshold()
+        if 0 < thresholds[0] < GC_THRESHOLD:
+            gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*thresholds)
+
+
 class CompiledFunction:
     """A function of int64 arguments and an int64 result, compiled to a C function.
 
@@ -335,6 +370,13 @@ class CompiledFunction:
             return True
         return self._cache.has(self._cfunc._sig, self._cfunc._targetdescr.target_context)
 
+    @property
+    def lock_path(self) -> Path | None:
+        """The file to lock while the function is compiled; None if it is not kept on disk."""
+        if self._cache is None:
+            return None
+        return self._cache.lock_path(self._cfunc._sig, self._cfunc._targetdescr.target_context)
+
     def address(self) -> int:
         """Return the address of the C function, after compiling it or loading it from disk.
 
@@ -343,7 +385,8 @@ class CompiledFunction:
         if not self._address:
             if self._not_kept_reason:
                 _warn_not_kept(self._not_kept_reason)
-            self._cfunc.compile()
+            with _fewer_collections():
+                self._cfunc.compile()
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._cfunc))
             self._address = int(self._cfunc.address)
         return self._address
@@ -385,12 +428,77 @@ def addresses(specs: Sequence[KernelSpec | None]) -> list[int]:
     missing = uncompiled(specs)
     if missing:
         with _helper_process(missing), progress.progress_bar("compiling", len(missing)) as begin:
-            for spec in missing:
-                factory, *type_names = spec
-                title = factory.__name__.removesuffix("_for").replace("_", " ")
-                begin(" ".join([title, *type_names]))
-                compiled_function(spec).address()
+            _compile_with_other_processes(missing, begin)
     return [0 if spec is None else compiled_function(spec).address() for spec in specs]
+
+
+def _compile_with_other_processes(
+    specs: Sequence[KernelSpec],
+    begin: Callable[[str], object] = lambda title: None,
+) -> None:
+    """Compile ``specs`` in order, except those that other processes compile at the same time.
+
+    All processes together compile as many kernels at once as there are processors.
+
+    Args:
+        specs: functions that are not on disk.
+        begin: is called with the title of each function when it is compiled, or found on disk.
+    """
+    pending = list(specs)
+    last_progress = time.monotonic()
+    while pending:
+        spec = _compile_one(
+            pending, is_waiting=time.monotonic() < last_progress + MAX_WAIT, begin=begin
+        )
+        if spec is None:
+            time.sleep(_POLL_INTERVAL)
+        else:
+            pending.remove(spec)
+            last_progress = time.monotonic()
+
+
+def _compile_one(
+    specs: Sequence[KernelSpec],
+    *,
+    is_waiting: bool,
+    begin: Callable[[str], object],
+) -> KernelSpec | None:
+    """Load or compile one of ``specs``.
+
+    Args:
+        specs: the functions.
+        is_waiting: whether to leave functions to other processes that compile them.
+        begin: see :func:`_compile_with_other_processes`.
+
+    Returns:
+        The function, or None if other processes compile all that can be compiled now.
+    """
+    # One thread at a time: locks of files do not exclude threads.
+    with global_compiler_lock:
+        for spec in specs:
+            if compiled_function(spec).is_ready:
+                begin(_title(spec))
+                compiled_function(spec).address()
+                return spec
+        free = list(specs)
+        if is_waiting:
+            free = [spec for spec in specs if not is_locked(compiled_function(spec).lock_path)]
+            if len(specs) - len(free) >= available_cpus():
+                return None
+        for spec in free:
+            function = compiled_function(spec)
+            with try_lock(function.lock_path) as has_lock:
+                if has_lock or not is_waiting:
+                    begin(_title(spec))
+                    function.address()
+                    return spec
+    return None
+
+
+def _title(spec: KernelSpec) -> str:
+    """Return the name of a function for a progress bar."""
+    factory, *type_names = spec
+    return " ".join([factory.__name__.removesuffix("_for").replace("_", " "), *type_names])
 
 
 def uncompiled(specs: Sequence[KernelSpec | None]) -> list[KernelSpec]:
@@ -411,8 +519,8 @@ def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
     """Compile ``specs`` in a second process, from the last to the first, within the context.
 
     This process compiles them from the first to the last. Numba compiles in one thread at a time.
-    The process that comes to a function second finds it on disk. Nothing depends on the helper: it
-    may fail to start, or fail.
+    Nothing depends on the helper: it may fail to start, or fail. There is none while other
+    processes compile some of these functions, as these have helpers.
     """
     modules = ", ".join({__name__, *(factory.__module__ for factory, *_ in specs)})
     listed = "".join(map(_as_code, specs))
@@ -424,7 +532,7 @@ def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
     quiet: Any = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
     helper = None
     python = interpreter()
-    if len(specs) > 1 and available_cpus() > 1 and python:
+    if len(specs) > 1 and available_cpus() > 1 and python and not _is_any_locked(specs):
         with suppress(OSError):
             helper = subprocess.Popen([python, "-c", code], **quiet)
     try:
@@ -435,6 +543,12 @@ def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
             helper.wait()
 
 
+def _is_any_locked(specs: Sequence[KernelSpec]) -> bool:
+    """Whether another process compiles one of ``specs``."""
+    with global_compiler_lock:
+        return any(is_locked(compiled_function(spec).lock_path) for spec in specs)
+
+
 def _as_code(spec: KernelSpec) -> str:
     """Return ``spec`` as Python code, followed by a comma."""
     factory, *type_names = spec
@@ -442,8 +556,5 @@ def _as_code(spec: KernelSpec) -> str:
 
 
 def compile_from_last(specs: Sequence[KernelSpec]) -> None:
-    """Compile ``specs`` to disk, from the last to the first, until one of them is there already."""
-    for spec in reversed(specs):
-        if compiled_function(spec).is_ready:
-            return
-        compiled_function(spec).address()
+    """Compile ``specs`` to disk, from the last to the first."""
+    _compile_with_other_processes(specs[::-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import struct
 import threading
 from collections.abc import Mapping
 from functools import cache, partial
@@ -22,8 +23,8 @@ from ..reference.threads import submit
 from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled
-from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
-from .workers import END, PADDING_CODES, TAPS, kernel_constants, kernel_functions
+from .structs import ARENA, ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
+from .workers import END, NEW, PADDING_CODES, TAPS, kernel_constants, kernel_functions
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -36,6 +37,9 @@ KEPT_BYTES = 1 << 21
 #: The number of slots for helpers. A caller may ask for more threads than the machine has
 #: processors.
 MAX_HELPERS = max(63, available_cpus() - 1)
+MAX_WORKERS = MAX_HELPERS + 1
+#: No array has more spatial axes.
+MAX_AXES = 64
 
 #: The functions of helper threads, by field of :class:`_Variant`.
 _HELPER_FUNCTIONS: dict[str, KernelSpec] = {
@@ -56,38 +60,45 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     n, c, positions = Y.shape
     lengths = X.shape[2:]
     pixels = math.prod(lengths)
-    rows = TAPS.get(plan.mode, 0) ** len(lengths)
-    has_kernels = plan.mode in TAPS and plan.padding_mode in PADDING_CODES
-    is_string = type_name(X.dtype) == "str"  # Numba does not support arrays of strings or objects
+    mode = plan.mode
+    rows = TAPS.get(mode, 0) ** len(lengths)
+    X_type = type_name(X.dtype)
+    has_kernels = mode in TAPS and plan.padding_mode in PADDING_CODES
+    is_string = X_type == "str"  # Numba does not support arrays of strings or objects
     # The index of a tap has 31 bits.
     if not has_kernels or is_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
-    variant = _variant(
-        type_name(X.dtype),
-        type_name(grid.dtype),
-        plan.mode,
-        plan.padding_mode,
-        plan.align_corners,
-    )
+    variant = _variant(X_type, type_name(grid.dtype), mode, plan.padding_mode, plan.align_corners)
     X = _contiguous(X)
     grid = _contiguous(grid)
-    lengths_array = (ctypes.c_int64 * len(lengths))(*lengths)
-    launch = _Launch(
-        kernel=ctypes.addressof(variant.kernel),
-        X=_address(X),
-        grid=_address(grid),
-        Y=_address(Y),
-        n=n,
-        c=c,
-        r=len(lengths),
-        pixels=pixels,
-        positions=positions,
-        rows=rows,
-        lengths=ctypes.addressof(lengths_array),
-        workers=min(num_threads, MAX_HELPERS + 1),
-        pauses=1,
+    taps = n * c * positions * rows
+    # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
+    # well.
+    workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
+    _int64s(len(lengths)).pack_into(workspace.buffer, _LENGTHS_OFFSET, *lengths)
+    _LAUNCH_ARGUMENTS.pack_into(
+        workspace.buffer,
+        0,
+        variant.kernel_address,
+        _address(X),
+        _address(grid),
+        _address(Y),
+        n,
+        c,
+        len(lengths),
+        pixels,
+        positions,
+        rows,
+        workspace.address + _LENGTHS_OFFSET,
+        0,  # out_lengths
+        min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1),
+        1,  # pauses
+        NEW,
+        workspace.address + _ARENA_OFFSET,
+        KEPT_BYTES,
     )
-    _run(variant, launch, Y.size * rows)
+    _run(variant, workspace.launch, workspace.address, taps)
+    _thread_local.workspace = workspace
 
 
 def deformable_attention(
@@ -130,28 +141,53 @@ def deformable_attention(
         n_levels=len(levels),
         align_corners=plan.align_corners,
         worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
-        workers=min(num_threads, MAX_HELPERS + 1),
         pauses=1,
     )
-    taps = weights.size << r
-    _run(variant, launch, taps * channels)
+    taps = (weights.size << r) * channels
+    launch.workers = min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1)
+    workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
+    launch.arena.start = workspace.address + _ARENA_OFFSET
+    launch.arena.nbytes = KEPT_BYTES
+    _run(variant, launch, ctypes.addressof(launch), taps)
+    _thread_local.workspace = workspace
+
+
+#: The arguments of a LAUNCH, its phase and its arena are its first fields. To pack them takes a
+#: third of the time of a ctypes structure with keyword arguments.
+_LAUNCH_ARGUMENTS = struct.Struct(f"={(LAUNCH.fields['arena'][1] + ARENA.itemsize) // 8}q")  # type: ignore[index]
+_LENGTHS_OFFSET = LAUNCH.itemsize
+_ARENA_OFFSET = _LENGTHS_OFFSET + 8 * MAX_AXES
+
+
+@cache
+def _int64s(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
+
+
+class _Workspace:
+    """The memory of a call, which its thread keeps for the next one.
+
+    Attributes:
+        buffer: the memory: a LAUNCH, the lengths of X, and the arena.
+        launch: the LAUNCH.
+        address: the address of the buffer, and of the LAUNCH.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = (ctypes.c_byte * (_ARENA_OFFSET + KEPT_BYTES))()
+        self.launch = _Launch.from_buffer(self.buffer)
+        self.address = ctypes.addressof(self.buffer)
 
 
 _thread_local = threading.local()
-_KeptMemory = ctypes.c_byte * KEPT_BYTES
 
 
-def _run(variant: _Variant, launch: Any, taps: int) -> None:
+def _run(variant: _Variant, launch: Any, launch_address: int, taps: int) -> None:
     """Run all phases of a ``launch`` that reads ``taps`` taps, with helper threads if useful."""
-    launch.workers = min(launch.workers, taps // TAPS_PER_HELPER + 1)
-    launch.task.wanted_if_started = taps // TAPS_PER_THREAD
-    # While the memory is in use, it is not in _thread_local: a signal handler may sample as well.
-    memory = _thread_local.__dict__.pop("memory", None) or _KeptMemory()
-    launch.arena.start = ctypes.addressof(memory)
-    launch.arena.nbytes = KEPT_BYTES
-    launch_address = ctypes.addressof(launch)
     try:
         while (n_workers := variant.proceed(launch_address)) > 0:
+            if n_workers > 1:
+                launch.task.wanted_if_started = taps // TAPS_PER_THREAD
             _run_phase(variant, launch, launch_address, n_workers)
     except BaseException:
         launch.phase = END
@@ -159,7 +195,6 @@ def _run(variant: _Variant, launch: Any, taps: int) -> None:
         raise
     if n_workers < 0:
         raise MemoryError(f"cannot allocate {launch.nbytes} bytes of scratch memory")
-    _thread_local.memory = memory
 
 
 def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: int) -> None:
@@ -183,8 +218,9 @@ def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: i
 class _Variant(NamedTuple):
     """The C functions for one combination of types and attributes."""
 
-    #: The kernel descriptor; None for deformable attention.
+    #: The kernel descriptor, and its address; None and 0 for deformable attention.
     kernel: Any
+    kernel_address: int
     # Functions of :mod:`.workers` or :mod:`.attention`.
     proceed: ctypes._FuncPointer
     worker: ctypes._FuncPointer
@@ -245,7 +281,8 @@ def _variant_of(kernel: Any, compiled: Mapping[str, int]) -> _Variant:
     for name, n_arguments in _N_ARGUMENTS.items():
         prototype = ctypes.CFUNCTYPE(int64, *[int64] * n_arguments)
         functions[name] = prototype(compiled[name])
-    return _Variant(kernel=kernel, **functions)
+    kernel_address = 0 if kernel is None else ctypes.addressof(kernel)
+    return _Variant(kernel=kernel, kernel_address=kernel_address, **functions)
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
@@ -262,11 +299,14 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     _variant(*names, "zeros", False)
 
 
+_addressof = ctypes.addressof
+_from_buffer = ctypes.c_char.from_buffer
+
+
 def _address(array: Array) -> int:
     try:
-        buffer: Any = array
         # This takes a quarter of the time of __array_interface__.
-        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        return _addressof(_from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # it is read-only, or its type has no buffer format
         return int(array.__array_interface__["data"][0])
 

@@ -50,6 +50,10 @@ ROWS_AHEAD = 8
 PIXELS_AHEAD = 128
 PREFETCH_STEP = 4
 FEW_TAPS = 8
+#: In mode nearest, one pixel is prefetched for so many positions of a smooth grid.
+SMOOTH_STEP = 8
+#: The number of positions that :func:`list_outside` examines at a time.
+LISTED_AT_ONCE = 16
 #: The numbers of channels that deformable attention adds up at once. It uses the largest one that
 #: does not exceed the number of remaining channels.
 ATTENTION_WIDTHS = 64, 32, 16, 4, 1
@@ -58,7 +62,7 @@ _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
 #: LLVM's name of an element type -> its size, which is also its alignment in memory. Vectors are
 #: not aligned better than their elements.
-_ITEMSIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
+_ITEMSIZE = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
 
 
 # Functions for kernels
@@ -194,6 +198,109 @@ def prefetch(context: Any, x: Any, pixel: Any) -> Any:
 
 
 @intrinsic
+def copy_pixels(
+    context: Any,
+    x: Any,
+    index: Any,
+    step: Any,
+    begin: Any,
+    end: Any,
+    y: Any,
+    next_x: Any,
+) -> Any:
+    """Copy pixels of a channel, and prefetch pixels of the next channel.
+
+    Args:
+        context: Numba's; callers omit it.
+        x: the channel (S,).
+        index: the pixel of each position (≥ P,).
+        step: 1 or SMOOTH_STEP. One pixel is prefetched for so many positions.
+        begin: the first position.
+        end: the position after the last one. The number of positions is a multiple of ``step``.
+        y: where the pixels are written (≥ P,).
+        next_x: the next channel (S,).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = _arrays(context, builder, arguments, signature.args)
+        channel, index_array, to_array, next_channel = arrays
+        _, _, step, begin, end, _, _ = arguments
+        for size in (1, SMOOTH_STEP):
+            with (
+                _if_equal(builder, step, size),
+                cgutils.for_range_slice(builder, begin, end, _INT64(size), _INT64) as loop,
+            ):
+                position, _ = loop
+                for number in range(size):
+                    target_position = builder.add(position, _INT64(number))
+                    entry = builder.load(builder.gep(index_array.data, [target_position]))
+                    pixel = builder.zext(entry, _INT64)
+                    if number == 0:
+                        _prefetch(builder, builder.gep(next_channel.data, [pixel]))
+                    value = builder.load(builder.gep(channel.data, [pixel]))
+                    builder.store(value, builder.gep(to_array.data, [target_position]))
+        return context.get_dummy_value()
+
+    return types.void(x, index, step, begin, end, y, next_x), generate
+
+
+@intrinsic
+def list_outside(context: Any, index: Any, inside: Any, positions: Any, listed: Any) -> Any:
+    """Separate the positions that are inside of X from the others; return the number of the others.
+
+    Args:
+        context: Numba's; callers omit it.
+        index: the pixel of each position (≥ P + LISTED_AT_ONCE,).
+        inside: where the pixels are written, with pixel 0 for an index outside. It has the shape of
+            ``index``.
+        positions: P.
+        listed: where the positions outside are listed (≥ P,). It may be ``index``.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = _arrays(context, builder, arguments, signature.args)
+        index_array, inside_array, listed_array = arrays
+        n_positions = arguments[2]
+        lanes = ir.IntType(LISTED_AT_ONCE)
+        step = _INT64(LISTED_AT_ONCE)
+        vector = ir.VectorType(_INT32, LISTED_AT_ONCE)
+        zeros = ir.Constant(vector, [0] * LISTED_AT_ONCE)
+        count = cgutils.alloca_once_value(builder, _INT64(0))
+        with cgutils.for_range_slice(builder, _INT64(0), n_positions, step, step.type) as loop:
+            position, _ = loop
+            pixels = _load(builder, builder.gep(index_array.data, [position]), vector)
+            is_inside = builder.icmp_signed(">=", pixels, zeros)
+            values = builder.select(is_inside, pixels, zeros)
+            _store(builder, values, builder.gep(inside_array.data, [position]))
+            # One bit per position outside, without those behind the last position.
+            bits = builder.bitcast(builder.not_(is_inside), lanes)
+            behind = builder.sub(builder.add(position, step), n_positions)
+            has_behind = builder.icmp_signed(">", behind, _INT64(0))
+            shift = builder.trunc(builder.select(has_behind, behind, _INT64(0)), lanes)
+            bits = builder.and_(bits, builder.lshr(lanes(-1), shift))
+            remaining = cgutils.alloca_once_value(builder, bits)
+            head = builder.append_basic_block("outside")
+            body = builder.append_basic_block("outside.body")
+            end = builder.append_basic_block("outside.end")
+            builder.branch(head)
+            builder.position_at_end(head)
+            bits = builder.load(remaining)
+            builder.cbranch(builder.icmp_unsigned("!=", bits, lanes(0)), body, end)
+            builder.position_at_end(body)
+            lane = builder.zext(builder.cttz(bits, ir.IntType(1)(0)), _INT64)
+            number = builder.load(count)
+            outside = builder.trunc(builder.add(position, lane), _INT32)
+            builder.store(outside, builder.gep(listed_array.data, [number]))
+            builder.store(builder.add(number, _INT64(1)), count)
+            builder.store(builder.and_(bits, builder.sub(bits, lanes(1))), remaining)
+            builder.branch(head)
+            builder.position_at_end(end)
+        return builder.load(count)
+
+    return types.int64(index, inside, positions, listed), generate
+
+
+@intrinsic
 def transpose(
     context: Any,
     source: Any,
@@ -244,6 +351,61 @@ def transpose(
 
     arguments = (source, row, column, destination, to_row, to_column, width)
     return types.void(*arguments), generate
+
+
+@intrinsic
+def copy_rows(
+    context: Any,
+    panel: Any,
+    index: Any,
+    position: Any,
+    Y: Any,
+    to_position: Any,
+) -> Any:
+    """Copy the rows of a panel for WIDE_PANEL positions to the channels of Y, transposed.
+
+    Rows for as many positions behind them are prefetched.
+
+    Args:
+        context: Numba's; callers omit it.
+        panel: the panel (S + 1, WIDE_PANEL).
+        index: the row for each position (≥ P,). An index beyond the last row is the last row.
+        position: the first position. As many entries of ``index`` behind those that are copied can
+            be read.
+        Y: where the values are written (C ≤ WIDE_PANEL, P).
+        to_position: the first position in ``Y``.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = _arrays(context, builder, arguments, signature.args)
+        panel_array, index_array, to_array = arrays
+        _, _, first_position, _, first_to_position = arguments
+        last_row = builder.sub(cgutils.unpack_tuple(builder, panel_array.shape)[0], _INT64(1))
+        channels, columns = cgutils.unpack_tuple(builder, to_array.shape)
+
+        def row_of(position: Any) -> Any:
+            """Return a pointer to the row of a position."""
+            entry = builder.load(builder.gep(index_array.data, [position]))
+            row = builder.zext(entry, _INT64)
+            is_pixel = builder.icmp_unsigned("<", row, last_row)
+            row = builder.select(is_pixel, row, last_row)
+            return builder.gep(panel_array.data, [builder.mul(row, _INT64(WIDE_PANEL))])
+
+        vector = ir.VectorType(panel_array.data.type.pointee, WIDE_PANEL)
+        rows = []
+        for number in range(WIDE_PANEL):
+            position = builder.add(first_position, _INT64(number))
+            _prefetch(builder, row_of(builder.add(position, _INT64(WIDE_PANEL))))
+            rows.append(_load(builder, row_of(position), vector))
+        for number, values in enumerate(_transposed(builder, rows)):
+            is_channel = builder.icmp_signed("<", _INT64(number), channels)
+            with builder.if_then(is_channel, likely=True):
+                to_row = builder.mul(_INT64(number), columns)
+                element = builder.gep(to_array.data, [builder.add(to_row, first_to_position)])
+                _store(builder, values, element)
+        return context.get_dummy_value()
+
+    return types.void(panel, index, position, Y, to_position), generate
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
@@ -309,14 +471,11 @@ class _PositionSums:
 
     #: The layouts that occur.
     layouts: tuple[int, ...] = (GATHERED, MASKED, CONTIGUOUS)
-    #: The first tap that is added.
-    first_tap = 0
 
     def __init__(self, builder: Any, call: _SumCall, size: int, layout: int) -> None:
         self.builder = builder
         self.call = call
         self.layout = layout
-        self.taps_at_once = 1 if layout == GATHERED else 2
         self.taps, self.columns = cgutils.unpack_tuple(builder, call.weight.shape)
         weight_type = call.weight.data.type.pointee
         self.vector = ir.VectorType(weight_type, self.lanes(size, weight_type))
@@ -330,6 +489,16 @@ class _PositionSums:
         """The number of positions that are summed at once."""
         return int(self.vector.count)
 
+    @property
+    def first_tap(self) -> int:
+        """The first tap that is added."""
+        return 0
+
+    @property
+    def taps_at_once(self) -> int:
+        """The number of taps that are added in one pass of the loop."""
+        return 1 if self.layout == GATHERED else 2
+
     def write(self) -> None:
         """Generate the loops over positions and taps."""
         builder = self.builder
@@ -338,7 +507,7 @@ class _PositionSums:
         with cgutils.for_range_slice(builder, call.begin, call.end, step, step.type) as loop:
             self.position, _ = loop
             self.total = cgutils.alloca_once_value(builder, _zeros(self.vector))
-            self.begin()
+            self.emit_before_taps()
             self._add_taps()
             Y_position = builder.add(self.position, call.shift)
             self.store(builder.load(self.total), Y_position)
@@ -371,7 +540,7 @@ class _PositionSums:
             total = builder.select(has_weight, total, old_total)
         builder.store(total, self.total)
 
-    def begin(self) -> None:
+    def emit_before_taps(self) -> None:
         """Generate what precedes the first tap of a vector."""
         if self.layout == GATHERED:
             return
@@ -448,11 +617,14 @@ class _IntegerSums(_PositionSums):
 
     layouts = (GATHERED, CONTIGUOUS)
 
-    def begin(self) -> None:
-        super().begin()
-        self.origin = next(super().values(_INT64(0), self.position))
+    @property
+    def first_tap(self) -> int:
         # The difference of tap 0 is 0.
-        self.first_tap = 1 if self.layout == GATHERED else 0
+        return 1 if self.layout == GATHERED else 0
+
+    def emit_before_taps(self) -> None:
+        super().emit_before_taps()
+        self.origin = next(super().values(_INT64(0), self.position))
 
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         return (self.builder.fsub(values, self.origin) for values in super().values(tap, entry))
@@ -495,9 +667,12 @@ class _ChannelSums(_PositionSums):
     def step(self) -> int:
         return 1
 
-    def begin(self) -> None:
+    @property
+    def taps_at_once(self) -> int:
+        return 2
+
+    def emit_before_taps(self) -> None:
         builder = self.builder
-        self.taps_at_once = 2
         if self.layout == GATHERED:
             rows = cgutils.unpack_tuple(builder, self.call.X.shape)[0]
             self.last_row = builder.sub(rows, _INT64(1))

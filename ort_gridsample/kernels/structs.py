@@ -78,6 +78,7 @@ KERNEL = record(
     "coordinate_size",  # the size of a coordinate, in bytes
     "weight_size",  # the size of a weight, in bytes; 0 in mode nearest, which has none
     "copy_size",  # in mode nearest, the size of an element of Y that waits to be written; else 0
+    "packed_size",  # the size of an element of a packed panel, in bytes; 0 if X is never packed
     "cpus",  # the number of processors
     "may_mask",  # whether taps outside may be masked by a weight of NaN
     "columns",  # without a grid input, the number of Y's columns whose positions a worker keeps
@@ -123,18 +124,18 @@ LAUNCH = record(
     "out_lengths",  # the address of the lengths of Y's spatial axes (r,), without a grid input
     "workers",  # the maximum number of workers
     "pauses",  # whether a worker returns from time to time
+    "phase",  # one of the phases in workers; NEW when a launch begins
+    ("arena", ARENA),  # memory that the caller keeps
     # The division.
     "tile",  # the number of positions of a tile
     "width",  # the number of columns of a tile's table
     "chunk",  # the number of positions of a chunk
     "chunks",  # the number of chunks of a batch
     # The phase.
-    "phase",  # one of the phases in workers
     "items",  # the number of items of the phase
     "next",  # the next item
     "pause",  # the number of items after which a worker returns
     # The scratch memory of all workers.
-    ("arena", ARENA),
     "nbytes",  # its size
     "memory",  # the address to free, or 0
     "first_worker",  # the address of the WORKER of the first worker

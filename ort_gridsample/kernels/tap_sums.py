@@ -27,10 +27,10 @@ from .simd import (
     NARROW_PANEL,
     NARROW_VECTOR,
     OUTSIDE_BIT,
-    PIXELS_AHEAD,
-    PREFETCH_STEP,
+    WIDE_PANEL,
     WIDE_VECTOR,
 )
+from .structs import CACHE_LINE
 from .tap_table import convert_to_gathered
 
 #: The number of positions whose sums, channels last, are kept before they are written to Y.
@@ -39,6 +39,8 @@ STRIP = 64
 MIN_TAPS_FOR_WIDE = 1 << 16
 #: The integer types that are summed in vectors.
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
+#: The number of positions of a tile whose pixels tell whether the grid is smooth.
+MAX_POSITIONS_EXAMINED = 128
 #: The number of pixels that one call packs.
 PIXELS_PER_PART = 1 << 12
 
@@ -47,66 +49,63 @@ PIXELS_PER_PART = 1 << 12
 
 
 @register_jitable
-def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
-    """Copy a pixel of each channel to each position.
+def prefetch_step(index: Any) -> int:
+    """Return for how many positions of a tile one pixel is prefetched.
 
     Args:
-        X: channels (C ≤ 3, S).
         index: the pixel of each position (P,).
-        layout: the layout of the taps. If GATHERED, the value for an index outside is 0.
-        inside: ``index``, with any pixel for an index outside.
-        Y: the result is written to Y[:, start:] (C, ≥ start + P).
-        start: see ``Y``.
     """
-    channels = len(X)
-    positions = len(inside)
-    x0 = X[0]
-    y0 = Y[0, start:]
-    if channels == 1:
-        for p in range(positions):
-            y0[p] = x0[inside[p]]
-    else:
-        _copy_pixels_of_three(X, inside, Y, start)
-    if layout == GATHERED:
-        zero = X.dtype.type(0)
-        for channel in range(channels):
-            y = Y[channel, start:]
-            for p in range(len(index)):
-                y[p] = y[p] if index[p] < OUTSIDE_BIT else zero
+    count = min(len(index) - 1, MAX_POSITIONS_EXAMINED)
+    n_jumps = 0
+    for p in range(count):
+        distance = np.uint32(index[p + 1] - index[p] + np.uint32(simd.SMOOTH_STEP))
+        n_jumps += 1 if distance > np.uint32(2 * simd.SMOOTH_STEP) else 0
+    return 1 if 4 * n_jumps > count else simd.SMOOTH_STEP
 
 
 @register_jitable
-def _copy_pixels_of_three(X: Any, inside: Any, Y: Any, start: int) -> None:
-    """Copy pixels of three channels; of two, the second one is copied twice."""
-    last_channel = len(X) - 1
-    positions = len(inside)
-    whole = positions - positions % PREFETCH_STEP
-    x0 = X[0]
-    x1 = X[1]
-    x2 = X[last_channel]
-    y0 = Y[0, start:]
-    y1 = Y[1, start:]
-    y2 = Y[last_channel, start:]
-    for begin in range(0, whole, PREFETCH_STEP):
-        pixel_ahead = inside[min(begin + PIXELS_AHEAD, positions - 1)]
-        simd.prefetch(x0, pixel_ahead)
-        simd.prefetch(x1, pixel_ahead)
-        simd.prefetch(x2, pixel_ahead)
-        for p in range(begin, begin + PREFETCH_STEP):
-            _copy_three(x0, x1, x2, inside[p], y0, y1, y2, p)
-    for p in range(whole, positions):
-        _copy_three(x0, x1, x2, inside[p], y0, y1, y2, p)
+def copy_pixels(x: Any, index: Any, outside: Any, step: int, y: Any, next_x: Any) -> None:
+    """Copy a pixel of a channel to each position, and prefetch pixels of the next channel.
+
+    Args:
+        x: the channel (S,).
+        index: the pixel of each position (P,).
+        outside: the positions whose value is 0.
+        step: what :func:`prefetch_step` returned.
+        y: the result (≥ P,).
+        next_x: the next channel (S,).
+    """
+    positions = len(index)
+    whole = positions - positions % step
+    simd.copy_pixels(x, index, step, 0, whole, y, next_x)
+    simd.copy_pixels(x, index, 1, whole, positions, y, next_x)
+    for number in range(len(outside)):
+        y[outside[number]] = 0
 
 
 @register_jitable
-def _copy_three(x0: Any, x1: Any, x2: Any, pixel: Any, y0: Any, y1: Any, y2: Any, p: int) -> None:
-    """Copy a pixel of three channels. It is read before anything is written."""
-    value0 = x0[pixel]
-    value1 = x1[pixel]
-    value2 = x2[pixel]
-    y0[p] = value0
-    y1[p] = value1
-    y2[p] = value2
+def copy_packed(panel: Any, index: Any, Y: Any, start: int, positions: int) -> None:
+    """Copy the channels of a panel to each position.
+
+    Args:
+        panel: the panel (S + 1, WIDE_PANEL).
+        index: the pixel of each position (≥ P + WIDE_PANEL,). If outside, the value is 0.
+        Y: the result is written to Y[:, start:] (C ≤ WIDE_PANEL, ≥ start + P).
+        start: see ``Y``.
+        positions: P.
+    """
+    # Vectors that begin at a cache line are written twice as fast.
+    misaligned = -(np.int64(Y.ctypes.data) // Y.itemsize + start) % (CACHE_LINE // Y.itemsize)
+    first_whole = min(misaligned, positions)
+    end_whole = positions - (positions - first_whole) % WIDE_PANEL
+    last_row = np.uint32(len(panel) - 1)
+    for p in range(first_whole, end_whole, WIDE_PANEL):
+        simd.copy_rows(panel, index, p, Y, start + p)
+    for p in range(positions):
+        if p < first_whole or p >= end_whole:
+            row = min(index[p], last_row)
+            for channel in range(len(Y)):
+                Y[channel, start + p] = panel[row, channel]
 
 
 # Sums over taps of X
@@ -233,9 +232,9 @@ def _sum_four_channels(
     y1 = Y[channel1, start:]
     y2 = Y[channel2, start:]
     y3 = Y[channel3, start:]
-    weight_zero = weight.dtype.type(0)
-    Y_zero = Y.dtype.type(0)
-    zero = _to_compute_type(X.dtype.type(0), weight_zero, Y_zero)
+    weight_like = weight.dtype.type(0)
+    Y_like = Y.dtype.type(0)
+    zero = _to_compute_type(X.dtype.type(0), weight_like, Y_like)
     for p in range(positions):
         first = index[0, p]
         first_inside = first if first < OUTSIDE_BIT else np.uint32(0)
@@ -243,10 +242,10 @@ def _sum_four_channels(
         value1 = x1[first_inside]
         value2 = x2[first_inside]
         value3 = x3[first_inside]
-        origin0 = _origin(value0, first, weight_zero, Y_zero)
-        origin1 = _origin(value1, first, weight_zero, Y_zero)
-        origin2 = _origin(value2, first, weight_zero, Y_zero)
-        origin3 = _origin(value3, first, weight_zero, Y_zero)
+        origin0 = _origin(value0, first, weight_like, Y_like)
+        origin1 = _origin(value1, first, weight_like, Y_like)
+        origin2 = _origin(value2, first, weight_like, Y_like)
+        origin3 = _origin(value3, first, weight_like, Y_like)
         total0 = zero
         total1 = zero
         total2 = zero
@@ -256,19 +255,19 @@ def _sum_four_channels(
             pixels = (index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p])
             if (pixels[0] | pixels[1] | pixels[2] | pixels[3]) < OUTSIDE_BIT:
                 w = (weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p])
-                total0 += _sum_four_taps(x0, pixels, w, origin0, weight_zero, Y_zero)
-                total1 += _sum_four_taps(x1, pixels, w, origin1, weight_zero, Y_zero)
-                total2 += _sum_four_taps(x2, pixels, w, origin2, weight_zero, Y_zero)
-                total3 += _sum_four_taps(x3, pixels, w, origin3, weight_zero, Y_zero)
+                total0 += _sum_four_taps(x0, pixels, w, origin0, weight_like, Y_like)
+                total1 += _sum_four_taps(x1, pixels, w, origin1, weight_like, Y_like)
+                total2 += _sum_four_taps(x2, pixels, w, origin2, weight_like, Y_like)
+                total3 += _sum_four_taps(x3, pixels, w, origin3, weight_like, Y_like)
             else:
                 for tap in range(row, row + 4):
                     pixel = index[tap, p]
                     tap_weight = weight[tap, p]
                     if pixel < OUTSIDE_BIT:
-                        tap0 = _to_compute_type(x0[pixel], weight_zero, Y_zero)
-                        tap1 = _to_compute_type(x1[pixel], weight_zero, Y_zero)
-                        tap2 = _to_compute_type(x2[pixel], weight_zero, Y_zero)
-                        tap3 = _to_compute_type(x3[pixel], weight_zero, Y_zero)
+                        tap0 = _to_compute_type(x0[pixel], weight_like, Y_like)
+                        tap1 = _to_compute_type(x1[pixel], weight_like, Y_like)
+                        tap2 = _to_compute_type(x2[pixel], weight_like, Y_like)
+                        tap3 = _to_compute_type(x3[pixel], weight_like, Y_like)
                         total0 += tap_weight * (tap0 - origin0)
                         total1 += tap_weight * (tap1 - origin1)
                         total2 += tap_weight * (tap2 - origin2)
@@ -281,10 +280,10 @@ def _sum_four_channels(
             row += 4
             if row >= rows:
                 break
-        y0[p] = _to_output(total0, origin0, value0, first, Y_zero)
-        y1[p] = _to_output(total1, origin1, value1, first, Y_zero)
-        y2[p] = _to_output(total2, origin2, value2, first, Y_zero)
-        y3[p] = _to_output(total3, origin3, value3, first, Y_zero)
+        y0[p] = _to_output(total0, origin0, value0, first, Y_like)
+        y1[p] = _to_output(total1, origin1, value1, first, Y_like)
+        y2[p] = _to_output(total2, origin2, value2, first, Y_like)
+        y3[p] = _to_output(total3, origin3, value3, first, Y_like)
 
 
 @register_jitable
@@ -293,36 +292,36 @@ def _sum_four_taps(
     pixels: Any,
     weights: Any,
     origin: Any,
-    weight_zero: Any,
-    Y_zero: Any,
+    weight_like: Any,
+    Y_like: Any,
 ) -> Any:
     """Return the weighted sum of four pixels of ``x``, less ``origin``."""
     return (
-        weights[0] * (_to_compute_type(x[pixels[0]], weight_zero, Y_zero) - origin)
-        + weights[1] * (_to_compute_type(x[pixels[1]], weight_zero, Y_zero) - origin)
-        + weights[2] * (_to_compute_type(x[pixels[2]], weight_zero, Y_zero) - origin)
-        + weights[3] * (_to_compute_type(x[pixels[3]], weight_zero, Y_zero) - origin)
+        weights[0] * (_to_compute_type(x[pixels[0]], weight_like, Y_like) - origin)
+        + weights[1] * (_to_compute_type(x[pixels[1]], weight_like, Y_like) - origin)
+        + weights[2] * (_to_compute_type(x[pixels[2]], weight_like, Y_like) - origin)
+        + weights[3] * (_to_compute_type(x[pixels[3]], weight_like, Y_like) - origin)
     )
 
 
 @register_jitable
 def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) -> None:
     """Add up GATHERED taps of channel ``x`` (S,) into ``y`` (≥ P,)."""
-    weight_zero = weight.dtype.type(0)
-    Y_zero = y.dtype.type(0)
+    weight_like = weight.dtype.type(0)
+    Y_like = y.dtype.type(0)
     for p in range(positions):
         first = index[0, p]
         value = x[first if first < OUTSIDE_BIT else np.uint32(0)]
-        origin = _origin(value, first, weight_zero, Y_zero)
-        total = _to_compute_type(x.dtype.type(0), weight_zero, Y_zero)
+        origin = _origin(value, first, weight_like, Y_like)
+        total = _to_compute_type(x.dtype.type(0), weight_like, Y_like)
         for row in range(index.shape[0]):
             pixel = index[row, p]
             tap_weight = weight[row, p]
             if pixel < OUTSIDE_BIT:
-                total += tap_weight * (_to_compute_type(x[pixel], weight_zero, Y_zero) - origin)
+                total += tap_weight * (_to_compute_type(x[pixel], weight_like, Y_like) - origin)
             else:
                 total -= tap_weight * origin
-        y[p] = _to_output(total, origin, value, first, Y_zero)
+        y[p] = _to_output(total, origin, value, first, Y_like)
 
 
 # Sums over taps of panels
@@ -351,7 +350,7 @@ def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
 @by_types
 def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) -> Any:
     """Copy pixels ``begin`` to ``end`` of X (C, S) to a panel, from ``channel`` on."""
-    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS
+    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
     return _transpose_in_vectors if has_vectors else _transpose_in_fours
 
 
@@ -434,19 +433,19 @@ def sum_packed(
                 y[p] = strip[p, channel]
 
 
-# Conversions that depend on the types of X and Y: see :func:`.pointers.by_types`. ``weight_zero``
-# and ``Y_zero`` are zeros that pass the types of the weights and of Y. They are not arrays, because
-# Numba counts references to an array that passes a branch, which costs more than all the rest.
+# Conversions that depend on the types of X and Y: see :func:`.pointers.by_types`. ``weight_like``
+# and ``Y_like`` are zeros of the types of the weights and of Y. They are not arrays, because Numba
+# counts references to an array that passes a branch, which costs more than all the rest.
 
 
 @by_types
 def _to_compute_type(pixel_type: Any, weight_type: Any, Y_type: Any) -> Any:
     """Convert a pixel to the compute type. Halves, whose sums are float32, are widened."""
     if pixel_type in HALF_BITS and isinstance(Y_type, types.Float):
-        return lambda pixel, weight_zero, Y_zero: widened(pixel)
+        return lambda pixel, weight_like, Y_like: widened(pixel)
     if isinstance(pixel_type, types.Complex):
-        return lambda pixel, weight_zero, Y_zero: pixel
-    return lambda pixel, weight_zero, Y_zero: weight_type(pixel)
+        return lambda pixel, weight_like, Y_like: pixel
+    return lambda pixel, weight_like, Y_like: weight_type(pixel)
 
 
 @by_types
@@ -454,15 +453,15 @@ def _origin(pixel_type: Any, index_type: Any, weight_type: Any, Y_type: Any) -> 
     """Return the value that is subtracted from all taps: of integers, the first tap; otherwise 0.
 
     Thus the sum of equal integers is exact. The arguments are the pixel of the first tap and its
-    index, ``weight_zero`` and ``Y_zero``.
+    index, ``weight_like`` and ``Y_like``.
     """
     if not isinstance(Y_type, types.Integer):
-        return lambda pixel, index, weight_zero, Y_zero: weight_zero
+        return lambda pixel, index, weight_like, Y_like: weight_like
 
-    def first_tap(pixel: Any, index: Any, weight_zero: Any, Y_zero: Any) -> Any:
+    def first_tap(pixel: Any, index: Any, weight_like: Any, Y_like: Any) -> Any:
         if index < OUTSIDE_BIT:
-            return _to_compute_type(pixel, weight_zero, Y_zero)
-        return weight_zero
+            return _to_compute_type(pixel, weight_like, Y_like)
+        return weight_like
 
     return first_tap
 
@@ -472,18 +471,18 @@ def _to_output(total_type: Any, origin: Any, pixel: Any, index: Any, Y_type: Any
     """Convert a sum to an element of Y. Integers are truncated toward zero and saturated.
 
     The arguments are the sum, the :func:`_origin`, the pixel of the first tap and its index, and
-    ``Y_zero``.
+    ``Y_like``.
     """
     if isinstance(Y_type, types.Boolean):
-        return lambda total, origin, pixel, index, Y_zero: total != 0
+        return lambda total, origin, pixel, index, Y_like: total != 0
     if not isinstance(Y_type, types.Integer):
-        return lambda total, origin, pixel, index, Y_zero: total
+        return lambda total, origin, pixel, index, Y_like: total
     lowest = Y_type.minval
     highest = Y_type.maxval
     lowest_total = float(lowest)
     highest_total = float(highest)
 
-    def to_integer(total: Any, origin: Any, pixel: Any, index: Any, Y_zero: Any) -> Any:
+    def to_integer(total: Any, origin: Any, pixel: Any, index: Any, Y_like: Any) -> Any:
         if total == 0 and index < OUTSIDE_BIT:
             return pixel  # beyond 2**53 the origin itself was rounded
         value = total + origin

@@ -19,7 +19,7 @@ Names in docstrings and loops:
   pixel.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -47,6 +47,29 @@ ROW_PADDING = 16
 #: MAX_NEAR; or some are.
 INSIDE, NEAR, FAR_OUT = range(3)
 MAX_NEAR = 1 << 22
+
+
+class Axis(NamedTuple):
+    """An axis of X, with the attributes that decide about its taps."""
+
+    #: The number of pixels.
+    length: int
+    #: ZEROS, BORDER or REFLECTION.
+    padding: int
+    align_corners: bool
+    #: The number of taps of a position: 1 for nearest, 2 for linear, 4 for cubic.
+    taps: int
+
+
+class Taps(NamedTuple):
+    """A table of taps: R taps of P positions."""
+
+    #: The pixels (R, ≥ P).
+    index: Any
+    #: The weights (R, ≥ P).
+    weight: Any
+    #: GATHERED, MASKED or CONTIGUOUS.
+    layout: int
 
 
 # Coordinates
@@ -90,33 +113,34 @@ def _reflect(coordinate: Any, low: Any, span: Any, last: Any) -> Any:
 
 
 @register_jitable
-def _pad_coordinates(
-    normalized: Any,
-    coordinates: Any,
-    length: int,
-    padding: int,
-    align_corners: bool,
-    low: Any,
-    span: Any,
-    pads_index: bool,
-) -> bool:
+def _reflection_range(axis: Any, real: Any) -> Any:
+    """Return ``low`` and ``span`` of an axis (see the module) as numbers of the type ``real``."""
+    if axis.align_corners:
+        return real(0), real(axis.length - 1)
+    return real(-0.5), real(axis.length)
+
+
+@register_jitable
+def _pad_coordinates(axis: Any, normalized: Any, coordinates: Any) -> bool:
     """Compute finite pixel coordinates; if the padding acts on coordinates, they are inside.
 
+    In mode cubic the padding acts on the taps' indices.
+
     Args:
+        axis: the axis.
         normalized: the normalized coordinates (P,).
         coordinates: where the pixel coordinates are written (≥ P,).
-        length: the number of pixels of the axis.
-        padding: ZEROS, BORDER or REFLECTION.
-        align_corners: the attribute.
-        low: see the module.
-        span: see the module.
-        pads_index: whether the padding acts on the taps' indices, in mode cubic.
 
     Returns:
         Whether all coordinates are so near to X that one reflection at each end suffices for them
         and for the taps around them.
     """
     real = coordinates.dtype.type
+    length = axis.length
+    padding = axis.padding
+    align_corners = axis.align_corners
+    pads_index = axis.taps == 4
+    low, span = _reflection_range(axis, real)
     at_nan = unnormalize(real(-1), length, align_corners)
     # Beyond every tap.
     lowest = real(-4)
@@ -200,32 +224,30 @@ def _write_weights(coordinate: Any, weight: Any, p: int, taps: int) -> Any:
 
 
 @register_jitable
-def _unpadded_taps(
-    normalized: Any,
-    length: int,
-    align_corners: bool,
-    coordinates: Any,
-    index: Any,
-    weight: Any,
-    taps: int,
-    first_offset: int,
-) -> int:
+def _first_offset(axis: Any) -> int:
+    """Return the first tap, counted from the pixel that :func:`_write_weights` returns."""
+    return -1 if axis.taps == 4 else 0
+
+
+@register_jitable
+def _unpadded_taps(axis: Any, normalized: Any, coordinates: Any, index: Any, weight: Any) -> int:
     """Compute pixel coordinates, first taps and weights without padding.
 
     Args:
+        axis: the axis.
         normalized: the normalized coordinates (P,).
-        length: the number of pixels of the axis.
-        align_corners: the attribute.
         coordinates: where the pixel coordinates are written (≥ P,).
         index: where the first taps are written (≥ P,).
         weight: where the weights are written (taps, ≥ P).
-        taps: the number of taps.
-        first_offset: the first tap, counted from the pixel that :func:`_write_weights` returns.
 
     Returns:
         The region of the coordinates. If INSIDE, no padding is needed. If FAR_OUT, some coordinates
         may be infinite or NaN.
     """
+    length = axis.length
+    align_corners = axis.align_corners
+    taps = axis.taps
+    first_offset = _first_offset(axis)
     real = normalized.dtype.type
     lowest = real(-first_offset)
     highest = real(length - 1 - (taps - 1 + first_offset))
@@ -252,22 +274,21 @@ def _unpadded_taps(
     return FAR_OUT if has_far else NEAR
 
 
-# The next three loops do not write to an array that they read: that takes three times as long.
+# The next two loops do not write to an array that they read: that takes three times as long.
 
 
 @register_jitable
-def _pad_pixels(coordinates: Any, positions: int, length: int, padding: int, index: Any) -> None:
+def _pad_pixels(axis: Any, coordinates: Any, positions: int, index: Any) -> None:
     """Write the pixels of nearest, padded with ZEROS or BORDER.
 
     Args:
+        axis: the axis.
         coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
         positions: P.
-        length: the number of pixels of the axis.
-        padding: ZEROS or BORDER.
         index: where the pixels are written (≥ P,).
     """
-    last = np.int32(length - 1)
-    outside = OUTSIDE if padding == ZEROS else np.uint32(0)
+    last = np.int32(axis.length - 1)
+    outside = OUTSIDE if axis.padding == ZEROS else np.uint32(0)
     for p in range(positions):
         pixel = np.int32(np.rint(coordinates[p]))
         inside = min(max(pixel, np.int32(0)), last)
@@ -275,27 +296,20 @@ def _pad_pixels(coordinates: Any, positions: int, length: int, padding: int, ind
 
 
 @register_jitable
-def _pad_pairs(
-    coordinates: Any,
-    positions: int,
-    length: int,
-    padding: int,
-    index: Any,
-    weight: Any,
-) -> None:
+def _pad_pairs(axis: Any, coordinates: Any, positions: int, index: Any, weight: Any) -> None:
     """Write the taps of linear as pairs of pixels inside.
 
     A pair that is partly outside is moved inside, and one tap is masked. So is a tap beyond the
-    last pixel whose weight is 0.
+    last pixel whose weight is 0. Coordinates are clipped to the image unless the padding is ZEROS.
 
     Args:
+        axis: the axis.
         coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
         positions: P.
-        length: the number of pixels of the axis.
-        padding: any. Coordinates are clipped to the image unless it is ZEROS.
         index: where the first taps are written (≥ P,).
         weight: where the weights are written (2, ≥ P).
     """
+    length = axis.length
     weight_type = weight.dtype.type
     coordinate_type = coordinates.dtype.type
     masked = weight_type(np.nan)
@@ -304,7 +318,7 @@ def _pad_pairs(
     second_weight = weight[1]
     lowest = coordinate_type(-np.inf)
     highest = coordinate_type(np.inf)
-    if padding != ZEROS:
+    if axis.padding != ZEROS:
         lowest = coordinate_type(0)
         highest = coordinate_type(length - 1)
     for p in range(positions):
@@ -324,71 +338,74 @@ def _pad_pairs(
 
 
 @register_jitable
-def _pad_quads(coordinates: Any, positions: int, length: int, index: Any, weight: Any) -> None:
-    """Write the taps of cubic, padded with ZEROS, as four pixels inside.
+def _pad_quads(axis: Any, positions: int, index: Any, weight: Any) -> None:
+    """Replace the taps of cubic, padded with ZEROS, by four pixels inside.
 
     Four taps that are partly outside are moved inside, and some of them are masked.
 
     Args:
-        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
+        axis: the axis.
         positions: P.
-        length: the number of pixels of the axis.
-        index: where the first taps are written (≥ P,).
-        weight: where the weights are written (4, ≥ P).
+        index: the first taps without padding (≥ P,), as int32. They are overwritten.
+        weight: the weights (4, ≥ P). They are overwritten.
     """
-    weight_type = weight.dtype.type
-    masked = weight_type(np.nan)
-    last_first = np.int32(length - 4)
+    masked = weight.dtype.type(np.nan)
+    last_first = np.int32(axis.length - 4)
     for p in range(positions):
-        base = np.floor(coordinates[p])
-        w0, w1, w2, w3 = _cubic_weights(weight_type(coordinates[p] - base))
-        unmoved = np.int32(np.int32(base) - np.int32(1))
+        unmoved = np.int32(index[p])
         first = min(max(unmoved, np.int32(0)), last_first)
-        shift = np.int32(first - unmoved)
-        for tap in range(4):
-            unmoved_tap = np.int32(shift + tap)
-            w = w0 if unmoved_tap == 0 else masked
-            w = w1 if unmoved_tap == 1 else w
-            w = w2 if unmoved_tap == 2 else w
-            weight[tap, p] = w3 if unmoved_tap == 3 else w
-        index[p] = np.uint32(first)
+        # Few quads are moved. A loop without a branch takes five times as long.
+        if first != unmoved:
+            w0 = weight[0, p]
+            w1 = weight[1, p]
+            w2 = weight[2, p]
+            w3 = weight[3, p]
+            for tap in range(4):
+                unmoved_tap = first - unmoved + tap
+                w = w0 if unmoved_tap == 0 else masked
+                w = w1 if unmoved_tap == 1 else w
+                w = w2 if unmoved_tap == 2 else w
+                weight[tap, p] = w3 if unmoved_tap == 3 else w
+            index[p] = np.uint32(first)
+
+
+@register_jitable
+def _write_quads(coordinates: Any, positions: int, index: Any, weight: Any) -> None:
+    """Write the taps and weights of cubic for pixel coordinates (≥ P,), without padding."""
+    for p in range(positions):
+        base = _write_weights(coordinates[p], weight, p, 4)
+        index[p] = np.uint32(np.int32(base) - np.int32(1))
 
 
 @register_jitable
 def _gathered_taps(
+    axis: Any,
     coordinates: Any,
     positions: int,
-    length: int,
-    padding: int,
-    low: Any,
-    span: Any,
     reflects_once: bool,
     index: Any,
     weight: Any,
-    taps: int,
-    first_offset: int,
 ) -> None:
     """Write the index of each tap, and the weights.
 
     Args:
+        axis: the axis.
         coordinates: the pixel coordinates (≥ P,), as :func:`_pad_coordinates` writes them. They are
             overwritten.
         positions: P.
-        length: the number of pixels of the axis.
-        padding: ZEROS, BORDER or REFLECTION.
-        low: see the module.
-        span: see the module.
         reflects_once: what :func:`_pad_coordinates` returned.
         index: where the taps' pixels are written (taps, ≥ P).
         weight: where the weights are written (taps, ≥ P).
-        taps: the number of taps.
-        first_offset: the first tap, counted from the pixel that :func:`_write_weights` returns.
     """
+    padding = axis.padding
+    taps = axis.taps
+    first_offset = _first_offset(axis)
     real = coordinates.dtype.type
+    low, span = _reflection_range(axis, real)
     for p in range(positions):
         coordinates[p] = _write_weights(coordinates[p], weight, p, taps)
     reflects_index = taps == 4 and padding == REFLECTION
-    last = np.int32(length - 1)
+    last = np.int32(axis.length - 1)
     outside = OUTSIDE if padding == ZEROS else np.uint32(0)
     for tap in range(taps):
         offset = real(tap + first_offset)
@@ -415,76 +432,54 @@ def can_be_contiguous(taps: int, padding: int) -> bool:
 
 @njit(nogil=True, error_model="numpy")
 def axis_taps(
+    axis: Any,
     normalized: Any,
-    length: int,
-    padding: int,
-    align_corners: bool,
     coordinates: Any,
     index: Any,
     weight: Any,
-    taps: int,
     may_mask: bool,
 ) -> int:
     """Compute the taps of a tile on one axis.
 
     Args:
+        axis: the :class:`Axis`.
         normalized: the normalized coordinates (P,).
-        length: the number of pixels of the axis.
-        padding: ZEROS, BORDER or REFLECTION.
-        align_corners: the attribute.
         coordinates: scratch memory for pixel coordinates (≥ P,).
         index: where the taps' pixels are written (taps, ≥ P). Only the first row is written unless
             the layout is GATHERED.
         weight: where the weights are written (taps, ≥ P).
-        taps: 1 for nearest, 2 for linear, 4 for cubic.
         may_mask: whether the layout may be MASKED.
 
     Returns:
         The layout of the taps.
     """
     positions = len(normalized)
-    real = coordinates.dtype.type
+    padding = axis.padding
+    taps = axis.taps
     first_index = index[0]
-    first_offset = -1 if taps == 4 else 0
-    region = _unpadded_taps(
-        normalized, length, align_corners, coordinates, first_index, weight, taps, first_offset
-    )
+    region = _unpadded_taps(axis, normalized, coordinates, first_index, weight)
     if region == INSIDE:
         return CONTIGUOUS
     # A single tap that is never outside is contiguous.
     single_layout = GATHERED if padding == ZEROS else CONTIGUOUS
     needs_no_coordinates = region == NEAR and padding != REFLECTION
     if taps == 1 and needs_no_coordinates:
-        _pad_pixels(coordinates, positions, length, padding, first_index)
+        _pad_pixels(axis, coordinates, positions, first_index)
         return single_layout
 
-    low = real(0) if align_corners else real(-0.5)
-    span = real(length - 1) if align_corners else real(length)
-    is_contiguous = may_mask and length >= taps and can_be_contiguous(taps, padding)
+    is_contiguous = may_mask and axis.length >= taps and can_be_contiguous(taps, padding)
     reflects_once = True
     if not (is_contiguous and needs_no_coordinates):
-        reflects_once = _pad_coordinates(
-            normalized, coordinates, length, padding, align_corners, low, span, taps == 4
-        )
+        reflects_once = _pad_coordinates(axis, normalized, coordinates)
     if is_contiguous:
         if taps == 4:
-            _pad_quads(coordinates, positions, length, first_index, weight)
+            if not needs_no_coordinates:
+                _write_quads(coordinates, positions, first_index, weight)
+            _pad_quads(axis, positions, first_index, weight)
         else:
-            _pad_pairs(coordinates, positions, length, padding, first_index, weight)
+            _pad_pairs(axis, coordinates, positions, first_index, weight)
         return MASKED
-    _gathered_taps(
-        coordinates,
-        positions,
-        length,
-        padding,
-        low,
-        span,
-        reflects_once,
-        index,
-        weight,
-        taps,
-        first_offset,
-    )
+    _gathered_taps(axis, coordinates, positions, reflects_once, index, weight)
     return single_layout if taps == 1 else GATHERED
 
 
@@ -573,13 +568,9 @@ def convert_to_gathered(
 
 @register_jitable
 def combine_taps(
-    index: Any,
-    weight: Any,
-    axis_index: Any,
-    axis_weight: Any,
+    taps: Any,
+    axis_taps: Any,
     offsets: Any,
-    layout: int,
-    axis_layout: int,
     length: int,
     positions: int,
     new_index: Any,
@@ -588,14 +579,10 @@ def combine_taps(
     """Combine every tap of a table with every tap of an inner axis.
 
     Args:
-        index: the pixels of the taps so far (R, ≥ P).
-        weight: the weights of the taps so far (R, ≥ P).
-        axis_index: the taps on the inner axis (T, ≥ P).
-        axis_weight: the weights of the taps on the inner axis (T, ≥ P).
+        taps: the :class:`Taps` so far, R of them.
+        axis_taps: the :class:`Taps` on the inner axis, T of them.
         offsets: the distances of contiguous taps so far to the first (≥ R · T,), in pixels. They
             are replaced by those of the new table.
-        layout: the layout of the taps so far.
-        axis_layout: the layout of the taps on the inner axis.
         length: the length of the inner axis.
         positions: P.
         new_index: where the pixels of the new table are written (R · T, ≥ P).
@@ -604,19 +591,23 @@ def combine_taps(
     Returns:
         The layout of the new table.
     """
+    index = taps.index
+    weight = taps.weight
+    axis_index = axis_taps.index
+    axis_weight = axis_taps.weight
     rows = len(index)
-    taps = len(axis_index)
+    n_taps = len(axis_index)
     # A table is gathered if the taps on any axis are, and masked if any are masked.
-    new_layout = min(layout, axis_layout)
-    if new_layout == GATHERED and layout != GATHERED:
-        convert_to_gathered(index, offsets, weight, layout, positions)
+    new_layout = min(taps.layout, axis_taps.layout)
+    if new_layout == GATHERED and taps.layout != GATHERED:
+        convert_to_gathered(index, offsets, weight, taps.layout, positions)
     for row in range(rows - 1, -1, -1):
         offset = offsets[row] * length
-        for tap in range(taps - 1, -1, -1):
-            offsets[row * taps + tap] = offset + tap
-    if new_layout == GATHERED and axis_layout != GATHERED:
+        for tap in range(n_taps - 1, -1, -1):
+            offsets[row * n_taps + tap] = offset + tap
+    if new_layout == GATHERED and axis_taps.layout != GATHERED:
         # The offsets of the first row's taps are those on the inner axis.
-        convert_to_gathered(axis_index, offsets, axis_weight, axis_layout, positions)
+        convert_to_gathered(axis_index, offsets, axis_weight, axis_taps.layout, positions)
     stride = np.uint32(length)
     if new_layout != GATHERED:
         outer = index[0]
@@ -627,16 +618,16 @@ def combine_taps(
     for row in range(rows):
         outer = index[row]
         outer_weight = weight[row]
-        for tap in range(taps):
+        for tap in range(n_taps):
             if new_layout == GATHERED:
                 inner = axis_index[tap]
-                new_row = new_index[row * taps + tap]
+                new_row = new_index[row * n_taps + tap]
                 for p in range(positions):
                     is_outside = (outer[p] | inner[p]) >= OUTSIDE_BIT
                     new_row[p] = OUTSIDE if is_outside else outer[p] * stride + inner[p]
-            if taps > 1:
+            if n_taps > 1:
                 inner_weight = axis_weight[tap]
-                product = new_weight[row * taps + tap]
+                product = new_weight[row * n_taps + tap]
                 for p in range(positions):
                     product[p] = outer_weight[p] * inner_weight[p]
     return new_layout

@@ -23,7 +23,7 @@ from numba.extending import register_jitable
 
 from .. import spec
 from ..reference.taps import COMPILED_MODES, MODES
-from . import helper_threads, tap_sums, tap_table
+from . import helper_threads, simd, tap_sums, tap_table
 from .compilation import KernelSpec, compile_time
 from .halves import HALVES, round_to, stored
 from .pointers import (
@@ -37,7 +37,7 @@ from .pointers import (
     struct,
 )
 from .scratch import ScratchArray, scratch_layout
-from .simd import GATHERS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
+from .simd import GATHERED, GATHERS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 
 #: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
@@ -64,6 +64,9 @@ CHUNKS_PER_LAUNCH = 64
 TAPS_PER_PAUSE = 1 << 24
 #: The work for a position's part of the table, in channels.
 POSITION_OVERHEAD = 8
+#: The minimum number of positions of a chunk in mode nearest, if each thread has so many. With 256
+#: channels, chunks of 256 positions take 1.2 times the time.
+MIN_COPIED_POSITIONS = 1024
 #: The maximum number of workers if the caller does not know its number of threads, unless there are
 #: more processors.
 DEFAULT_WORKERS = 64
@@ -80,6 +83,15 @@ CHANNELS_PER_GROUP = 16
 MIN_READS_NARROW = 8
 MIN_READS_WIDE = 2
 MIN_READS_INCOHERENT = 0.4
+#: In mode nearest, only incoherent grids gain, unless each channel of X stays in the L1 cache, and
+#: the channels of a batch in the L2 cache. Reading pixels apart from each other takes 2 ns then,
+#: packing a pixel and reading the copy 0.7 ns.
+MIN_READS_COPIED = 0.2
+MAX_CACHED_CHANNEL = 1 << 14
+MAX_CACHED_BATCH = 1 << 19
+#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
+#: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.
+MIN_BYTES_TO_PREFETCH = 1 << 20
 #: A grid is incoherent if a quarter of its first INCOHERENT_POSITIONS positions are more than
 #: COHERENT_PIXELS from the next one, on any axis.
 INCOHERENT_POSITIONS = 256
@@ -95,9 +107,6 @@ MAX_PACKED_BYTES = 30 << 20
 #: written past the caches: reading a cache line before writing it takes as long as writing it. 0.8
 #: of the time. Sums are not limited by memory.
 MIN_BYTES_PAST_CACHES = 1 << 24
-#: The number of channels that are copied at once then, so that their cache misses overlap: 0.7 of
-#: the time. If Y fits the caches, channels would evict each other.
-MAX_COPIED_CHANNELS = 3
 
 #: The scratch memory of a worker, after a WORKER.
 SCRATCH_ARRAYS = (
@@ -114,7 +123,7 @@ SCRATCH_ARRAYS = (
     ScratchArray("offsets", np.dtype(np.int64), ("rows",)),
     # Values that wait to be rounded, or to be written.
     ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "width")),
-    ScratchArray("copies", "kernel.copy_size", (MAX_COPIED_CHANNELS, "width")),
+    ScratchArray("copies", "kernel.copy_size", ("width",)),
     # Sums with the channels last: up to WIDE_PANEL channels of STRIP positions.
     ScratchArray("strip", "kernel.weight_size", (tap_sums.STRIP * WIDE_PANEL,)),
     # The positions of Y's columns, if an AffineGrid is computed.
@@ -138,9 +147,21 @@ def proceed(launch_address: int) -> int:
 
     Returns:
         The number of workers of the phase; 0 if the launch has ended and its memory is free; -1 if
-        there is not enough memory for the workers.
+        there is not enough memory for the workers. A phase of a single worker that need not return
+        from time to time is over already.
     """
     launch = struct(launch_address, LAUNCH)
+    count = _next_phase(launch)
+    while count == 1 and launch.packing == READING and launch.items <= launch.pause:
+        # A small launch is a single call of the caller.
+        call(struct(launch.kernel, KERNEL).worker, (launch_address, 0))
+        count = _next_phase(launch)
+    return count
+
+
+@register_jitable
+def _next_phase(launch: Any) -> int:
+    """Begin a launch or its next phase, as :func:`proceed`."""
     if launch.phase == NEW:
         _divide(launch)
         launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.nbytes)
@@ -200,68 +221,99 @@ def _begin_phase(launch: Any, phase: int) -> int:
 @register_jitable
 def _divide(launch: Any) -> None:
     """Divide the launch into chunks and tiles, and choose the number of workers."""
-    cost = (launch.c + POSITION_OVERHEAD) * launch.rows  # of a position
-    positions = launch.n * launch.positions
-    chunk = max(
-        MIN_TAPS_PER_CHUNK // cost,
-        positions // max(CHUNKS_PER_LAUNCH, launch.workers),
-    )
-    chunk = min(chunk, max(1, TAPS_PER_PAUSE // cost))
-    launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
-    launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
+    work = (launch.c + POSITION_OVERHEAD) * launch.rows  # for a position
+    _choose_chunk(launch, work)
     launch.pause = 1 << 62
     if launch.pauses:
-        launch.pause = max(1, TAPS_PER_PAUSE // (cost * launch.chunk))
+        launch.pause = max(1, TAPS_PER_PAUSE // (work * launch.chunk))
     max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.rows)
     launch.tile = max(1, min(max_tile, launch.positions))
     launch.width = launch.tile + tap_table.ROW_PADDING
     launch.worker_size = scratch_size(launch)
     # Work that is not worth two chunks is not worth a second worker, even if it has several
     # batches.
-    useful_workers = 1 + positions * cost // MIN_TAPS_PER_CHUNK
+    useful_workers = 1 + launch.n * launch.positions * work // MIN_TAPS_PER_CHUNK
     fitting_workers = max(1, MAX_SCRATCH_BYTES // launch.worker_size)
     launch.workers = min(launch.workers, fitting_workers, useful_workers)
     launch.nbytes = launch.workers * launch.worker_size
 
 
 @register_jitable
+def _choose_chunk(launch: Any, work: int) -> None:
+    """Set the number of chunks and of their positions, given the work for a position."""
+    min_chunk = MIN_TAPS_PER_CHUNK // work
+    max_chunk = max(1, TAPS_PER_PAUSE // work)
+    all_positions = launch.n * launch.positions
+    even_chunk = all_positions // max(CHUNKS_PER_LAUNCH, launch.workers)
+    kernel = struct(launch.kernel, KERNEL)
+    if kernel.copy_size != 0:  # mode nearest
+        threads = max(1, min(launch.workers, kernel.cpus))
+        min_chunk = max(min_chunk, min(MIN_COPIED_POSITIONS, all_positions // threads))
+    chunk = min(max(min_chunk, even_chunk), max_chunk)
+    launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
+    launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
+
+
+@register_jitable
+def _panel_width(launch: Any) -> int:
+    """Return the number of channels of a panel, or 0 if packing X does not pay off."""
+    kernel = struct(launch.kernel, KERNEL)
+    if kernel.pack == 0 or launch.c < 2:
+        return 0
+    is_narrow = launch.c <= 2 * NARROW_PANEL
+    width = NARROW_PANEL if is_narrow else WIDE_PANEL
+    if _panel_size(launch, width) > MAX_PACKED_BYTES:
+        return 0
+    reads = float(launch.positions * launch.rows) / float(launch.pixels)
+    if kernel.copy_size != 0:  # mode nearest
+        pays_off = False
+        min_reads_incoherent = MIN_READS_COPIED
+        if is_narrow or _stays_in_cache(launch, kernel.copy_size):
+            return 0
+    else:
+        pays_off = reads >= MIN_READS_WIDE
+        min_reads_incoherent = MIN_READS_INCOHERENT
+        if is_narrow and GATHERS and tap_table.can_be_contiguous(kernel.taps, kernel.padding):
+            return 0
+        if is_narrow:
+            pays_off = reads >= MIN_READS_NARROW and not GATHERS
+    if pays_off or (reads >= min_reads_incoherent and _is_incoherent(launch)):
+        return width
+    return 0
+
+
+@register_jitable
+def _panel_size(launch: Any, width: int) -> int:
+    """Return the size in bytes of a panel of ``width`` channels.
+
+    A panel has one pixel more than X. Taps outside read this pixel.
+    """
+    return (launch.pixels + 1) * width * struct(launch.kernel, KERNEL).packed_size
+
+
+@register_jitable
 def _plan_packing(launch: Any) -> int:
     """Decide whether and how X is packed; return the size of the panels in bytes, or 0."""
-    kernel = struct(launch.kernel, KERNEL)
-    n = launch.n
-    c = launch.c
-    if kernel.pack == 0 or c < 2:
+    launch.panel = _panel_width(launch)
+    if launch.panel == 0:
         return 0
-    is_narrow = c <= 2 * NARROW_PANEL
-    if is_narrow and GATHERS and tap_table.can_be_contiguous(kernel.taps, kernel.padding):
-        return 0
-    launch.panel = NARROW_PANEL if is_narrow else WIDE_PANEL
-    # A panel has one pixel more than X. Taps outside read this pixel.
-    size = (launch.pixels + 1) * launch.panel * kernel.weight_size
-    reads = float(launch.positions * launch.rows) / float(launch.pixels)
-    if size > MAX_PACKED_BYTES:
-        return 0
-    pays_off = reads >= MIN_READS_WIDE
-    if is_narrow:
-        pays_off = reads >= MIN_READS_NARROW and not GATHERS
-    if not (pays_off or (reads >= MIN_READS_INCOHERENT and _is_incoherent(launch))):
-        return 0
-    threads = min(kernel.cpus, launch.workers)
-    panels = (c + launch.panel - 1) // launch.panel
+    size = _panel_size(launch, launch.panel)
+    threads = min(struct(launch.kernel, KERNEL).cpus, launch.workers)
+    panels = (launch.c + launch.panel - 1) // launch.panel
     launch.panels = max(1, min(panels, WORKER_PANELS_BYTES // size))
     launch.groups = (panels + launch.panels - 1) // launch.panels
     launch.parts = launch.pixels // tap_sums.PIXELS_PER_PART + 1
     # It is best if each thread packs what it reads: then no data moves between the processors'
     # caches.
     total = threads * launch.panels * size
-    if n * launch.groups >= threads and total <= MAX_PACKED_BYTES:
+    if launch.n * launch.groups >= threads and total <= MAX_PACKED_BYTES:
         launch.packing = PACKING_AND_READING
         launch.workers = threads
         return total
     fitting_panels = max(1, SHARED_PANELS_BYTES // size)
     launch.packing = PACKING
     launch.panels = min(panels, fitting_panels)
-    launch.batches = max(1, min(n, fitting_panels // launch.panels))
+    launch.batches = max(1, min(launch.n, fitting_panels // launch.panels))
     return launch.batches * launch.panels * size
 
 
@@ -450,15 +502,13 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             offsets = scratch_array(launch, worker_address, "offsets", np.int64)
             for tap in range(taps):
                 offsets[tap] = tap
+        length = array(launch.lengths, (launch.r,), np.int64)[axis]
         return tap_table.axis_taps(
+            tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, taps),
             scratch_array(launch, worker_address, "coordinates", coordinate)[axis, :positions],
-            array(launch.lengths, (launch.r,), np.int64)[axis],
-            kernel.padding,
-            kernel.align_corners != 0,
             scratch_array(launch, worker_address, "pixel_coordinates", coordinate),
             array(index_address, (taps, launch.width), np.uint32),
             array(weight_address, (taps, launch.width), real),
-            taps,
             kernel.may_mask != 0,
         )
 
@@ -488,14 +538,12 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         weight = scratch_array(launch, worker_address, "weight", real)
         source = (axis - 1) % 2
         target = axis % 2
+        axis_index = scratch_array(launch, worker_address, "axis_index", np.uint32)
+        axis_weight = scratch_array(launch, worker_address, "axis_weight", real)
         return tap_table.combine_taps(
-            index[source, :rows],
-            weight[source, :rows],
-            scratch_array(launch, worker_address, "axis_index", np.uint32),
-            scratch_array(launch, worker_address, "axis_weight", real),
+            tap_table.Taps(index[source, :rows], weight[source, :rows], worker.layout),
+            tap_table.Taps(axis_index, axis_weight, axis_layout),
             scratch_array(launch, worker_address, "offsets", np.int64),
-            worker.layout,
-            axis_layout,
             array(launch.lengths, (launch.r,), np.int64)[axis],
             positions,
             index[target, :new_rows],
@@ -503,6 +551,40 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         )
 
     return combine
+
+
+@compile_time(1.5)
+def copy_packed_for(bits_type: str) -> Callable[..., int]:
+    """Return the kernel that reads packed panels through a table of one tap without weights.
+
+    Args:
+        bits_type: a type of the size of X's elements.
+    """
+    bits = np.dtype(bits_type)
+
+    def read(
+        launch_address: int,
+        worker_address: int,
+        buffer: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> int:
+        launch = struct(launch_address, LAUNCH)
+        worker = struct(worker_address, WORKER)
+        index = scratch_array(launch, worker_address, "index", np.uint32)[buffer, 0]
+        Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
+        first_panel = worker.first_panel
+        panels_shape = (first_panel + worker.panels, launch.pixels + 1, WIDE_PANEL)
+        panels = array(launch.packed, panels_shape, bits)
+        for number in range(worker.panels):
+            first = worker.channel + number * WIDE_PANEL
+            last = min(first + WIDE_PANEL, launch.c)
+            panel = panels[first_panel + number]
+            tap_sums.copy_packed(panel, index, Y[first:last], begin, positions)
+        return 0
+
+    return read
 
 
 @compile_time(2.6)
@@ -527,27 +609,39 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         layout = struct(worker_address, WORKER).layout
         table = scratch_array(launch, worker_address, "index", np.uint32)
         index = table[buffer, 0, :positions]
-        # A processor cannot predict which positions of a random grid are outside. Hence the first
-        # pixel is read there, and its value is not used.
-        inside = table[1 - buffer, 0, :positions]
-        for p in range(positions):
-            inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
+        n_outside = 0
+        if layout == GATHERED:
+            inside = table[1 - buffer, 0]
+            n_outside = simd.list_outside(table[buffer, 0], inside, positions, table[buffer, 0])
+            index = inside[:positions]
+        outside = table[buffer, 0, :n_outside]
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
         Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
-        if launch.n * launch.c * launch.positions * size < MIN_BYTES_PAST_CACHES:
-            for c in range(launch.c):
-                tap_sums.copy_pixels(X[c : c + 1], index, layout, inside, Y[c : c + 1], begin)
-            return 0
+        is_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
         copies = scratch_array(launch, worker_address, "copies", bits)
-        for first in range(0, launch.c, MAX_COPIED_CHANNELS):
-            count = min(MAX_COPIED_CHANNELS, launch.c - first)
-            channels = X[first : first + count]
-            tap_sums.copy_pixels(channels, index, layout, inside, copies[:count], 0)
-            for c in range(count):
-                copy_past_caches(Y[first + c, begin:], copies[c, :positions])
+        step = simd.SMOOTH_STEP
+        if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
+            step = tap_sums.prefetch_step(index)
+            for p in range(0, positions, step):
+                simd.prefetch(X[0], index[p])
+        for c in range(launch.c):
+            y = Y[c, begin:]
+            next_x = X[min(c + 1, launch.c - 1)]
+            values = copies if is_past_caches else y
+            tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
+            if is_past_caches:
+                copy_past_caches(y, copies[:positions])
         return 0
 
     return read
+
+
+@register_jitable
+def _stays_in_cache(launch: Any, size: int) -> bool:
+    """Whether X, with elements of ``size`` bytes, stays in a cache in mode nearest."""
+    channel_bytes = launch.pixels * size
+    batch_bytes = launch.c * channel_bytes
+    return channel_bytes <= MAX_CACHED_CHANNEL and batch_bytes <= MAX_CACHED_BATCH
 
 
 def weights_of(X_type: str) -> np.dtype[Any]:
@@ -632,10 +726,10 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
 
 
 @compile_time(1.7)
-def pack_for(X_type: str) -> Callable[..., int]:
-    """Return the kernel that packs a part of a panel of X of this type, channels last."""
+def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
+    """Return the kernel that packs a part of a panel, channels last, for these types."""
     bits = stored(X_type)
-    real = np.dtype(spec.TYPES[X_type].compute)
+    real = np.dtype(packed_type)
 
     def pack(launch_address: int, panel: int, batch: int, channel: int, part: int) -> int:
         launch = struct(launch_address, LAUNCH)
@@ -670,6 +764,7 @@ def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
         "coordinate_size": stored(coordinate).itemsize,
         "weight_size": stored(weight).itemsize if has_weights else 0,
         "copy_size": 0 if has_weights else X_size,
+        "packed_size": stored(weight).itemsize if has_weights else X_size,
         "may_mask": int(not X_type.startswith(("int", "uint"))),
     }
 
@@ -684,11 +779,20 @@ def kernel_functions(
     coordinate, weight = _compute_types(X_type, grid_type, mode)
     size = stored(X_type).itemsize
     is_float = X_type in HALVES or X_type == weight
-    can_pack = mode != "nearest" and is_float
     read: KernelSpec = (sum_for, X_type)
+    pack: KernelSpec | None = None
+    read_packed: KernelSpec | None = None
     if mode == "nearest":
         # There is no integer of 16 bytes.
         read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)
+        if size <= 8:
+            # Values are only moved. The kernels for floats do this, and linear shares them.
+            bits = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}[size]
+            pack = (pack_for, bits, bits)
+            read_packed = (copy_packed_for, bits)
+    elif is_float:
+        pack = (pack_for, X_type, weight)
+        read_packed = (sum_packed_for, X_type)
     return {
         "worker": (process_items,),
         "proceed": (proceed,),
@@ -696,8 +800,8 @@ def kernel_functions(
         "axis_taps": (axis_taps_for, coordinate, weight),
         "combine": (combine_for, weight),
         "read": read,
-        "pack": (pack_for, X_type) if can_pack else None,
-        "read_packed": (sum_packed_for, X_type) if can_pack else None,
+        "pack": pack,
+        "read_packed": read_packed,
     }
 
 

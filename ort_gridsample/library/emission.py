@@ -27,13 +27,14 @@ from ..custom_ops.compiled_ops.catalog import (
     Op,
     schema_fields,
 )
+from ..custom_ops.compiled_ops.descriptions import description_function
 from ..custom_ops.compiled_ops.image import Image, Relocation
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
 from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.image import add_factory
 from ..kernels.compilation import KernelSpec
 from ..reference.taps import COMPILED_MODES
-from .entry import create_ep_factories, description_function, register
+from .entry import create_ep_factories, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The
 #: helper of ``reshape`` is none of them: a library does not contain it, so linking a call of it

@@ -3,7 +3,6 @@
 They choose the variant of the ops for the processor that they run on.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from ..custom_ops.compiled_ops.c_api import (
     SHAPE_REFERENCE_SINCE,
     VERSION,
 )
-from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS
 from ..custom_ops.compiled_ops.creation import strcspn
 from ..custom_ops.compiled_ops.requests import api_function
 from ..custom_ops.compiled_ops.sentences import create_status
@@ -369,11 +367,3 @@ def _new_domain(api: int, name: int, ops: int, n_ops: int) -> tuple[int, int]:
     if status != 0 and domain != 0:
         release_domain(api, (domain,))
     return status, domain if status == 0 else 0
-
-
-def description_function(name: str) -> Callable[..., int]:
-    """Return the function ``name`` of DESCRIPTION_FUNCTIONS for the OrtCustomOp at an address."""
-    function = register_jitable(DESCRIPTION_FUNCTIONS[name])
-    if DESCRIPTION_FUNCTIONS[name].__code__.co_argcount == 1:
-        return lambda op_address: function(struct(op_address, OP))
-    return lambda op_address, index: function(struct(op_address, OP), index)

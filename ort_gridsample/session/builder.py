@@ -16,10 +16,17 @@ from google.protobuf.message import EncodeError
 from onnxruntime import OrtValue, SessionOptions
 
 from .. import spec, versions
+from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..custom_ops.python_ops import extensions
 from ..detection.records import NodeRecord
 from ..dialects.registry import operator_types
-from ..dialects.table import ATTENTION, COMPOSITE_OP_TYPES, DOMAIN
+from ..dialects.table import (
+    ATTENTION,
+    COMPILED_DOMAIN,
+    COMPILED_TYPES,
+    COMPOSITE_OP_TYPES,
+    DOMAIN,
+)
 from ..errors import GridSampleError
 from ..functions.cores import load_core
 from ..graph.files import Model, follow_links, locations, read_model, translate_errors
@@ -113,6 +120,7 @@ class PatchedModel:
         source_weights: the initializers that ``source`` lacks.
         loaded: the values of the initializers that ``model`` lacks.
         is_in_memory: whether onnxruntime uses ``loaded`` without a copy.
+        compiled_ops: the compiled ops that ``model`` may contain.
     """
 
     model: Source
@@ -123,6 +131,7 @@ class PatchedModel:
     source_weights: Weights = NO_WEIGHTS
     loaded: LoadedWeights | None = None
     is_in_memory: bool = False
+    compiled_ops: OpSelection = None
 
     @property
     def has_accelerated_nodes(self) -> bool:
@@ -174,7 +183,13 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     # Also of an unchanged model: onnxruntime may read external data outside of the folder.
     folder = None if isinstance(source, bytes) else follow_links(proto, source, draft.scopes)
     if not draft.is_changed:
-        return PatchedModel(source, source, draft.placements, draft.domains())
+        return PatchedModel(
+            source,
+            source,
+            draft.placements,
+            draft.domains(),
+            compiled_ops=draft.compiled_ops(),
+        )
     if folder is not None and not _READS_FOLDER:
         draft.restore_all_weights()
         onnx.load_external_data_for_model(proto, folder)
@@ -196,6 +211,7 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
         source_weights=draft.weights if keeps_patched else NO_WEIGHTS,
         loaded=loaded,
         is_in_memory=is_in_memory,
+        compiled_ops=draft.compiled_ops(),
     )
 
 
@@ -237,6 +253,7 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
         source_weights=_snapshot(loaded),
         loaded=loaded,
         is_in_memory=READS_MEMORY and not any(locations(model)),
+        compiled_ops=draft.compiled_ops(),
     )
 
 
@@ -285,6 +302,18 @@ class _Draft:
         """The domains of the nodes that the model does not define itself."""
         used = frozenset[str]().union(*(scope.domains for scope in self.scopes))
         return used - {domain_of(function.domain) for function in self.proto.functions}
+
+    def compiled_ops(self) -> OpSelection:
+        """The compiled ops that the model may contain, by the types of its sampling nodes."""
+        scopes = [scope for scope in self.scopes if COMPILED_DOMAIN in scope.domains]
+        op_types = set[str]().union(*(scope.op_types for scope in scopes))
+        op_types.intersection_update(COMPILED_TYPES.values())
+        types = set[str]()
+        for record in (placement.record for placement in self.placements):
+            first_types = next(iter(record.types.values()), ())
+            # The type of a patched node's input may be that before a Cast.
+            types.update(spec.TYPES if record.patched else first_types or spec.TYPES)
+        return frozenset(product(op_types, types))
 
     def find_added_initializers(self) -> None:
         """Find the initializers that the caller's options replace, and restore their values."""
@@ -419,7 +448,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
         return _options_for_unknown_nodes(given)
     has_ops = any(placement.ours for placement in patched.placements)
     if has_ops:
-        options = _options_with_ops(given, patched.domains)
+        options = _options_with_ops(given, patched.domains, patched.compiled_ops)
     elif patched.loaded is None and patched.folder is None:
         return given
     else:
@@ -440,13 +469,20 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     return options
 
 
-def _options_with_ops(given: SessionOptions | None, domains: Collection[str]) -> SessionOptions:
-    """Return options that have the compiled ops."""
+def _options_with_ops(
+    given: SessionOptions | None,
+    domains: Collection[str],
+    compiled_ops: OpSelection,
+) -> SessionOptions:
+    """Return options that have the selected compiled ops.
+
+    The caller's own options get all ops, because other sessions may use them.
+    """
     if given is None:
-        return register()
+        return register_new(SessionOptions(), selection=compiled_ops)
     if has_providers(given) or not _are_builtin_domains(domains):
         return register(given)  # their libraries or providers may be needed, and cannot be copied
-    return register_new(copy_options(given))
+    return register_new(copy_options(given), selection=compiled_ops)
 
 
 def _add_weights(options: SessionOptions, loaded: LoadedWeights, is_in_memory: bool) -> None:

@@ -19,6 +19,7 @@ from onnx import helper
 
 from ..custom_ops import signals
 from ..custom_ops.compiled_ops import library_file, registry
+from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..custom_ops.provider import registration as provider
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
@@ -76,15 +77,17 @@ def register(
 def register_new(
     options: onnxruntime.SessionOptions,
     has_compiled_ops: bool = False,
+    selection: OpSelection = None,
 ) -> onnxruntime.SessionOptions:
     """Register the ops on options that were not registered before, as :func:`register` does.
 
     Args:
         options: the options, which are changed.
         has_compiled_ops: whether a library with the compiled ops was registered on the options.
+        selection: the compiled ops to register.
     """
     if not has_compiled_ops:
-        reason = registry.static_reason() or _register_compiled_ops(options)
+        reason = registry.static_reason() or _register_compiled_ops(options, selection)
         if reason and not extensions.is_installed():
             raise ImportError(
                 f"ort_gridsample has no ops to register: compiled ops cannot be used ({reason}), "
@@ -109,10 +112,13 @@ def defer_signals_in_plain_sessions() -> None:
     signals.defer_in_sessions(_prepare_plain_session)
 
 
-def _register_compiled_ops(options: onnxruntime.SessionOptions) -> str:
+def _register_compiled_ops(
+    options: onnxruntime.SessionOptions,
+    selection: OpSelection,
+) -> str:
     """Register the compiled ops; return why that is not possible, or "" if it is."""
     try:
-        registry.register(options)
+        registry.register(options, selection)
     except ImportError as error:
         logger.debug("%s", error)
         return str(error)
@@ -172,11 +178,14 @@ def _prepare_plain_session(
     model: Any,
     options: onnxruntime.SessionOptions | None,
 ) -> bool:
-    """Add Python ops to the options of a plain session whose model may need them.
+    """Prepare the execution provider and the Python ops that a plain session may need.
 
     Returns:
         Whether :func:`register` returned the options, or the execution provider is registered.
     """
+    if provider.is_registered():
+        # onnxruntime does not save a model with nodes that a provider fused.
+        provider.allow_fusion(options is None or not options.optimized_model_filepath)
     entry = _lookup(options)
     if entry is None:
         return provider.is_registered()

@@ -51,6 +51,11 @@ class _RecordMap(Generic[T]):
         return value
 
 
+def _may_be_fused(match: Match) -> bool:
+    """Whether the node may be fused with the nodes of a grid, or is one of these."""
+    return match.fused_grid is not None or match.fused_into is not None
+
+
 class SessionTarget(Target):
     """Write each node as decided, and keep the decisions.
 
@@ -77,19 +82,38 @@ class SessionTarget(Target):
         decision = self._resolved.get(match.record)
         if decision is not None:
             return decision
-        decision = resolve_fusion(
+        decision = self._resolve(match)
+        if _may_be_fused(match):
+            alone = self._decide_alone(match)
+            is_fused = decision.target is not alone.target
+            if not is_fused and self._with_compiled_op(match, alone) is not alone:
+                decision = self._resolve(match)
+        return self._resolved.set(match.record, decision)
+
+    def _resolve(self, match: Match) -> Decision:
+        return resolve_fusion(
             match,
             decide_alone=self._decide_alone,
             fused_target=self._environment.op_targets.fused_op,
             fusion_error=self._fusion_error,
         )
-        return self._resolved.set(match.record, decision)
 
     def _decide_alone(self, match: Match) -> Decision:
         decision = self._alone.get(match.record)
         if decision is not None:
             return decision
         decision = decide(match, self._environment)
+        if _may_be_fused(match):
+            # A fused op is compiled instead of this one, if it can be: see decision_for.
+            return self._alone.set(match.record, decision)
+        return self._with_compiled_op(match, decision)
+
+    def _with_compiled_op(self, match: Match, decision: Decision) -> Decision:
+        """Compile the op of ``decision``, a decision of :func:`decide`.
+
+        Returns:
+            The decision without fusion, which is another one if the op cannot be compiled.
+        """
         error = compile_op(match, decision) if self._compiles else ""
         if error:
             decision = decide_without_compiled_op(match, self._environment, error)

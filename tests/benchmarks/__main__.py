@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 results.append(result)
             if has_tiny_call:
                 begin(report.TINY_CALL)
-                tiny_call = report.tiny_call(threads, rounds, seconds)
+                functions = report.tiny_function(threads, rounds, seconds)
+                tiny_call = f"{functions}\n\n{report.tiny_call(threads, rounds, seconds)}"
     except KeyboardInterrupt:
         interrupted = True
     parts = [report.environment_text(threads)]

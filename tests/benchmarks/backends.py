@@ -9,14 +9,17 @@ from typing import Any
 
 import onnxruntime
 
+from ort_gridsample import versions
 from ort_gridsample.cli.timing import Turn
 from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.provider import ep_api
 from ort_gridsample.custom_ops.python_ops import extensions
 from ort_gridsample.functions.affine import affine_grid
 from ort_gridsample.functions.cores import get_core, set_core
 from ort_gridsample.functions.sampling import grid_sample
 from ort_gridsample.reference.arrays import Array
 from ort_gridsample.session.placement import set_ops
+from ort_gridsample.session.provider import register_provider
 from ort_gridsample.session.session import InferenceSession
 from ort_gridsample.settings import CoreName, OpsName
 
@@ -42,6 +45,7 @@ class Backend:
         ops: the ops of this package's sessions.
         needs: the module of another library that must be installed.
         networks: whether it runs whole models.
+        oldest: the oldest onnxruntime that has it.
     """
 
     name: str
@@ -50,9 +54,12 @@ class Backend:
     ops: OpsName | None = None
     needs: str = "onnxruntime"
     networks: bool = False
+    oldest: str = versions.OLDEST["onnxruntime"]
 
     @property
     def installed(self) -> bool:
+        if not versions.is_at_least(onnxruntime.__version__, self.oldest):
+            return False
         if self.core is None:
             return find_spec(self.needs) is not None
         if self.ops == "compiled" and registry.unavailable_reason():
@@ -95,6 +102,16 @@ def _session(
     case: Case, feeds: Arrays, threads: int, make: Callable[..., Any] = InferenceSession, **how: str
 ) -> Call:
     session = make(case.model(), options_for(threads), providers=["CPUExecutionProvider"], **how)
+    return partial(session.run, None, feeds)
+
+
+def _provider(case: Case, feeds: Arrays, threads: int) -> Call:
+    """Return a function that runs the unmodified model on the execution provider."""
+    provider = register_provider()
+    options = options_for(threads)
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    options.add_provider_for_devices(devices, {})
+    session = onnxruntime.InferenceSession(case.model(), options)
     return partial(session.run, None, feeds)
 
 
@@ -147,10 +164,12 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
 _ours = partial(_session, nodes="all")
 NATIVE = "onnxruntime"
 COMPILED = "compiled op"
+PROVIDER = "provider"
 PYTHON = "Python op"
 BACKENDS = (
     Backend(NATIVE, partial(_session, make=onnxruntime.InferenceSession), networks=True),
     Backend(COMPILED, _ours, core="jit", ops="compiled", networks=True),
+    Backend(PROVIDER, _provider, core="jit", ops="compiled", networks=True, oldest=ep_api.OLDEST),
     Backend(PYTHON, _ours, core=CORES[0], ops="python", networks=True),
     Backend("function jit", _function, core="jit"),
     Backend("function numpy", _function, core="numpy"),

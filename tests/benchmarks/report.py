@@ -1,21 +1,22 @@
-"""Write the results as text of at most 100 columns."""
+"""Write the results as text of about 100 columns."""
 
 import os
 import platform
 import re
 import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from itertools import groupby, product
 
+import numpy as np
 import onnxruntime
 
 from ort_gridsample.cli.output import table
-from ort_gridsample.cli.timing import Turn, measure
+from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, options_for
+from .backends import BACKENDS, COMPILED, NATIVE, PROVIDER, PYTHON, options_for
 from .run import Result, means
 from .suite import grid_sample_case, one_node
 
@@ -31,21 +32,24 @@ _PACKAGES = (
 )
 
 NONE = "–"
-#: The name of :func:`tiny_call` in ``--only`` and ``--list``.
+#: The name of :func:`tiny_call` and :func:`tiny_function` in ``--only`` and ``--list``.
 TINY_CALL = "a run on tiny tensors"
 #: The caption of a table -> its backends. Sessions are compared with the first of them, and the
 #: first function with the others.
 _CAPTIONS = {
     "Through session.run: ms a call ± half the distance of the quartiles, "
-    "× as fast as onnxruntime.": BACKENDS[:3],
+    "× as fast as onnxruntime.": [backend for backend in BACKENDS if backend.networks],
     "Function against function: ms a call ± as above; "
-    "×: how many times as fast the first one is.": BACKENDS[3:],
+    "×: how many times as fast the first one is.": [
+        backend for backend in BACKENDS if not backend.networks
+    ],
 }
 
 
 #: The pairs of backends whose smallest ratios are listed.
 _COMPARISONS = [
     *product((COMPILED, PYTHON, "function numpy"), [NATIVE]),
+    (PROVIDER, COMPILED),
     *product(["function jit"], ("PyTorch", "OpenVINO")),
 ]
 
@@ -88,7 +92,7 @@ def results_text(results: Sequence[Result]) -> str:
             if members:
                 rows = [list(_row(result, shown)) for result in members]
                 parts.append(f"{heading}\n{table([['', *shown], *rows], indent='  ')}")
-    return "\n\n".join([*parts, *_reasons(results)])
+    return "\n\n".join([*parts, *reasons_text(results)])
 
 
 def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
@@ -106,7 +110,7 @@ def digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def _reasons(results: Sequence[Result]) -> Iterable[str]:
+def reasons_text(results: Sequence[Result]) -> Iterable[str]:
     """Yield a paragraph of the reasons why backends have no time."""
     #: (backend, reason without numbers) -> the reasons and names of the cases.
     cases: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -126,9 +130,9 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
 
 def summary_text(results: Sequence[Result]) -> str:
     """Return the geometric means of each group, and the smallest ratios with their cases."""
-    all_means = {
-        backend.name: means(results, backend.name) for backend in BACKENDS if backend.name != NATIVE
-    }
+    # The provider is compared with the compiled op only, as the table is wide enough.
+    names = [backend.name for backend in BACKENDS if backend.name not in (NATIVE, PROVIDER)]
+    all_means = {name: means(results, name) for name in names}
     columns = {name: groups for name, groups in all_means.items() if groups}
     rows: list[Sequence[object]] = [("", *columns)]
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
@@ -143,14 +147,33 @@ def summary_text(results: Sequence[Result]) -> str:
         title = "Geometric mean of how many times as fast as onnxruntime"
         parts.append(f"{title}\n{table(rows, indent='  ')}")
     for backend, baseline in _COMPARISONS:
-        if groups := means(results, backend, baseline):
-            rows = [("", "cases", "mean", "least", "at")]
-            for group, mean in groups.items():
-                case = mean.slowest.case
-                place = f"{case.group}, as above" if group == "all" else case.short
-                rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), place))
-            parts.append(f"{backend} against {baseline}\n{table(rows, indent='  ')}")
+        parts += comparison_text(results, backend, baseline)
     return "\n\n".join(parts)
+
+
+def comparison_text(results: Sequence[Result], backend: str, baseline: str) -> Iterator[str]:
+    """Yield a table of the mean and least ratios of two backends, if they have any."""
+    if groups := means(results, backend, baseline):
+        rows: list[Sequence[object]] = [("", "cases", "mean", "least", "at")]
+        for group, mean in groups.items():
+            case = mean.slowest.case
+            place = f"{case.group}, as above" if group == "all" else case.short
+            rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), place))
+        yield f"{backend} against {baseline}\n{table(rows, indent='  ')}"
+
+
+def tiny_function(threads: int, rounds: int, seconds: float) -> str:
+    """Return a table of the microseconds of functions, and of the difference to numpy.empty."""
+    case = grid_sample_case((1, 1, 4, 4), (4, 4), "linear")
+    feeds = case.feeds()
+    floor_name = "numpy.empty"
+    turns = {floor_name: Turn(partial(np.empty, (1, 1, 4, 4), np.float32))}
+    for backend in BACKENDS:
+        if not backend.networks and backend.installed:
+            turns[backend.name], _ = backend.turn(case, feeds, threads)
+    timings = measure(turns, rounds, seconds)
+    title = "A function on tiny arrays (4×4 pixels), µs"
+    return _differences_text(title, timings, floor_name, f"above {floor_name}")
 
 
 def tiny_call(threads: int, rounds: int, seconds: float) -> str:
@@ -161,16 +184,25 @@ def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     session = onnxruntime.InferenceSession(
         one_node("Identity", {"X": X}, X, {}), options_for(threads)
     )
-    turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
+    floor_name = "native Identity"
+    turns = {floor_name: Turn(partial(session.run, None, {"X": feeds["X"]}))}
     for backend in BACKENDS:
         if backend.networks and backend.installed:
             turns[backend.name], _ = backend.turn(case, feeds, threads)
-    turns["native Identity"].call()
+    turns[floor_name].call()
     timings = measure(turns, rounds, seconds)
-    rows = [["", "µs", "above Identity"]]
-    floor = timings["native Identity"]
+    title = "A run on tiny tensors (2×2 pixels), µs"
+    return _differences_text(title, timings, floor_name, "above Identity")
+
+
+def _differences_text(
+    title: str, timings: Mapping[str, Timing], floor_name: str, above: str
+) -> str:
+    """Return a table of the microseconds of calls, and of the differences to one of them."""
+    rows = [["", "µs", above]]
+    floor = timings[floor_name]
     for name, timing in timings.items():
         differences = [a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)]
-        above = statistics.median(differences) * 1e6
-        rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else digits(above)])
-    return f"A run on tiny tensors (2×2 pixels), µs\n{table(rows, indent='  ')}"
+        above_floor = digits(statistics.median(differences) * 1e6)
+        rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else above_floor])
+    return f"{title}\n{table(rows, indent='  ')}"

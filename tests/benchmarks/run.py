@@ -1,8 +1,9 @@
 """Run cases: compare the outputs of all backends, time them, and compute means of ratios."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -39,11 +40,17 @@ class Result:
 
 
 def run_case(
-    case: Case, backends: Sequence[Backend], threads: int, rounds: int, seconds: float
+    case: Case,
+    backends: Sequence[Backend],
+    threads: int,
+    rounds: int,
+    seconds: float,
+    others: Mapping[str, Turn] = MappingProxyType({}),
 ) -> Result:
     """Time ``backends`` on ``case``, for at most ``rounds`` rounds or so many ``seconds``.
 
-    Exceptions of this package are raised. Those of other libraries are reasons in the result.
+    ``others`` take turns with the backends, but their outputs are not compared. Exceptions of this
+    package are raised. Those of other libraries are reasons in the result.
     """
     result = Result(case)
     feeds = case.feeds()
@@ -68,7 +75,7 @@ def run_case(
             result.reasons[backend.name] = f"another answer: {wrong}"
         else:
             turns[backend.name] = turn
-    result.timings = measure(turns, rounds, seconds)
+    result.timings = measure({**turns, **others}, rounds, seconds)
     return result
 
 

@@ -56,9 +56,9 @@ def test_measure_rotates_turns(clock: FakeClock) -> None:
 
 
 def test_measure_repeats_short_calls(clock: FakeClock) -> None:
-    # The first call estimates 5 calls per turn. In the round, one slow call is not timed, and five
-    # are.
-    turn = clock.turn("a", 0.002, 9.0, 0.001, 0.002, 0.004, 0.003, 9.0)
+    # The first call loads something. The second one estimates 5 calls per turn. In the round, one
+    # slow call is not timed, and five are.
+    turn = clock.turn("a", 0.04, 0.002, 9.0, 0.001, 0.002, 0.004, 0.003, 9.0)
     (result,) = timing.measure({"a": turn}, rounds=1, seconds=0).values()
     assert result.rounds == (pytest.approx(0.003),)
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 import zipfile
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -795,3 +796,39 @@ onnxruntime.register_execution_provider_library(name, ep.get_library_path())
 print([device.ep_name for device in onnxruntime.get_ep_devices()].count(name))
 """
     assert run_script(script) == ["1"]
+
+
+def fresh_environment(folder: Path) -> Path:
+    """Create an environment in ``folder`` that also has the packages here; return its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    Path(site, "packages_here.pth").write_text(str(Path(onnxruntime.__file__).parents[1]))
+    return python
+
+
+@needs_provider
+@pytest.mark.slow
+def test_wheel_of_the_command_runs_an_unmodified_model_in_another_environment(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes("linear", "border")]), model)
+    feeds = {
+        "X": _rng.integers(0, 256, (1, 2, 4, 5), np.uint8),
+        "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2)).astype(np.float32),
+    }
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    command = [sys.executable, "-m", "ort_gridsample.library.wheel", str(tmp_path / "out")]
+    subprocess.run([*command, "--cpu", "native", "--model", str(model)], cwd=ROOT, check=True)
+    (path,) = (tmp_path / "out").glob("*.whl")
+    python = str(fresh_environment(tmp_path / "environment"))
+    install = ["install", "--no-deps", "--no-index", "--quiet", str(path)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True)
+    program = ROOT / "tests/programs/wheel_provider.py"
+    words = [python, program, model, tmp_path / "feeds.npz", tmp_path / "Y.npy"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "GridSampleExecutionProvider\n"), done.stderr
+    expected = ogs.grid_sample(feeds["X"], feeds["grid"], "linear", "border")
+    np.testing.assert_array_equal(np.load(tmp_path / "Y.npy"), expected)

@@ -145,6 +145,16 @@ BODIES = {
                 }
             >
         }""",
+    "Scan": """
+        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
+            axes = Constant <value_ints = [0]> ()
+            grids = Unsqueeze (grid, axes)
+            samples = Scan <
+                num_scan_inputs = 1,
+                body = b (float[1, 3, 4, 2] g) => (float[1, 2, 3, 4] Z) { Z = GridSample (X, g) }
+            > (grids)
+            Y = Squeeze (samples, axes)
+        }""",
     "function": """
         agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
             Y = local.sample (X, grid)

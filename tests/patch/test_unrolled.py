@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import NamedTuple
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from conftest import with_sweep
-from ort_gridsample.detection import find, trial_inputs, trials
+from ort_gridsample.detection import decomposed, find, trial_inputs, trials
 from ort_gridsample.detection.decomposed import DecomposedSearch
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
@@ -31,6 +31,13 @@ from support.fused_models import models_with_another_reader
 from support.graphs import all_nodes
 from support.models import affine_grid_model, function_of, grid_sample_model, parsed
 from support.paths import Open, open_compiled, open_native, open_patched_file, open_session
+
+
+@pytest.fixture(autouse=True)
+def no_kept_results() -> None:
+    """Forget the results of the trials of former tests."""
+    decomposed._results.clear()
+
 
 #: Models that are not detected, and why.
 UNDETECTED = {
@@ -612,9 +619,29 @@ def test_equal_decomposed_operators_are_run_once(
     detected_operators(model)
     calls_of_one = len(calls)
     calls.clear()
+    decomposed._results.clear()
     add_copy(model)
     assert detected_operators(model) == expected_operators(name) * 2
     assert len(calls) == calls_of_one
+
+
+def test_results_of_trials_are_kept_for_the_next_detection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_models = Mock(wraps=native.answers)
+    monkeypatch.setattr(native, "answers", run_models)
+    expected = detected_operators(load_decomposed(BILINEAR_ZEROS))
+    assert run_models.call_count > 0
+    run_models.reset_mock()
+    assert detected_operators(load_decomposed(BILINEAR_ZEROS)) == expected
+    run_models.assert_not_called()
+
+
+def test_results_of_trials_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decomposed, "MAX_RESULTS", 1)
+    for name in (BILINEAR_ZEROS, DYNAMIC):
+        detected_operators(load_decomposed(name))
+    assert len(decomposed._results) == 1
 
 
 def test_names_of_a_model_with_many_decomposed_operators_are_collected_once(

@@ -1,15 +1,20 @@
-"""Create and drop sessions of the execution provider, and print how much the memory grew."""
+"""Create and drop sessions of the execution provider, and print how much the memory grew.
+
+Arguments: the number of sessions; and a form of deformable attention, by default a GridSample.
+"""
 
 import sys
 
 import onnxruntime
 
+from support.attention_models import form
 from support.cases import Attributes
 from support.models import grid_sample_model
 from support.paths import provider_options
 
-(count,) = sys.argv[1:]
-model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()
+count, *names = sys.argv[1:]
+proto = form(names[0]) if names else grid_sample_model("float32", "float32", 2, [Attributes()])
+model = proto.SerializeToString()
 options = provider_options()
 options.intra_op_num_threads = 1
 

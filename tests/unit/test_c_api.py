@@ -107,14 +107,21 @@ def test_kernel_fields_are_the_headers(release: str) -> None:
     assert EP_MEMBERS[f"OrtKernelImpl {release}"] == ["ort_version_supported", "flags", *functions]
 
 
+@pytest.mark.parametrize("release", EP_RELEASES)
+def test_compute_info_fields_are_the_headers(release: str) -> None:
+    _, *functions = ep_api.COMPUTE_INFO_FIELDS.split()
+    assert EP_MEMBERS[f"OrtNodeComputeInfo {release}"] == ["ort_version_supported", *functions]
+
+
 def test_every_field_of_the_provider_has_a_function() -> None:
     pytest.importorskip("numba")
-    from ort_gridsample.custom_ops.provider import image
+    from ort_gridsample.custom_ops.provider import fused_nodes, image
 
     for fields, functions in (
         (ep_api.FACTORY_FIELDS, image.FACTORY_FUNCTIONS),
         (ep_api.EP_FIELDS, image.EP_FUNCTIONS),
         (ep_api.KERNEL_FIELDS, image.KERNEL_FUNCTIONS),
+        (ep_api.COMPUTE_INFO_FIELDS, fused_nodes.COMPUTE_INFO_FUNCTIONS),
     ):
         assert ["version", *functions] == fields.split()
 

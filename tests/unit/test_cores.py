@@ -149,6 +149,25 @@ def test_cores_agree_on_channels_last_copies(
     assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= phase_sequences
 
 
+@with_slow("name", ["uint8", "float16", "float32", "complex64"], ["float32"])
+@pytest.mark.parametrize("channels", [16, 37])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_nearest_of_a_rough_grid_in_channels_last_copies_is_exact(
+    name: str, channels: int, num_threads: int, phases: list[int]
+) -> None:
+    """Every byte agrees, with any padding, although blocks end between two cache lines."""
+    rng = np.random.default_rng(13)
+    X = image(name, (2, channels, 129, 131))
+    grid = rng.uniform(-1.1, 1.1, (2, 1, 4111, 2)).astype(np.float32)
+    grid[:, :, 300::50] = SPECIAL[:2]
+    grid[:, :, 301::50] = np.nan
+    for padding_mode in spec.PADDING_MODES:
+        phases.clear()
+        a, b = sample_on_both_cores(X, grid, "nearest", padding_mode, num_threads=num_threads)
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+        assert {workers.PACKING, workers.PACKING_AND_READING} & set(phases)
+
+
 @pytest.mark.parametrize(
     ("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)]
 )

@@ -142,6 +142,30 @@ def test_session_target_failed_compilation_of_a_fused_op_is_decided_without_fusi
 
 
 @pytest.mark.usefixtures("compiled_ops")
+def test_session_target_fused_nodes_compile_the_fused_op_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare = Mock()
+    monkeypatch.setattr(registry, "prepare", prepare)
+    target = SessionTarget(environment())
+    for match in matches_of(STN):
+        target.decision_for(match)
+    assert {call.args[0] for call in prepare.call_args_list} == {FUSED}
+
+
+@pytest.mark.usefixtures("compiled_ops")
+def test_session_target_without_any_compiled_op_is_decided_without_fusion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "prepare", Mock(side_effect=MemoryError("no memory")))
+    target = SessionTarget(environment("all"))
+    for match in matches_of(STN):
+        placement = target.decision_for(match).placement
+        assert placement.runs_on == "Python op"
+        assert placement.reason == "compiling it failed: no memory"
+
+
+@pytest.mark.usefixtures("compiled_ops")
 def test_session_target_calls_the_function_once_per_node() -> None:
     nodes = Mock(return_value=True)
     target = SessionTarget(environment(nodes), compiles=False)

@@ -123,7 +123,8 @@ class TestNumThreads:
         ):
             thread_counts.clear()
             call_function()
-            assert max(thread_counts) == max_threads
+            # A small call runs in a single C function.
+            assert max(thread_counts, default=1) == max_threads
 
 
 class TestForEach:
@@ -394,11 +395,12 @@ def test_signal_handler_during_a_call_may_sample(monkeypatch):
     def handler(*arguments):
         calls.append(arguments)
         if len(calls) == 1:
-            ogs.grid_sample(2 * X, grid)
+            ogs.grid_sample(2 * X, grid, num_threads=2)
         return variant.worker(*arguments)
 
     monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
-    np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
+    Y = ogs.grid_sample(X, grid, num_threads=2)
+    np.testing.assert_array_equal(Y, np.ones((1, 20, 40, 40), np.float32))
     assert len(set(calls)) == 2
 
 

@@ -162,6 +162,18 @@ function tryToEscape(name) {
 }
 
 const SCENARIOS = {
+  /** A file that is dropped before Python is ready waits. */
+  async early() {
+    await page.goto(job.url, { waitUntil: "domcontentloaded" });
+    await page.waitForSelector("#progress");
+    const isReady = await page.evaluate(() => "ready" in document.documentElement.dataset);
+    await drop(job.files.models[0][0]);
+    const { verdict } = await shownState();
+    await page.goto("about:blank");
+    requests.length = 0;
+    return { isReady, verdict };
+  },
+
   async start() {
     await page.goto(job.url);
     await page.waitForFunction(() => document.documentElement.dataset.ready, null, { timeout: TIMEOUT });
@@ -243,6 +255,17 @@ const SCENARIOS = {
     await settled();
     states.externalComplete = { ...(await shownState()), sentence: await text("#comparison-sentence") };
     return states;
+  },
+
+  /** A file of 2 GB, of which only the size is read. */
+  async huge() {
+    await page.evaluate(() => {
+      const file = { name: "huge.onnx", size: 2e9 };
+      const event = new Event("drop", { cancelable: true });
+      document.dispatchEvent(Object.assign(event, { dataTransfer: { files: [file] } }));
+    });
+    await settled();
+    return shownState();
   },
 
   async large() {

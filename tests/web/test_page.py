@@ -152,6 +152,11 @@ def results(
         return json.loads(process.stdout) | {"url": url}
 
 
+def test_file_that_is_dropped_before_the_page_is_ready_waits(results: Any) -> None:
+    assert results["early"]["isReady"] is False
+    assert "does not run it: Could not find an implementation" in results["early"]["verdict"]
+
+
 def test_start_loads_files_of_the_page_only_and_no_onnxruntime(results: Any) -> None:
     requests = results["start"]["requests"]
     assert requests
@@ -254,6 +259,12 @@ def test_model_with_its_external_data_runs(results: Any) -> None:
     state = results["failures"]["externalComplete"]
     assert state["error"] == ""
     assert state["sentence"] == "The patched model agrees with the model before the patch."
+
+
+def test_model_that_is_too_large_gets_the_command(results: Any) -> None:
+    error = results["huge"]["error"]
+    assert error.startswith("huge.onnx has 2,000,000,000 bytes, which is more than a browser")
+    assert error.endswith("ort-gridsample patch huge.onnx patched.onnx")
 
 
 def test_model_of_300_mb_is_patched(results: Any) -> None:

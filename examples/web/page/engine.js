@@ -2,9 +2,7 @@
 
 const MODEL_FOLDER = "/model";
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
-/** The names of onnxruntime-web's tensor types that differ from NumPy's. */
-const NUMPY_TYPES = { bool: "bool", string: "string" };
-/** Array types for the data of tensors, by NumPy's names. */
+/** Array types for the data of tensors, by the names that onnxruntime-web and NumPy share. */
 const ARRAYS = {
   float32: Float32Array,
   float64: Float64Array,
@@ -217,8 +215,7 @@ function toTensor(ort, type, shape, data) {
 
 /** Return the type, shape and data of a tensor for Python. */
 function toPython(tensor) {
-  const type = NUMPY_TYPES[tensor.type] ?? tensor.type;
-  const { data } = tensor;
-  if (type === "string") return [type, [...tensor.dims], data];
-  return [type, [...tensor.dims], new Uint8Array(data.buffer, data.byteOffset, data.byteLength)];
+  const { type, dims, data } = tensor;
+  if (type === "string") return [type, [...dims], data];
+  return [type, [...dims], new Uint8Array(data.buffer, data.byteOffset, data.byteLength)];
 }

@@ -1,60 +1,10 @@
 // What a person sees: the forms, the tables and the sentences. All work is done by worker.js.
+import { ask, call, listen } from "./client.js";
+import { byId, element, options, showDifferenceTable, showNodes, showRuns } from "./tables.js";
 
 const MODEL_FOLDER = "/model";
 /** Protobuf's limit is 2 GiB, and a browser's Python needs several copies of a model. */
 const MAX_BYTES = 1.5e9;
-
-const byId = (id) => document.getElementById(id);
-
-// --- The worker ---
-
-/**
- * A worker from a blob: it inherits the page's policy, which a worker from a URL does not. The policy allows no workers
- * from URLs, and a static import would count as one.
- */
-function startWorker() {
-  const url = new URL("worker.js", document.baseURI).href;
-  const blob = new Blob([`import(${JSON.stringify(url)});`], { type: "text/javascript" });
-  return new Worker(URL.createObjectURL(blob), { type: "module" });
-}
-
-const worker = startWorker();
-const waiting = new Map();
-let lastId = 0;
-let workerStarted;
-/** The worker loses messages that arrive before it listens. */
-const listening = new Promise((resolve) => (workerStarted = resolve));
-
-/** Ask the worker; return a promise of its result. */
-async function ask(type, args = {}, transfer = []) {
-  await listening;
-  return new Promise((resolve, reject) => {
-    const id = ++lastId;
-    waiting.set(id, { resolve, reject });
-    worker.postMessage({ id, type, ...args }, transfer);
-  });
-}
-
-const call = (name, args = {}) => ask("call", { name, args });
-
-worker.addEventListener("message", ({ data }) => {
-  if (data.id !== undefined) {
-    const { resolve, reject } = waiting.get(data.id);
-    waiting.delete(data.id);
-    if (data.error === undefined) resolve(data.result);
-    else reject(new Error(data.error));
-  } else if (data.progress !== undefined) {
-    byId("progress").value = data.progress;
-    byId("progress-label").textContent = data.step;
-  } else if (data.status !== undefined) {
-    showStatus(data.status);
-  } else {
-    workerStarted();
-  }
-});
-worker.addEventListener("error", (event) => {
-  showError(`The page's worker could not be started: ${event.message ?? "this browser does not support it"}.`);
-});
 
 // --- What is shown ---
 
@@ -69,18 +19,6 @@ function showError(text) {
   error.hidden = !text;
 }
 
-function element(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-}
-
-function options(select, names, first = null) {
-  select.replaceChildren();
-  if (first !== null) select.append(element("option", { value: "", textContent: first }));
-  for (const name of names) select.append(element("option", { value: name, textContent: name }));
-}
-
 function show(...ids) {
   for (const id of ["nodes", "target", "result", "comparison"]) byId(id).hidden = !ids.includes(id);
 }
@@ -89,8 +27,15 @@ function number(bytes) {
   return `${bytes.toLocaleString("en")} bytes`;
 }
 
-/** Run a task; show its failure as a sentence. Only one task runs at a time. */
-async function task(status, work) {
+let lastTask = Promise.resolve();
+
+/** Run a task after those that were started before; show its failure as a sentence. */
+function task(status, work) {
+  lastTask = lastTask.then(() => runTask(status, work));
+  return lastTask;
+}
+
+async function runTask(status, work) {
   const focused = document.activeElement;
   const buttons = document.querySelectorAll("button, input, select");
   for (const button of buttons) button.disabled = true;
@@ -115,7 +60,7 @@ async function task(status, work) {
 const state = { name: "", external: [], missing: [], inputs: [], sample: "", patchedName: "" };
 
 async function openFiles(files) {
-  const model = files.find((file) => /\.(onnx|pb|ort)$/i.test(file.name)) ?? files[0];
+  const model = files.find((file) => /\.onnx$/i.test(file.name)) ?? files[0];
   if (!model) return;
   await task(`Reading ${model.name}`, async () => {
     show();
@@ -185,48 +130,6 @@ function notesOf({ domains, missing, external }) {
     notes.push(`The weights stay in ${external.join(", ")}: keep the patched model in the same folder.`);
   }
   return notes;
-}
-
-function showNodes(rows, records) {
-  const table = byId("node-table");
-  const [head, body] = table.children;
-  head.replaceChildren();
-  body.replaceChildren();
-  table.hidden = rows.length === 0;
-  if (rows.length === 0) return;
-  const columns = Object.keys(rows[0].cells).filter((column) => column !== "a patch");
-  const heads = ["node", ...columns.map((column) => (column === "native" ? "runs by itself" : column)), "reason"];
-  head.append(element("tr", {}, ...heads.map((text) => element("th", { scope: "col", textContent: text }))));
-  for (const row of rows) {
-    const cells = columns.map((column) => {
-      const className = column === "native" ? row.cells.native : "";
-      return element("td", { className, textContent: row.cells[column] });
-    });
-    const reason = element("td", { className: "reason", textContent: row.reason });
-    body.append(element("tr", {}, nodeCell(row, records), ...cells, reason));
-  }
-}
-
-/** The names of the nodes of a row; several are folded. Each has its record, to report it. */
-function nodeCell({ graph, nodes }, records) {
-  const cell = element("th", { scope: "row" });
-  const place = graph ? ` in ${graph}` : "";
-  const items = nodes.map(({ name, record }) =>
-    element(
-      "details",
-      {},
-      element("summary", { textContent: `${name}${place}` }),
-      element("p", { textContent: "To report this node, copy its record, which contains no weights:" }),
-      element("pre", { textContent: JSON.stringify(records[record], null, 1) }),
-    ),
-  );
-  if (items.length === 1) {
-    cell.append(items[0]);
-  } else {
-    const summary = element("summary", { textContent: `${nodes[0].name}${place} × ${nodes.length}` });
-    cell.append(element("details", {}, summary, ...items));
-  }
-  return cell;
 }
 
 // --- 3. The target ---
@@ -318,10 +221,12 @@ function shapesOf(inputs) {
   return shapes;
 }
 
-async function storedArrays() {
+/** The file of inputs; for a sample, its stored inputs and answers, unless another shape was chosen. */
+async function storedArrays(shapes) {
   const [file] = byId("arrays").files;
   if (file) return new Uint8Array(await file.arrayBuffer());
-  if (!state.sample) return null;
+  const hasOtherShapes = state.inputs.some(({ name, shape }) => shape.join() !== shapes[name].join());
+  if (!state.sample || hasOtherShapes) return null;
   const response = await fetch(`samples/${state.sample}.npz`);
   return new Uint8Array(await response.arrayBuffer());
 }
@@ -332,7 +237,7 @@ async function compare() {
       throw new Error(`The model cannot run without its external data: ${state.missing.join(", ")}.`);
     }
     const shapes = shapesOf(state.inputs);
-    const stored = await storedArrays();
+    const stored = await storedArrays(shapes);
     if (stored) await ask("addFile", { name: "arrays.npz", bytes: stored }, [stored.buffer]);
     const drawn = await call("draw_inputs", {
       path: `${MODEL_FOLDER}/${state.name}`,
@@ -346,27 +251,6 @@ async function compare() {
     showRuns(before, after);
     await showDifferences(before, after, drawn);
   });
-}
-
-function showRuns(before, after) {
-  const time = (milliseconds) => `${milliseconds.toPrecision(3)} ms`;
-  const row = (name, run) =>
-    element(
-      "tr",
-      {},
-      element("th", { scope: "row", textContent: name }),
-      ...(run.error
-        ? [element("td", { colSpan: 2, className: "no", textContent: run.error })]
-        : [element("td", { textContent: time(run.loadTime) }), element("td", { textContent: time(run.runTime) })]),
-    );
-  const table = byId("run-table");
-  table.replaceChildren(
-    element("caption", { textContent: "onnxruntime-web, WASM, 1 thread; the shortest of 3 runs" }),
-    element("tr", {}, ...["", "load", "run"].map((text) => element("th", { scope: "col", textContent: text }))),
-    row("before", before),
-    row("after", after),
-  );
-  table.hidden = false;
 }
 
 /** Compare the patched model with the best judge: the model before, a stored answer, or onnx's evaluator. */
@@ -405,28 +289,6 @@ async function showDifferences(before, after, drawn) {
   sentence.focus();
 }
 
-function showDifferenceTable(rows, judge) {
-  const table = byId("difference-table");
-  const heads = ["output", "type", "shape", "largest difference", "of largest value", ""];
-  const digits = (value) => (typeof value === "number" ? value.toPrecision(2) : value);
-  table.replaceChildren(
-    element("caption", { textContent: `After, compared with ${judge}` }),
-    element("tr", {}, ...heads.map((text) => element("th", { scope: "col", textContent: text }))),
-    ...rows.map((row) =>
-      element(
-        "tr",
-        {},
-        element("th", { scope: "row", textContent: row.output }),
-        ...[row.type, row.shape.join(" × "), digits(row.difference), digits(row.of)].map((text) =>
-          element("td", { textContent: text }),
-        ),
-        element("td", { className: row.agrees ? "yes" : "no", textContent: row.agrees ? "agrees" : "differs" }),
-      ),
-    ),
-  );
-  table.hidden = false;
-}
-
 // --- Start ---
 
 const versions = {};
@@ -452,6 +314,14 @@ async function start() {
   document.documentElement.dataset.ready = Math.round(performance.now());
 }
 
+listen({
+  onProgress: (value, step) => {
+    byId("progress").value = value;
+    byId("progress-label").textContent = step;
+  },
+  onStatus: showStatus,
+  onError: showError,
+});
 const ready = start();
 ready.catch((error) => {
   byId("loading").hidden = true;

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -47,8 +46,8 @@ class Answer:
     """
 
     error: str = ""
-    runs: Sequence[list[np.ndarray]] = ()
-    types: Sequence[OutputType] = ()
+    runs: list[list[np.ndarray]] = field(default_factory=list)
+    types: list[OutputType] = field(default_factory=list)
 
 
 class UnansweredError(Exception):
@@ -67,7 +66,9 @@ class WebRuntime:
         self.answers: dict[str, Answer] = {}
         self.questions: dict[str, Question] = {}
 
-    def run(self, model: bytes, feeds: Sequence[Arrays], *, optimized: bool) -> Sequence[Any]:
+    def run(
+        self, model: bytes, feeds: Sequence[Arrays], *, optimized: bool
+    ) -> list[list[np.ndarray]]:
         """Return the outputs of each run; see the protocol.
 
         Raises:
@@ -76,7 +77,7 @@ class WebRuntime:
         """
         return self._answer(model, feeds, optimized).runs
 
-    def output_types(self, model: bytes) -> Sequence[OutputType]:
+    def output_types(self, model: bytes) -> list[OutputType]:
         """Return the types of the outputs; see the protocol.
 
         Raises:

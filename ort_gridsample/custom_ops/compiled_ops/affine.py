@@ -279,8 +279,8 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
 def _fill(state: Any, request: Any) -> int:
     """Create the grid as the output, and fill it on ONNX Runtime's threads."""
     grid = shape(request.grid)
-    launch = local(FILL)
-    status, launch.grid = make_output(request, grid)
+    task = local(FILL)
+    status, task.grid = make_output(request, grid)
     if status != 0:
         return status
     n = grid[0]
@@ -291,27 +291,27 @@ def _fill(state: Any, request: Any) -> int:
         rows *= grid[axis + 1]
     if n * rows * columns == 0:
         return 0
-    launch.theta = request.grid.data
-    launch.lengths = np.int64(grid[1:].ctypes.data)
-    launch.align_corners = state.kernel.align_corners
-    launch.n = n
-    launch.r = r
-    launch.rows = rows
-    launch.columns = columns
+    task.theta = request.grid.data
+    task.lengths = np.int64(grid[1:].ctypes.data)
+    task.align_corners = state.kernel.align_corners
+    task.n = n
+    task.r = r
+    task.rows = rows
+    task.columns = columns
     chunk = min(columns, CHUNK)
-    launch.column_chunks = (columns + chunk - 1) // chunk
-    launch.rows_per_block = min(rows, (MIN_POSITIONS + chunk - 1) // chunk)
-    launch.row_blocks = (rows + launch.rows_per_block - 1) // launch.rows_per_block
-    launch.items = n * launch.row_blocks * launch.column_chunks
-    launch.next = 0
-    workers = min(launch.items, max(DEFAULT_WORKERS, state.kernel.cpus))
-    launch.workers = workers
+    task.column_chunks = (columns + chunk - 1) // chunk
+    task.rows_per_block = min(rows, (MIN_POSITIONS + chunk - 1) // chunk)
+    task.row_blocks = (rows + task.rows_per_block - 1) // task.rows_per_block
+    task.items = n * task.row_blocks * task.column_chunks
+    task.next = 0
+    workers = min(task.items, max(DEFAULT_WORKERS, state.kernel.cpus))
+    task.workers = workers
     nbytes = workers * CHUNK * 8
-    launch.positions = aligned(alloc(request, nbytes + CACHE_LINE))
-    launch.buffers = aligned(alloc(request, 3 * nbytes + CACHE_LINE))
+    task.positions = aligned(alloc(request, nbytes + CACHE_LINE))
+    task.buffers = aligned(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY, 4 * nbytes)
-    arguments = (request.context, state.kernel.worker, workers, 0, address(launch))
+    arguments = (request.context, state.kernel.worker, workers, 0, address(task))
     return parallel_for(request.api, arguments)
 
 
@@ -364,30 +364,30 @@ def fill_for(theta_type: str) -> Callable[..., int]:
     kind = real.type
     rounded = HALVES.get(theta_type, EXACT).rounded
 
-    def fill(launch_address: int, number: int) -> int:
-        launch = struct(launch_address, FILL)
-        align_corners = launch.align_corners
-        r = launch.r
-        rows = launch.rows
-        columns = launch.columns
-        lengths = array(launch.lengths, (r,), np.int64)
-        theta = array(launch.theta, (launch.n, r, r + 1), bits)
-        grid = array(launch.grid, (launch.n, rows, columns * r), bits)
-        x = array(launch.positions, (launch.workers, CHUNK), real)[number]
-        buffer = array(launch.buffers, (launch.workers, 3 * CHUNK), bits)[number]
-        passes_caches = launch.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
+    def fill(task_address: int, number: int) -> int:
+        task = struct(task_address, FILL)
+        align_corners = task.align_corners
+        r = task.r
+        rows = task.rows
+        columns = task.columns
+        lengths = array(task.lengths, (r,), np.int64)
+        theta = array(task.theta, (task.n, r, r + 1), bits)
+        grid = array(task.grid, (task.n, rows, columns * r), bits)
+        x = array(task.positions, (task.workers, CHUNK), real)[number]
+        buffer = array(task.buffers, (task.workers, 3 * CHUNK), bits)[number]
+        passes_caches = task.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
         while True:
-            item = fetch_add(launch, "next", 1)
-            if item >= launch.items:
+            item = fetch_add(task, "next", 1)
+            if item >= task.items:
                 return 0
-            begin = item % launch.column_chunks * CHUNK
-            block = item // launch.column_chunks % launch.row_blocks
-            batch = item // launch.column_chunks // launch.row_blocks
+            begin = item % task.column_chunks * CHUNK
+            block = item // task.column_chunks % task.row_blocks
+            batch = item // task.column_chunks // task.row_blocks
             count = min(CHUNK, columns - begin)
             for i in range(count):
                 x[i] = kind(position(begin + i, columns, align_corners))
-            first_row = block * launch.rows_per_block
-            for row in range(first_row, min(first_row + launch.rows_per_block, rows)):
+            first_row = block * task.rows_per_block
+            for row in range(first_row, min(first_row + task.rows_per_block, rows)):
                 destination = grid[batch, row, begin * r : (begin + count) * r]
                 out = buffer[: count * r] if passes_caches else destination
                 for coordinate in range(r):

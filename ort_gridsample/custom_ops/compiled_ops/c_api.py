@@ -111,6 +111,14 @@ def get_api(base: int, version: int) -> int:
     return function(word.from_address(base).value, 1)(version)
 
 
+def check(api: int, status: int) -> None:
+    """Release an OrtStatus*, and raise RuntimeError with its message unless it is null."""
+    if status:
+        message = ctypes.string_at(call(api, "GetErrorMessage", status)).decode()
+        call(api, "ReleaseStatus", status)
+        raise RuntimeError(message)
+
+
 def create_status(api: int, message: str) -> int:
     """Return a new OrtStatus* with this message. The caller owns it."""
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)

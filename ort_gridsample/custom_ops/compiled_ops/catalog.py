@@ -64,6 +64,10 @@ DESCRIPTION_FUNCTIONS: Mapping[str, Callable[..., int]] = {
 }
 
 
+#: The ops that a session needs: types of nodes, each with a type of the node's first input. None
+#: selects all ops.
+OpSelection = frozenset[tuple[str, str]] | None
+
 #: No op has so many states. The address of an OrtStatus is larger.
 MAX_STATES = 1 << 12
 
@@ -140,6 +144,10 @@ class Op:
         if self.node_type:
             return self.node_type
         return COMPILED_TYPES[self.name] if self.n_outputs == 1 else self.name
+
+    def is_selected(self, types: Sequence[str], selection: OpSelection) -> bool:
+        """Whether ``selection`` has this op for inputs of these ``types``."""
+        return selection is None or (self.op_type, types[0]) in selection
 
     def serves(
         self,

@@ -26,7 +26,15 @@ from ...reference.cpus import available_cpus
 from ...reference.process import after_fork
 from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
-from .catalog import DESCRIPTION_FUNCTIONS, DOMAINS, OPS, Op, is_missing_state, schema_fields
+from .catalog import (
+    DESCRIPTION_FUNCTIONS,
+    DOMAINS,
+    OPS,
+    Op,
+    OpSelection,
+    is_missing_state,
+    schema_fields,
+)
 from .image import Image
 from .structs import LIBRARY, OP
 
@@ -50,10 +58,11 @@ class CompiledOps:
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
         #: The inverse of ``_overloads``.
         self._op_addresses: dict[tuple[Op, tuple[str, ...]], int] = {}
-        #: The name of a domain -> the address of its OrtCustomOpDomain.
-        self._domains: dict[str, int] = {}
+        #: The name of a domain, and the ops that are selected from it -> the address of an
+        #: OrtCustomOpDomain.
+        self._domains: dict[tuple[str, OpSelection], int] = {}
         #: The domains that the current call of ``register`` adds.
-        self._requested: Sequence[str] = ()
+        self._requested: Sequence[tuple[str, OpSelection]] = ()
         #: The path of the library that the registration needs; empty until it is created.
         self._path = ""
         #: Why that library cannot be created; empty if it can.
@@ -76,19 +85,27 @@ class CompiledOps:
         self,
         options: onnxruntime.SessionOptions,
         domains: Sequence[str] = (COMPILED_DOMAIN,),
+        selection: OpSelection = None,
     ) -> None:
         """Add the ops of ``domains`` to ``options``.
 
         Args:
             options: options that do not have these ops yet.
             domains: names of :data:`.catalog.DOMAINS`.
+            selection: the ops to add. Each session makes schemas of all ops of its options, which
+                takes 8 µs per op.
 
         Raises:
             ImportError: this system does not load the library that the registration needs.
         """
-        with_signals_deferred(self._register_locked, options, domains)
+        requested = [(name, selection) for name in domains]
+        with_signals_deferred(self._register_locked, options, requested)
 
-    def _register_locked(self, options: onnxruntime.SessionOptions, domains: Sequence[str]) -> None:
+    def _register_locked(
+        self,
+        options: onnxruntime.SessionOptions,
+        requested: Sequence[tuple[str, OpSelection]],
+    ) -> None:
         with self._lock:
             if not (self._path or self._failure):
                 address = _address(self._register_custom_ops)
@@ -98,7 +115,7 @@ class CompiledOps:
                     self._failure = f"compiled ops cannot be registered: {error}"
             if self._failure:
                 raise ImportError(self._failure)
-            self._requested = domains
+            self._requested = requested
             options.register_custom_ops_library(self._path)
 
     def _register(self, options: int, base: int) -> int:
@@ -110,8 +127,8 @@ class CompiledOps:
             return c_api.create_status(c_api.get_api(base, 1), message)
         try:
             status = 0
-            for name in self._requested:
-                domain = self._domain(api, name)
+            for name, selection in self._requested:
+                domain = self._domain(api, name, selection)
                 status = status or c_api.call(api, "AddCustomOpDomain", options, domain)
             return status
         except BaseException as error:  # ctypes would print an exception and go on
@@ -120,34 +137,54 @@ class CompiledOps:
     def domain(self, api: int, name: str) -> int:
         """Return the OrtCustomOpDomain of this ``name``, one of :data:`.catalog.DOMAINS`."""
         with self._lock:
-            return self._domain(api, name)
+            return self._domain(api, name, None)
 
-    def _domain(self, api: int, name: str) -> int:
+    def _domain(self, api: int, name: str, selection: OpSelection) -> int:
         if not self._library.api:
             self._library.api = api
             self._library.get_shape_reference = c_api.shape_reference(api)
             self._library.cpus = available_cpus()
-        if name not in self._domains:
-            self._domains[name] = self._create_domain(api, name)
-        return self._domains[name]
+        key = name, selection
+        if key not in self._domains:
+            self._domains[key] = self._create_domain(api, name, selection)
+        return self._domains[key]
+
+    def compile_descriptions(self) -> None:
+        """Replace the Python functions that describe the ops by compiled ones.
+
+        ONNX Runtime calls them for all ops when it creates a session, which then takes half as
+        long. This imports Numba.
+        """
+        from .descriptions import description_function
+
+        specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
+        compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(specs), strict=True))
+        with self._lock:
+            self._addresses |= compiled
+            for op_address in self._overloads:
+                struct = _OpStruct.from_address(op_address)
+                for name, address in compiled.items():
+                    setattr(struct, name, address)
 
     def address(self, op: Op, types: tuple[str, ...]) -> int:
         """Return the OrtCustomOp of an op for inputs of these ``types``. Its domain must exist."""
         return self._op_addresses[op, types]
 
-    def _create_domain(self, api: int, name: str) -> int:
-        """Create an OrtCustomOpDomain with all its ops.
+    def _create_domain(self, api: int, name: str, selection: OpSelection) -> int:
+        """Create an OrtCustomOpDomain with its selected ops.
 
-        They are never freed, as sessions refer to them.
+        They are never freed, as sessions refer to them. Domains of one name share their ops.
         """
         text = ctypes.create_string_buffer(name.encode())
         domain = c_api.word()
         arguments = (ctypes.addressof(text), ctypes.addressof(domain))
-        _check(api, c_api.call(api, "CreateCustomOpDomain", *arguments))
+        c_api.check(api, c_api.call(api, "CreateCustomOpDomain", *arguments))
         for op in DOMAINS[name]:
             for types in op.types:
-                custom_op = self._custom_op(op, types)
-                _check(api, c_api.call(api, "CustomOpDomain_Add", domain.value, custom_op))
+                if op.is_selected(types, selection):
+                    custom_op = self._op_addresses.get((op, types)) or self._custom_op(op, types)
+                    arguments = (domain.value, custom_op)
+                    c_api.check(api, c_api.call(api, "CustomOpDomain_Add", *arguments))
         return domain.value
 
     def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
@@ -205,8 +242,12 @@ def compiled_ops() -> CompiledOps:
     return CompiledOps()
 
 
-def register(options: onnxruntime.SessionOptions) -> None:
+def register(options: onnxruntime.SessionOptions, selection: OpSelection = None) -> None:
     """Add the compiled ops to ``options``, from the configured library or from this process.
+
+    Args:
+        options: options that do not have these ops yet.
+        selection: the ops to add. A library adds all its ops.
 
     Raises:
         ImportError: see :meth:`CompiledOps.register`.
@@ -214,7 +255,7 @@ def register(options: onnxruntime.SessionOptions) -> None:
     """
     path = library_file.configured_library()
     if path is None:
-        compiled_ops().register(options)
+        compiled_ops().register(options, selection=selection)
         return
     library_file.validate(path)
     try:
@@ -298,8 +339,15 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
     """
     if library_file.configured_library() is not None:
         return
-    op = _find_op(operator, types)
-    addresses([*op.load().functions.values()])
+    _prepare(_find_op(operator, types), types, index)
+
+
+@cache
+def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
+    """Compile what a node of ``op`` with these types and this state needs."""
+    image = _state_image(op, types, index)
+    # All together: each call compiles in two processes.
+    addresses([*op.load().functions.values(), *image.functions.values()])
     state_address(op, types, index)
 
 
@@ -315,10 +363,15 @@ def state_address(op: Op, types: tuple[str, ...], index: int) -> int:
 
     This imports Numba.
     """
+    return load_image(_state_image(op, types, index))
+
+
+def _state_image(op: Op, types: tuple[str, ...], index: int) -> Image:
+    """Return the image of an initial state of ``op``."""
     image = Image()
     record, all_fields = op.load().states(*types)
     image.add_records(record, all_fields[index])
-    return load_image(image)
+    return image
 
 
 def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
@@ -344,14 +397,25 @@ def load_image(
         image: the image.
         compile_functions: return the addresses of functions. None: :func:`addresses`.
     """
-    address = _keep_forever((ctypes.c_char * len(image.data))())
-    ctypes.memmove(address, bytes(image.data), len(image.data))
     compiled = (compile_functions or addresses)([*image.functions.values()])
+    address = _keep_forever((ctypes.c_char * len(image.data))())
+    copy_image(image, address, compiled)
+    return address
+
+
+def copy_image(image: Image, address: int, compiled: Sequence[int]) -> None:
+    """Copy ``image`` to memory at ``address``, and set its addresses.
+
+    Args:
+        image: the image.
+        address: the address of as many bytes as ``image.data`` has.
+        compiled: the addresses of ``image.functions``.
+    """
+    ctypes.memmove(address, bytes(image.data), len(image.data))
     functions = dict(zip(image.functions, compiled, strict=True))
     pointers = {offset: address + place for offset, place in image.relocations.items()}
     for offset, value in {**functions, **pointers}.items():
         ctypes.c_int64.from_address(address + offset).value = value
-    return address
 
 
 def _keep_forever(kept: Any) -> int:
@@ -377,14 +441,6 @@ def _compiled(function: Any, n_arguments: int) -> Any:
     """Compile ``function``, and return it as a C function."""
     (address,) = addresses([(function,)])
     return c_api.function(address, n_arguments)
-
-
-def _check(api: int, status: int) -> None:
-    """Raise RuntimeError with the message of an OrtStatus*."""
-    if status:
-        message = ctypes.string_at(c_api.call(api, "GetErrorMessage", status)).decode()
-        c_api.call(api, "ReleaseStatus", status)
-        raise RuntimeError(message)
 
 
 def _address(callback: Any) -> int:

@@ -53,25 +53,38 @@ def open_request(request: Any, state: Any, context: int, n_inputs: int) -> int:
         context: the OrtKernelContext of the call.
         n_inputs: the number of inputs to read.
     """
-    api = state.api
-    request.api = api
+    request.api = state.api
     request.context = context
     request.blocks = 0
     request.lacks_memory = 0
     for index in range(n_inputs):
-        tensor = request.inputs[index]
-        tensor.axes = -1
-        status, value = get_input(api, (context, index))
-        if status == 0 and value != 0:
-            status, tensor.data = get_data(api, (value,))
-            if status == 0 and state.get_shape_reference != 0:
-                function = state.get_shape_reference
-                status, _, tensor.shape, tensor.axes = get_shape_reference(function, (value,))
-            elif status == 0:
-                status = _copy_shape(request, tensor, value)
+        status = read_input(request, state, index, request.inputs[index])
         if status != 0:
             return status
     return 0
+
+
+@register_jitable
+def read_input(request: Any, state: Any, index: int, tensor: Any) -> int:
+    """Set ``tensor``, an INPUT of ``request``, to the input ``index`` of a call.
+
+    Args:
+        request: a REQUEST that :func:`open_request` initialized.
+        state: the state of the op.
+        index: the index of the input in ONNX Runtime's node.
+        tensor: an INPUT.
+    """
+    api = request.api
+    tensor.axes = -1
+    status, value = get_input(api, (request.context, index))
+    if status == 0 and value != 0:
+        status, tensor.data = get_data(api, (value,))
+        if status == 0 and state.get_shape_reference != 0:
+            function = state.get_shape_reference
+            status, _, tensor.shape, tensor.axes = get_shape_reference(function, (value,))
+        elif status == 0:
+            status = _copy_shape(request, tensor, value)
+    return status
 
 
 @register_jitable

@@ -13,6 +13,10 @@ VERSION = 24
 #: The oldest onnxruntime that the provider runs in.
 OLDEST = "1.24"
 
+#: The oldest onnxruntime in which the provider fuses nodes in the bodies of nodes. Older releases
+#: give fused nodes of two bodies the same name, and then refuse the second one.
+OLDEST_WITH_FUSED_BODIES = "1.25"
+
 #: The fields of ``OrtEpFactory`` in 1.24: the version of the struct, then functions.
 FACTORY_FIELDS = """
 version GetName GetVendor GetSupportedDevices CreateEp ReleaseEp GetVendorId GetVersion
@@ -32,9 +36,13 @@ IsConcurrentRunSupported
 #: The fields of ``OrtKernelImpl``. The upper half of the first one is ``flags``.
 KERNEL_FIELDS = "version Compute Release PrePackWeight SetSharedPrePackedWeight"
 
+#: The fields of ``OrtNodeComputeInfo``: the functions of a fused node.
+COMPUTE_INFO_FIELDS = "version CreateState Compute ReleaseState"
+
 #: The offsets of functions in OrtEpApi, in bytes.
 EP_FUNCTIONS = {
     "CreateEpDevice": 0,
+    "EpGraphSupportInfo_AddNodesToFuse": 16,
     "EpGraphSupportInfo_AddSingleNode": 24,
     "CreateKernelRegistry": 144,
     "ReleaseKernelRegistry": 152,
@@ -58,20 +66,47 @@ FUNCTIONS = {
     "CastTypeInfoToTensorInfo": 440,
     "ReleaseTypeInfo": 784,
     "KernelInfo_GetInputTypeInfo": 1872,
+    "GetSessionConfigEntry": 1904,
     "ReadOpAttr": 2176,
+    "GetValueInfoName": 2312,
     "GetValueInfoTypeInfo": 2320,
     "HardwareDevice_Type": 2456,
     "GetEpApi": 2536,
+    "ValueInfo_GetInitializerValue": 2608,
+    "ValueInfo_IsConstantInitializer": 2648,
+    "Graph_GetOnnxIRVersion": 2680,
+    "Graph_GetNumOperatorSets": 2688,
+    "Graph_GetOperatorSets": 2696,
+    "Graph_GetNumOutputs": 2720,
+    "Graph_GetOutputs": 2728,
     "Graph_GetNumNodes": 2752,
     "Graph_GetNodes": 2760,
+    "Graph_GetParentNode": 2768,
+    "Node_GetName": 2792,
+    "Node_GetOperatorType": 2800,
+    "Node_GetDomain": 2808,
     "Node_GetNumInputs": 2824,
     "Node_GetInputs": 2832,
+    "Node_GetNumOutputs": 2840,
+    "Node_GetOutputs": 2848,
+    "Node_GetNumImplicitInputs": 2856,
+    "Node_GetImplicitInputs": 2864,
+    "Node_GetNumAttributes": 2872,
+    "Node_GetAttributes": 2880,
     "Node_GetAttributeByName": 2888,
+    "OpAttr_GetType": 2904,
+    "OpAttr_GetName": 2912,
+    "Node_GetEpName": 2944,
+    "TensorTypeAndShape_HasShape": 3120,
 }
 
 #: ``OrtHardwareDeviceType`` of a CPU.
 CPU = 0
-#: ``OrtOpAttrType`` of a string.
+#: ``OrtOpAttrType`` of attributes that are numbers or a string.
+INT_ATTRIBUTE = 1
+INTS_ATTRIBUTE = 2
+FLOAT_ATTRIBUTE = 3
+FLOATS_ATTRIBUTE = 4
 STRING_ATTRIBUTE = 5
 #: The error code of an OrtStatus: ORT_NOT_IMPLEMENTED.
 NOT_IMPLEMENTED = 9

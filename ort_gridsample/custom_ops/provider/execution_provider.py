@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import address, allocate, array, chars, free, local, sizeof, struct
+from ...kernels.pointers import (
+    address,
+    allocate,
+    array,
+    call,
+    chars,
+    free,
+    local,
+    sizeof,
+    struct,
+)
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
@@ -17,13 +27,14 @@ from ..compiled_ops.structs import LIBRARY, OP, TEXT
 from .calls import acquire, api_function, ep_function, release, write_word
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
-from .structs import ATTRIBUTE, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, OVERLOAD
+from .structs import BUFFER, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, NODE_INPUTS, OVERLOAD
 
 _get_num_nodes = api_function("Graph_GetNumNodes", 1)
 _get_nodes = api_function("Graph_GetNodes")
 _get_num_inputs = api_function("Node_GetNumInputs", 1)
 _get_inputs = api_function("Node_GetInputs")
 _get_type = api_function("GetValueInfoTypeInfo", 1)
+_get_operator = api_function("Node_GetOperatorType", 1)
 _get_attribute = api_function("Node_GetAttributeByName", 1)
 _read_attribute = api_function("ReadOpAttr", 1)
 
@@ -60,7 +71,8 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
         graph: the OrtGraph: the model's graph, or the body of a node.
         support: the OrtEpGraphSupportInfo, to which the nodes are added.
     """
-    factory = struct(struct(ep_address, EP).factory, FACTORY)
+    ep = struct(ep_address, EP)
+    factory = struct(ep.factory, FACTORY)
     status, count = _get_num_nodes(factory.api, (graph,))
     if status != 0 or count == 0:
         return status
@@ -69,14 +81,38 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
         return _no_memory(factory)
     status = _get_nodes(factory.api, (graph, memory, count))
     nodes = array(memory, (count,), np.int64)
+    if status == 0 and ep.fuse != 0 and _may_have_attention(factory, nodes):
+        call(ep.fuse, (graph, support, memory, count))
     for index in range(count):
         node = nodes[index]
-        if status == 0:
+        if status == 0 and node != 0:
             status, definition = _look_up_kernel(factory.ep_api, (support, node))
             if status == 0 and definition != 0 and _has_state(factory, node):
                 status = _add_node(factory.ep_api, (support, node))
     free(memory)
     return status
+
+
+@register_jitable
+def _may_have_attention(factory: Any, nodes: Any) -> bool:
+    """Whether there are nodes of all operators that deformable attention consists of at least.
+
+    To read a graph in Python takes longer than this test.
+    """
+    has_sample = False
+    has_sum = False
+    for node in nodes:
+        status, operator = _get_operator(factory.api, (node,))
+        if status != 0:
+            release_status(factory.api, (status,))
+            return False
+        word = local(TEXT)
+        word.data = operator
+        word.length = strlen(operator)
+        index = word_index(chars("GridSample ReduceSum "), word)
+        has_sample = has_sample or index == 0
+        has_sum = has_sum or index == 1
+    return has_sample and has_sum
 
 
 @register_jitable
@@ -92,7 +128,7 @@ def _has_state(factory: Any, node: int) -> bool:
     A library may be built without some types and modes. A mode that does not exist counts as
     supported, so that creating the kernel fails with an error that lists the modes.
     """
-    inputs = local(ATTRIBUTE)
+    inputs = local(NODE_INPUTS)
     status, count = _get_num_inputs(factory.api, (node,))
     if status == 0 and count == N_INPUTS:
         status = _get_inputs(factory.api, (node, address(inputs), count))
@@ -101,8 +137,8 @@ def _has_state(factory: Any, node: int) -> bool:
         return False
     if count != N_INPUTS:
         return False
-    first = _value_type(factory, inputs.chars[0])
-    second = _value_type(factory, inputs.chars[1])
+    first = _value_type(factory, inputs.values[0])
+    second = _value_type(factory, inputs.values[1])
     overload_address = find_overload(factory, first, second)
     if overload_address == 0:
         return False
@@ -134,10 +170,10 @@ def _mode(factory: Any, node: int) -> int:
         return LINEAR
     if attribute == 0:
         return LINEAR
-    value = local(ATTRIBUTE)
-    for index in range(len(value.chars)):
-        value.chars[index] = 0
-    arguments = (attribute, STRING_ATTRIBUTE, address(value), sizeof(ATTRIBUTE) - 1)
+    value = local(BUFFER)
+    for index in range(len(value.words)):
+        value.words[index] = 0
+    arguments = (attribute, STRING_ATTRIBUTE, address(value), sizeof(BUFFER) - 1)
     status, _ = _read_attribute(factory.api, arguments)
     if status != 0:
         release_status(factory.api, (status,))

@@ -5,17 +5,21 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import array, call, chars, copy, struct
+from ...kernels.pointers import address, array, call, chars, copy, local, sizeof, struct
 from ..compiled_ops.c_api import INVALID_ARGUMENT
+from ..compiled_ops.creation import release_status
 from ..compiled_ops.sentences import create_status
 from .calls import acquire, api_function, ep_function, release, write_word
 from .ep_api import CPU, VERSION
-from .structs import FACTORY
+from .structs import BUFFER, FACTORY, POINTER
 
 _get_ep_api = api_function("GetEpApi")
 _get_device_type = api_function("HardwareDevice_Type")
+_get_config_entry = api_function("GetSessionConfigEntry")
 _create_ep_device = ep_function("CreateEpDevice", 1)
 
+#: The character 1.
+_ONE = 49
 #: The bits of a C enum in the register of a result.
 _ENUM = 0xFFFFFFFF
 
@@ -111,7 +115,7 @@ def get_supported_devices(
 
 
 def create_ep(
-    factory: int,
+    factory_address: int,
     devices: int,
     metadata: int,
     n_devices: int,
@@ -119,9 +123,26 @@ def create_ep(
     logger: int,
     out: int,
 ) -> int:
-    """CreateEp: the EP that all sessions share, as it has no state."""
-    write_word(out, struct(factory, FACTORY).ep)
+    """CreateEp: an EP that all sessions share, as it has no state."""
+    factory = struct(factory_address, FACTORY)
+    fuses = factory.fusing_ep != 0 and not _has_context(factory.api, options)
+    write_word(out, factory.fusing_ep if fuses else factory.ep)
     return 0
+
+
+@register_jitable
+def _has_context(api: int, options: int) -> bool:
+    """Whether a session saves a model with compiled nodes, which cannot have our fused nodes."""
+    key = chars("ep.context_enable")
+    value = local(BUFFER)
+    value.words[0] = 0
+    size = local(POINTER)
+    size.value = sizeof(BUFFER)
+    status = _get_config_entry(api, (options, key, address(value), address(size)))
+    if status != 0:  # there is no such entry
+        release_status(api, (status,))
+        return False
+    return array(address(value), (1,), np.uint8)[0] == _ONE
 
 
 def get_num_custom_op_domains(factory: int, out: int) -> int:

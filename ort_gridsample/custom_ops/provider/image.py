@@ -9,10 +9,10 @@ from ...kernels.compilation import KernelSpec
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.image import Image, Relocation
-from . import answers, execution_provider, factory, node_kernels
+from . import answers, execution_provider, factory, fused_attention, node_kernels
 from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
 from .ep_api import VERSION
-from .structs import DEFINITION, EP, FACTORY, KERNEL, MAX_TYPES, OVERLOAD
+from .structs import DEFINITION, EP, FACTORY, MAX_TYPES, NODE_KERNEL, OVERLOAD
 
 #: The functions of OrtEpFactory.
 FACTORY_FUNCTIONS: dict[str, KernelSpec] = {
@@ -40,7 +40,7 @@ EP_FUNCTIONS: dict[str, KernelSpec] = {
     "GetName": (execution_provider.get_ep_name,),
     "GetCapability": (execution_provider.get_capability,),
     "Compile": (answers.refuse_to_compile,),
-    "ReleaseNodeComputeInfos": (answers.return_nothing,),
+    "ReleaseNodeComputeInfos": (fused_attention.release_compute_infos,),
     "GetPreferredDataLayout": (answers.set_second_to_zero,),
     "ShouldConvertDataLayoutForOp": (answers.leave_layout,),
     "SetDynamicOptions": (answers.return_nothing,),
@@ -113,7 +113,7 @@ def add_factory(
         "n_definitions": len(definition_rows),
         "overloads": image.add_records(OVERLOAD, *overload_rows),
         "n_overloads": len(overload_rows),
-        "kernel": image.add_records(KERNEL, {"version": VERSION, **KERNEL_FUNCTIONS}),
+        "kernel": image.add_records(NODE_KERNEL, {"version": VERSION, **KERNEL_FUNCTIONS}),
         "domains": image.add_pointers(domains),
         "n_domains": len(domains),
     }

@@ -25,7 +25,7 @@ from ..compiled_ops.requests import api_function as op_api_function
 from ..compiled_ops.sentences import create_status
 from ..compiled_ops.structs import OP
 from .calls import api_function, write_word
-from .structs import FACTORY, KERNEL, OVERLOAD, POINTER
+from .structs import FACTORY, NODE_KERNEL, OVERLOAD, POINTER
 
 _as_tensor_type = api_function("CastTypeInfoToTensorInfo", 1)
 _get_element_type = op_api_function("GetTensorElementType", 1)
@@ -89,7 +89,7 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
     if overload_address == 0:  # GetCapability does not claim such a node
         message = chars("there is no kernel for these types")
         return create_status(api, (INVALID_ARGUMENT, message))
-    kernel_address = allocate(sizeof(KERNEL))
+    kernel_address = allocate(sizeof(NODE_KERNEL))
     if kernel_address == 0:
         message = chars("there is no memory for a kernel")
         return create_status(api, (INVALID_ARGUMENT, message))
@@ -100,8 +100,8 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
     if status != 0:
         free(kernel_address)
         return status
-    copy(kernel_address, factory.kernel, sizeof(KERNEL))
-    kernel = struct(kernel_address, KERNEL)
+    copy(kernel_address, factory.kernel, sizeof(NODE_KERNEL))
+    kernel = struct(kernel_address, NODE_KERNEL)
     kernel.state = state.value
     # Ops that are compiled on demand have these functions only after a kernel was created.
     kernel.compute = op.KernelComputeV2
@@ -112,13 +112,13 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
 
 def compute(kernel_address: int, context: int) -> int:
     """Compute of OrtKernelImpl."""
-    kernel = struct(kernel_address, KERNEL)
+    kernel = struct(kernel_address, NODE_KERNEL)
     return call(kernel.compute, (kernel.state, context))
 
 
 def release_kernel(kernel_address: int) -> int:
     """Release of OrtKernelImpl."""
-    kernel = struct(kernel_address, KERNEL)
+    kernel = struct(kernel_address, NODE_KERNEL)
     call(kernel.destroy, (kernel.state,))
     free(kernel_address)
     return 0

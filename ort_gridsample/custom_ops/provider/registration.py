@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
@@ -20,7 +20,10 @@ from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.image import Image
 from ..signals import with_signals_deferred
 from .definitions import NAME, Overload
-from .ep_api import OLDEST, VERSION
+from .ep_api import FUNCTIONS, OLDEST, VERSION
+
+if TYPE_CHECKING:
+    from .fused_nodes import FusedNodes  # imports Numba
 
 #: The place that errors name.
 _WHERE = "register_provider"
@@ -34,8 +37,10 @@ class Provider:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: The address of the FACTORY; 0 until onnxruntime loads the provider.
-        self._factory = 0
+        self._factory_address = 0
         self._create_factories = c_api.function_type(6)(self._create)
+        #: Fuses nodes. None for a library's provider, and until onnxruntime loads the provider.
+        self._fused_nodes: FusedNodes | None = None
         self.is_registered = False
         # ONNX Runtime may call it after Python has ended.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._create_factories))
@@ -83,7 +88,7 @@ class Provider:
         """
         functions = {
             "CreateEpFactories": _address(self._create_factories),
-            "ReleaseEpFactory": _compiled_functions([_answers().return_nothing])[0],
+            "ReleaseEpFactory": _compiled_functions([_answer_functions().return_nothing])[0],
         }
         try:
             return trampoline.load(functions)[1]
@@ -106,13 +111,35 @@ class Provider:
             message = f"ort_gridsample's execution provider needs onnxruntime {OLDEST} or newer"
             return c_api.create_status(c_api.get_api(base, 1), message)
         try:
-            if not self._factory:
-                self._factory = _load_factory(api)
-            (create,) = _compiled_functions([_factory().create_factories])
-            arguments = (api, factories, n_factories, self._factory)
+            if not self._factory_address:
+                self._factory_address = _load_factory(api)
+                self._enable_fusion(api)
+            (create,) = _compiled_functions([_factory_functions().create_factories])
+            arguments = (api, factories, n_factories, self._factory_address)
             return int(c_api.function(create, len(arguments))(*arguments))
         except BaseException as error:  # ctypes would print an exception and go on
             return c_api.create_status(api, f"{type(error).__name__}: {error}")
+
+    def allow_fusion(self, is_allowed: bool) -> None:
+        """Set whether nodes are fused in the next session that this thread creates."""
+        if self._fused_nodes is not None:
+            self._fused_nodes.allow(is_allowed)
+
+    def _enable_fusion(self, api: int) -> None:
+        """Let the provider call :class:`.fused_nodes.FusedNodes`."""
+        from .fused_nodes import FusedNodes
+        from .structs import EP, FACTORY
+
+        get_ep_api = c_api.word.from_address(api + FUNCTIONS["GetEpApi"]).value
+        fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _compiled_functions)
+        ep = ctypes.create_string_buffer(EP.itemsize)
+        ctypes.memmove(ep, _field(self._factory_address, FACTORY, "ep").value, EP.itemsize)
+        _field(ctypes.addressof(ep), EP, "fuse").value = _address(fused_nodes.fuse)
+        _field(ctypes.addressof(ep), EP, "Compile").value = _address(fused_nodes.compile)
+        _field(self._factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
+        # ONNX Runtime may call them after Python has ended.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object((fused_nodes, ep)))
+        self._fused_nodes = fused_nodes
 
 
 @cache
@@ -130,6 +157,11 @@ def register() -> str:
 def is_registered() -> bool:
     """Whether :func:`register` succeeded, also if onnxruntime had the provider before."""
     return provider().is_registered
+
+
+def allow_fusion(is_allowed: bool) -> None:
+    """Set whether the provider fuses nodes in the next session that this thread creates."""
+    provider().allow_fusion(is_allowed)
 
 
 def _check_onnxruntime() -> None:
@@ -156,6 +188,7 @@ def _load_factory(api: int) -> int:
     from .image import add_factory
 
     ops = registry.compiled_ops()
+    ops.compile_descriptions()
     domains = [ops.domain(api, name) for name in (COMPILED_DOMAIN, *FOREIGN_DOMAINS)]
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
 
@@ -165,6 +198,12 @@ def _load_factory(api: int) -> int:
     image = Image()
     offset = add_factory(image, release, op_address, domains)
     return registry.load_image(image, _compile) + offset
+
+
+def _field(address: int, dtype: Any, name: str) -> Any:
+    """Return the field ``name`` of the record of type ``dtype`` at ``address``."""
+    _, offset, *_ = dtype.fields[name]
+    return c_api.word.from_address(address + offset)
 
 
 def _compile(specs: Sequence[Any]) -> list[int]:
@@ -183,13 +222,13 @@ def _compiled_function(function: Any) -> Any:
     return compilation.CompiledFunction(function, compilation.kernel_sources(_SOURCES))
 
 
-def _answers() -> Any:
+def _answer_functions() -> Any:
     from . import answers
 
     return answers
 
 
-def _factory() -> Any:
+def _factory_functions() -> Any:
     from . import factory
 
     return factory

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.structs import record
-from .ep_api import EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
+from ..compiled_ops.structs import PLAIN
+from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
 #: The number of inputs of the operators, and of the names T1 and T2 of their types.
 N_INPUTS = 2
@@ -18,8 +19,9 @@ FACTORY = record(
     FACTORY_FIELDS,
     # Addresses of texts: the name of the provider, its vendor and its version.
     "name vendor release",
-    # The address of the provider's EP, which all sessions share.
-    "ep",
+    # The addresses of the provider's EPs, which all sessions share. That of the EP that fuses nodes
+    # is 0 in a library.
+    "ep fusing_ep",
     # 1 while a thread sets one of the following fields.
     "lock",
     # The OrtApi and the OrtEpApi; 0 until the factory is created.
@@ -30,14 +32,22 @@ FACTORY = record(
     "create_kernel",
     # Addresses of arrays of DEFINITION and of OVERLOAD, and their lengths.
     "definitions n_definitions overloads n_overloads",
-    # The address of the KERNEL that a node's kernel begins as.
+    # The address of the NODE_KERNEL that a node's kernel begins as.
     "kernel",
     # The address of an array of OrtCustomOpDomain*, and its length.
     "domains n_domains",
 )
 
-#: The provider: ONNX Runtime's struct OrtEp, and the address of the FACTORY.
-EP = record(EP_FIELDS, "factory")
+#: The provider: ONNX Runtime's struct OrtEp.
+EP = record(
+    EP_FIELDS,
+    # The address of the FACTORY.
+    "factory",
+    # The address of a function that fuses nodes of a graph; 0 if no nodes are fused. Its arguments
+    # are the OrtGraph, the OrtEpGraphSupportInfo, the address of an array of OrtNode*, and its
+    # length. It sets the elements of nodes that it fused to 0.
+    "fuse",
+)
 
 #: The types that a name can stand for.
 CONSTRAINT = record(
@@ -66,9 +76,45 @@ OVERLOAD = record(
 
 #: The kernel of a node: ONNX Runtime's struct OrtKernelImpl, and behind it the state of a compiled
 #: op and the op's functions.
-KERNEL = record(KERNEL_FIELDS, "state compute destroy")
+NODE_KERNEL = record(KERNEL_FIELDS, "state compute destroy")
+
+#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, and behind it the address of the state.
+COMPUTE_INFO = record(COMPUTE_INFO_FIELDS, "state")
+
+#: A level of a fused deformable attention.
+LEVEL = record(
+    # The number of its points.
+    "points",
+    # The index of the input whose elements from the third on are the lengths of the level; -1 if
+    # the lengths are constants.
+    "shape_input",
+    # The address of the lengths if they are constants.
+    "lengths",
+    # The index of the input that is the grid (B·H, Q, points, r); not used if there are locations.
+    "grid_input",
+)
+
+#: The state of a fused deformable attention. Conditions are 0 or 1.
+FUSED_ATTENTION = record(
+    ("plain", PLAIN),
+    # The indices of the node's inputs that are the operands. The locations are -1 if the levels
+    # have grids.
+    "value locations weights",
+    # The lengths of axes: heads, and channels of a head.
+    "heads channels",
+    # Whether the value is (B, S, H·D) and not (B, S, H, D).
+    "splits_heads",
+    # Whether the weights are (B·H, 1, Q, P) and not (B, Q, H, …).
+    "has_heads_first",
+    # The ONNXTensorElementDataType of the grids; not used if there are locations.
+    "grid_type",
+    # The address of an array of LEVEL, its length, and the number of spatial axes.
+    "levels n_levels r",
+)
 
 #: Memory for a function of ONNX Runtime that reads or writes a pointer.
 POINTER = record("value")
-#: Memory for the value of an attribute.
-ATTRIBUTE = record(("chars", (np.int64, 8)))
+#: Memory for a short text.
+BUFFER = record(("words", (np.int64, 8)))
+#: Memory for the inputs of a node, as OrtValueInfo*.
+NODE_INPUTS = record(("values", (np.int64, N_INPUTS)))

@@ -40,8 +40,10 @@ class Shutdown:
     def block_if_exiting(self) -> None:
         """Block forever if another thread ends the interpreter, unless that thread is in a run."""
         exiting_thread = self.exiting_thread
+        if exiting_thread is None:
+            return
         current_thread = threading.get_ident()
-        if exiting_thread is None or exiting_thread == current_thread:
+        if exiting_thread == current_thread:
             return
         if not _is_in_runtime(sys._current_frames().get(exiting_thread)):
             self.blocked_threads.add(current_thread)

@@ -1,0 +1,341 @@
+"""The computation of a fused deformable attention, as the functions of OrtNodeComputeInfo.
+
+ONNX Runtime has replaced the nodes of a deformable attention by one node, whose inputs are all
+values that these nodes read. The operands of the compiled op are among them, or are computed from
+some of them in each run.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...kernels.halves import stored, widened
+from ...kernels.pointers import allocate, array, copy, free, local, struct
+from ...kernels.structs import ATTENTION
+from ..compiled_ops import attention
+from ..compiled_ops.c_api import ELEMENT_TYPES
+from ..compiled_ops.requests import (
+    alloc,
+    alloc_int64s,
+    free_blocks,
+    open_request,
+    read_input,
+    shape,
+)
+from ..compiled_ops.sentences import (
+    NO_MEMORY,
+    error_with_number,
+    error_with_shape,
+    error_with_shapes,
+)
+from ..compiled_ops.structs import PLAIN, REQUEST
+from .calls import write_word
+from .structs import COMPUTE_INFO, FUSED_ATTENTION, LEVEL
+
+#: The positions of the operands among a REQUEST's inputs.
+_VALUE = 0
+_LEVELS = 1
+_LOCATIONS = 2
+_WEIGHTS = 3
+#: The element types of grids that are not float32.
+_FLOAT64 = ELEMENT_TYPES["float64"]
+_FLOAT16 = ELEMENT_TYPES["float16"]
+_BFLOAT16 = ELEMENT_TYPES["bfloat16"]
+#: The types of the bits of halves.
+_FLOAT16_BITS = stored("float16")
+_BFLOAT16_BITS = stored("bfloat16")
+#: The position of an input that an operand is computed from.
+_OTHER = 4
+
+
+def allocate_block(nbytes: int) -> int:
+    """Return the address of memory that :func:`release_compute_infos` frees; 0 without memory."""
+    return allocate(nbytes)
+
+
+def release_compute_infos(ep: int, infos: int, count: int) -> int:
+    """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
+    addresses = array(infos, (count,), np.int64)
+    for index in range(count):
+        free(addresses[index])
+    return 0
+
+
+def create_state(info: int, context: int, out: int) -> int:
+    """CreateState of OrtNodeComputeInfo."""
+    write_word(out, struct(info, COMPUTE_INFO).state)
+    return 0
+
+
+def compute_attention(info: int, state_address: int, context: int) -> int:
+    """Compute of OrtNodeComputeInfo."""
+    state = struct(state_address, PLAIN)
+    fused = struct(state_address, FUSED_ATTENTION)
+    request = local(REQUEST)
+    status = open_request(request, state, context, 0)
+    status = status or _set_value(state, fused, request)
+    status = status or _set_levels(state, fused, request)
+    if fused.locations >= 0:
+        tensor = request.inputs[_LOCATIONS]
+        status = status or read_input(request, state, fused.locations, tensor)
+    else:
+        status = status or _set_locations(state, fused, request)
+    status = status or _set_weights(state, fused, request)
+    status = status or attention.attend(state, request, local(ATTENTION), 3)
+    free_blocks(request.blocks)
+    return status
+
+
+@register_jitable
+def _no_memory(state: Any, request: Any, nbytes: int) -> int:
+    return error_with_number(request.api, state.errors, NO_MEMORY, nbytes)
+
+
+@register_jitable
+def _set_shape(tensor: Any, lengths: Any) -> None:
+    """Let ``lengths``, from :func:`.requests.alloc_int64s`, be the shape of an INPUT."""
+    tensor.shape = np.int64(lengths.ctypes.data)
+    tensor.axes = len(lengths)
+
+
+@register_jitable
+def _set_value(state: Any, fused: Any, request: Any) -> int:
+    """Set the value (B, S, H, D); return an OrtStatus*."""
+    tensor = request.inputs[_VALUE]
+    status = read_input(request, state, fused.value, tensor)
+    if status != 0:
+        return status
+    lengths = shape(tensor)
+    is_split = fused.splits_heads == 0
+    is_right = len(lengths) == (4 if is_split else 3)
+    if is_right and not is_split:
+        is_right = lengths[2] == fused.heads * fused.channels
+    if not is_right:
+        return error_with_shape(request.api, state.errors, attention.VALUE_SHAPE_INVALID, lengths)
+    if is_split:
+        return 0
+    split_lengths = alloc_int64s(request, 4)
+    if len(split_lengths) == 0:
+        return _no_memory(state, request, 32)
+    split_lengths[0] = lengths[0]
+    split_lengths[1] = lengths[1]
+    split_lengths[2] = fused.heads
+    split_lengths[3] = fused.channels
+    _set_shape(tensor, split_lengths)
+    return 0
+
+
+@register_jitable
+def _set_levels(state: Any, fused: Any, request: Any) -> int:
+    """Set the levels (L, 1 + r); return an OrtStatus*."""
+    n_columns = 1 + fused.r
+    nbytes = 8 * fused.n_levels * n_columns
+    memory = alloc(request, nbytes)
+    levels_shape = alloc_int64s(request, 2)
+    if memory == 0 or len(levels_shape) == 0:
+        return _no_memory(state, request, nbytes)
+    rows = array(memory, (fused.n_levels, n_columns), np.int64)
+    levels = array(fused.levels, (fused.n_levels,), LEVEL)
+    for index in range(fused.n_levels):
+        level = levels[index]
+        lengths = level.lengths
+        if level.shape_input >= 0:
+            tensor = request.inputs[_OTHER]
+            status = read_input(request, state, level.shape_input, tensor)
+            if status != 0:
+                return status
+            image_shape = shape(tensor)
+            if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
+                sentence = attention.LEVELS_SHAPE_INVALID
+                return error_with_shape(request.api, state.errors, sentence, image_shape)
+            lengths = tensor.data + 2 * 8
+        rows[index, 0] = level.points
+        rows[index, 1:] = array(lengths, (fused.r,), np.int64)
+    levels_shape[0] = fused.n_levels
+    levels_shape[1] = n_columns
+    request.inputs[_LEVELS].data = memory
+    _set_shape(request.inputs[_LEVELS], levels_shape)
+    return 0
+
+
+@register_jitable
+def _set_weights(state: Any, fused: Any, request: Any) -> int:
+    """Set the weights (B, Q, H, P), which are those of all queries if Q is 1.
+
+    Returns:
+        An OrtStatus*.
+    """
+    tensor = request.inputs[_WEIGHTS]
+    status = read_input(request, state, fused.weights, tensor)
+    if status != 0:
+        return status
+    lengths = shape(tensor)
+    new_lengths = alloc_int64s(request, 4)
+    if len(new_lengths) == 0:
+        return _no_memory(state, request, 32)
+    if fused.has_heads_first != 0:
+        if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
+            locations = shape(request.inputs[_LOCATIONS])
+            sentence = attention.WEIGHTS_SHAPE_MISMATCH
+            return error_with_shapes(request.api, state.errors, sentence, lengths, locations)
+        new_lengths[0] = lengths[0] // fused.heads
+        new_lengths[1] = lengths[2]
+        new_lengths[2] = fused.heads
+        new_lengths[3] = lengths[3]
+        nbytes = state.kernel.X_size * lengths[0] * lengths[2] * lengths[3]
+        memory = alloc(request, nbytes)
+        if memory == 0:
+            return _no_memory(state, request, nbytes)
+        _copy_queries_first(memory, tensor.data, new_lengths, state.kernel.X_size)
+        tensor.data = memory
+        _set_shape(tensor, new_lengths)
+    elif len(lengths) == 5:
+        # With an axis of levels, the op takes a single query for one of several.
+        for axis in range(3):
+            new_lengths[axis] = lengths[axis]
+        new_lengths[3] = lengths[3] * lengths[4]
+        _set_shape(tensor, new_lengths)
+    return 0
+
+
+@register_jitable
+def _copy_queries_first(to: int, source: int, lengths: Any, size: int) -> None:
+    """Copy an array (B, H, Q, P) as (B, Q, H, P).
+
+    Args:
+        to: the address of the new array.
+        source: the address of the array.
+        lengths: the shape of the new array.
+        size: the size of an element.
+    """
+    n, queries, heads, points = lengths
+    nbytes = size * points
+    for row in range(n * heads):
+        batch = row // heads
+        head = row % heads
+        for query in range(queries):
+            place = (batch * queries + query) * heads + head
+            copy(to + nbytes * place, source + nbytes * (row * queries + query), nbytes)
+
+
+@register_jitable
+def _set_locations(state: Any, fused: Any, request: Any) -> int:
+    """Set the locations (B, Q, H, P, r), in [0, 1], from the grids of the levels.
+
+    Returns:
+        An OrtStatus*.
+    """
+    lengths = alloc_int64s(request, 5)
+    if len(lengths) == 0:
+        return _no_memory(state, request, 40)
+    # Of the right shape, whose locations attend() checks.
+    value = shape(request.inputs[_VALUE])
+    levels = array(fused.levels, (fused.n_levels,), LEVEL)
+    n_points = 0
+    for index in range(fused.n_levels):
+        n_points += levels[index].points
+    lengths[0] = value[0]
+    lengths[2] = fused.heads
+    lengths[3] = n_points
+    lengths[4] = fused.r
+    memory = 0
+    first_point = 0
+    for index in range(fused.n_levels):
+        level = levels[index]
+        tensor = request.inputs[_OTHER]
+        status = read_input(request, state, level.grid_input, tensor)
+        if status != 0:
+            return status
+        grid = shape(tensor)
+        queries = _count_queries(grid, value[0] * fused.heads, level.points, fused.r)
+        if index == 0:
+            lengths[1] = max(queries, 0)
+            nbytes = (8 if fused.grid_type == _FLOAT64 else 4) * _product(lengths)
+            memory = alloc(request, nbytes)
+            if memory == 0:
+                return _no_memory(state, request, nbytes)
+        if queries != lengths[1]:
+            sentence = attention.LOCATIONS_SHAPE_MISMATCH
+            return error_with_shapes(
+                request.api, state.errors, sentence, value, grid, fused.n_levels
+            )
+        _copy_grid(memory, tensor.data, fused.grid_type, lengths, first_point, level.points)
+        first_point += level.points
+    tensor = request.inputs[_LOCATIONS]
+    tensor.data = memory
+    _set_shape(tensor, lengths)
+    return 0
+
+
+@register_jitable
+def _product(lengths: Any) -> int:
+    result = 1
+    for length in lengths:
+        result *= length
+    return result
+
+
+@register_jitable
+def _count_queries(grid: Any, batch_heads: int, points: int, r: int) -> int:
+    """Return Q of a grid of the shape (B·H, …, r), with Q·points positions; -1 if it is another."""
+    n_axes = len(grid)
+    if n_axes < 3 or grid[0] != batch_heads or grid[n_axes - 1] != r or points == 0:
+        return -1
+    positions = _product(grid[1 : n_axes - 1])
+    return positions // points if positions % points == 0 else -1
+
+
+@register_jitable
+def _copy_grid(
+    to: int,
+    source: int,
+    grid_type: int,
+    lengths: Any,
+    first_point: int,
+    points: int,
+) -> None:
+    """Copy the grid of a level to the locations of all levels.
+
+    Args:
+        to: the address of the locations.
+        source: the address of the grid (B·H, Q, points, r), in [-1, 1].
+        grid_type: the ONNXTensorElementDataType of the grid. The locations are of type float64 if
+            the grid is, otherwise float32.
+        lengths: the shape (B, Q, H, P, r) of the locations.
+        first_point: the index of the level's first point.
+        points: the number of the level's points.
+    """
+    if grid_type == _FLOAT64:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float64, np.float64)
+    elif grid_type == _FLOAT16:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float32, _FLOAT16_BITS)
+    elif grid_type == _BFLOAT16:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float32, _BFLOAT16_BITS)
+    else:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float32, np.float32)
+
+
+@register_jitable
+def _copy_typed_grid(
+    to: int,
+    source: int,
+    lengths: Any,
+    first_point: int,
+    points: int,
+    dtype: Any,
+    grid_dtype: Any,
+) -> None:
+    """Copy a grid as :func:`_copy_grid`, for the types of the locations and of the grid."""
+    n, queries, heads, n_points, r = lengths
+    locations = array(to, (n * queries * heads, n_points * r), dtype)
+    grid = array(source, (n * heads * queries, points * r), grid_dtype)
+    half = dtype(0.5)
+    for row in range(n * heads):
+        batch = row // heads
+        head = row % heads
+        for query in range(queries):
+            place = (batch * queries + query) * heads + head
+            for index in range(points * r):
+                coordinate = widened(grid[row * queries + query, index])
+                locations[place, first_point * r + index] = coordinate * half + half

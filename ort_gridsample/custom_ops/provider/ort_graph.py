@@ -1,0 +1,341 @@
+"""Read an OrtGraph, which ONNX Runtime passes to GetCapability, as a model of onnx."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+)
+
+from ..compiled_ops import c_api
+from .ep_api import (
+    FLOAT_ATTRIBUTE,
+    FLOATS_ATTRIBUTE,
+    FUNCTIONS,
+    INT_ATTRIBUTE,
+    INTS_ATTRIBUTE,
+    STRING_ATTRIBUTE,
+)
+
+#: The domain and the type of a node whose operator is not read.
+_UNREAD_DOMAIN = "ort_gridsample.unread"
+_UNREAD_TYPE = "Unread"
+#: Constants with more elements are not read.
+_MAX_ELEMENTS = 64
+#: The size of the memory for an attribute, in bytes. Longer attributes are not read.
+_ATTRIBUTE_SIZE = 4096
+#: The bits of a C enum or int, and those of a bool, in a register.
+_INT_BITS = 0xFFFFFFFF
+_BOOL_BITS = 0xFF
+#: The types of the constants that are read, and the size of an element in bytes.
+_ELEMENT_SIZES: dict[int, int] = {
+    TensorProto.FLOAT: 4,
+    TensorProto.DOUBLE: 8,
+    TensorProto.FLOAT16: 2,
+    TensorProto.BFLOAT16: 2,
+    TensorProto.INT32: 4,
+    TensorProto.INT64: 8,
+}
+#: OrtOpAttrType -> the type of the numbers, or None for a string.
+_ATTRIBUTE_DTYPES: dict[int, Any] = {
+    INT_ATTRIBUTE: np.int64,
+    INTS_ATTRIBUTE: np.int64,
+    FLOAT_ATTRIBUTE: np.float32,
+    FLOATS_ATTRIBUTE: np.float32,
+    STRING_ATTRIBUTE: None,
+}
+
+
+class OrtApi:
+    """The functions of an OrtApi, for Python.
+
+    Args:
+        address: the address of the OrtApi.
+    """
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self._functions: dict[str, Any] = {}
+
+    def call(self, name: str, *arguments: int) -> int:
+        """Call a function, and return its result."""
+        function = self._functions.get(name)
+        if function is None:
+            offset = FUNCTIONS.get(name) or c_api.FUNCTIONS[name]
+            address = c_api.word.from_address(self.address + offset).value
+            function = c_api.function(address, len(arguments))
+            self._functions[name] = function
+        return int(function(*arguments))
+
+    def get(self, name: str, *arguments: int) -> int:
+        """Call a function whose last argument points to a result, and return that result.
+
+        Raises:
+            RuntimeError: the function returned an OrtStatus.
+        """
+        result = c_api.word()
+        self.check(self.call(name, *arguments, ctypes.addressof(result)))
+        return result.value
+
+    def check(self, status: int) -> None:
+        """Raise RuntimeError with the message of an OrtStatus*, unless it is null."""
+        c_api.check(self.address, status)
+
+    def text(self, name: str, *arguments: int) -> str:
+        """As :meth:`get`, for a function whose result is a text."""
+        address = self.get(name, *arguments)
+        return ctypes.string_at(address).decode() if address else ""
+
+    def list(self, count_name: str, name: str, owner: int) -> list[int]:
+        """Return the addresses in a list of ``owner``.
+
+        Args:
+            count_name: the function that returns the length of the list.
+            name: the function that copies the list.
+            owner: the first argument of both functions.
+        """
+        count = self.get(count_name, owner)
+        addresses = (c_api.word * count)()
+        self.check(self.call(name, owner, ctypes.addressof(addresses), count))
+        return list(addresses)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of an OrtGraph.
+
+    Attributes:
+        address: the OrtNode.
+        name: its name.
+        op_type: the type of the node.
+        domain: its domain.
+        inputs: the names of its inputs. An input that the node omits has the name "".
+        implicit_inputs: the names of the other values that the bodies of the node read.
+        outputs: the names of its outputs.
+    """
+
+    address: int
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    implicit_inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Graph:
+    """An OrtGraph. It may be the body of a node, and then reads values of the graphs around it.
+
+    Args:
+        api: the functions of ONNX Runtime.
+        address: the OrtGraph.
+    """
+
+    def __init__(self, api: OrtApi, address: int) -> None:
+        self._api = api
+        self._address = address
+        #: The address of an OrtValueInfo -> the name of the value.
+        self._names: dict[int, str] = {}
+        #: The name of a value -> the address of its OrtValueInfo.
+        self._values: dict[str, int] = {}
+
+    @property
+    def is_body(self) -> bool:
+        """Whether the graph is the body of a node."""
+        return bool(self._api.get("Graph_GetParentNode", self._address))
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """The nodes, in the order of ONNX Runtime."""
+        addresses = self._api.list("Graph_GetNumNodes", "Graph_GetNodes", self._address)
+        return [self.node(address) for address in addresses]
+
+    def node(self, address: int) -> Node:
+        """Return the node at ``address``, an OrtNode of this graph."""
+        api = self._api
+        return Node(
+            address,
+            api.text("Node_GetName", address),
+            api.text("Node_GetOperatorType", address),
+            api.text("Node_GetDomain", address),
+            self._value_names("Node", "Inputs", address),
+            self._value_names("Node", "ImplicitInputs", address),
+            self._value_names("Node", "Outputs", address),
+        )
+
+    def _value_names(self, owner_type: str, what: str, owner: int) -> tuple[str, ...]:
+        """Return the names of the inputs or outputs of a node or of the graph."""
+        count_name = f"{owner_type}_GetNum{what}"
+        values = self._api.list(count_name, f"{owner_type}_Get{what}", owner)
+        return tuple(self._name(value) for value in values)
+
+    def _name(self, value: int) -> str:
+        """Return the name of an OrtValueInfo; "" for null."""
+        if not value:
+            return ""
+        if value not in self._names:
+            name = self._api.text("GetValueInfoName", value)
+            self._names[value] = name
+            self._values[name] = value
+        return self._names[value]
+
+    def is_assigned(self, node: Node) -> bool:
+        """Whether another provider runs ``node``."""
+        return bool(self._api.text("Node_GetEpName", node.address))
+
+    def outline(self) -> ModelProto:
+        """Return a model with the nodes and names of the graph, without attributes and types."""
+        protos = []
+        for node in self.nodes:
+            inputs = [*node.inputs, *node.implicit_inputs]
+            proto = helper.make_node(node.op_type, inputs, node.outputs, node.name)
+            proto.domain = node.domain
+            protos.append(proto)
+        return self._model(GraphProto(node=protos))
+
+    def model(self, values: Set[str]) -> ModelProto:
+        """Return a model of the nodes that compute ``values``, with their attributes and types.
+
+        It has a node of an unknown operator without outputs in place of each other node, so that
+        the positions of the nodes, and the readers of all values, are those of the graph. The
+        values that these nodes compute are inputs of the model.
+        """
+        graph = GraphProto()
+        computed = set[str]()
+        names: dict[str, None] = {}
+        for node in self.nodes:
+            if values.isdisjoint(node.outputs):
+                inputs = [*node.inputs, *node.implicit_inputs]
+                proto = helper.make_node(_UNREAD_TYPE, inputs, [], node.name)
+                proto.domain = _UNREAD_DOMAIN
+            else:
+                computed.update(node.outputs)
+                proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name)
+                proto.domain = node.domain
+                proto.attribute.extend(self._attributes(node))
+                names |= dict.fromkeys((*node.inputs, *node.outputs))
+            graph.node.append(proto)
+        names.pop("", None)
+        for name in names:
+            self._declare(graph, name, name in computed)
+        return self._model(graph)
+
+    def _declare(self, graph: GraphProto, name: str, is_computed: bool) -> None:
+        """Add the type of a value to ``graph``, or its elements if it is a small constant."""
+        type_proto = self._type(name)
+        if type_proto is None:
+            return
+        if not is_computed:
+            constant = self._constant(name, type_proto)
+            if constant is not None:
+                graph.initializer.append(constant)
+                return
+        values = graph.value_info if is_computed else graph.input
+        values.append(ValueInfoProto(name=name, type=type_proto))
+
+    def _model(self, graph: GraphProto) -> ModelProto:
+        """Return a model of ``graph``, whose outputs become those of this graph."""
+        api = self._api
+        graph.name = "graph"
+        outputs = self._value_names("Graph", "Outputs", self._address)
+        graph.output.extend(ValueInfoProto(name=name) for name in outputs)
+        opsets = [helper.make_opsetid(*opset) for opset in self._opsets()]
+        opsets.append(helper.make_opsetid(_UNREAD_DOMAIN, 1))
+        ir_version = api.get("Graph_GetOnnxIRVersion", self._address)
+        return ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
+
+    def _opsets(self) -> list[tuple[str, int]]:
+        """Return the domains and their versions."""
+        api = self._api
+        count = api.get("Graph_GetNumOperatorSets", self._address)
+        domains = (ctypes.c_char_p * count)()
+        versions = (c_api.word * count)()
+        addresses = ctypes.addressof(domains), ctypes.addressof(versions)
+        api.check(api.call("Graph_GetOperatorSets", self._address, *addresses, count))
+        pairs = zip(domains, versions, strict=True)
+        return [((domain or b"").decode(), version) for domain, version in pairs]
+
+    def _type(self, name: str) -> TypeProto | None:
+        """Return the type of a value; None if it is not a tensor."""
+        api = self._api
+        # ONNX Runtime owns both.
+        type_info = api.get("GetValueInfoTypeInfo", self._values[name])
+        tensor_info = api.get("CastTypeInfoToTensorInfo", type_info) if type_info else 0
+        if not tensor_info:
+            return None
+        type_proto = TypeProto()
+        tensor = type_proto.tensor_type
+        tensor.elem_type = api.get("GetTensorElementType", tensor_info) & _INT_BITS
+        if not api.call("TensorTypeAndShape_HasShape", tensor_info) & _BOOL_BITS:
+            return type_proto
+        count = api.get("GetDimensionsCount", tensor_info)
+        lengths = (c_api.word * count)()
+        names = (ctypes.c_char_p * count)()
+        api.check(api.call("GetDimensions", tensor_info, ctypes.addressof(lengths), count))
+        api.check(api.call("GetSymbolicDimensions", tensor_info, ctypes.addressof(names), count))
+        shape = tensor.shape  # a tensor without axes has a shape, too
+        shape.SetInParent()
+        for length, length_name in zip(lengths, names, strict=True):
+            dim = shape.dim.add()
+            if length >= 0:
+                dim.dim_value = length
+            elif length_name:
+                dim.dim_param = length_name.decode()
+        return type_proto
+
+    def _constant(self, name: str, type_proto: TypeProto) -> TensorProto | None:
+        """Return a small constant; None if the value is another one."""
+        api = self._api
+        tensor = type_proto.tensor_type
+        lengths = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
+        is_known = tensor.HasField("shape") and len(lengths) == len(tensor.shape.dim)
+        if not is_known or prod(lengths) > _MAX_ELEMENTS or tensor.elem_type not in _ELEMENT_SIZES:
+            return None
+        value_info = self._values[name]
+        if not api.get("ValueInfo_IsConstantInitializer", value_info):
+            return None
+        value = api.get("ValueInfo_GetInitializerValue", value_info)
+        if not value:
+            return None
+        size = _ELEMENT_SIZES[tensor.elem_type] * prod(lengths)
+        data = ctypes.string_at(api.get("GetTensorMutableData", value), size)
+        return TensorProto(name=name, dims=lengths, data_type=tensor.elem_type, raw_data=data)
+
+    def _attributes(self, node: Node) -> Iterator[AttributeProto]:
+        """Yield the attributes of ``node`` that are numbers or strings."""
+        api = self._api
+        for address in api.list("Node_GetNumAttributes", "Node_GetAttributes", node.address):
+            attribute_type = api.get("OpAttr_GetType", address) & _INT_BITS
+            if attribute_type not in _ATTRIBUTE_DTYPES:
+                continue
+            memory = ctypes.create_string_buffer(_ATTRIBUTE_SIZE)
+            size = c_api.word()
+            arguments = ctypes.addressof(memory), _ATTRIBUTE_SIZE, ctypes.addressof(size)
+            api.check(api.call("ReadOpAttr", address, attribute_type, *arguments))
+            name = api.text("OpAttr_GetName", address)
+            yield _attribute(name, attribute_type, memory.raw[: size.value])
+
+
+def _attribute(name: str, attribute_type: int, data: bytes) -> AttributeProto:
+    """Return an attribute whose value ReadOpAttr wrote as ``data``."""
+    dtype = _ATTRIBUTE_DTYPES[attribute_type]
+    if dtype is None:
+        return helper.make_attribute(name, data.rstrip(b"\0"))
+    values = np.frombuffer(data, dtype).tolist()
+    if attribute_type in (INT_ATTRIBUTE, FLOAT_ATTRIBUTE):
+        return helper.make_attribute(name, values[0])
+    list_type = AttributeProto.FLOATS if attribute_type == FLOATS_ATTRIBUTE else AttributeProto.INTS
+    return helper.make_attribute(name, values, attr_type=list_type)
