@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif rows:
         print(as_text(rows))
     else:
-        print(f"{arguments.model} holds no GridSample and no AffineGrid")
+        print(f"{arguments.model} has no sampling nodes")
     if not has_onnxruntime:
         unknown = "which nodes it runs, and what a session does with them, is unknown"
         print(f"ort-gridsample: {MISSED_WITHOUT_ONNXRUNTIME}; {unknown}", file=sys.stderr)

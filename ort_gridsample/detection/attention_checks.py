@@ -19,7 +19,7 @@ from .records import NodeRecord
 
 _INTEGERS = ("int32", "int64")
 #: The expected type of the third input of ``com.microsoft::MultiScaleDeformableAttention``.
-_NO_DRAFT = (
+_DRAFT_UNSUPPORTED = (
     "int32 or int64: the operator of this name that onnxruntime's pull request 20184 drafts, "
     "with reference points as third input, is not supported"
 )
@@ -55,7 +55,7 @@ class _InputCheck:
     ) -> None:
         self._where = record.where
         self._signature = signature
-        self._lengths_name = signature.inputs[1]
+        self._lengths_name = signature.lengths_input
         self._inputs = dict(zip(signature.inputs, case, strict=True))
         self._constants = record.constants
 
@@ -82,10 +82,10 @@ class _InputCheck:
             self._check_pixels(lengths, None if self._signature.has_offsets else starts, pixels)
 
     def _check_types(self) -> None:
-        third = self._inputs.get("level_start_index", Value())
-        if self._signature.domains and third.type not in _INTEGERS:
-            found = f"of type {third.type or 'unknown'}"
-            raise GridSampleError(self._where, "level_start_index", found, _NO_DRAFT)
+        starts = self._inputs.get("level_start_index", Value())
+        if self._signature.is_com_microsoft and starts.type not in _INTEGERS:
+            found = f"of type {starts.type or 'unknown'}"
+            raise GridSampleError(self._where, "level_start_index", found, _DRAFT_UNSUPPORTED)
         for name, value in self._inputs.items():
             is_integer = name in (self._lengths_name, "level_start_index")
             allowed = _INTEGERS if is_integer else FLOATS

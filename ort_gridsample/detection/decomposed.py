@@ -216,7 +216,7 @@ def _sample_candidates(use_def: UseDef) -> Iterator[_Candidate]:
             continue
         if inputs[1] not in use_def.makers:
             continue
-        roundings = use_def.indices(use_def.nodes[index])
+        roundings = use_def.roundings_of_indices(use_def.nodes[index])
         if roundings:
             image = use_def.trace_layout(inputs[0])[-1]
             groups.setdefault((roundings, image), []).append(index)

@@ -43,7 +43,7 @@ from .records import NodeRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Searches:
+class SearchOptions:
     """The searches of :func:`find` for more than the nodes of a dialect.
 
     Attributes:
@@ -57,7 +57,7 @@ class Searches:
     attention: bool = True
 
 
-ALL_SEARCHES = Searches()
+ALL_SEARCHES = SearchOptions()
 
 
 def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
@@ -77,7 +77,7 @@ def find(
     probe: Probe | None,
     *,
     with_reasons: bool,
-    searches: Searches = ALL_SEARCHES,
+    options: SearchOptions = ALL_SEARCHES,
 ) -> list[Match]:
     """Find the sampling nodes of a model.
 
@@ -86,40 +86,40 @@ def find(
         all_scopes: its scopes.
         probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
         with_reasons: whether ``probe`` also tests whether onnxruntime runs the nodes.
-        searches: what to search for in addition to the nodes of a dialect.
+        options: what to search for in addition to the nodes of a dialect.
 
     Returns:
         The matches: decomposed deformable attentions first, then all other nodes in the order of
         ``all_scopes``.
     """
-    search = DecomposedSearch(all_scopes if searches.decomposed else (), probe)
-    searched_scopes = _scopes_to_search(all_scopes, search, searches)
-    values = {id(searched.use_def.scope): searched.values for searched in searched_scopes}
+    decomposed_search = DecomposedSearch(all_scopes if options.decomposed else (), probe)
+    candidates = _candidate_scopes(all_scopes, decomposed_search, options)
+    values = {id(candidate.use_def.scope): candidate.values for candidate in candidates}
     inference = Inference(model, all_scopes, probe, values)
     functions = {function_key(function) for function in model.functions}
     node_probe = probe if with_reasons else None
     names = Names(model)
     attentions: list[Match] = []
     others: list[Match] = []
-    for use_def, positions, _ in searched_scopes:
+    for use_def, positions, _ in candidates:
         scope = use_def.scope
         matches: list[Match] = []
         for index in positions:
             dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
                 matches.append(_node_match(dialect, index, scope, inference, node_probe))
-        for operator in search.operators(scope, inference):
+        for operator in decomposed_search.operators(scope, inference):
             matches.append(_decomposed_match(operator, scope, names, inference))
-        if searches.attention:
+        if options.attention:
             scope_attentions, matches = _link_attentions(matches, use_def, inference)
             attentions += scope_attentions
-        if searches.fused_grids:
+        if options.fused_grids:
             matches = _link_fused_grids(matches, use_def, inference)
         others += matches
     return [*attentions, *others]
 
 
-class _SearchedScope(NamedTuple):
+class _CandidateScope(NamedTuple):
     """A scope that may have sampling nodes.
 
     Attributes:
@@ -133,27 +133,27 @@ class _SearchedScope(NamedTuple):
     values: list[str]
 
 
-def _scopes_to_search(
+def _candidate_scopes(
     all_scopes: Sequence[Scope],
-    search: DecomposedSearch,
-    searches: Searches,
-) -> list[_SearchedScope]:
+    decomposed_search: DecomposedSearch,
+    options: SearchOptions,
+) -> list[_CandidateScope]:
     """Return the scopes that may have sampling nodes."""
     op_types = operator_types()
-    searched_scopes: list[_SearchedScope] = []
+    candidates: list[_CandidateScope] = []
     for scope in all_scopes:
         positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
-        values = search.values.get(id(scope), [])
+        values = decomposed_search.values.get(id(scope), [])
         if not positions and not values:
             continue
         use_def = UseDef(scope)
-        if searches.fused_grids:
+        if options.fused_grids:
             grids = [name for index in positions for name in scope.inputs[index][1:2]]
             values = list(use_def.backward_closure([*values, *grids], COORDINATE_RULES))
-        if searches.attention:
+        if options.attention:
             values = [*values, *values_to_infer(use_def)]
-        searched_scopes.append(_SearchedScope(use_def, positions, values))
-    return searched_scopes
+        candidates.append(_CandidateScope(use_def, positions, values))
+    return candidates
 
 
 def _node_match(

@@ -112,19 +112,14 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     has_known_type = bool(sample.record.types["X"])
     # A node of several sources must declare its type.
     max_sources = MAX_SOURCES if has_known_type else 1
-    with_coordinates = has_known_type
+    allow_coordinate_operands = has_known_type
     boundary: set[str] = set()
     while True:
         tracer = _CoordinateTracer(use_def, inference, rank=r + 2, boundary=boundary)
-        programs: list[Program] = []
-        for index in range(r):
-            component = Component(grid, r + 1, index)
-            program = tracer.trace_program(component, with_coordinates=with_coordinates)
-            if program is not None:
-                programs.append(program)
+        programs = _trace_all(tracer, grid, r, allow_coordinate_operands=allow_coordinate_operands)
         fused = _fused_programs(use_def, tracer.nodes, grid_value.type, programs)
-        if with_coordinates and len(fused.sources) > MAX_SOURCES:
-            with_coordinates = False
+        if allow_coordinate_operands and len(fused.sources) > MAX_SOURCES:
+            allow_coordinate_operands = False
             continue
         if not tracer.nodes or len(programs) < r or len(fused.sources) > max_sources:
             return None
@@ -132,6 +127,25 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         if not outside:
             return fused
         boundary |= outside
+
+
+def _trace_all(
+    tracer: _CoordinateTracer,
+    grid: str,
+    r: int,
+    *,
+    allow_coordinate_operands: bool,
+) -> list[Program]:
+    """Return the programs of the r coordinates of a grid, without those that cannot be traced."""
+    programs = []
+    for index in range(r):
+        component = Component(grid, r + 1, index)
+        program = tracer.trace_program(
+            component, allow_coordinate_operands=allow_coordinate_operands
+        )
+        if program is not None:
+            programs.append(program)
+    return programs
 
 
 def _fused_programs(
@@ -203,12 +217,14 @@ class _CoordinateTracer:
         self._rank = rank
         self._boundary = boundary
 
-    def trace_program(self, component: Component, *, with_coordinates: bool) -> Program | None:
+    def trace_program(
+        self, component: Component, *, allow_coordinate_operands: bool
+    ) -> Program | None:
         """Trace a coordinate back, and add the traced nodes to :attr:`nodes`.
 
         Args:
             component: where the grid has the coordinate.
-            with_coordinates: whether operands may be other coordinates.
+            allow_coordinate_operands: whether operands may be other coordinates.
 
         Returns:
             How the coordinate is computed, or None if the length of its axis is unknown.
@@ -219,7 +235,9 @@ class _CoordinateTracer:
             index = self.use_def.makers.get(component.name)
             if index is None or index in nodes:  # in an invalid model, a value may come from itself
                 break
-            traced = self._trace(index, component, with_coordinates=with_coordinates)
+            traced = self._trace(
+                index, component, allow_coordinate_operands=allow_coordinate_operands
+            )
             if traced is None:
                 break
             source, step = traced
@@ -240,7 +258,7 @@ class _CoordinateTracer:
         index: int,
         component: Component,
         *,
-        with_coordinates: bool,
+        allow_coordinate_operands: bool,
     ) -> tuple[Component, ProgramStep | None] | None:
         """Return the source of a coordinate, and the step that the node applies to it."""
         if not self.use_def.is_op(index, COORDINATE_RULES):
@@ -249,7 +267,7 @@ class _CoordinateTracer:
         if has_attribute_references(node):
             return None
         traced = COORDINATE_RULES[node.op_type](self, node, component)
-        if traced is None and with_coordinates and node.op_type in OPERATIONS:
+        if traced is None and allow_coordinate_operands and node.op_type in OPERATIONS:
             traced = _step_with_coordinate(self, node, component)
         return (traced, None) if isinstance(traced, Component) else traced
 
@@ -538,7 +556,7 @@ def _step_with_coordinate(
     maker = tracer.use_def.makers.get(node.input[0])
     operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
     operand, source = operands if operand_first else reversed(operands)
-    program = tracer.trace_program(operand, with_coordinates=False)
+    program = tracer.trace_program(operand, allow_coordinate_operands=False)
     if program is None:
         return None
     return source, ProgramStep(node.op_type, program, operand_first)

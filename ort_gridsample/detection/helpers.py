@@ -59,7 +59,7 @@ def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
     return node
 
 
-def cast(
+def helper_cast(
     op_type: str,
     inputs: Sequence[str],
     output: str,
@@ -190,7 +190,7 @@ def _squeeze_of_guard(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
             return index
     raise GridSampleError(
         node_label(node.op_type, display_name(node)),
-        "the guard behind it",
+        "the guard after it",
         "without its Squeeze",
         "the nodes that a patch writes",
     )

@@ -156,7 +156,8 @@ def _check_affine_grid(record: NodeRecord, theta: Value, size: Value) -> None:
     numbers = constant.tolist() if constant is not None and constant.ndim == 1 else None
     validation.check_affine_grid_shapes(record.where, theta.shape, numbers)
     if not validation.may_match(size.shape, (4,)) and not validation.may_match(size.shape, (5,)):
-        raise GridSampleError(record.where, "size", f"of shape {size.shape}", "4 or 5 numbers")
+        found = f"of shape {validation.format_shape(size.shape or ())}"
+        raise GridSampleError(record.where, "size", found, "4 or 5 numbers")
 
 
 def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:

@@ -228,7 +228,7 @@ class NodeRecords(list[NodeRecord]):
         rows = []
         for record in self:
             rows.append({"graph": record.graph, **columns(record), "why not native": record.reason})
-        heads = list(rows[0]) if rows else ["no GridSample and no AffineGrid"]
+        heads = list(rows[0]) if rows else ["no sampling nodes"]
         head = "".join(f"<th>{column}</th>" for column in heads)
         body = ""
         for row in rows:

@@ -22,7 +22,7 @@ from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
 from .trial_inputs import MAX_RUNS, Shapes, needed_runs, typed_inputs
 
 #: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.
-_PartAxis = Literal["first", "last", "behind batch"]
+_PartAxis = Literal["first", "last", "after batch"]
 _PART_AXES: tuple[_PartAxis, ...] = get_args(_PartAxis)
 
 
@@ -178,8 +178,8 @@ class _CoordinateLocation:
         shape: the shape (N, …) of the coordinates.
         part_count: the number of parts.
         part_index: the index of the part with the coordinates.
-        part_axis: the axis that lists the parts: before all axes of the coordinates, behind the
-            batch, or behind all axes.
+        part_axis: the axis that lists the parts: before all axes of the coordinates, after the
+            batch, or after all axes.
     """
 
     shape: tuple[int, ...]
@@ -192,7 +192,7 @@ class _CoordinateLocation:
         match self.part_axis:
             case "first":
                 coordinates = array.reshape(self.part_count, -1)[self.part_index]
-            case "behind batch":
+            case "after batch":
                 by_batch = array.reshape(self.shape[0], self.part_count, -1)
                 coordinates = by_batch[:, self.part_index]
             case "last":

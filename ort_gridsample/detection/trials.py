@@ -104,7 +104,7 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
     shapes = list(possible_shapes(values, [equal_batches, ((1, axes + 1), axes)]))
     if not shapes:
         return None
-    possible = _all_samples(shapes[0][0], is_flat=is_flat(*values[:2]))
+    possible = _all_samples(shapes[0][0], has_flat_pixels=is_flat(*values[:2]))
     # The first round is separate, because it excludes most models that compute something else.
     for rounds in (range(1), range(1, MAX_RUNS)):
         jumps = any(sample.attributes.mode == "nearest" for sample in possible)
@@ -139,21 +139,27 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
     return sample.result()
 
 
-def _all_samples(X_shape: Sequence[int], *, is_flat: bool) -> list[_PossibleSample]:
+def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[_PossibleSample]:
     """Return all GridSamples that a model may compute.
 
     Args:
         X_shape: the shape of X.
-        is_flat: whether X is (N, C, pixels).
+        has_flat_pixels: whether X is (N, C, pixels).
     """
     possible_lengths: list[tuple[int, ...]] = [()]
-    if is_flat:
+    if has_flat_pixels:
         pixels = X_shape[2]
-        heights = [height for height in range(1, pixels + 1) if pixels % height == 0]
-        possible_lengths = [(height, pixels // height) for height in heights]
+        possible_lengths = [(height, pixels // height) for height in _divisors(pixels)]
     combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
     all_attributes = [SampleAttributes(*combination) for combination in combinations]
     return [_PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number of pixels in ascending order."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    large = [number // divisor for divisor in reversed(small) if divisor**2 < number]
+    return small + large
 
 
 def _is_sample(
@@ -177,7 +183,8 @@ def _is_sample(
     expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
     coordinates = np.ascontiguousarray(grid.reshape(len(grid), positions, axes)[:, chosen])
     sampler.grid_sample(X, coordinates, expected, plan_for(X.dtype, *attributes), 1)
-    pixels = ((abs(coordinates) + 1) * X.shape[:1:-1] / 2).sum(-1)[:, None]
+    innermost_first = X.shape[2:][::-1]
+    pixels = ((abs(coordinates) + 1) * innermost_first / 2).sum(-1)[:, None]
     largest_term = 8 if attributes.mode == "cubic" else 1  # of a weight
     # The effect of a coordinate's rounding grows with the differences in X.
     magnitudes = largest_term * np.max(np.abs(X)) + np.ptp(X) * pixels
@@ -219,7 +226,7 @@ def _try_affine_grid_of(
     values: Sequence[Value],
     probe: Probe,
 ) -> Result | None:
-    """Do as :func:`try_affine_grid`, for a theta of this number of spatial axes."""
+    """Like :func:`try_affine_grid`, but only for a theta of this number of spatial axes."""
     possible = [False, True]
     sizes = set[AffineGridSize]()
     for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):

@@ -330,6 +330,16 @@ class AttentionSignature:
     domains: tuple[str, ...] = ()
 
     @property
+    def is_com_microsoft(self) -> bool:
+        """Whether the node is read in the domain ``com.microsoft`` only."""
+        return self.domains == ("com.microsoft",)
+
+    @property
+    def lengths_input(self) -> str:
+        """The name of the input that has the spatial lengths of each level."""
+        return self.inputs[1]
+
+    @property
     def has_offsets(self) -> bool:
         """Whether the node computes its locations from reference points and offsets in pixels."""
         return "sampling_offsets" in self.inputs

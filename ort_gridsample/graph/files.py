@@ -142,12 +142,13 @@ def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
 def atomic_write(path: str | PathLike[str]) -> Iterator[Path]:
     """Yield a new file in the folder of ``path``, which replaces ``path`` at the end.
 
-    The new file is removed if an error is raised.
+    If ``path`` is a link, the file that it links to is replaced. The new file is removed if an
+    error is raised.
 
     Raises:
         OSError: the file cannot be written; the error names ``path``.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     temporary = None
     try:
         new = target.parent / f".{target.name}.{secrets.token_hex(4)}{target.suffix}"
@@ -161,7 +162,7 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno:
             is_of_new_file = temporary is None or error.filename in (None, str(temporary))
             if is_of_new_file:
-                raise OSError(error.errno, error.strerror, str(target)) from error
+                raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -192,7 +193,7 @@ def write_model(
             copy.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(copy) as file:
                 shutil.copyfile(data, file)
-            undo.callback(copy.unlink, missing_ok=True)
+            undo.callback(copy.resolve().unlink, missing_ok=True)  # not a link to the copy
         with atomic_write(path) as file:
             file.write_bytes(model.SerializeToString())
         undo.pop_all()
@@ -221,11 +222,12 @@ def _external_data_to_copy(
         # onnxruntime reads no file outside the model's folder.
         is_inside = copy.resolve().is_relative_to(out.parent)
         is_free = copy.resolve() != out and data != out
-        content = copy if copy.exists() else copies.setdefault(copy, data)
-        is_possible = is_inside and is_free
-        if not is_possible or not _have_same_content(data, content):
+        if not copy.exists():
+            copies.setdefault(copy, data)  # several locations may lead to one file
+        present = copies.get(copy, copy)
+        if not (is_inside and is_free) or not _have_same_content(data, present):
             found = f"in the way of {copy}"
-            expected = "no other file, or link to one, there"
+            expected = "no different file at that path"
             raise GridSampleError(str(path), "external data", found, expected)
     return copies
 

@@ -27,7 +27,7 @@ class Field(NamedTuple):
         has_length: whether the content is a message, a string, bytes or packed numbers.
         start: the position of the field's key.
         content_start: the position of the content.
-        end: the position behind the content.
+        end: the position after the content.
     """
 
     number: int
@@ -62,7 +62,7 @@ def fields_of(buffer: Buffer, start: int, end: int) -> Iterator[Field]:
 
 
 def _read_varint(buffer: Buffer, start: int) -> tuple[int, int]:
-    """Return the integer at a position, and the position behind it.
+    """Return the integer at a position, and the position after it.
 
     Raises:
         ValueError: the integer has too many bytes, or the buffer ends within it.

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -229,6 +230,9 @@ class Scope:
     def replace(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Replace nodes in place.
 
+        The model gets copies of new nodes. The graphs of a new node have new scopes, also if the
+        node was among the replaced nodes.
+
         Args:
             replacements: the index of a node -> the nodes that replace it, which may be none.
         """
@@ -240,13 +244,33 @@ class Scope:
             for node in reversed(new_nodes):
                 proto_nodes.insert(index, node)
             nodes[index : index + 1] = proto_nodes[index : index + len(new_nodes)]
-        moved_bodies = {}
-        for body_index, bodies in self.bodies.items():
-            growths = [len(new) - 1 for index, new in replacements.items() if index < body_index]
-            moved_bodies[body_index + sum(growths)] = bodies
-        self.bodies = moved_bodies
         for name in self._DERIVED:
             self.__dict__.pop(name, None)
+        self._replace_bodies(replacements)
+
+    def _replace_bodies(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
+        """Move the bodies of nodes that stay, and read those of new nodes."""
+        replaced = sorted(replacements)
+        growths = [*accumulate((len(replacements[index]) - 1 for index in replaced), initial=0)]
+
+        def moved(index: int) -> int:
+            return index + growths[bisect_left(replaced, index)]
+
+        old_bodies = self.bodies
+        self.bodies = {}
+        for index, bodies in old_bodies.items():
+            if index not in replacements:
+                self.bodies[moved(index)] = bodies
+        for index, new_nodes in replacements.items():
+            if not any(may_have_graphs(node) for node in new_nodes):
+                continue
+            start = moved(index)
+            for new_index in range(start, start + len(new_nodes)):
+                bodies = _bodies_of(self, new_index)
+                if bodies:
+                    self.bodies[new_index] = bodies
+                for body in bodies:
+                    _with_nested(body)
 
     def defining_scope(self, name: str) -> Scope | None:
         """Return the scope that defines ``name`` as this scope sees it.
@@ -300,14 +324,19 @@ def scopes_of(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Sco
         model: the model.
         weights: the initializers whose values the model lacks.
     """
-    scopes: list[Scope] = []
-    for root in _root_scopes(model, weights):
-        nested = [root]
-        for scope in nested:  # grows while it is iterated, because recursion has a limited depth
-            _add_bodies(scope)
-            nested += chain.from_iterable(scope.bodies.values())
-        scopes += nested
-    return scopes
+    return [*chain.from_iterable(map(_with_nested, _root_scopes(model, weights)))]
+
+
+def _with_nested(root: Scope) -> list[Scope]:
+    """Return ``root`` and the scopes of all graphs in it, which are added to their parents."""
+    nested = [root]
+    for scope in nested:  # grows while it is iterated, because recursion has a limited depth
+        for index in scope.attribute_holders(_GRAPH_ATTRIBUTES):
+            bodies = _bodies_of(scope, index)
+            if bodies:
+                scope.bodies[index] = bodies
+                nested += bodies
+    return nested
 
 
 def _root_scopes(model: onnx.ModelProto, weights: Weights) -> list[Scope]:
@@ -318,6 +347,8 @@ def _root_scopes(model: onnx.ModelProto, weights: Weights) -> list[Scope]:
     roots = [main]
     for function in model.functions:
         path = f"function {function.domain}::{function.name}"
+        if function.overload:
+            path += f":{function.overload}"
         opsets = _opsets(function.opset_import, main_opset)
         roots.append(Scope(path, function, opsets, model.ir_version, function=function))
     return roots
@@ -332,27 +363,33 @@ def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict
     return opsets | {domain_of(entry.domain): entry.version for entry in imports}
 
 
-def _add_bodies(scope: Scope) -> None:
-    """Add the scopes of the graphs that the nodes of ``scope`` hold to it."""
-    for index in scope.attribute_holders(_GRAPH_ATTRIBUTES):
-        node = scope.nodes[index]
-        for attribute, graph in subgraphs(node):
-            path = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
-            if scope.path:
-                path = f"{scope.path}/{path}"
-            body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
-            scope.bodies.setdefault(index, []).append(body)
+def _bodies_of(scope: Scope, index: int) -> list[Scope]:
+    """Return new scopes of the graphs that a node of ``scope`` holds."""
+    node = scope.nodes[index]
+    bodies = []
+    for attribute, graph in subgraphs(node):
+        path = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
+        if scope.path:
+            path = f"{scope.path}/{path}"
+        body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
+        bodies.append(body)
+    return bodies
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.GraphProto]]:
     """Yield the graphs of ``node`` (the bodies of an If, Loop or Scan) and their attributes."""
-    if not may_have_attributes(node.op_type, node.domain, _GRAPH_ATTRIBUTES):
+    if not may_have_graphs(node):
         return
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute, attribute.g
         for graph in attribute.graphs:
             yield attribute, graph
+
+
+def may_have_graphs(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` may hold graphs, by the schema of its operator."""
+    return may_have_attributes(node.op_type, node.domain, _GRAPH_ATTRIBUTES)
 
 
 @cache

@@ -200,13 +200,13 @@ class UseDef:
                 unknown.append(name)
         return dependencies, unknown
 
-    def indices(self, node: onnx.NodeProto) -> frozenset[int]:
-        """Return the positions of the roundings that the indices of a Gather come from.
+    def roundings_of_indices(self, gather: onnx.NodeProto) -> frozenset[int]:
+        """Return the positions of the roundings that the indices of ``gather`` come from.
 
         The result is empty if the indices depend on other data.
         """
         roundings = set()
-        sources = self.backward_closure(node.input[1:2], _AFTER_ROUNDINGS)
+        sources = self.backward_closure(gather.input[1:2], _AFTER_ROUNDINGS)
         for count, name in enumerate(sources):
             maker = self.makers.get(name)
             if maker is None:
@@ -281,9 +281,8 @@ class UseDef:
             gathers: the positions of nodes whose first input is ignored.
             needed: the positions of nodes that lie between a value and ``output``.
         """
-        frontier = {
-            output
-        }  # the values that are still to be replaced by the inputs of their makers
+        # The values that are not yet replaced by the inputs of their makers.
+        frontier = {output}
         unvisited = {*gathers, *needed}
         for _ in range(MAX_NODES):
             if not unvisited and len(frontier) == 1:

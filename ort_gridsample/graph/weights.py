@@ -129,8 +129,12 @@ class Weights:
             return
         with open(source, "rb", buffering=0) as file:
             file.seek(span.offset)
-            if file.readinto(memory.data) != span.length:
-                raise OSError(f"{source!r} ends before the values of {name}")
+            n_read = 0
+            while n_read < span.length:  # Linux reads at most 2 GiB at a time
+                n_bytes = file.readinto(memory[n_read:].data)
+                if not n_bytes:
+                    raise OSError(f"{source!r} ends before the values of {name}")
+                n_read += n_bytes
 
     def with_values(self, tensor: TensorProto) -> TensorProto:
         """Return a copy of ``tensor``, with its values if it is one of the weights.

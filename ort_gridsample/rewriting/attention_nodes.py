@@ -4,8 +4,7 @@ The checks run with the model (:mod:`.run_checks`). :mod:`ort_gridsample.detecti
 checks shapes that the model states.
 The signatures of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_SIGNATURES`.
 
-In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
-levels, L the levels, P the points, G the groups of reference points and r the spatial axes.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class OperandNodes:
         self._nodes = nodes
         self._is_op = is_op
         self._is_checked = is_checked
-        self._lengths_input = signature.inputs[1]
+        self._lengths_input = signature.lengths_input
         # Input -> the name of its value; after a check, the name of the checked value.
         self._names = dict(zip(signature.inputs, match.node.input, strict=True))
         self._shapes: dict[str, str] = {}
@@ -160,15 +159,15 @@ class OperandNodes:
 
     def _fail_unless_equal(
         self,
-        row: str,
+        passthrough: str,
         actual: str,
         expected: str,
         argument: str,
         expectation: str,
     ) -> str:
-        """Do as :func:`fail_unless_equal`, with an error about the shape of an input."""
+        """Like :func:`fail_unless_equal`, but with an error about the shape of an input."""
         error = GridSampleError(self._match.record.where, argument, OTHER_SHAPE, expectation)
-        return fail_unless_equal(self._nodes, row, actual, expected, error)
+        return fail_unless_equal(self._nodes, passthrough, actual, expected, error)
 
     def _check_shape(self, argument: str, expected: str, expectation: str) -> None:
         """Write a check that the shape of an input is ``expected``."""

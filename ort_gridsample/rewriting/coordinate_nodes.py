@@ -76,7 +76,7 @@ def coordinates_read(
 ) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
     """Yield the scopes outside functions, and their coordinate nodes.
 
-    Returns:
+    Yields:
         Pairs of a scope and a dictionary: the position of a coordinate node -> the coordinates that
         the node reads.
     """

@@ -1,7 +1,6 @@
 """Expand composite nodes: deformable attention of any package, and samplers of planar grids.
 
-In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
-levels, L the levels, P the points and r the spatial axes.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..graph.scope import Names, Nodes
 from .attention_nodes import OperandNodes
 from .attention_properties import constants_of, known_lengths, known_type, level_count
 from .run_checks import checked_package_operands
-from .targets import Replacement, renamed
+from .targets import Replacement, with_operator
 from .typed_constants import constants_like, typed_constant
 
 #: The first opset with GridSample.
@@ -84,7 +83,9 @@ def _expanded_sampler(match: Match, names: Names) -> Replacement:
     scale = typed_constant(nodes, record.dialect.edge_coordinate, type_name)
     scaled = nodes.add("Div", coordinates_last, scale)
     domain = "" if opset >= _GRID_SAMPLE else BEFORE_GRID_SAMPLE
-    sample = renamed(match.node, "GridSample", domain, [X, scaled], [record.output])
+    sample = with_operator(
+        match.node, "GridSample", domain, inputs=[X, scaled], outputs=[record.output]
+    )
     attributes = standard("GridSample", opset).write(record.possible_attributes)
     sample.attribute.extend(attributes)
     return Replacement([*nodes, sample])
@@ -162,7 +163,10 @@ class _AttentionExpansion:
         # This package's node states the points of each level, and has all points on one axis.
         self._states_points = self._signature is None
         self._points: list[int] = []
-        self._table = match.scope.constant_value(list(match.record.values.values())[1])
+        self._lengths_input = "levels"
+        if self._signature is not None:
+            self._lengths_input = self._signature.lengths_input
+        self._table = match.scope.constant_value(match.record.values[self._lengths_input])
         self._r = 2
         if self._states_points:
             self._points = points_of(match)
@@ -188,7 +192,7 @@ class _AttentionExpansion:
 
     def _has_positive_lengths(self) -> bool:
         """Whether all lengths of the inputs are known, and none is 0."""
-        constant_inputs = {list(self._match.record.values)[1], "level_start_index"}
+        constant_inputs = {self._lengths_input, "level_start_index"}
         for name, values in zip(
             self._match.record.values, zip(*self._match.record.cases, strict=True), strict=True
         ):
@@ -370,17 +374,17 @@ class _AttentionExpansion:
         row = self._row
         pixels = add("Slice", value, level.begin, level.end, row(1))
         image = add("Transpose", pixels, perm=[0, 2, 3, 1])
-        depth = self._known_channels()
-        if isinstance(depth, int) and depth > 0 and level.known_lengths is not None:
+        channels = self._known_channels()
+        if isinstance(channels, int) and channels > 0 and level.known_lengths is not None:
             # A constant shape, of which the inference of all opsets knows the rank.
-            return add("Reshape", image, row(-1, depth, *level.known_lengths))
+            return add("Reshape", image, row(-1, channels, *level.known_lengths))
         shape = add("Concat", axes.images, axes.channels, level.lengths, axis=0)
         return self._reshape(image, shape)
 
     def _known_channels(self) -> int | str | None:
         """Return D if it is the same in all calls."""
-        depths = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
-        return depths.pop() if len(depths) == 1 else None
+        channels = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
+        return channels.pop() if len(channels) == 1 else None
 
     def _sample(self, X: str, grids: str, index: int, axes: _Axes) -> str:
         """Write the samples (B·H, D, Q, P) of a level."""
@@ -456,8 +460,8 @@ class _AttentionExpansion:
         """Write the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
         add = self._nodes.add
         output = self._match.record.output
-        depth = add("Mul", axes.heads, axes.channels)
-        shape = add("Concat", axes.batch, depth, axes.queries, axis=0)
+        output_channels = add("Mul", axes.heads, axes.channels)
+        shape = add("Concat", axes.batch, output_channels, axes.queries, axis=0)
         if self._signature is None or not self._signature.is_by_head:
             add("Transpose", self._reshape(total, shape), perm=[0, 2, 1], output=output)
             return

@@ -12,7 +12,7 @@ from typing import Literal
 
 import onnx
 
-from ..detection.find import Searches, find
+from ..detection.find import SearchOptions, find
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
@@ -100,7 +100,7 @@ class Patch:
             self.all_scopes,
             self.probe,
             with_reasons=self.nodes != "all",
-            searches=Searches(
+            options=SearchOptions(
                 decomposed=self.target.reads_decomposed,
                 fused_grids=self.target.fuses or callable(self.nodes),
                 attention=self.target.fuses,
@@ -116,13 +116,15 @@ class Patch:
         return plan
 
     def _is_expanded(self, match: Match) -> bool:
-        return match.is_composite and self.target.expands(match) and self._is_selected(match)
+        return (
+            match.is_composite and self.target.needs_expansion(match) and self._is_selected(match)
+        )
 
     def _targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
         """Return the selected nodes that are replaced -> their targets."""
         targets: dict[Match, Target] = {}
         for match in matches:
-            if match.is_composite and not self.target.takes_composite(match):
+            if match.is_composite and not self.target.replaces_composite(match):
                 continue
             target = self.target.target_for(match)
             if target is not None and self._is_selected(match):
@@ -140,7 +142,7 @@ class Patch:
 
 
 def _inline_composites(patch: Patch, plan: PatchPlan) -> bool:
-    """Inline functions whose calls differ in the types or attributes of a composite node."""
+    """Inline functions of which one body cannot serve all calls after the expansion."""
     functions = {
         function_key(match.scope.function)[:2]
         for match in plan.composites
@@ -152,15 +154,11 @@ def _inline_composites(patch: Patch, plan: PatchPlan) -> bool:
 
 
 def _varies_between_calls(match: Match) -> bool:
-    """Whether calls of a function differ in the types or attributes of a composite node.
-
-    Only nodes of other packages can differ.
-    """
+    """Whether calls of a function differ in the types, axes or attributes of a composite node."""
     record = match.record
-    if match.signature is None and not record.dialect.has_planar_grids:
-        return False
     varies_in_types = any(map(record.varies_in_type, record.values))
-    return record.has_attribute_references or varies_in_types
+    varies_in_axes = len(record.spatial_axes) > 1
+    return record.has_attribute_references or varies_in_types or varies_in_axes
 
 
 def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:

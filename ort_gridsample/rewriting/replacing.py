@@ -35,7 +35,7 @@ def insert_replacements(
 
 
 def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> None:
-    """Do as :func:`insert_replacements` for the matches in one scope."""
+    """Like :func:`insert_replacements`, but for the matches in one scope."""
     new_nodes = dict[int, list[onnx.NodeProto]]()
     helpers = set[int]()
     superseded = set[int]()  # dropped unless other nodes read them

@@ -1,7 +1,6 @@
 """Nodes that check shapes in a run, where the model does not state them.
 
-In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
-levels, L the levels, P the points, G the groups of reference points and r the spatial axes.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _END = np.iinfo(np.int64).max
 
 def fail_unless_equal(
     nodes: Nodes,
-    row: str,
+    passthrough: str,
     actual: str,
     expected: str,
     error: GridSampleError,
@@ -36,13 +35,13 @@ def fail_unless_equal(
 
     Args:
         nodes: the list to write to.
-        row: a row of integers, which passes through the check.
+        passthrough: a row of integers, which passes through the check.
         actual: the integers to check.
         expected: the integers that they must be.
         error: the text of this error is the name of each node that can fail.
 
     Returns:
-        The name of a value that equals ``row``, and is computed after the check.
+        The name of a value that equals ``passthrough``, and is computed after the check.
     """
     is_equal = nodes.add("Equal", actual, expected)
     nodes.rename_last(str(error))  # Equal fails if the two rows have different lengths
@@ -50,7 +49,7 @@ def fail_unless_equal(
     one = nodes.constant(1)
     all_equal = nodes.add("ReduceMin", equal_numbers, keepdims=0)
     index = nodes.add("Sub", one, all_equal)  # 0 if all are equal, else 1
-    single_row = nodes.add("Reshape", row, nodes.row(1, -1))
+    single_row = nodes.add("Reshape", passthrough, nodes.row(1, -1))
     checked = nodes.add("Gather", single_row, index, axis=0)
     nodes.rename_last(str(error))
     return checked

@@ -54,7 +54,7 @@ def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.Mo
         replaced = {}
         for index, node in enumerate(scope):
             if is_fused(node):
-                replaced[index] = _Parts(node, scope, names).nodes
+                replaced[index] = _unfused_nodes(node, scope, names)
         scope.replace(replaced)
     import_used(copy, {COMPILED_DOMAIN: 1}, {EXTENSIONS_DOMAIN})
     return copy
@@ -65,14 +65,27 @@ def is_fused(node: onnx.NodeProto) -> bool:
     return (node.domain, node.op_type) in _FUSED_NODES
 
 
-class _Parts:
-    """The nodes that a fused node is equivalent to.
-
-    Attributes:
-        nodes: the nodes of the grid, and the GridSample.
+def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:
+    """Return the nodes that a fused node is equivalent to: those of the grid, and the GridSample.
 
     Raises:
         GridSampleError: the fused node is not what a session writes.
+    """
+    unfusing = _Unfusing(fused, scope, names)
+    try:
+        unfusing.write()
+    except (LookupError, TypeError, ValueError) as error:
+        place = node_label(fused.op_type, label(fused) or fused.name)
+        expected = "what a session writes"
+        raise GridSampleError(place, "inputs or attributes", repr(error), expected) from error
+    return unfusing.nodes
+
+
+class _Unfusing:
+    """Writes the nodes that a fused node is equivalent to.
+
+    Attributes:
+        nodes: the written nodes.
     """
 
     def __init__(self, fused: onnx.NodeProto, scope: Scope, names: Names) -> None:
@@ -81,14 +94,8 @@ class _Parts:
         self._names = names
         self._opset = scope.opsets.get("", 0)
         self._attributes = {attribute.name: attribute for attribute in fused.attribute}
-        try:
-            self._write()
-        except (LookupError, TypeError, ValueError) as error:
-            place = node_label(fused.op_type, label(fused) or fused.name)
-            expected = "what a session writes"
-            raise GridSampleError(place, "inputs or attributes", repr(error), expected) from error
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write all nodes."""
         has_programs = "coordinates" in self._attributes
         grid = self._write_programs() if has_programs else self._write_affine_grid()

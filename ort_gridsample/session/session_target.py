@@ -154,12 +154,12 @@ class SessionTarget(Target):
         target = self.decision_for(match).target
         return None if target is None else target.target_for(match)
 
-    def takes_composite(self, match: Match) -> bool:
+    def replaces_composite(self, match: Match) -> bool:
         if match.signature is None or self._context.prober is not None:
             return False
-        return not self.expands(match)
+        return not self.needs_expansion(match)
 
-    def expands(self, match: Match) -> bool:
+    def needs_expansion(self, match: Match) -> bool:
         """Whether a composite node becomes GridSamples, because the session has no op for it.
 
         An op of this package stays if it can run. Another package's node becomes such an op, unless

@@ -529,6 +529,52 @@ def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str,
         np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance)
 
 
+#: Signatures of two values, and the calls of a function that has an attention node.
+DIFFERENT_CALLS = {
+    "types": """
+        (float[1,16,2,4] v, int64[2,3] l, float[1,5,2,3,2] s, float[1,5,2,3] w,
+         double[1,16,2,4] v2, int64[2,3] l2, double[1,5,2,3,2] s2, double[1,5,2,3] w2)
+        => (float[1,5,8] y, double[1,5,8] z)""",
+    "spatial axes": """
+        (float[1,16,2,4] v, int64[2,3] l, float[1,5,2,3,2] s, float[1,5,2,3] w,
+         float[1,16,2,4] v2, int64[2,4] l2, float[1,5,2,3,3] s2, float[1,5,2,3] w2)
+        => (float[1,5,8] y, float[1,5,8] z)""",
+}
+
+
+@pytest.mark.parametrize("functions", [False, True])
+@pytest.mark.parametrize("difference", DIFFERENT_CALLS)
+def test_own_attention_node_in_function_of_different_calls_is_lowered(
+    difference: str, functions: bool
+) -> None:
+    attention_node = 'ort_gridsample.DeformableAttention <points = "2 1", align_corners = 0>'
+    header = '<ir_version: 9, opset_import: ["": 20, "ort_gridsample": 1, "my": 1]>'
+    signature = DIFFERENT_CALLS[difference]
+    in_function = parser.parse_model(f"""{header} g {signature} {{
+        y = my.attend (v, l, s, w)
+        z = my.attend (v2, l2, s2, w2) }}
+        <domain: "my", opset_import: ["": 20, "ort_gridsample": 1]>
+        attend (v, l, s, w) => (y) {{ y = {attention_node} (v, l, s, w) }}""")
+    outside = parser.parse_model(f"""{header} g {signature} {{
+        y = {attention_node} (v, l, s, w)
+        z = {attention_node} (v2, l2, s2, w2) }}""")
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for value in in_function.graph.input:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        feeds[value.name] = rng.uniform(0, 1, shape).astype(dtype)
+    for name in ("l", "l2"):
+        lengths = [[2, 3, 4, 1], [1, 2, 2, 1]]
+        feeds[name] = np.array(lengths)[:, : feeds[name].shape[1]]
+    lowered = ogs.patch_model(in_function, target="primitives", functions=functions)
+    expected = open_native(ogs.patch_model(outside, target="primitives")).run(None, feeds)
+    for output, expected_output in zip(
+        open_native(lowered).run(None, feeds), expected, strict=True
+    ):
+        np.testing.assert_allclose(output, expected_output, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("name", "shape", "argument"), [
     ("sampling_locations", (B, 1, H, L, P, 2), "attention_weights"),
     ("sampling_locations", (1, Q, H, L, P, 2), "sampling_locations"),

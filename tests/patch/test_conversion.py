@@ -305,7 +305,7 @@ def test_guard_without_its_squeeze_is_refused(is_merged: bool) -> None:
         patched.graph.output[0].name = gather.output[0]
     error = refusal(ogs.patch_model, patched, target="ai.onnx")
     assert error.where == "GridSample node with output 'Z_unguarded, Z_status'"
-    assert (error.argument, error.found) == ("the guard behind it", "without its Squeeze")
+    assert (error.argument, error.found) == ("the guard after it", "without its Squeeze")
     assert error.expected == "the nodes that a patch writes"
 
 

@@ -135,6 +135,24 @@ def test_replacing_nodes_of_a_scope_keeps_the_bodies_of_others() -> None:
     assert main.nodes[3].op_type == "If"
 
 
+def test_replacing_a_node_with_graphs_gives_its_new_position_their_scopes() -> None:
+    main, _ = main_and_body()
+    identity = helper.make_node("Identity", ["outer"], ["copy"])
+    choose = main.nodes[4]
+    main.replace({4: [identity, choose]})
+    graphs = [attribute.g for attribute in main.container.node[5].attribute]
+    assert {index: [body.container for body in main.bodies[index]] for index in main.bodies} == {
+        5: graphs
+    }
+    assert main.readers["outer"] == {4, 5}
+
+
+def test_replacing_a_node_with_graphs_by_one_without_drops_their_scopes() -> None:
+    main, _ = main_and_body()
+    main.replace({4: [helper.make_node("Identity", ["outer"], ["Y"])]})
+    assert main.bodies == {}
+
+
 @pytest.mark.parametrize("condition", [True, False])
 def test_grid_of_constants_is_folded_in_branches(condition: bool) -> None:
     model = parsed("""g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {

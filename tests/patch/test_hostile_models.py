@@ -232,6 +232,20 @@ def test_atomic_write_has_the_mode_of_the_mask_without_setting_it(
         os.umask(before)
 
 
+def test_atomic_write_to_a_link_writes_the_file_that_it_links_to(tmp_path: Path) -> None:
+    """So do numpy.save and onnx.save."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = folder / "model.onnx"
+    file.write_bytes(b"before")
+    link = tmp_path / "link.onnx"
+    link.symlink_to(file)
+    with atomic_write(link) as temporary:
+        temporary.write_bytes(b"after")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"after"
+
+
 def test_atomic_write_raises_the_error_of_its_body_if_the_file_is_gone(tmp_path: Path) -> None:
     def fail_without_file() -> None:
         with atomic_write(tmp_path / "model.onnx") as temporary:

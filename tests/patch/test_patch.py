@@ -453,7 +453,7 @@ def test_lowering_of_a_wrong_size_is_refused() -> None:
     model = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
     error = refusal(ogs.patch_model, model, target="primitives")
     assert error.where == "AffineGrid node with output 'Y'"
-    assert (error.argument, error.found) == ("size", "of shape (3,)")
+    assert (error.argument, error.found) == ("size", "of shape (3)")
     assert error.expected == "4 or 5 numbers"
 
 

@@ -736,7 +736,7 @@ X_SHAPE = (1, 1, 2, 2)
 GRID_OF_2D = f"shape (N, D1_out, D2_out, 2), as X of shape {X_SHAPE} has 2 spatial axes"
 #: A changed argument, and the argument, what it is and what is expected in the error.
 MISTAKES = [
-    ({"opset": 10}, ("opset", "10", "11 or newer to be lowered to primitives")),
+    ({"opset": 10}, ("opset", "10", "11 or newer to be lowered")),
     (
         {"mode": "area"},
         ("mode", "'area'", "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"),
@@ -764,6 +764,10 @@ MISTAKES = [
     (
         {"X": ("float32", (1, 1, 0))},
         ("X", "of shape (1, 1, 0)", "a pixel, which 'border' padding needs"),
+    ),
+    (
+        {"X": ("float32", ("N", 1, None, 0))},
+        ("X", "of shape (N, 1, ?, 0)", "a pixel, which 'border' padding needs"),
     ),
     ({"grid": ("int64", None)}, ("grid", "of type int64", FLOATS)),
     ({"grid": ("float32", (2, None, 2))}, ("grid", "of shape (2, ?, 2)", GRID_OF_2D)),
@@ -797,23 +801,28 @@ def test_lowering_of_a_wrong_grid_sample_is_refused(change, parts):
     assert (error.argument, error.found, error.expected) == parts
 
 
-FITTING_SHAPES = "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)"
+FITTING_SHAPES = "shape (N, 2, 3) for a size of 4 numbers, or (N, 3, 4) for one of 5"
 #: Type and shape of theta and size, and the argument, what it is and what is expected in the error.
 AFFINE_GRID_MISTAKES = [
     (
         ("float32", None),
         ("int64", None),
-        ("theta", "of shape None for a size of shape None", FITTING_SHAPES),
+        ("theta", "of unknown shape, for a size of unknown shape", FITTING_SHAPES),
     ),
     (
         ("float32", (1, 2, 3)),
         ("int64", (5,)),
-        ("theta", "of shape (1, 2, 3) for a size of shape (5,)", FITTING_SHAPES),
+        ("theta", "of shape (1, 2, 3), for a size of shape (5)", FITTING_SHAPES),
     ),
     (
         ("float32", (1, 1, 2)),
         ("int64", (3,)),
-        ("theta", "of shape (1, 1, 2) for a size of shape (3,)", FITTING_SHAPES),
+        ("theta", "of shape (1, 1, 2), for a size of shape (3)", FITTING_SHAPES),
+    ),
+    (
+        ("float32", ("N", None, 3)),
+        ("int64", (5,)),
+        ("theta", "of shape (N, ?, 3), for a size of shape (5)", FITTING_SHAPES),
     ),
     (("int32", (1, 2, 3)), ("int64", (4,)), ("theta", "of type int32", FLOATS)),
     (("float32", (1, 2, 3)), ("int32", (4,)), ("size", "of type int32", "one of int64")),

@@ -116,6 +116,20 @@ def test_record_in_a_function_has_references_to_its_attributes() -> None:
     assert record.padding_mode == "zeros"
 
 
+def test_records_in_overloads_of_a_function_have_different_labels() -> None:
+    model = parsed(f"{SIGNATURE} {{ Z = my.warp (X, G) Y = my.warp (Z, G) }}")
+    for node, overload in zip(model.graph.node, "ab", strict=True):
+        node.overload = overload
+        function = onnx.helper.make_function(
+            "my", "warp", ["X", "G"], ["Y"],
+            [onnx.helper.make_node("GridSample", ["X", "G"], ["Y"])], model.opset_import,
+            overload=overload,
+        )  # fmt: skip
+        model.functions.append(function)
+    labels = [record.label for record in records_of(model)]
+    assert labels == ["(Y in function my::warp:a)", "(Y in function my::warp:b)"]
+
+
 def test_inspect_command_writes_references_to_attributes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

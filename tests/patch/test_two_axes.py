@@ -10,7 +10,14 @@ from onnx import helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
-from ort_gridsample.rewriting.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
+from ort_gridsample.rewriting.targets.expressions import Expressions
+from ort_gridsample.rewriting.targets.lowered_arguments import Argument
+from ort_gridsample.rewriting.targets.two_axes import (
+    COORDINATE_ERROR,
+    FIRST_OPSET,
+    LAST_OPSET,
+    lower_grid_sample,
+)
 from support.cases import ATTRIBUTES, SHAPES, Attributes, dtype_of, positions
 from support.compare import refusal
 from support.models import affine_grid_model, grid_sample_model
@@ -225,6 +232,15 @@ def test_sample_that_the_target_lacks_is_refused(model, opset, parts):
     error = refusal(ogs.patch_model, model, target=TARGET, opset=opset)
     assert (error.argument, error.found) == (argument, found)
     assert expected in error.expected
+
+
+def test_lowering_in_an_opset_without_grid_sample_is_refused() -> None:
+    X = Argument("X", "float32", (1, 1, 2, 2))
+    grid = Argument("grid", "float32", (1, 2, 2, 2))
+    attributes = {"mode": "linear", "padding_mode": "zeros", "align_corners": False}
+    error = refusal(lower_grid_sample, Expressions("sampler", 15), X, grid, "Y", **attributes)
+    assert (error.argument, error.found) == ("opset", "15")
+    assert error.expected == "16 or newer to be lowered"
 
 
 @pytest.mark.parametrize(

@@ -628,8 +628,8 @@ def test_equal_decomposed_operators_are_run_once(
 def test_results_of_trials_are_kept_for_the_next_detection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_models = Mock(wraps=native.answers)
-    monkeypatch.setattr(native, "answers", run_models)
+    run_models = Mock(wraps=native.PROBE.answers)
+    monkeypatch.setattr(native.PROBE, "answers", run_models)
     expected = detected_operators(load_decomposed(BILINEAR_ZEROS))
     assert run_models.call_count > 0
     run_models.reset_mock()

@@ -1,11 +1,13 @@
 """Weights of large models, which a session reads separately from the model."""
 
 import gc
+import io
 import pickle
 import threading
 import weakref
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import numpy as np
@@ -172,6 +174,26 @@ def test_external_or_segmented_weights_are_not_split_off(large: onnx.ModelProto)
     segment.segment.begin = 0
     _, split_weights = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
     assert split_weights.spans.keys() == {tensor.name for tensor in others}
+
+
+class PartialFile(io.FileIO):
+    """A file that is read 1000 bytes at a time, as systems read at most 2 GiB at a time."""
+
+    def readinto(self, buffer: Any) -> int:
+        return super().readinto(memoryview(buffer)[:1000])
+
+
+def test_weight_that_the_system_reads_in_parts_is_read_whole(
+    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(large, tmp_path)
+    model, split_weights = split_source(path) or pytest.fail("nothing was split")
+    monkeypatch.setattr(weights, "open", lambda path, *_, **__: PartialFile(path), raising=False)
+    arrays = split_weights.load(model.graph.initializer).arrays
+    assert arrays
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in large.graph.initializer}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, values[name])
 
 
 def test_truncated_file_raises(large: onnx.ModelProto, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...detection.attention.find import values_to_infer
 from ...detection.attention.match import Attention
-from ...detection.find import Searches, find
+from ...detection.find import SearchOptions, find
 from ...detection.match import Match
 from ...dialects.table import ATTENTION
 from ...errors import node_label
@@ -16,7 +16,7 @@ from ...graph.use_def import UseDef, unread_nodes
 from ...inference.lengths import OPERATORS
 from .ort_graph import Graph
 
-_ATTENTION_ONLY = Searches(decomposed=False, fused_grids=False)
+_ATTENTION_ONLY = SearchOptions(decomposed=False, fused_grids=False)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def find_fused_attentions(graph: Graph) -> list[FusedAttention]:
         return []
     model = graph.model(values)
     scopes = scopes_of(model)
-    matches = find(model, scopes, None, with_reasons=False, searches=_ATTENTION_ONLY)
+    matches = find(model, scopes, None, with_reasons=False, options=_ATTENTION_ONLY)
     use_def = UseDef(scopes[0])
     fused_attentions: list[FusedAttention] = []
     taken = set[int]()

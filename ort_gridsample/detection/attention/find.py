@@ -545,9 +545,11 @@ class _Matcher:
                 if layout is not None:
                     weights = Operand(source.name, layout)
                     is_by_head = True
-        is_same_batch = batch_heads == self._sampled_shape[0]
-        may_be_one = batch_heads.number < 2 and not (is_by_head and heads > 1)
-        return None if not is_same_batch and may_be_one else weights
+        has_several_rows = is_by_head and heads > 1
+        may_broadcast = batch_heads.number < 2 and not has_several_rows
+        if may_broadcast and batch_heads != self._sampled_shape[0]:
+            return None
+        return weights
 
     def _find_output(self, product: ProductAxes) -> tuple[Operand, frozenset[int]]:
         """Return the value (B, Q, H·D) that the sum is rearranged to, and the nodes that do so.
@@ -621,13 +623,17 @@ class _Matcher:
         """
         use_def = self._use_def
         read = names_read | {output}
-        unread = unread_nodes(use_def, sum_nodes | sample_nodes, read, nodes)
+        replaced = sum_nodes | sample_nodes
+        dropped_operands = unread_nodes(use_def, replaced, read, nodes)
+        inside = replaced | dropped_operands
         for index in sum_nodes:
             for name in use_def.scope.outputs[index]:
                 readers = use_def.scope.readers.get(name, set())
-                if name and name != output and not readers <= sum_nodes | sample_nodes | unread:
+                if name and name != output and not readers <= inside:
                     return None
-        return frozenset(sum_nodes | unread_nodes(use_def, sum_nodes | unread, read, sample_nodes))
+        # The samples are candidates here, because one that another node reads stays.
+        dropped_samples = unread_nodes(use_def, sum_nodes | dropped_operands, read, sample_nodes)
+        return frozenset(sum_nodes | dropped_samples)
 
     def _level(self, level: _SampledLevel) -> Level:
         record = level.match.record

@@ -1,8 +1,8 @@
 """Deformable attention in a graph, as data.
 
 The names of axes: batch B, heads H, channels D of a head, queries Q, levels L, points P on each
-level (or on all levels together, where there is no axis L), pixels S of all levels, and r
-coordinates of a location.
+level (or on all levels together, where there is no axis L), pixels S of all levels, groups G of
+reference points, and r coordinates of a location or spatial axes of a level.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ...detection.helpers import cast
+from ...detection.helpers import helper_cast
 from ...detection.match import Match
 from ...graph.scope import Names
 
@@ -31,13 +31,11 @@ class Replacement:
         functions: model-local functions that ``nodes`` call.
         superseded: the positions of other nodes that ``nodes`` replace as well, unless another node
             reads them.
-        reads_shapes: whether ``nodes`` depend on shapes.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
     superseded: Sequence[int] = ()
-    reads_shapes: bool = False
 
 
 class Target:
@@ -57,19 +55,19 @@ class Target:
     fuses = False
     has_allowzero = True
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         """Whether the target replaces a node."""
         raise NotImplementedError
 
     def target_for(self, match: Match) -> Target | None:
         """Return the target that replaces a node; None if the node stays."""
-        return self if self.takes(match) else None
+        return self if self.replaces(match) else None
 
-    def expands(self, match: Match) -> bool:
+    def needs_expansion(self, match: Match) -> bool:
         """Whether a composite node must be expanded before it is replaced."""
         return match.record.dialect.name != self.name
 
-    def takes_composite(self, match: Match) -> bool:
+    def replaces_composite(self, match: Match) -> bool:
         """Whether the target replaces a composite node by another one, without expansion."""
         return False
 
@@ -89,7 +87,7 @@ class Target:
         """Return the replacement of a node.
 
         Args:
-            match: a node that the target takes.
+            match: a node that the target replaces.
             names: returns names of new values and nodes.
 
         Raises:
@@ -98,10 +96,11 @@ class Target:
         raise NotImplementedError
 
 
-def renamed(
+def with_operator(
     original: onnx.NodeProto,
     op_type: str,
     domain: str,
+    *,
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> onnx.NodeProto:
@@ -139,4 +138,4 @@ def typed_in_function(
         return record.output, []
     untyped = names.new(f"{record.output}_untyped")
     inputs = [untyped, typed_input]
-    return untyped, [cast("CastLike", inputs, record.output, record.where, names)]
+    return untyped, [helper_cast("CastLike", inputs, record.output, record.where, names)]

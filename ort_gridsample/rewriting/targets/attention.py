@@ -13,7 +13,7 @@ from ...dialects.table import ATTENTION, COMPILED_DOMAIN
 from ...graph.scope import Names, Nodes
 from ..attention_nodes import OperandNodes
 from ..attention_properties import constants_of, op_record
-from . import Replacement, Target, renamed
+from . import Replacement, Target, with_operator
 from .compiled_op import label
 from .detected_attention import DetectedAttention
 from .python_op import PythonOp
@@ -28,7 +28,7 @@ class AttentionTarget(Target):
     reads_decomposed = False
     fuses = True
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         return match.attention is not None or match.enclosing_attention is not None
 
     def needs_inlining(self, match: Match) -> bool:
@@ -84,12 +84,12 @@ class ForeignAttention(AttentionTarget):
         self._is_python = is_python
         self._in_session = in_session
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         return match.signature is not None
 
     def replace(self, match: Match, names: Names) -> Replacement:
         signature = match.signature
-        assert signature is not None  # otherwise ``takes`` is false
+        assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
         nodes = Nodes(names, output)
         operand_nodes = OperandNodes(match, signature, nodes, is_op=True)
@@ -127,7 +127,7 @@ def _compiled_op(
         output: the name of the output.
         points: the number of points on each level, as far as they are known.
     """
-    node = renamed(match.node, ATTENTION, COMPILED_DOMAIN, operands, [output])
+    node = with_operator(match.node, ATTENTION, COMPILED_DOMAIN, inputs=operands, outputs=[output])
     attributes = {
         "align_corners": match.record.align_corners,
         "node": label(match.node) or match.record.label,

@@ -24,10 +24,10 @@ class CompiledOp(Spelled):
     def __init__(self) -> None:
         super().__init__(COMPILED)
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         # Wrong nodes are taken, because a patch raises the errors of the nodes that it takes.
         is_wrong = match.record.error is not None
-        return super().takes(match) and (is_wrong or not unsupported_reason(match.record))
+        return super().replaces(match) and (is_wrong or not unsupported_reason(match.record))
 
     def needs_inlining(self, match: Match) -> bool:
         return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
@@ -53,9 +53,9 @@ class FusedOp(CompiledOp):
 
     fuses = True
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         is_fused = match.fused_grid is not None or match.fused_into is not None
-        return is_fused or super().takes(match)
+        return is_fused or super().replaces(match)
 
     def needs_inlining(self, match: Match) -> bool:
         # A function cannot state the type that :func:`_state_type` states.

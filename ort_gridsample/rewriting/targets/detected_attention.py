@@ -1,7 +1,6 @@
 """Write the operands of a deformable attention that was detected around GridSamples.
 
-In shapes, B is the batch, Q the queries, H the heads, D the channels of a head, S the pixels of all
-levels, L the levels, P the points and r the spatial axes.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
 """
 
 from __future__ import annotations

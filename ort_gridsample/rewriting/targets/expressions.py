@@ -141,7 +141,7 @@ class Expressions:
         type: str | None = None,
         **attributes: Any,
     ) -> Tensor:
-        """Do as :meth:`op`, without rounding."""
+        """Like :meth:`op`, but without rounding."""
         *_, last_tensor = [operand for operand in inputs if isinstance(operand, Tensor)]
         tensors: list[Tensor] = []
         for operand in inputs:

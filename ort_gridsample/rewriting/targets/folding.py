@@ -1,5 +1,7 @@
 """The operators whose results NumPy computes at once if all inputs are constant."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 
 import numpy as np

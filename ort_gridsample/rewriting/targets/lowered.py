@@ -1,5 +1,7 @@
 """The targets ``primitives`` (basic operators) and ``ai.onnx-2d`` (4-D GridSamples)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import count
@@ -46,7 +48,7 @@ class Primitives(Target):
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
         self._grids: dict[tuple[int, str], Array] = {}
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         return not match.record.decomposed
 
     def needs_inlining(self, match: Match) -> bool:
@@ -78,7 +80,7 @@ class Primitives(Target):
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
             grid = numpy_helper.to_array(nodes[0].attribute[0].t)
             self._grids[id(match.scope), output] = grid
-        return Replacement(nodes, reads_shapes=True)
+        return Replacement(nodes)
 
     def _call(self, match: Match) -> Replacement:
         """Return a call of a function that holds the nodes."""
@@ -97,7 +99,7 @@ class Primitives(Target):
             doc_string=match.node.doc_string,
             domain=FUNCTIONS_DOMAIN,
         )
-        return Replacement([call], functions=[function], reads_shapes=True)
+        return Replacement([call], functions=[function])
 
     def _shared_function(
         self,
@@ -189,8 +191,8 @@ class TwoAxes(Primitives):
     _first_opset = two_axes.FIRST_OPSET
     _lower_grid_sample = staticmethod(two_axes.lower_grid_sample)
 
-    def takes(self, match: Match) -> bool:
-        if not super().takes(match):
+    def replaces(self, match: Match) -> bool:
+        if not super().replaces(match):
             return False
         record = match.record
         is_standard = record.dialect.name == AI_ONNX and record.operator == "GridSample"

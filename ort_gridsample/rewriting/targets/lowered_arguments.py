@@ -64,7 +64,7 @@ def unranked_argument(argument: str, value: Argument) -> str:
     return argument if value.known_shape is None else ""
 
 
-def required_batches(
+def grid_checks(
     e: Expressions,
     X: Argument,
     image: Tensor,
@@ -106,7 +106,7 @@ def check_opset(e: Expressions, first: int) -> None:
         GridSampleError: it is older.
     """
     if e.opset < first:
-        expected = f"{first} or newer to be lowered to primitives"
+        expected = f"{first} or newer to be lowered"
         raise GridSampleError(e.prefix, "opset", str(e.opset), expected)
 
 
@@ -139,7 +139,8 @@ def check_grid_sample(
     is_Y_empty = 0 in (*X_shape[:2], *grid_shape[1:-1])
     if 0 in X_shape[2:] and padding_mode != "zeros" and not is_Y_empty:
         expected = f"a pixel, which {padding_mode!r} padding needs"
-        raise GridSampleError(name, "X", f"of shape {X_shape}", expected)
+        found = f"of shape {validation.format_shape(X_shape)}"
+        raise GridSampleError(name, "X", found, expected)
     batches = [dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)]
     n = batches[0] if batches else None
     return (n, *X_shape[1:]), grid_shape

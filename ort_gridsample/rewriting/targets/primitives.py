@@ -10,6 +10,8 @@ positions. The innermost axis comes first, as in the grid. Modes, paddings and s
 :mod:`ort_gridsample.reference`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -32,8 +34,8 @@ from .lowered_arguments import (
     check_grid_sample,
     check_opset,
     check_type,
+    grid_checks,
     input_of,
-    required_batches,
     unranked_argument,
 )
 from .row_sampler import RowSampler, surrounded_by_zeros, zero_rows_for
@@ -182,7 +184,7 @@ def _operands(
         image = image.astype("float32")  # few runtimes compute with bfloat16
     X_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     n, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
-    checks = required_batches(e, X, image, n=n, last=last, r=len(lengths))
+    checks = grid_checks(e, X, image, n=n, last=last, r=len(lengths))
     return _Operands(
         image=image,
         coordinates=coordinates,
@@ -302,7 +304,7 @@ def lower_affine_grid(
     rows = input_of(e, theta, n_coordinates)
     known = size.constant
     sizes = e.constant(known) if known is not None else e.input(size.name, size.type)
-    n, checks = _required_size(e, theta, rows, size, sizes, r)
+    n, checks = _affine_size_checks(e, theta, rows, size, sizes, r)
     matrix = e.reshape(rows, [n, r, *[1] * (r - 1), r + 1], checks=checks)
     positions = []
     for index in range(r):
@@ -335,13 +337,18 @@ def _affine_axes(e: Expressions, theta: Argument, size: Argument) -> int:
         if fits_theta and validation.may_match(size_shape, (r + 2,)):
             matching.append(r)
     if len(matching) != 1:
-        found = f"of shape {theta_shape} for a size of shape {size_shape}"
-        expected = "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)"
+        found = f"of {_described(theta_shape)}, for a size of {_described(size_shape)}"
+        expected = "shape (N, 2, 3) for a size of 4 numbers, or (N, 3, 4) for one of 5"
         raise GridSampleError(e.prefix, "theta", found, expected)
     return matching[0]
 
 
-def _required_size(
+def _described(shape: Shape | None) -> str:
+    """Return a shape as an error shows it."""
+    return "unknown shape" if shape is None else f"shape {validation.format_shape(shape)}"
+
+
+def _affine_size_checks(
     e: Expressions,
     theta: Argument,
     theta_tensor: Tensor,

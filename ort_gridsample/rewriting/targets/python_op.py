@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from ...detection.helpers import cast, guard_name, guards, has_status, mark
+from ...detection.helpers import guard_name, guards, has_status, helper_cast, mark
 from ...detection.match import Match
 from ...dialects.spelling import AttributeReference
 from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
@@ -35,7 +35,7 @@ class PythonOp(Spelled):
         self._dialects = PACKAGE_DIALECTS
         self._in_session = in_session
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         if match.record.dialect.name != DOMAIN:
             return True
         # Sessions, and earlier releases, write a guard whose output is not read.
@@ -114,7 +114,7 @@ def _input_cast(match: Match, value: str, type_name: str, names: Names) -> onnx.
     """Return a Cast of an input to a type that the op has."""
     output = names.new(f"{value}_as_{type_name}")
     to = elem_type(type_name)
-    return cast("Cast", [value], output, match.record.where, names, to=to)
+    return helper_cast("Cast", [value], output, match.record.where, names, to=to)
 
 
 def _output_cast(
@@ -132,7 +132,7 @@ def _output_cast(
         return typed_in_function(match, first_input, names)
     value = names.new(f"{record.output}_as_{record.casts[first_argument]}")
     to = elem_type(record.types[first_argument][0])
-    return value, [cast("Cast", [value], record.output, record.where, names, to=to)]
+    return value, [helper_cast("Cast", [value], record.output, record.where, names, to=to)]
 
 
 def _write_defaults(match: Match) -> None:

@@ -324,7 +324,7 @@ class RowSampler:
         combine: Callable[..., Tensor],
         tail: list[DimLike],
     ) -> list[Tensor]:
-        """Do as :meth:`_groups`, with a group for each combination of the outer axes' taps.
+        """Like :meth:`_groups`, but with a group for each combination of the outer axes' taps.
 
         No Split has more outputs than the runtime allows.
         """

@@ -12,7 +12,7 @@ from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
 from ...graph.scope import Names, Nodes
-from . import Replacement, Target, renamed
+from . import Replacement, Target, with_operator
 
 
 class Spelled(Target):
@@ -41,7 +41,7 @@ class Spelled(Target):
         opset = 0 if self._first_words else match.scope.opsets.get("", 0)
         return standard(operator, opset)
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         record = match.record
         dialect = self._dialect(match)
         if dialect is None:
@@ -99,12 +99,14 @@ class Spelled(Target):
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
         dialect = self._dialect(match)
-        assert dialect is not None  # otherwise ``takes`` is false
+        assert dialect is not None  # otherwise ``replaces`` is false
         nodes = Nodes(names, record.output)
         inputs = []
         for argument, value in record.values.items():
             inputs.append(value or nodes.constant(record.constants[argument]))
-        node = renamed(match.node, dialect.op_type, dialect.domain, inputs, [record.output])
+        node = with_operator(
+            match.node, dialect.op_type, dialect.domain, inputs=inputs, outputs=[record.output]
+        )
         plain = {}
         for name, attribute in record.attributes.items():
             spelling = dialect.attributes[name]

@@ -11,7 +11,7 @@ from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
 from ..attention_nodes import OperandNodes
 from ..attention_properties import constants_of, op_record
-from . import Replacement, renamed
+from . import Replacement, with_operator
 from .attention import AttentionTarget
 from .detected_attention import DetectedAttention
 
@@ -30,13 +30,13 @@ class TensorRTPlugins(AttentionTarget):
 
     name = TENSORRT_ATTENTION.name
 
-    def expands(self, match: Match) -> bool:
-        return match.record.operator == ATTENTION and super().expands(match)
+    def needs_expansion(self, match: Match) -> bool:
+        return match.record.operator == ATTENTION and super().needs_expansion(match)
 
-    def takes_composite(self, match: Match) -> bool:
-        return self.takes(match)
+    def replaces_composite(self, match: Match) -> bool:
+        return self.replaces(match)
 
-    def takes(self, match: Match) -> bool:
+    def replaces(self, match: Match) -> bool:
         record = match.record
         if match.signature is not None:
             if match.node.op_type == TENSORRT_ATTENTION.op_type:
@@ -61,7 +61,7 @@ class TensorRTPlugins(AttentionTarget):
         nodes = Nodes(names, output)
         operands = OperandNodes(match, signature, nodes, is_checked=False).operands()
         constants = match.record.constants
-        known_lengths = constants.get(signature.inputs[1])
+        known_lengths = constants.get(signature.lengths_input)
         known_starts = constants.get("level_start_index")
         if known_lengths is not None:
             if known_starts is None and signature.has_offsets:
@@ -129,7 +129,9 @@ class TensorRTPlugins(AttentionTarget):
         plugin_output = names.new(f"{output}_as_{plugin_type}") if is_cast else output
         op_type = TENSORRT_ATTENTION.op_type
         domain = TENSORRT_ATTENTION.domain
-        nodes.append(renamed(match.node, op_type, domain, inputs, [plugin_output]))
+        nodes.append(
+            with_operator(match.node, op_type, domain, inputs=inputs, outputs=[plugin_output])
+        )
         if is_cast:
             nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
 

@@ -11,6 +11,8 @@ neighbouring pixels. Hence the two axes with the least product are laid together
 known.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -27,8 +29,8 @@ from .lowered_arguments import (
     Argument,
     check_grid_sample,
     check_opset,
+    grid_checks,
     input_of,
-    required_batches,
     unranked_argument,
 )
 from .primitives import may_be_single
@@ -78,7 +80,7 @@ def lower_grid_sample(
     n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     grid_batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
     if r != 2:  # GridSample itself checks a grid of two axes
-        checks = required_batches(e, X, image, n=grid_batches, last=last, r=r)
+        checks = grid_checks(e, X, image, n=grid_batches, last=last, r=r)
         if checks:
             image = e.reshape(image, [n, c, *lengths], checks=checks)
     if r == 3:
@@ -273,7 +275,7 @@ class _Slices:
         first: int,
         second: int,
         mode: str,
-    ) -> "_Slices":
+    ) -> _Slices:
         """Return the slices of ``image``, of shape ``dims``, along the axis ``first``."""
         e = image.owner
         n, c, *lengths = dims
