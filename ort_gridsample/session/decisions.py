@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from itertools import product
 
@@ -236,54 +235,21 @@ def resolve_fusion(
     """
     sample = match.fused_into or match
     attention_match = _enclosing_attention(sample, decide_alone)
-    role = _fusion_role(match, sample, attention_match, decide_alone)
-    if role is _FusionRole.ATTENTION_MEMBER:
-        assert attention_match is not None  # the role implies it
+    if attention_match is not None and _is_on_path(match, attention_match):
         return _decision_of_fused_node(match, attention_match, decide_alone(attention_match))
+    # Before the nodes of the grid: the first decision is kept, and the match of an AffineGrid in
+    # ``fused_grid`` lacks ``fused_into``.
     decision = decide_alone(match)
-    if role is _FusionRole.NONE:
-        return decision
-    if role is _FusionRole.ATTENTION_HOST:
+    if match.attention is not None:
         return _decision_of_fusing_node(match, decision, decision.target)
+    if not _is_grid_fused(sample, attention_match, decide_alone):
+        return decision
     error = fusion_error(sample)
     if error:
         return Decision(replace(decision.placement, reason=error), decision.target)
-    if role is _FusionRole.GRID_HOST:
+    if match is sample:
         return _decision_of_fusing_node(match, decision, fused_target)
     return _decision_of_fused_node(match, sample, Decision(decision.placement, fused_target))
-
-
-class _FusionRole(Enum):
-    """What a node is in a fusion."""
-
-    NONE = "not fused"
-    ATTENTION_HOST = "a deformable attention, with the nodes that it consists of"
-    ATTENTION_MEMBER = "a node that a deformable attention consists of"
-    GRID_HOST = "a GridSample, with the nodes that compute its grid"
-    GRID_MEMBER = "an AffineGrid that computes the grid of a GridSample"
-
-
-def _fusion_role(
-    match: Match,
-    sample: Match,
-    attention_match: Match | None,
-    decide_alone: Callable[[Match], Decision],
-) -> _FusionRole:
-    """Return the role of the node of ``match``, whether or not compiling the fused op fails.
-
-    Args:
-        match: the node.
-        sample: the GridSample that the node can be fused into, or the node itself.
-        attention_match: the deformable attention that replaces readers of ``sample``, or None.
-        decide_alone: as in :func:`resolve_fusion`.
-    """
-    if attention_match is not None and _is_on_path(match, attention_match):
-        return _FusionRole.ATTENTION_MEMBER
-    if match.attention is not None:
-        return _FusionRole.ATTENTION_HOST
-    if not _is_grid_fused(sample, attention_match, decide_alone):
-        return _FusionRole.NONE
-    return _FusionRole.GRID_HOST if match is sample else _FusionRole.GRID_MEMBER
 
 
 def _decision_of_fusing_node(
