@@ -281,6 +281,9 @@ def _fusion_role(
         return _FusionRole.ATTENTION_MEMBER
     if match.attention is not None:
         return _FusionRole.ATTENTION_HOST
+    # Decided first, and kept: the AffineGrid in ``sample.fused_grid`` lacks ``fused_into``, without
+    # which its own op is compiled.
+    decide_alone(match)
     if not _is_grid_fused(sample, attention_match, decide_alone):
         return _FusionRole.NONE
     return _FusionRole.GRID_HOST if match is sample else _FusionRole.GRID_MEMBER
