@@ -312,8 +312,9 @@ def _outputs(case: Case) -> list[str]:
 
 
 def _names_node_and_argument(case: Case, error: Exception) -> bool:
-    label = case.name or f"({', '.join(_outputs(case))})"
-    node = f"{case.operator} node {label!r}"
+    node = f"{case.operator} node {case.name!r}"
+    if not case.name:
+        node = f"{case.operator} node with output {', '.join(_outputs(case))!r}"
     arguments = ARGUMENTS[case.operator]
     if isinstance(error, GridSampleError):
         if case.route == "function":
