@@ -275,7 +275,7 @@ def _has_points(levels: Any, n_points: int, locations: Any) -> bool:
     total = 0
     for level in range(len(levels)):
         total = min(total + min(levels[level, 0], MAX_POINTS), MAX_POINTS)
-    if total != n_points:
+    if total != n_points or len(locations) not in (5, 6):
         return False
     has_levels = len(locations) != 6 or locations[3] == len(levels)
     return has_levels and locations[len(locations) - 1] == levels.shape[1] - 1
