@@ -86,7 +86,7 @@ def _divide(launch: Any) -> None:
     launch.items = launch.n * launch.tiles
     launch.next = 0
     launch.samples = launch.tile * samples_per_query
-    launch.width = launch.samples + launch.points  # the head behind the last one is prefetched, too
+    launch.width = launch.samples + launch.points  # the head after the last one is prefetched, too
     launch.pause = 1 << 62
     if launch.pauses:
         launch.pause = max(1, TAPS_PER_PAUSE // (launch.samples * launch.taps))
@@ -236,27 +236,31 @@ def _find_levels(launch: Any, level_offset: Any, lengths: Any, head_size: int) -
 
 
 @register_jitable
-def _split_coordinates(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
+def _split_coordinates(locations: Any, lengths: Any, align_corners: bool, base: Any) -> None:
     """Split locations (0 to 1) on an axis into first taps and distances from them, in pixels.
 
     Args:
-        x: the locations (P,), which are overwritten with the distances.
+        locations: the locations (P,), which are overwritten with the distances.
         lengths: the lengths of the axis (≥ P,).
         align_corners: the attribute.
         base: where the first taps are written (≥ P,).
     """
-    kind = x.dtype.type
-    for p in range(len(x)):
-        g = x[p] * kind(2) - kind(1)
-        length = kind(lengths[p])
-        g = kind(-1) if np.isnan(g) else g
+    real = locations.dtype.type
+    for p in range(len(locations)):
+        normalized = locations[p] * real(2) - real(1)
+        length = real(lengths[p])
+        normalized = real(-1) if np.isnan(normalized) else normalized
         # Infinity times a span of 0 is NaN, and not a coordinate.
-        pixel = g if np.isinf(g) else tap_table.unnormalize(g, length, align_corners)
-        x[p] = min(max(pixel, kind(-2)), length + kind(1))
-    for p in range(len(x)):
-        base[p] = np.int32(np.floor(x[p]))
-    for p in range(len(x)):
-        x[p] -= np.floor(x[p])
+        pixel = (
+            normalized
+            if np.isinf(normalized)
+            else tap_table.unnormalize(normalized, length, align_corners)
+        )
+        locations[p] = min(max(pixel, real(-2)), length + real(1))
+    for p in range(len(locations)):
+        base[p] = np.int32(np.floor(locations[p]))
+    for p in range(len(locations)):
+        locations[p] -= np.floor(locations[p])
 
 
 @register_jitable

@@ -34,13 +34,13 @@ logger = logging.getLogger("ort_gridsample")
 KernelSpec: TypeAlias = tuple[Any, ...]
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
-#: LLVM ends the process if it cannot allocate memory. So much memory, in bytes, must be free before
-#: a kernel is compiled, and before a compiled kernel is loaded.
+#: The memory, in bytes, that must be free before a kernel is compiled, and before a compiled kernel
+#: is loaded: LLVM ends the process if it cannot allocate memory.
 COMPILING_BYTES = 1 << 26
 LOADING_BYTES = 1 << 24
 
-#: After so many seconds without a new kernel, other processes' kernels are not waited for any more:
-#: a process may have been stopped.
+#: Stop waiting for other processes once none has finished a kernel for this many seconds: a process
+#: may have been stopped.
 MAX_WAIT = 120.0
 #: The time in seconds between two looks at the kernels that other processes compile.
 _POLL_INTERVAL = 0.05
@@ -60,7 +60,8 @@ _PACKAGE_NAME = __name__.partition(".")[0]
 _SUBFOLDER = "ort_gridsample"
 
 #: The folders of the package (and "", the package itself) with code that becomes part of a kernel,
-#: or with constants that a kernel reads. Each change in them compiles all kernels again.
+#: or with constants that a kernel reads. Any change of a module in them compiles all kernels again.
+#: No kernel depends on modules of their subfolders, such as ``detection/attention``.
 _SOURCE_FOLDERS = (
     "",
     "custom_ops/compiled_ops",
@@ -118,12 +119,12 @@ def fingerprint(sources: Sequence[Traversable]) -> str:
 
 
 @cache
-def package_fingerprint() -> str:
-    """Return the :func:`fingerprint` of :func:`kernel_sources`.
+def package_fingerprint(*other_folders: str) -> str:
+    """Return the :func:`fingerprint` of :func:`kernel_sources`, with the same arguments.
 
     A process reads the files once.
     """
-    return fingerprint(kernel_sources())
+    return fingerprint(kernel_sources(*other_folders))
 
 
 # Numba's cache, in other folders and with another key
@@ -343,19 +344,25 @@ class CompiledFunction:
     Args:
         function: the function to compile.
         sources: the files that its code depends on. None selects :func:`kernel_sources`.
+        other_folders: the argument of :func:`kernel_sources`.
     """
 
     def __init__(
         self,
         function: Callable[..., int],
         sources: Sequence[Traversable] | None = None,
+        *,
+        other_folders: Sequence[str] = (),
     ) -> None:
         signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
         self._cfunc = CFunc(function, signature, {}, {"error_model": "numpy"})
         self._cache: KernelCache | None = None
         self._not_kept_reason = ""
         try:
-            source_fingerprint = package_fingerprint() if sources is None else fingerprint(sources)
+            if sources is None:
+                source_fingerprint = package_fingerprint(*other_folders)
+            else:
+                source_fingerprint = fingerprint(sources)
             self._cache = self._cfunc._cache = KernelCache(function, source_fingerprint)
         except OSError as error:
             self._not_kept_reason = f"a source file of ort_gridsample is missing: {error}"

@@ -25,7 +25,8 @@ from . import target
 from .pointers import by_types
 
 #: Whether the processor has instructions that convert float16. Otherwise integer arithmetic does.
-CONVERTS = target.has("f16c")
+#: All 64-bit ARM processors have them. ``f16c`` is a feature of x86-64.
+CONVERTS = target.machine == "aarch64" or target.has("f16c")
 
 
 #: The Numba types of the bits of halves.
@@ -35,7 +36,7 @@ HALF_BITS = (FLOAT16_BITS, BFLOAT16_BITS)
 
 
 @intrinsic
-def rounded_by_cpu(context: Any, value: Any) -> Any:
+def rounded_by_cpu(typing_context: Any, value: Any) -> Any:
     """Convert as :func:`to_float16`, with the processor's instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -46,7 +47,7 @@ def rounded_by_cpu(context: Any, value: Any) -> Any:
 
 
 @intrinsic
-def widened_by_cpu(context: Any, half: Any) -> Any:
+def widened_by_cpu(typing_context: Any, half: Any) -> Any:
     """Convert as :func:`from_float16`, with the processor's instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -146,7 +146,9 @@ def deformable_attention(
         worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
         pauses=1,
     )
-    taps = (weights.size << r) * channels
+    # The locations, as all queries may share the weights of one.
+    points = locations.size // r
+    taps = (points << r) * channels
     launch.workers = min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1)
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
     launch.arena.start = workspace.address + _ARENA_OFFSET
@@ -193,6 +195,9 @@ def _run(variant: _Variant, launch: Any, launch_address: int, taps: int) -> None
                 launch.task.wanted_if_started = taps // TAPS_PER_THREAD
             _run_phase(variant, launch, launch_address, n_workers)
     except BaseException:
+        # Helpers use the memory that the last phase frees. A signal handler may have raised before
+        # the phase waited for them.
+        variant.withdraw_and_wait(ctypes.addressof(launch.task), *_slots_arguments)
         launch.phase = END
         variant.proceed(launch_address)
         raise
@@ -296,7 +301,8 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     if uncompiled([*_HELPER_FUNCTIONS.values(), *kernel_functions(*names).values()]):
         kernels = f"{mode} for X of {dtype}"
         logger.warning(
-            "compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)",
+            "compiling kernels for %s; this takes a few seconds, and later processes load them "
+            "from disk (NUMBA_CACHE_DIR)",
             kernels,
         )
     _variant(*names, "zeros", False)

@@ -35,7 +35,7 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
         n_results: the number of values that the C function writes through pointers, its last
             arguments. The returned function allocates them.
         offset: None if the address is that of the C function. Otherwise the address of the C
-            function is stored ``offset`` bytes behind the given address.
+            function is stored ``offset`` bytes after the given address.
 
     Returns:
         A function that returns the result of the C function; or, with ``n_results``, a tuple of the
@@ -44,7 +44,7 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
     result = types.Tuple([types.int64] * (1 + n_results)) if n_results else types.int64
 
     @intrinsic
-    def call_function(typing: Any, address: Any, arguments: Any) -> Any:
+    def call_function(typing_context: Any, address: Any, arguments: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             address = values[0]
             if offset is not None:
@@ -75,7 +75,7 @@ call = caller()
 
 
 @intrinsic
-def struct(typing: Any, address: Any, dtype: Any) -> Any:
+def struct(typing_context: Any, address: Any, dtype: Any) -> Any:
     """Return the record of ``dtype``, one of :mod:`.structs`, at an ``address``."""
     record = dtype.dtype
 
@@ -86,7 +86,7 @@ def struct(typing: Any, address: Any, dtype: Any) -> Any:
 
 
 @intrinsic
-def address(typing: Any, record: Any) -> Any:
+def address(typing_context: Any, record: Any) -> Any:
     """Return the address of a ``record``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -96,14 +96,14 @@ def address(typing: Any, record: Any) -> Any:
 
 
 @intrinsic
-def sizeof(typing: Any, dtype: Any) -> Any:
+def sizeof(typing_context: Any, dtype: Any) -> Any:
     """Return the size of a record of ``dtype`` in bytes."""
     size = dtype.dtype.size
     return types.int64(dtype), lambda context, builder, signature, values: _INT64(size)
 
 
 @intrinsic
-def local(typing: Any, dtype: Any) -> Any:
+def local(typing_context: Any, dtype: Any) -> Any:
     """Return an uninitialized record of ``dtype`` on the stack of the calling function.
 
     The size of the record must be a multiple of 8 bytes.
@@ -129,7 +129,7 @@ def _field_pointer(builder: Any, signature: Any, values: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def field_address(typing: Any, record: Any, field: Any) -> Any:
+def field_address(typing_context: Any, record: Any, field: Any) -> Any:
     """Return the address of an int64 field."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -139,7 +139,7 @@ def field_address(typing: Any, record: Any, field: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def fetch_add(typing: Any, record: Any, field: Any, value: Any) -> Any:
+def fetch_add(typing_context: Any, record: Any, field: Any, value: Any) -> Any:
     """Atomically add ``value`` to a field; return the old value."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -150,7 +150,7 @@ def fetch_add(typing: Any, record: Any, field: Any, value: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def load_shared(typing: Any, record: Any, field: Any) -> Any:
+def load_shared(typing_context: Any, record: Any, field: Any) -> Any:
     """Atomically load a field."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -160,7 +160,7 @@ def load_shared(typing: Any, record: Any, field: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def store_shared(typing: Any, record: Any, field: Any, value: Any) -> Any:
+def store_shared(typing_context: Any, record: Any, field: Any, value: Any) -> Any:
     """Atomically store ``value`` in a field."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -172,7 +172,9 @@ def store_shared(typing: Any, record: Any, field: Any, value: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def compare_and_swap(typing: Any, record: Any, field: Any, expected: Any, value: Any) -> Any:
+def compare_and_swap(
+    typing_context: Any, record: Any, field: Any, expected: Any, value: Any
+) -> Any:
     """Atomically store ``value`` in a field if the field is ``expected``; return whether it was."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -187,7 +189,7 @@ def compare_and_swap(typing: Any, record: Any, field: Any, expected: Any, value:
 
 
 @intrinsic(prefer_literal=True)
-def chars(typing: Any, text: Any) -> Any:
+def chars(typing_context: Any, text: Any) -> Any:
     """Return the address of a literal ``text`` as a null-terminated C string."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -198,7 +200,7 @@ def chars(typing: Any, text: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
+def _pointer(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
 
@@ -278,7 +280,7 @@ def arena_alloc(arena: Any, nbytes: int) -> tuple[int, int]:
 
 
 @intrinsic
-def _copy_line_past_caches(typing: Any, to: Any, source: Any) -> Any:
+def _copy_line_past_caches(typing_context: Any, to: Any, source: Any) -> Any:
     """Copy a cache line between two addresses. ``to`` is the beginning of a line."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

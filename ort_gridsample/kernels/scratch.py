@@ -58,14 +58,14 @@ def scratch_layout(
     layout = _Layout(launch_record, table, header_size, pointed_records or {})
 
     @intrinsic
-    def scratch_size(typing: Any, launch: Any) -> Any:
+    def scratch_size(typing_context: Any, launch: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             return layout.offset(builder, values[0], len(table))
 
         return types.int64(launch), generate
 
     @intrinsic(prefer_literal=True)
-    def scratch_address(typing: Any, launch: Any, memory: Any, name: Any) -> Any:
+    def scratch_address(typing_context: Any, launch: Any, memory: Any, name: Any) -> Any:
         index = indices[name.literal_value]
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -75,7 +75,7 @@ def scratch_layout(
         return types.int64(launch, types.int64, name), generate
 
     @intrinsic(prefer_literal=True)
-    def scratch_array(typing: Any, launch: Any, memory: Any, name: Any, dtype: Any) -> Any:
+    def scratch_array(typing_context: Any, launch: Any, memory: Any, name: Any, dtype: Any) -> Any:
         index = indices[name.literal_value]
         row = table[index]
         element = dtype.dtype

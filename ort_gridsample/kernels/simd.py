@@ -42,7 +42,7 @@ OUTSIDE_BIT = np.uint32(1 << 31)
 #: The numbers of channels of a panel: a vector of the processor, or a cache line.
 NARROW_PANEL = 4
 WIDE_PANEL = 16
-#: A row of a panel is prefetched for a position so far ahead: up to twice as fast on random grids.
+#: A row of a panel is prefetched this many positions ahead: up to twice as fast on random grids.
 ROWS_AHEAD = 8
 #: If there are at most FEW_TAPS taps, pixels are prefetched for PIXELS_AHEAD positions ahead, for
 #: one of PREFETCH_STEP positions: 0.8 of the time in linear and nearest at 1080p. With more taps,
@@ -50,7 +50,7 @@ ROWS_AHEAD = 8
 PIXELS_AHEAD = 128
 PREFETCH_STEP = 4
 FEW_TAPS = 8
-#: In mode nearest, one pixel is prefetched for so many positions of a smooth grid.
+#: In mode nearest, one pixel is prefetched for this many positions of a smooth grid.
 SMOOTH_STEP = 8
 #: The number of positions that :func:`list_outside` examines at a time.
 LISTED_AT_ONCE = 16
@@ -80,7 +80,7 @@ def _sum_function(size: int) -> Any:
 
     @intrinsic
     def vector_sums(
-        context: Any,
+        typing_context: Any,
         X: Any,
         index: Any,
         offsets: Any,
@@ -92,17 +92,17 @@ def _sum_function(size: int) -> Any:
         shift: Any,
     ) -> Any:
         """Add up the taps of positions ``begin`` to ``end``; write to Y, from begin + shift on."""
-        generator = _PositionSums
+        sums_class = _PositionSums
         if X.ndim == 2:
-            generator = _ChannelSums
+            sums_class = _ChannelSums
         elif isinstance(Y.dtype, types.Integer):
-            generator = _IntegerSums
+            sums_class = _IntegerSums
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             call = _SumCall(context, builder, signature, arguments)
-            for layout in generator.layouts:
-                with _if_equal(builder, call.layout, layout):
-                    generator(builder, call, size, layout).write()
+            for table_layout in sums_class.layouts:
+                with _if_equal(builder, call.layout, table_layout):
+                    sums_class(builder, call, size, table_layout).write()
             return context.get_dummy_value()
 
         return types.void(X, index, offsets, layout, weight, begin, end, Y, shift), generate
@@ -112,7 +112,7 @@ def _sum_function(size: int) -> Any:
 
 @intrinsic
 def sum_addressed(
-    context: Any,
+    typing_context: Any,
     X: Any,
     addresses: Any,
     weights: Any,
@@ -123,12 +123,12 @@ def sum_addressed(
     """Add up the weighted taps of a head of deformable attention.
 
     Args:
-        context: Numba's; callers omit it.
+        typing_context: Numba's; callers omit it.
         X: an array of the type of the channels at the addresses.
         addresses: the address of each tap's channels (taps, ≥ first + 2 · points).
         weights: the weight of each tap, of the same shape.
         first: the first column of the head.
-        points: the number of columns of the head. As many columns behind them are prefetched.
+        points: the number of columns of the head. As many columns after them are prefetched.
         Y: the result (C,).
     """
 
@@ -186,7 +186,7 @@ def sum_addressed(
 
 
 @intrinsic
-def prefetch(context: Any, x: Any, pixel: Any) -> Any:
+def prefetch(typing_context: Any, x: Any, pixel: Any) -> Any:
     """Prefetch a pixel of the channel ``x`` (S,) for reading."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -199,7 +199,7 @@ def prefetch(context: Any, x: Any, pixel: Any) -> Any:
 
 @intrinsic
 def copy_pixels(
-    context: Any,
+    typing_context: Any,
     x: Any,
     index: Any,
     step: Any,
@@ -211,7 +211,7 @@ def copy_pixels(
     """Copy pixels of a channel, and prefetch pixels of the next channel.
 
     Args:
-        context: Numba's; callers omit it.
+        typing_context: Numba's; callers omit it.
         x: the channel (S,).
         index: the pixel of each position (≥ P,).
         step: 1 or SMOOTH_STEP. One pixel is prefetched for so many positions.
@@ -245,11 +245,11 @@ def copy_pixels(
 
 
 @intrinsic
-def list_outside(context: Any, index: Any, inside: Any, positions: Any, listed: Any) -> Any:
+def list_outside(typing_context: Any, index: Any, inside: Any, positions: Any, listed: Any) -> Any:
     """Separate the positions that are inside of X from the others; return the number of the others.
 
     Args:
-        context: Numba's; callers omit it.
+        typing_context: Numba's; callers omit it.
         index: the pixel of each position (≥ P + LISTED_AT_ONCE,).
         inside: where the pixels are written, with pixel 0 for an index outside. It has the shape of
             ``index``.
@@ -272,11 +272,11 @@ def list_outside(context: Any, index: Any, inside: Any, positions: Any, listed: 
             is_inside = builder.icmp_signed(">=", pixels, zeros)
             values = builder.select(is_inside, pixels, zeros)
             _store(builder, values, builder.gep(inside_array.data, [position]))
-            # One bit per position outside, without those behind the last position.
+            # One bit per position outside, without those after the last position.
             bits = builder.bitcast(builder.not_(is_inside), lanes)
-            behind = builder.sub(builder.add(position, step), n_positions)
-            has_behind = builder.icmp_signed(">", behind, _INT64(0))
-            shift = builder.trunc(builder.select(has_behind, behind, _INT64(0)), lanes)
+            excess = builder.sub(builder.add(position, step), n_positions)
+            has_excess = builder.icmp_signed(">", excess, _INT64(0))
+            shift = builder.trunc(builder.select(has_excess, excess, _INT64(0)), lanes)
             bits = builder.and_(bits, builder.lshr(lanes(-1), shift))
             remaining = cgutils.alloca_once_value(builder, bits)
             head = builder.append_basic_block("outside")
@@ -302,7 +302,7 @@ def list_outside(context: Any, index: Any, inside: Any, positions: Any, listed: 
 
 @intrinsic
 def transpose(
-    context: Any,
+    typing_context: Any,
     source: Any,
     row: Any,
     column: Any,
@@ -316,7 +316,7 @@ def transpose(
     Halves are converted to float32.
 
     Args:
-        context: Numba's; callers omit it.
+        typing_context: Numba's; callers omit it.
         source: an array of two axes.
         row: the first row of the block in ``source``.
         column: the first column of the block in ``source``.
@@ -355,7 +355,7 @@ def transpose(
 
 @intrinsic
 def copy_rows(
-    context: Any,
+    typing_context: Any,
     panel: Any,
     index: Any,
     position: Any,
@@ -364,13 +364,13 @@ def copy_rows(
 ) -> Any:
     """Copy the rows of a panel for WIDE_PANEL positions to the channels of Y, transposed.
 
-    Rows for as many positions behind them are prefetched.
+    Rows for as many positions after them are prefetched.
 
     Args:
-        context: Numba's; callers omit it.
+        typing_context: Numba's; callers omit it.
         panel: the panel (S + 1, WIDE_PANEL).
         index: the row for each position (≥ P,). An index beyond the last row is the last row.
-        position: the first position. As many entries of ``index`` behind those that are copied can
+        position: the first position. As many entries of ``index`` after those that are copied can
             be read.
         Y: where the values are written (C ≤ WIDE_PANEL, P).
         to_position: the first position in ``Y``.
@@ -796,7 +796,7 @@ def _read_inside(builder: Any, base: Any, index: Any) -> Any:
 
 
 def _pairs_of_floats(builder: Any, base: Any, index: Any) -> Iterator[Any]:
-    """Yield the floats at ``index``, and then those behind them.
+    """Yield the floats at ``index``, and then those after them.
 
     Two floats are read as one double, which takes half the time.
     """
@@ -811,7 +811,7 @@ def _pairs_of_floats(builder: Any, base: Any, index: Any) -> Iterator[Any]:
 
 
 def _pairs_of_integers(builder: Any, base: Any, index: Any, bits: int) -> Iterator[Any]:
-    """Yield the integers of ``bits`` bits at ``index``, and then those behind them.
+    """Yield the integers of ``bits`` bits at ``index``, and then those after them.
 
     Two integers are read as one.
     """

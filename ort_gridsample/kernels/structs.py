@@ -71,7 +71,7 @@ KERNEL = record(
     "pack",  # packs a part of X; 0 if X is never packed
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.
-    "taps",  # the number of taps on an axis
+    "taps",  # the number of taps of a position on one axis
     "padding",  # one of workers.PADDING_CODES
     "align_corners",  # the attribute
     "X_size",  # the size of an element of X, in bytes
@@ -123,29 +123,29 @@ LAUNCH = record(
     "lengths",  # the address of the lengths of X's spatial axes (r,)
     "out_lengths",  # the address of the lengths of Y's spatial axes (r,), without a grid input
     "workers",  # the maximum number of workers
-    "pauses",  # whether a worker returns from time to time
+    "pauses",  # whether a worker returns after ``pause`` items, to let Python handle signals
     "phase",  # one of the phases in workers; NEW when a launch begins
     ("arena", ARENA),  # memory that the caller keeps
     # The division.
-    "tile",  # the number of positions of a tile
+    "tile",  # the number of positions of a tile, for which a table of taps is computed
     "width",  # the number of columns of a tile's table
-    "chunk",  # the number of positions of a chunk
+    "chunk",  # the number of positions of a chunk, which a worker samples tile by tile
     "chunks",  # the number of chunks of a batch
     # The phase.
     "items",  # the number of items of the phase
     "next",  # the next item
-    "pause",  # the number of items after which a worker returns
+    "pause",  # the number of items after which a worker returns; 2**62 without ``pauses``
     # The scratch memory of all workers.
     "nbytes",  # its size
     "memory",  # the address to free, or 0
     "first_worker",  # the address of the WORKER of the first worker
     "worker_size",  # the size of the scratch memory of a worker
-    # X, packed in panels.
+    # X, packed in panels: a panel has the channels of each pixel next to each other.
     "packed",  # the address of the panels; 0 if X is not packed
     "packed_memory",  # the address to free, or 0
     "packing",  # the phase that packs X; READING if X is not packed
     "panel",  # the number of channels of a panel
-    "parts",  # the number of parts of a panel
+    "parts",  # the number of parts of a panel. A part has some of the pixels.
     "groups",  # the number of groups of panels of a batch that a worker packs for itself
     "batches",  # the number of batches that are packed at a time
     "panels",  # the number of panels that are packed at a time
@@ -184,13 +184,13 @@ ATTENTION = record(
     "align_corners",  # the attribute
     "worker",  # the address of the function with the work of a thread
     "workers",  # the maximum number of workers
-    "pauses",  # whether a worker returns from time to time
+    "pauses",  # whether a worker returns after ``pause`` items, to let Python handle signals
     # The division.
     "tile",  # the number of queries of an item
     "tiles",  # the number of items of a batch
-    "taps",  # the number of taps of a sample
+    "taps",  # the number of taps of a sample, on all axes together
     "samples",  # the number of samples of an item
-    "width",  # the number of columns of a table: the samples, and columns behind them
+    "width",  # the number of columns of a table: the samples, and columns after them
     # As in a LAUNCH.
     "phase",
     "items",

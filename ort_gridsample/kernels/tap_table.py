@@ -326,14 +326,16 @@ def _pad_pairs(axis: Any, coordinates: Any, positions: int, index: Any, weight: 
         first = min(max(np.int32(np.floor(coordinate)), np.int32(0)), last_first)
         distance = coordinate - coordinate_type(first)
         t = weight_type(distance)
-        # The weights are 1 minus the distances of the taps, computed in the order of operations of
-        # a pair that was not moved.
+        # The operations have the same order as for a pair that was not moved, so the results are
+        # bit-identical.
         if_moved_right = weight_type(distance + coordinate_type(1))
         if_moved_left = weight_type(2) - t
-        w = if_moved_right if t < weight_type(0) else weight_type(1) - t
-        first_weight[p] = w if (t >= weight_type(-1)) & (t < weight_type(1)) else masked
-        w = min(t, if_moved_left)
-        second_weight[p] = w if (t >= weight_type(0)) & (t < weight_type(2)) else masked
+        weight_of_first = if_moved_right if t < weight_type(0) else weight_type(1) - t
+        is_first_inside = (t >= weight_type(-1)) & (t < weight_type(1))
+        first_weight[p] = weight_of_first if is_first_inside else masked
+        weight_of_second = min(t, if_moved_left)
+        is_second_inside = (t >= weight_type(0)) & (t < weight_type(2))
+        second_weight[p] = weight_of_second if is_second_inside else masked
         index[p] = np.uint32(first)
 
 

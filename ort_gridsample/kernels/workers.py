@@ -250,6 +250,7 @@ def _choose_chunk(launch: Any, work: int) -> None:
         threads = max(1, min(launch.workers, kernel.cpus))
         min_chunk = max(min_chunk, min(MIN_COPIED_POSITIONS, all_positions // threads))
     chunk = min(max(min_chunk, even_chunk), max_chunk)
+    # A multiple of the line, and at least one line, as ``chunk`` may be 0.
     launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
     launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
 
@@ -265,21 +266,36 @@ def _panel_width(launch: Any) -> int:
     if _panel_size(launch, width) > MAX_PACKED_BYTES:
         return 0
     reads = float(launch.positions * launch.rows) / float(launch.pixels)
-    if kernel.copy_size != 0:  # mode nearest
-        pays_off = False
-        min_reads_incoherent = MIN_READS_COPIED
-        if is_narrow or _stays_in_cache(launch, kernel.copy_size):
-            return 0
-    else:
-        pays_off = reads >= MIN_READS_WIDE
-        min_reads_incoherent = MIN_READS_INCOHERENT
-        if is_narrow and GATHERS and tap_table.can_be_contiguous(kernel.taps, kernel.padding):
-            return 0
-        if is_narrow:
-            pays_off = reads >= MIN_READS_NARROW and not GATHERS
-    if pays_off or (reads >= min_reads_incoherent and _is_incoherent(launch)):
+    min_reads, min_reads_incoherent = _min_reads(launch, is_narrow)
+    if reads >= min_reads or (reads >= min_reads_incoherent and _is_incoherent(launch)):
         return width
     return 0
+
+
+@register_jitable
+def _min_reads(launch: Any, is_narrow: bool) -> tuple[float, float]:
+    """Return the number of reads of each pixel from which packing X pays off.
+
+    Args:
+        launch: a LAUNCH.
+        is_narrow: whether the panels are narrow.
+
+    Returns:
+        The numbers for any grid and for an incoherent one. If packing never pays off, the number is
+        NaN, as any comparison with it is false.
+    """
+    kernel = struct(launch.kernel, KERNEL)
+    if kernel.copy_size != 0:  # mode nearest
+        if is_narrow or _stays_in_cache(launch, kernel.copy_size):
+            return np.nan, np.nan
+        return np.nan, float(MIN_READS_COPIED)
+    if not is_narrow:
+        return float(MIN_READS_WIDE), float(MIN_READS_INCOHERENT)
+    if not GATHERS:
+        return float(MIN_READS_NARROW), float(MIN_READS_INCOHERENT)
+    if tap_table.can_be_contiguous(kernel.taps, kernel.padding):
+        return np.nan, np.nan
+    return np.nan, float(MIN_READS_INCOHERENT)
 
 
 @register_jitable
@@ -617,7 +633,7 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         outside = table[buffer, 0, :n_outside]
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
         Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
-        is_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
+        writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
         copies = scratch_array(launch, worker_address, "copies", bits)
         step = simd.SMOOTH_STEP
         if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
@@ -627,9 +643,9 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         for c in range(launch.c):
             y = Y[c, begin:]
             next_x = X[min(c + 1, launch.c - 1)]
-            values = copies if is_past_caches else y
+            values = copies if writes_past_caches else y
             tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
-            if is_past_caches:
+            if writes_past_caches:
                 copy_past_caches(y, copies[:positions])
         return 0
 

@@ -57,12 +57,12 @@ class Cpu:
 
 _V3 = ("avx2", "fma", "f16c")
 
-#: The levels of processors by name. All 64-bit ARM processors convert float16.
+#: The levels of processors by name.
 CPUS = {
     "x86-64-v2": Cpu(2),
     "x86-64-v3": Cpu(3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
     "x86-64-v4": Cpu(4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
-    "generic": Cpu(1, ("f16c",)),
+    "generic": Cpu(1),
 }
 #: The machines by name.
 TARGETS = MACHINES
@@ -233,7 +233,7 @@ def _check_numba() -> None:
 
 
 def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
-    """Return the types and modes of the nodes of ``models``, as :meth:`.Op.serves` takes them.
+    """Return the types and modes of the nodes of ``models``, as :meth:`.Op.needs_state` takes them.
 
     None if there are no models.
     """

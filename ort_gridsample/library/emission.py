@@ -247,7 +247,7 @@ def variant_image(
     """Return the image of a library's ops for one level of processors. It begins with its VARIANT.
 
     Args:
-        wanted: the types and modes that the library has, as in :meth:`.Op.serves`; None: all.
+        wanted: the types and modes that the library has, as in :meth:`.Op.needs_state`; None: all.
         level: the level.
         release: the release of this package.
     """
@@ -349,7 +349,7 @@ def _has_states(
 ) -> bool:
     """Whether a library has a state of ``op`` for these types."""
     n_states = len(COMPILED_MODES) if op.has_modes else 1
-    return any(op.serves(op_types, index, wanted) for index in range(n_states))
+    return any(op.needs_state(op_types, index, wanted) for index in range(n_states))
 
 
 def _add_states(
@@ -362,7 +362,7 @@ def _add_states(
     record, states = op.load().states(*op_types)
     pointers: list[Relocation | int] = []
     for index, fields in enumerate(states):
-        is_wanted = op.serves(op_types, index, wanted)
+        is_wanted = op.needs_state(op_types, index, wanted)
         pointers.append(image.add_records(record, fields) if is_wanted else 0)
     return image.add_pointers(pointers)
 

@@ -1,7 +1,7 @@
-"""Build the wheel ``onnxruntime-ep-gridsample``: the execution provider for any onnxruntime 1.24.
+"""Build the wheel ``onnxruntime-ep-gridsample``: the execution provider for onnxruntime.
 
-It contains a library and two functions, as packages of execution providers do by convention, and
-depends on no other package. The command is::
+The wheel is for onnxruntime 1.24 and newer. It contains a library and two functions, as packages of
+execution providers do by convention, and depends on no other package. The command is::
 
     python -m ort_gridsample.library.wheel OUT_FOLDER
 """

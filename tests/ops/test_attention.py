@@ -214,6 +214,12 @@ SHAPE_MISTAKES = {
         "of shape (2, 5, 3, 8, 2, 4, 2)",
         LOCATIONS,
     ),
+    "locations of seven axes with as many points": Mistake(
+        "sampling_locations",
+        zeros(2, 5, 3, 1, 2, 4, 2),
+        "of shape (2, 5, 3, 1, 2, 4, 2)",
+        LOCATIONS,
+    ),
     "three coordinates": Mistake(
         "sampling_locations", zeros(2, 5, 3, 2, 4, 3), "of shape (2, 5, 3, 2, 4, 3)", LOCATIONS
     ),
@@ -279,6 +285,22 @@ def test_attention_op_of_wrong_shapes_has_the_error_of_the_function(
     error = refusal(attention_session(ops).run, None, feeds)
     assert error.where == "DeformableAttention node 'attention'"
     assert (error.argument, error.found, error.expected) == (argument, found, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 2, 2), (1, 5, 2, 1, 1, 1, 2)])
+def test_attention_op_of_wrong_number_of_location_axes_has_the_error_of_attend(
+    shape: tuple[int, ...], ops: str
+) -> None:
+    """The number of points is right: one for each head."""
+    value = zeros(1, 4, 2, 3)
+    levels = np.array([[1, 2, 2]])
+    locations = zeros(*shape)
+    weights = zeros(1, 5, 2, 1)
+    where = "DeformableAttention node 'attention'"
+    expected = refusal(attend, value, levels, locations, weights, False, where=where, num_threads=1)
+    feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
+    error = refusal(attention_session(ops).run, None, feeds)
+    assert str(error) == str(expected)
 
 
 def test_attend_negative_points_of_a_level_is_refused() -> None:

@@ -229,7 +229,11 @@ def test_attention_node_of_another_package_runs(domain: str, integers: type) -> 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("starts", [0, 19], "level_start_index is another one, expected the first pixel of each"),
+        (
+            "starts",
+            [0, 19],
+            "level_start_index is inconsistent with spatial_shapes, expected the first pixel of each",
+        ),
         ("shapes", [[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
         ("shapes", [[4, 5], [-2, 3]], "contains a negative length or number of points, expected"),
     ],

@@ -35,7 +35,9 @@ SIGNAL_ATTRIBUTES = (
     "SIGUSR2",
     "setitimer",
 )
-MODULES = ("fcntl", "resource", "termios", "pwd", "grp")
+#: Modules that Windows lacks, without fcntl: :mod:`ort_gridsample.kernels.kernel_lock` imports it,
+#: or msvcrt, by ``sys.platform``, which is not changed.
+MODULES = ("resource", "termios", "pwd", "grp")
 WINDOWS_SIGNALS = {
     signal.SIGINT,
     signal.SIGILL,

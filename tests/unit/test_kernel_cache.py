@@ -310,6 +310,24 @@ def test_kernel_key_depends_on_module_constants(
     assert compilation.package_fingerprint.__wrapped__() != before
 
 
+def test_compiled_functions_with_other_folders_read_the_sources_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders = ("custom_ops/provider",)
+    compilation.package_fingerprint.cache_clear()
+    paths = []
+    read = Path.read_bytes
+
+    def record_read(path: Path) -> bytes:
+        paths.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", record_read)
+    for _ in range(2):
+        compilation.CompiledFunction(one_more, other_folders=folders)
+    assert paths == [*compilation.kernel_sources(*folders)]
+
+
 @pytest.mark.parametrize("spec", [(workers.process_items,), (affine.fill_for, "float32")])
 def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(
     spec: compilation.KernelSpec,
@@ -441,8 +459,8 @@ def test_compilation_is_logged(
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
         missing = []
     text = (
-        "compiling nearest for X of uint8, a few seconds, once: "
-        "Numba keeps it on disk (NUMBA_CACHE_DIR)"
+        "compiling kernels for nearest for X of uint8; this takes a few seconds, and later "
+        "processes load them from disk (NUMBA_CACHE_DIR)"
     )
     assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
     assert variants == [("uint8", "float32", "nearest", "zeros", False)] * 2

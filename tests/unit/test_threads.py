@@ -17,6 +17,7 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import settings
+from ort_gridsample.functions.attention import attend
 from ort_gridsample.reference import affine, cpus, sampler, threads
 from ort_gridsample.reference.plan import plan_for
 from support.compare import refusal
@@ -125,6 +126,45 @@ class TestNumThreads:
             call_function()
             # A small call runs in a single C function.
             assert max(thread_counts, default=1) == max_threads
+
+    def test_attention_counts_the_taps_of_all_queries_that_share_weights(self, monkeypatch):
+        ogs.set_core("jit")
+        n_workers = []
+
+        def record_workers(variant, launch, *arguments):
+            n_workers.append(launch.workers)
+
+        monkeypatch.setattr(jit_core, "_run", record_workers)
+        value = np.zeros((1, 16, 8, 32), np.float32)
+        levels = np.array([[16, 4, 4]])
+        locations = np.zeros((1, 4000, 8, 16, 2), np.float32)
+        weights = np.zeros((1, 4000, 8, 16), np.float32)
+        for query_weights in (weights, weights[:, :1]):
+            attend(value, levels, locations, query_weights, False, where="test", num_threads=8)
+        assert n_workers == [8, 8]
+
+
+def test_interrupted_wait_for_helpers_is_repeated_before_memory_is_freed():
+    calls = []
+
+    def proceed(address):
+        calls.append("proceed")
+        return 2 if len(calls) == 1 else 0
+
+    def withdraw_and_wait(*arguments):
+        calls.append("wait")
+        if calls.count("wait") == 1:
+            raise KeyboardInterrupt
+
+    variant = Mock(
+        proceed=proceed,
+        worker=lambda *arguments: 0,
+        offer_task=lambda *arguments: 0,
+        withdraw_and_wait=withdraw_and_wait,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        jit_core._run(variant, jit_core._Launch(), 0, taps=0)
+    assert calls == ["proceed", "wait", "wait", "proceed"]
 
 
 class TestForEach:

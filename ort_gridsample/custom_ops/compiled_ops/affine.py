@@ -18,6 +18,7 @@ from ...kernels.pointers import (
     aligned,
     array,
     chars,
+    copy,
     copy_past_caches,
     fetch_add,
     local,
@@ -53,7 +54,7 @@ from .sampling import compute as sample
 from .sampling import state_fields as sample_fields
 from .sentences import (
     NO_ERROR,
-    NO_MEMORY,
+    NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
@@ -86,12 +87,12 @@ N_SENTENCES = len(_SENTENCES)
 
 # Their indices, as numbers: compiled code reads no dictionary.
 _INDEX = index_names(_SENTENCES)
-THETA_SHAPE_INVALID = _INDEX["THETA_SHAPE_INVALID"]
-SIZE_NOT_1D = _INDEX["SIZE_NOT_1D"]
-SIZE_LENGTH_MISMATCH = _INDEX["SIZE_LENGTH_MISMATCH"]
-SIZE_NEGATIVE = _INDEX["SIZE_NEGATIVE"]
-SIZE_BATCH_MISMATCH = _INDEX["SIZE_BATCH_MISMATCH"]
-GRID_TOO_LARGE = _INDEX["GRID_TOO_LARGE"]
+THETA_SHAPE_INVALID_INDEX = _INDEX["THETA_SHAPE_INVALID"]
+SIZE_NOT_1D_INDEX = _INDEX["SIZE_NOT_1D"]
+SIZE_LENGTH_MISMATCH_INDEX = _INDEX["SIZE_LENGTH_MISMATCH"]
+SIZE_NEGATIVE_INDEX = _INDEX["SIZE_NEGATIVE"]
+SIZE_BATCH_MISMATCH_INDEX = _INDEX["SIZE_BATCH_MISMATCH"]
+GRID_TOO_LARGE_INDEX = _INDEX["GRID_TOO_LARGE"]
 
 
 def _run_sentences(r: int) -> list[bytes]:
@@ -102,6 +103,8 @@ def _run_sentences(r: int) -> list[bytes]:
 
 #: All error messages of an AffineGrid.
 SENTENCES = [*_run_sentences(2), *_run_sentences(3), *LAST_SENTENCES]
+#: The index of the first one of LAST_SENTENCES, which follow the messages of 2 and 3 spatial axes.
+AFFINE_INTERFACE_INDEX = 2 * N_SENTENCES
 
 #: The error messages of a GridSample with a fused AffineGrid: the GridSample's, the AffineGrid's,
 #: and one more.
@@ -114,13 +117,13 @@ FUSED_SENTENCES = [
 ]
 #: The offset of the AffineGrid's sentences in an array of TEXT, in bytes.
 AFFINE_OFFSET = len(SAMPLE_SENTENCES) * TEXT.itemsize
-GRID_TYPE_UNKNOWN = len(FUSED_SENTENCES) - 1
+GRID_TYPE_UNKNOWN_INDEX = len(FUSED_SENTENCES) - 1
 
-#: The values of the attribute ``grid_type``, each with a blank behind it.
+#: The values of the attribute ``grid_type``, each followed by a blank.
 TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
-#: The maximal number of columns in a chunk.
+#: The maximum number of columns in a chunk.
 CHUNK = 2048
-#: The minimal number of positions in an item of a large grid.
+#: The minimum number of positions in an item of a large grid.
 MIN_POSITIONS = 1 << 14
 #: The maximum number of columns whose positions a worker of a GridSample stores. They are computed
 #: once per worker if there are not more columns, otherwise once per tile.
@@ -138,14 +141,16 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    return create_plain(op_address, api, info, out, chars("AffineGrid node "), 2 * N_SENTENCES)
+    return create_plain(
+        op_address, api, info, out, chars("AffineGrid node "), AFFINE_INTERFACE_INDEX
+    )
 
 
 def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial states of a GridSample with a fused AffineGrid.
 
-    The first group of states, one per mode, is for a grid of theta's type. Behind it follows a
-    group for each value of the attribute ``grid_type``.
+    The first group of states, one per mode, is for a grid of theta's type. It is followed by
+    a group for each value of the attribute ``grid_type``.
     """
     return GRID_SAMPLE, [
         sample_fields(
@@ -174,7 +179,7 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
     )
     type_words = chars(TYPE_WORDS)
     grid_type = choice_attribute(
-        node, chars("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN
+        node, chars("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN_INDEX
     )
     state_address = create_sample_state(node, op, errors, grid_type + 1, 3)
     if state_address != 0:
@@ -233,19 +238,23 @@ def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) ->
     size_shape = shape(size)
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
-        return error_with_shape(request.api, errors, THETA_SHAPE_INVALID, theta_shape)
+        return error_with_shape(request.api, errors, THETA_SHAPE_INVALID_INDEX, theta_shape)
     first_sentence = (r - 2) * N_SENTENCES
     if len(size_shape) != 1:
-        index = first_sentence + SIZE_NOT_1D
+        index = first_sentence + SIZE_NOT_1D_INDEX
         return error_with_shapes(request.api, errors, index, theta_shape, size_shape)
-    lengths = array(size.data, (size_shape[0],), np.int64)
+    lengths = alloc_int64s(request, size_shape[0])
+    if len(lengths) != size_shape[0]:
+        return error_with_number(request.api, errors, NO_MEMORY_INDEX, 8 * size_shape[0])
+    # A copy, so that no other thread changes the lengths after they were checked.
+    copy(np.int64(lengths.ctypes.data), size.data, 8 * len(lengths))
     error = _size_error(lengths, theta_shape, r, itemsize)
     if error != NO_ERROR:
         index = first_sentence + error
         return error_with_shapes(request.api, errors, index, theta_shape, lengths)
     grid = alloc_int64s(request, r + 2)
     if len(grid) == 0:
-        return error_with_number(request.api, errors, NO_MEMORY, 8 * (r + 2))
+        return error_with_number(request.api, errors, NO_MEMORY_INDEX, 8 * (r + 2))
     grid[0] = lengths[0]
     for axis in range(r):
         grid[axis + 1] = lengths[axis + 2]
@@ -265,13 +274,13 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
         nbytes *= float(max(length, 1))
         smallest = min(smallest, length)
     if len(size) != r + 2:
-        return SIZE_LENGTH_MISMATCH
+        return SIZE_LENGTH_MISMATCH_INDEX
     if smallest < 0:
-        return SIZE_NEGATIVE
+        return SIZE_NEGATIVE_INDEX
     if size[0] != theta_shape[0]:
-        return SIZE_BATCH_MISMATCH
+        return SIZE_BATCH_MISMATCH_INDEX
     if nbytes >= 2.0**63:
-        return GRID_TOO_LARGE
+        return GRID_TOO_LARGE_INDEX
     return NO_ERROR
 
 
@@ -310,13 +319,13 @@ def _fill(state: Any, request: Any) -> int:
     task.positions = aligned(alloc(request, nbytes + CACHE_LINE))
     task.buffers = aligned(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY, 4 * nbytes)
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 4 * nbytes)
     arguments = (request.context, state.kernel.worker, workers, 0, address(task))
     return parallel_for(request.api, arguments)
 
 
 @register_jitable
-def position(i: int, length: int, align_corners: int) -> float:
+def normalized_position(i: int, length: int, align_corners: int) -> float:
     """Return the normalized position of pixel ``i`` of an axis.
 
     It is that of :func:`ort_gridsample.reference.affine.affine_grid`.
@@ -326,7 +335,7 @@ def position(i: int, length: int, align_corners: int) -> float:
 
 
 @register_jitable
-def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> Any:
+def base_and_factor(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> Any:
     """Return how a coordinate depends on the position along a row of the grid.
 
     Args:
@@ -346,7 +355,7 @@ def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> A
     kind = type(base)
     for axis in range(r - 1):
         rows //= lengths[axis]
-        outer_position = kind(position(row // rows, lengths[axis], align_corners))
+        outer_position = kind(normalized_position(row // rows, lengths[axis], align_corners))
         base += outer_position * widened(theta[r - 1 - axis])
         row %= rows
     return base, widened(theta[0])
@@ -375,7 +384,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         grid = array(task.grid, (task.n, rows, columns * r), bits)
         x = array(task.positions, (task.workers, CHUNK), real)[number]
         buffer = array(task.buffers, (task.workers, 3 * CHUNK), bits)[number]
-        passes_caches = task.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
+        writes_past_caches = task.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
         while True:
             item = fetch_add(task, "next", 1)
             if item >= task.items:
@@ -385,17 +394,17 @@ def fill_for(theta_type: str) -> Callable[..., int]:
             batch = item // task.column_chunks // task.row_blocks
             count = min(CHUNK, columns - begin)
             for i in range(count):
-                x[i] = kind(position(begin + i, columns, align_corners))
+                x[i] = kind(normalized_position(begin + i, columns, align_corners))
             first_row = block * task.rows_per_block
             for row in range(first_row, min(first_row + task.rows_per_block, rows)):
                 destination = grid[batch, row, begin * r : (begin + count) * r]
-                out = buffer[: count * r] if passes_caches else destination
+                out = buffer[: count * r] if writes_past_caches else destination
                 for coordinate in range(r):
                     factors = theta[batch, coordinate]
-                    base, factor = line(factors, lengths, row, rows, align_corners)
+                    base, factor = base_and_factor(factors, lengths, row, rows, align_corners)
                     for i in range(count):
                         out[r * i + coordinate] = rounded(base + x[i] * factor)
-                if passes_caches:
+                if writes_past_caches:
                     copy_past_caches(destination, out)
 
     return fill
@@ -438,7 +447,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         x = scratch_array(launch, worker_address, "columns", kind)
         if columns <= MAX_COLUMNS and worker.has_columns == 0:
             for i in range(columns):
-                x[i] = kind(position(i, columns, align_corners))
+                x[i] = kind(normalized_position(i, columns, align_corners))
             worker.has_columns = 1
         theta = array(launch.grid, (launch.n, r, r + 1), bits)[batch]
         g = scratch_array(launch, worker_address, "coordinates", grid_kind)
@@ -450,12 +459,14 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
             if columns > MAX_COLUMNS:
                 count = min(count, MAX_COLUMNS)
                 for i in range(count):
-                    x[i] = kind(position(column + i, columns, align_corners))
+                    x[i] = kind(normalized_position(column + i, columns, align_corners))
                 column = 0
             for axis in range(r):
                 along = g[axis, done:]
                 # The first row of theta is that of the innermost axis.
-                base, factor = line(theta[r - 1 - axis], lengths, row, rows, align_corners)
+                base, factor = base_and_factor(
+                    theta[r - 1 - axis], lengths, row, rows, align_corners
+                )
                 for i in range(count):
                     number = theta_widened(theta_rounded(base + x[column + i] * factor))
                     along[i] = grid_kind(grid_widened(grid_rounded(number)))

@@ -36,7 +36,7 @@ from .sampling import (
     set_inferred_shape,
 )
 from .sentences import (
-    NO_MEMORY,
+    NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
@@ -85,14 +85,14 @@ SENTENCES = [*map(encode, _SENTENCES.values()), *LAST_SENTENCES]
 
 # Their indices, as numbers: compiled code reads no dictionary.
 _INDEX = index_names(_SENTENCES)
-VALUE_SHAPE_INVALID = _INDEX["VALUE_SHAPE_INVALID"]
-LEVELS_SHAPE_INVALID = _INDEX["LEVELS_SHAPE_INVALID"]
-LEVELS_NEGATIVE = _INDEX["LEVELS_NEGATIVE"]
-LEVELS_PIXELS_MISMATCH = _INDEX["LEVELS_PIXELS_MISMATCH"]
-LOCATIONS_SHAPE_MISMATCH = _INDEX["LOCATIONS_SHAPE_MISMATCH"]
-WEIGHTS_SHAPE_MISMATCH = _INDEX["WEIGHTS_SHAPE_MISMATCH"]
-Y_TOO_LARGE = _INDEX["Y_TOO_LARGE"]
-VALUE_BEYOND_LIMITS = _INDEX["VALUE_BEYOND_LIMITS"]
+VALUE_SHAPE_INVALID_INDEX = _INDEX["VALUE_SHAPE_INVALID"]
+LEVELS_SHAPE_INVALID_INDEX = _INDEX["LEVELS_SHAPE_INVALID"]
+LEVELS_NEGATIVE_INDEX = _INDEX["LEVELS_NEGATIVE"]
+LEVELS_PIXELS_MISMATCH_INDEX = _INDEX["LEVELS_PIXELS_MISMATCH"]
+LOCATIONS_SHAPE_MISMATCH_INDEX = _INDEX["LOCATIONS_SHAPE_MISMATCH"]
+WEIGHTS_SHAPE_MISMATCH_INDEX = _INDEX["WEIGHTS_SHAPE_MISMATCH"]
+Y_TOO_LARGE_INDEX = _INDEX["Y_TOO_LARGE"]
+VALUE_BEYOND_LIMITS_INDEX = _INDEX["VALUE_BEYOND_LIMITS"]
 WRONG_INTERFACE_INDEX = len(_SENTENCES)
 
 
@@ -162,9 +162,9 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     locations = shape(inputs[2])
     weights = shape(inputs[3])
     if len(value) != 4:
-        return error_with_shape(api, errors, VALUE_SHAPE_INVALID, value)
+        return error_with_shape(api, errors, VALUE_SHAPE_INVALID_INDEX, value)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
-        return error_with_shape(api, errors, LEVELS_SHAPE_INVALID, levels_shape)
+        return error_with_shape(api, errors, LEVELS_SHAPE_INVALID_INDEX, levels_shape)
     n_levels = levels_shape[0]
     r = levels_shape[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value
@@ -173,31 +173,31 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     nbytes = 8 * n_levels * (1 + r)
     launch.levels = alloc(request, nbytes)
     if launch.levels == 0:
-        return error_with_number(api, errors, NO_MEMORY, nbytes)
+        return error_with_number(api, errors, NO_MEMORY_INDEX, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
     copy(launch.levels, inputs[1].data, nbytes)
     if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
-        return error_with_shape(api, errors, VALUE_BEYOND_LIMITS, value)
+        return error_with_shape(api, errors, VALUE_BEYOND_LIMITS_INDEX, value)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)
     if pixels < 0:
-        return error_with_shape(api, errors, LEVELS_NEGATIVE, levels_shape)
+        return error_with_shape(api, errors, LEVELS_NEGATIVE_INDEX, levels_shape)
     if pixels != launch.pixels:
-        return error_with_shape(api, errors, LEVELS_PIXELS_MISMATCH, value, pixels)
+        return error_with_shape(api, errors, LEVELS_PIXELS_MISMATCH_INDEX, value, pixels)
     launch.points = _count_points(value, locations, 1)
     if not _has_points(levels, launch.points, locations):
-        index = LOCATIONS_SHAPE_MISMATCH
+        index = LOCATIONS_SHAPE_MISMATCH_INDEX
         return error_with_shapes(api, errors, index, value, locations, n_levels)
     launch.queries = locations[1]
     if _count_points(value, weights, 0) != launch.points or not _fits_locations(weights, locations):
-        return error_with_shapes(api, errors, WEIGHTS_SHAPE_MISMATCH, weights, locations)
+        return error_with_shapes(api, errors, WEIGHTS_SHAPE_MISMATCH_INDEX, weights, locations)
     launch.weighted = weights[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
-        return error_with_shape(api, errors, Y_TOO_LARGE, value)
+        return error_with_shape(api, errors, Y_TOO_LARGE_INDEX, value)
     Y = _output_lengths(request, launch, n_axes)
     if len(Y) == 0:
-        return error_with_number(api, errors, NO_MEMORY, 8 * n_axes)
+        return error_with_number(api, errors, NO_MEMORY_INDEX, 8 * n_axes)
     launch.value = inputs[0].data
     launch.locations = inputs[2].data
     launch.weights = inputs[3].data
@@ -275,7 +275,7 @@ def _has_points(levels: Any, n_points: int, locations: Any) -> bool:
     total = 0
     for level in range(len(levels)):
         total = min(total + min(levels[level, 0], MAX_POINTS), MAX_POINTS)
-    if total != n_points:
+    if total != n_points or len(locations) not in (5, 6):
         return False
     has_levels = len(locations) != 6 or locations[3] == len(levels)
     return has_levels and locations[len(locations) - 1] == levels.shape[1] - 1

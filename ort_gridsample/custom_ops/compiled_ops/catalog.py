@@ -68,7 +68,7 @@ DESCRIPTION_FUNCTIONS: Mapping[str, Callable[..., int]] = {
 #: selects all ops.
 OpSelection = frozenset[tuple[str, str]] | None
 
-#: No op has so many states. The address of an OrtStatus is larger.
+#: An op has fewer states than this. The address of an OrtStatus is larger.
 MAX_STATES = 1 << 12
 
 
@@ -116,14 +116,15 @@ class Op:
     """An op.
 
     Attributes:
-        name: the operator.
+        name: the operator, which several ops may share. :attr:`op_type` is the type of the op's own
+            nodes, and ``node_type`` overrides it.
         kernels: where its :class:`Kernels` are defined, as module and name. The module imports
             Numba.
         inputs: the names of the inputs.
         types: all combinations of the inputs' types.
         variadic: the index of the variadic input; -1 for none.
-        infers: whether the shape of the output can be inferred.
-        has_modes: whether the index of a state, modulo the number of modes, is that of a mode.
+        infers_shape: whether the shape of the output can be inferred.
+        has_modes: whether the op has one state per mode, in each group of its states.
         n_outputs: 2 if the op has the status output of a Python op.
         node_type: the type of the op's nodes if they are another package's.
     """
@@ -133,7 +134,7 @@ class Op:
     inputs: tuple[str, ...]
     types: tuple[tuple[str, ...], ...]
     variadic: int = -1
-    infers: bool = False
+    infers_shape: bool = False
     has_modes: bool = True
     n_outputs: int = 1
     node_type: str = ""
@@ -149,7 +150,7 @@ class Op:
         """Whether ``selection`` has this op for inputs of these ``types``."""
         return selection is None or (self.op_type, types[0]) in selection
 
-    def serves(
+    def needs_state(
         self,
         types: Sequence[str],
         index: int,
@@ -243,7 +244,7 @@ OPS = (
         "sampling.KERNELS",
         ("X", "grid"),
         _combinations(_X_TYPES, _GRID_TYPES),
-        infers=True,
+        infers_shape=True,
     ),
     Op(
         "AffineGrid",
@@ -271,7 +272,7 @@ OPS = (
         "attention.KERNELS",
         _ATTENTION_INPUTS,
         _ATTENTION_TYPES,
-        infers=True,
+        infers_shape=True,
         has_modes=False,
     ),
 )
@@ -305,7 +306,7 @@ _GRID_SAMPLER = Op(
     "foreign.CODED",
     ("X", "grid"),
     tuple((name, name) for name in _FOREIGN_FLOATS),
-    infers=True,
+    infers_shape=True,
     node_type="grid_sampler",
 )
 

@@ -32,7 +32,7 @@ strcspn: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.
 
 #: The node has another version of the ops' interface.
 WRONG_INTERFACE = validation.ErrorTemplate(
-    "interface", "{nbytes}", f"{INTERFACE}: another release of ort-gridsample wrote the model"
+    "interface", "{number}", f"{INTERFACE}: another release of ort-gridsample wrote the model"
 )
 #: The library has no state for the node.
 MISSING_STATE = validation.ErrorTemplate(
@@ -157,7 +157,7 @@ def create_state(
     library = struct(op.library, LIBRARY)
     state_address = alloc(node, sizeof(dtype))
     if node.status == 0 and node.lacks_memory != 0:
-        message = chars("there is no memory for a kernel")
+        message = chars("not enough memory to create the kernel")
         node.status = create_status(node.api, (INVALID_ARGUMENT, message))
     elif node.status == 0 and initial_state == 0 and library.compiles_on_demand != 0:
         node.status = index + 1
@@ -268,7 +268,7 @@ def choice_attribute(
     Args:
         node: a NODE.
         name: the name of the attribute.
-        words: the address of characters: words, each with a blank behind it.
+        words: the address of characters: words, each followed by a blank.
         default: the result if the node has no such attribute.
         errors_address: the address of the node's ERRORS.
         wrong_word: the index of a sentence that quotes the value.
@@ -290,7 +290,7 @@ def choice_attribute(
 
 @register_jitable
 def word_index(words: int, word: Any) -> int:
-    """Return the index of the TEXT ``word`` among ``words``, each with a blank behind it; or -1."""
+    """Return the index of the TEXT ``word`` among ``words``, each followed by a blank; or -1."""
     index = 0
     while strlen(words) != 0:
         length = strcspn(words, chars(" "))

@@ -29,7 +29,7 @@ from .creation import (
 )
 from .requests import alloc, alloc_int64s, free_blocks, open_request, shape
 from .sentences import (
-    NO_MEMORY,
+    NO_MEMORY_INDEX,
     encode,
     error_with_number,
     error_with_shape,
@@ -54,12 +54,12 @@ _CODED_SENTENCES = [
     *(
         encode(ErrorTemplate(spelling.name, found, spelling.choices_text()))
         for spelling in _SPELLINGS
-        for found in ("{nbytes}", "missing")
+        for found in ("{number}", "missing")
     ),
 ]
-_WRONG_MODE = len(sampling.SENTENCES)
-_WRONG_PADDING = _WRONG_MODE + 2
-_WRONG_ALIGNMENT = _WRONG_PADDING + 2
+_WRONG_MODE_INDEX = len(sampling.SENTENCES)
+_WRONG_PADDING_INDEX = _WRONG_MODE_INDEX + 2
+_WRONG_ALIGNMENT_INDEX = _WRONG_PADDING_INDEX + 2
 #: The value of an attribute that the node does not have.
 _MISSING = -(1 << 62)
 
@@ -74,15 +74,15 @@ def create_coded(op_address: int, api: int, info: int, out: int) -> int:
     node = local(NODE)
     operator = chars("grid_sampler node ")
     errors = open_node(node, op, api, info, operator, sampling.WRONG_INTERFACE_INDEX)
-    mode = _code(node, chars("interpolation_mode"), 3, errors, _WRONG_MODE)
-    padding = _code(node, chars("padding_mode"), 3, errors, _WRONG_PADDING)
-    _code(node, chars("align_corners"), 2, errors, _WRONG_ALIGNMENT)
+    mode = _code(node, chars("interpolation_mode"), 3, errors, _WRONG_MODE_INDEX)
+    padding = _code(node, chars("padding_mode"), 3, errors, _WRONG_PADDING_INDEX)
+    _code(node, chars("align_corners"), 2, errors, _WRONG_ALIGNMENT_INDEX)
     state = sampling.create_mode_state(node, op, errors, 0, 2, _MODES[mode], _PADDINGS[padding])
     return close_node(node, state, out)
 
 
 @register_jitable
-def _code(node: Any, name: int, n_codes: int, errors: int, wrong: int) -> int:
+def _code(node: Any, name: int, n_codes: int, errors: int, wrong_index: int) -> int:
     """Return an integer attribute of ``node`` between 0 and ``n_codes``.
 
     If there is no such value, return 0, and set ``node.status`` to an error.
@@ -92,14 +92,16 @@ def _code(node: Any, name: int, n_codes: int, errors: int, wrong: int) -> int:
         name: the address of the attribute's name.
         n_codes: the number of values.
         errors: the address of the node's ERRORS.
-        wrong: the index of the sentence for a wrong value. The next one is for a missing attribute.
+        wrong_index: the index of the sentence for a wrong value. The next one is for a missing
+            attribute.
     """
     value = integer_attribute(node, name, _MISSING)
     if 0 <= value < n_codes:
         return value
     if is_good(node):
-        sentence = wrong + 1 if value == _MISSING else wrong
-        node.status = error_with_number(node.api, errors, sentence, value)
+        missing_index = wrong_index + 1
+        index = missing_index if value == _MISSING else wrong_index
+        node.status = error_with_number(node.api, errors, index, value)
     return 0
 
 
@@ -110,7 +112,7 @@ CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_SENTENCE
 _SHAPES = ErrorTemplate("spatial_shapes", "of shape {levels}", "shape (L, 2)")
 _STARTS = ErrorTemplate(
     "level_start_index",
-    "another one",
+    "inconsistent with spatial_shapes",
     "the first pixel of each level, which begins where the previous level ends",
 )
 _LOCATION_AXES = ErrorTemplate(
@@ -124,9 +126,9 @@ _ATTENTION_SENTENCES = [
     encode(_STARTS),
     encode(_LOCATION_AXES),
 ]
-_WRONG_SHAPES = len(attention.SENTENCES)
-_WRONG_STARTS = _WRONG_SHAPES + 1
-_WRONG_LOCATIONS = _WRONG_STARTS + 1
+_WRONG_SHAPES_INDEX = len(attention.SENTENCES)
+_WRONG_STARTS_INDEX = _WRONG_SHAPES_INDEX + 1
+_WRONG_LOCATIONS_INDEX = _WRONG_STARTS_INDEX + 1
 _N_INPUTS = 5
 
 
@@ -184,20 +186,20 @@ def _set_levels(state: Any, request: Any) -> int:
     locations = shape(inputs[3])
     api = request.api
     if len(lengths_shape) != 2 or lengths_shape[1] != 2:
-        return error_with_shape(api, state.errors, _WRONG_SHAPES, lengths_shape)
+        return error_with_shape(api, state.errors, _WRONG_SHAPES_INDEX, lengths_shape)
     n_levels = lengths_shape[0]
     if len(starts_shape) != 1 or starts_shape[0] != n_levels:
-        return error_with_number(api, state.errors, _WRONG_STARTS, 0)
+        return error_with_number(api, state.errors, _WRONG_STARTS_INDEX, 0)
     if len(locations) != 6:
-        return error_with_shape(api, state.errors, _WRONG_LOCATIONS, locations)
+        return error_with_shape(api, state.errors, _WRONG_LOCATIONS_INDEX, locations)
     weights = shape(inputs[4])
     if len(weights) != 5:
-        sentence = attention.WEIGHTS_SHAPE_MISMATCH
+        sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
         return error_with_shapes(api, state.errors, sentence, weights, locations)
     memory = alloc(request, 24 * n_levels)
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
-        return error_with_number(api, state.errors, NO_MEMORY, 24 * n_levels)
+        return error_with_number(api, state.errors, NO_MEMORY_INDEX, 24 * n_levels)
     levels = array(memory, (n_levels, 3), np.int64)
     start = 0
     for level in range(n_levels):
@@ -205,7 +207,7 @@ def _set_levels(state: Any, request: Any) -> int:
         for axis in range(2):
             levels[level, 1 + axis] = _integer(state, inputs[1].data, 2 * level + axis)
         if _integer(state, inputs[2].data, level) != start:
-            return error_with_number(api, state.errors, _WRONG_STARTS, 0)
+            return error_with_number(api, state.errors, _WRONG_STARTS_INDEX, 0)
         start += levels[level, 1] * levels[level, 2]
     levels_shape[0] = n_levels
     levels_shape[1] = 3

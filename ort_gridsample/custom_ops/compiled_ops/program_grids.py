@@ -39,7 +39,7 @@ from .sampling import (
     state_fields,
 )
 from .sentences import (
-    NO_MEMORY,
+    NO_MEMORY_INDEX,
     encode,
     error_with_number,
     error_with_shape,
@@ -62,7 +62,7 @@ from .structs import (
 MISSING_VALUE = validation.ErrorTemplate(
     "grid",
     "computed from an input that is omitted",
-    "{nbytes} inputs and the scalars of their programs",
+    "{number} inputs and the scalars of their programs",
 )
 #: About the shape of the only source.
 WRONG_SHAPE = validation.ErrorTemplate(
@@ -236,7 +236,7 @@ def measure(request_address: int) -> int:
     memory = alloc_int64s(request, n_lengths)
     request.components = alloc(request, nbytes)
     if request.lacks_memory != 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY, 8 * n_lengths + nbytes)
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_lengths + nbytes)
     grid = memory[: r + 2]
     coordinate = memory[r + 2 : 2 * r + 3]
     programs = array(head.programs, (head.n_programs,), PROGRAM)

@@ -1,8 +1,12 @@
 """Register the compiled ops with ONNX Runtime, and compile a kernel when a session creates it.
 
 ONNX Runtime calls :meth:`CompiledOps._register` through :mod:`.trampoline`. An ``OrtCustomOp`` is
-created for each op and each combination of input types, once per process. Its functions are Python
-until a session creates its first kernel. Then they are replaced by machine code.
+created for each op and each combination of input types, once per process. Its functions are:
+
+- ``CreateKernelV2`` and ``InferOutputShapeFn`` are Python callbacks, which call compiled functions.
+- ``KernelComputeV2`` and ``KernelDestroy`` are compiled when a session creates the first kernel.
+- The functions that describe the op are Python callbacks until
+  :meth:`CompiledOps.compile_descriptions` replaces them by compiled functions.
 """
 
 from __future__ import annotations
@@ -198,7 +202,7 @@ class CompiledOps:
                 setattr(struct, field, value)
         for field, address in self._addresses.items():
             setattr(struct, field, address)
-        if not op.infers:
+        if not op.infers_shape:
             struct.InferOutputShapeFn = 0
         _keep_forever((struct, name))
         address = ctypes.addressof(struct)

@@ -32,7 +32,7 @@ from .creation import (
 from .requests import api_function
 from .sentences import (
     NO_ERROR,
-    NO_MEMORY,
+    NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
     encode,
     error_with_number,
@@ -95,21 +95,21 @@ SENTENCES = [*_SENTENCES.values()]
 
 # The indices of the sentences, as numbers: compiled code reads no dictionary.
 _INDEX = index_names(_SENTENCES)
-X_SHAPE_INVALID = _INDEX["X_SHAPE_INVALID"]
-GRID_SHAPE_MISMATCH = _INDEX["GRID_SHAPE_MISMATCH"]
-GRID_BATCH_MISMATCH = _INDEX["GRID_BATCH_MISMATCH"]
-Y_TOO_LARGE = _INDEX["Y_TOO_LARGE"]
+X_SHAPE_INVALID_INDEX = _INDEX["X_SHAPE_INVALID"]
+GRID_SHAPE_MISMATCH_INDEX = _INDEX["GRID_SHAPE_MISMATCH"]
+GRID_BATCH_MISMATCH_INDEX = _INDEX["GRID_BATCH_MISMATCH"]
+Y_TOO_LARGE_INDEX = _INDEX["Y_TOO_LARGE"]
 #: The first of one sentence per padding.
-X_HAS_NO_PIXEL = _INDEX[f"X_HAS_NO_PIXEL {_PADDINGS[0]}"]
-TOO_MANY_PIXELS = _INDEX["TOO_MANY_PIXELS"]
-TOO_MANY_TAPS = _INDEX["TOO_MANY_TAPS"]
+X_HAS_NO_PIXEL_INDEX = _INDEX[f"X_HAS_NO_PIXEL {_PADDINGS[0]}"]
+TOO_MANY_PIXELS_INDEX = _INDEX["TOO_MANY_PIXELS"]
+TOO_MANY_TAPS_INDEX = _INDEX["TOO_MANY_TAPS"]
 WRONG_INTERFACE_INDEX = _INDEX["WRONG_INTERFACE"]
-MODE_UNKNOWN = _INDEX["MODE_UNKNOWN"]
-PADDING_MODE_UNKNOWN = _INDEX["PADDING_MODE_UNKNOWN"]
+MODE_UNKNOWN_INDEX = _INDEX["MODE_UNKNOWN"]
+PADDING_MODE_UNKNOWN_INDEX = _INDEX["PADDING_MODE_UNKNOWN"]
 #: The first of one sentence per mode.
 MISSING_STATE_INDEX = _INDEX[f"MISSING_STATE {next(iter(workers.TAPS))}"]
 
-#: The values of the attributes, each with a blank behind it. The synonyms follow the modes, in the
+#: The values of the attributes, each followed by a blank. The synonyms follow the modes, in the
 #: order of the modes from LINEAR on that they are synonyms of.
 MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
@@ -170,7 +170,7 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
 def mode_of_word(index: int) -> int:
     """Return the index of a mode in :data:`.workers.TAPS`, given that of its word in MODE_WORDS.
 
-    The synonyms stand behind all modes, in the order of the modes from linear on.
+    The synonyms follow all modes, in the order of the modes from linear on.
     """
     return index if index < N_MODES else index - N_MODES + LINEAR
 
@@ -189,11 +189,13 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
     Returns:
         The address of the state; 0 if ``node.status`` is not 0.
     """
-    mode = choice_attribute(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN)
+    mode = choice_attribute(
+        node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN_INDEX
+    )
     mode = mode_of_word(mode)
     padding_words = chars(PADDING_WORDS)
     padding = choice_attribute(
-        node, chars("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN
+        node, chars("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN_INDEX
     )
     return create_mode_state(node, op, errors, group, n_inputs, mode, padding)
 
@@ -350,7 +352,7 @@ def _sample(state: Any, request: Any) -> int:
         return error_with_shapes(request.api, state.errors, error, X, grid)
     Y = requests.alloc_int64s(request, len(X))
     if len(Y) == 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY, 8 * len(X))
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * len(X))
     for axis in range(len(Y)):  # an assignment of an array takes a second to compile
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
     launch.X = request.inputs[0].data
@@ -390,7 +392,7 @@ def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> 
     while True:
         count = call(state.kernel.proceed, (address(launch),))
         if count < 0:
-            return error_with_number(request.api, state.errors, NO_MEMORY, launch.nbytes)
+            return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, launch.nbytes)
         if count == 0:
             return status
         arguments = (request.context, state.kernel.worker, count, 0, address(launch))
@@ -408,13 +410,13 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     """
     r = len(X) - 2
     if r < 1:
-        return X_SHAPE_INVALID
+        return X_SHAPE_INVALID_INDEX
     if len(grid) != len(X) or grid[r + 1] != r:
-        return GRID_SHAPE_MISMATCH
+        return GRID_SHAPE_MISMATCH_INDEX
     n = X[0]
     c = X[1]
     if grid[0] != n:
-        return GRID_BATCH_MISMATCH
+        return GRID_BATCH_MISMATCH_INDEX
     pixels = 1
     positions = 1
     taps = 1
@@ -427,14 +429,14 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
         pixels = min(pixels * min(X[axis + 2], too_many_pixels), too_many_pixels)
         taps = min(taps * state.kernel.taps, MAX_TAPS + 1)
     if nbytes >= 2.0**63:
-        return Y_TOO_LARGE
+        return Y_TOO_LARGE_INDEX
     if n * c * positions > 0:
         if pixels == 0 and state.kernel.padding != tap_table.ZEROS:
-            return X_HAS_NO_PIXEL + state.kernel.padding
+            return X_HAS_NO_PIXEL_INDEX + state.kernel.padding
         if pixels > tap_table.MAX_PIXELS:
-            return TOO_MANY_PIXELS
+            return TOO_MANY_PIXELS_INDEX
         if taps > MAX_TAPS:
-            return TOO_MANY_TAPS
+            return TOO_MANY_TAPS_INDEX
     launch.n = n
     launch.c = c
     launch.r = r

@@ -59,13 +59,14 @@ _PLACEHOLDERS = {
     "pixels": NUMBER,
     "n_levels": NUMBER,
     "nbytes": NUMBER,
+    "number": NUMBER,
     "value": VALUE,
     "coordinates": COORDINATES,
 }
 
 #: The first sentence of every op, and its index.
 NO_MEMORY_SENTENCE = ErrorTemplate("memory", "exhausted", "{nbytes} more bytes for scratch arrays")
-NO_MEMORY = 0
+NO_MEMORY_INDEX = 0
 #: The result of a check that finds no error. Any other result is the index of a sentence.
 NO_ERROR = -1
 
@@ -306,7 +307,7 @@ def _hex_digit(digit: int) -> int:
 
 
 # Each of the following functions writes to the array ``message`` from the index ``end`` on, and
-# returns the index behind the last character.
+# returns the index after the last character.
 
 
 @register_jitable

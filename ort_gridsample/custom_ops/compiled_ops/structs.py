@@ -12,10 +12,10 @@ from ...detection.programs import MAX_SOURCES, MAX_STEPS
 from ...kernels.structs import KERNEL, LAUNCH, record
 from .c_api import FIELDS
 
-#: The maximal number of inputs: X, then the grid, a program's scalars or a size, then the sources.
+#: The maximum number of inputs: X, then the grid, a program's scalars or a size, then the sources.
 MAX_INPUTS = 2 + MAX_SOURCES
 
-#: The maximal number of an op's inputs that may differ in type.
+#: The maximum number of an op's inputs that may differ in type.
 MAX_TYPES = 5
 
 # --- Calls ---
@@ -48,7 +48,7 @@ STATUS_SHAPE = record(
 #: The header of a block of memory in a linked list.
 BLOCK = record(
     "next",  # the address of the next block
-    "padding",  # keeps the memory behind the header aligned to 16 bytes
+    "padding",  # keeps the memory after the header aligned to 16 bytes
 )
 
 #: Characters.
@@ -99,7 +99,7 @@ ENTRY = record(
     "too_old_for_provider_message",  # the address of an error message with a terminating 0
 )
 
-#: An op: ONNX Runtime's struct OrtCustomOp, and behind it the fields of this package.
+#: An op: ONNX Runtime's struct OrtCustomOp, followed by the fields of this package.
 OP = record(
     FIELDS,
     "name",  # the address of the op's type, with a terminating 0

@@ -54,7 +54,7 @@ def load(functions: Mapping[str, int]) -> tuple[ctypes.CDLL, str]:
 
 # --- An ELF file ---
 
-#: Processor -> ELF's number of it, and the bytes of a jump before and behind the address.
+#: Processor -> ELF's number of it, and the bytes of a jump before and after the address.
 #: x86-64: movabs rax, address; jmp rax. AArch64: ldr x16, .+8; br x16; address.
 _JUMPS = {
     "x86_64": (62, b"\x48\xb8", b"\xff\xe0"),

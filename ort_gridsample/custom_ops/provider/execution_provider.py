@@ -95,7 +95,7 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
 
 @register_jitable
 def _may_have_attention(factory: Any, nodes: Any) -> bool:
-    """Whether there are nodes of all operators that deformable attention consists of at least.
+    """Whether the graph contains every operator that deformable attention always uses.
 
     To read a graph in Python takes longer than this test.
     """

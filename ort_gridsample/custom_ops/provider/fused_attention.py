@@ -24,7 +24,7 @@ from ..compiled_ops.requests import (
     shape,
 )
 from ..compiled_ops.sentences import (
-    NO_MEMORY,
+    NO_MEMORY_INDEX,
     error_with_number,
     error_with_shape,
     error_with_shapes,
@@ -89,7 +89,7 @@ def compute_attention(info: int, state_address: int, context: int) -> int:
 
 @register_jitable
 def _no_memory(state: Any, request: Any, nbytes: int) -> int:
-    return error_with_number(request.api, state.errors, NO_MEMORY, nbytes)
+    return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
 
 
 @register_jitable
@@ -112,7 +112,9 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     if is_right and not is_split:
         is_right = lengths[2] == fused.heads * fused.channels
     if not is_right:
-        return error_with_shape(request.api, state.errors, attention.VALUE_SHAPE_INVALID, lengths)
+        return error_with_shape(
+            request.api, state.errors, attention.VALUE_SHAPE_INVALID_INDEX, lengths
+        )
     if is_split:
         return 0
     split_lengths = alloc_int64s(request, 4)
@@ -147,7 +149,7 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
                 return status
             image_shape = shape(tensor)
             if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
-                sentence = attention.LEVELS_SHAPE_INVALID
+                sentence = attention.LEVELS_SHAPE_INVALID_INDEX
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
@@ -177,7 +179,7 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     if fused.has_heads_first != 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
             locations = shape(request.inputs[_LOCATIONS])
-            sentence = attention.WEIGHTS_SHAPE_MISMATCH
+            sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(request.api, state.errors, sentence, lengths, locations)
         new_lengths[0] = lengths[0] // fused.heads
         new_lengths[1] = lengths[2]
@@ -256,7 +258,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
             if memory == 0:
                 return _no_memory(state, request, nbytes)
         if queries != lengths[1]:
-            sentence = attention.LOCATIONS_SHAPE_MISMATCH
+            sentence = attention.LOCATIONS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(
                 request.api, state.errors, sentence, value, grid, fused.n_levels
             )

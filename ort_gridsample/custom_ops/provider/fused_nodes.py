@@ -64,7 +64,7 @@ class FusedNodes:
         self.compile = c_api.function_type(6)(self._compile)
 
     def allow(self, is_allowed: bool) -> None:
-        """Set whether nodes are fused in the next session that this thread creates."""
+        """Set whether nodes are fused in sessions that this thread creates from now on."""
         self._session.is_fusion_allowed = is_allowed
 
     def _fuse(self, graph_address: int, support: int, nodes: int, count: int) -> int:

@@ -91,7 +91,7 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
         return create_status(api, (INVALID_ARGUMENT, message))
     kernel_address = allocate(sizeof(NODE_KERNEL))
     if kernel_address == 0:
-        message = chars("there is no memory for a kernel")
+        message = chars("not enough memory to create the kernel")
         return create_status(api, (INVALID_ARGUMENT, message))
     op_address = struct(overload_address, OVERLOAD).op
     op = struct(op_address, OP)

@@ -121,7 +121,7 @@ class Provider:
             return c_api.create_status(api, f"{type(error).__name__}: {error}")
 
     def allow_fusion(self, is_allowed: bool) -> None:
-        """Set whether nodes are fused in the next session that this thread creates."""
+        """Set whether nodes are fused in sessions that this thread creates from now on."""
         if self._fused_nodes is not None:
             self._fused_nodes.allow(is_allowed)
 
@@ -160,7 +160,7 @@ def is_registered() -> bool:
 
 
 def allow_fusion(is_allowed: bool) -> None:
-    """Set whether the provider fuses nodes in the next session that this thread creates."""
+    """Set whether the provider fuses nodes in sessions that this thread creates from now on."""
     provider().allow_fusion(is_allowed)
 
 
@@ -219,7 +219,7 @@ def _compiled_functions(functions: Sequence[Any]) -> list[int]:
 def _compiled_function(function: Any) -> Any:
     from ...kernels import compilation
 
-    return compilation.CompiledFunction(function, compilation.kernel_sources(_SOURCES))
+    return compilation.CompiledFunction(function, other_folders=(_SOURCES,))
 
 
 def _answer_functions() -> Any:

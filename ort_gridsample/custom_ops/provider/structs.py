@@ -10,10 +10,10 @@ from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELD
 
 #: The number of inputs of the operators, and of the names T1 and T2 of their types.
 N_INPUTS = 2
-#: The maximal number of types that a name can stand for.
+#: The maximum number of types that a name can stand for.
 MAX_TYPES = 16
 
-#: The provider's factory: ONNX Runtime's struct OrtEpFactory, and behind it the fields of this
+#: The provider's factory: ONNX Runtime's struct OrtEpFactory, followed by the fields of this
 #: package.
 FACTORY = record(
     FACTORY_FIELDS,
@@ -74,11 +74,11 @@ OVERLOAD = record(
     "op n_states",
 )
 
-#: The kernel of a node: ONNX Runtime's struct OrtKernelImpl, and behind it the state of a compiled
+#: The kernel of a node: ONNX Runtime's struct OrtKernelImpl, followed by the state of a compiled
 #: op and the op's functions.
 NODE_KERNEL = record(KERNEL_FIELDS, "state compute destroy")
 
-#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, and behind it the address of the state.
+#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, followed by the address of the state.
 COMPUTE_INFO = record(COMPUTE_INFO_FIELDS, "state")
 
 #: A level of a fused deformable attention.

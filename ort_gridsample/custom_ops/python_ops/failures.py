@@ -1,6 +1,6 @@
 """The exceptions of Python ops, which must not raise: an op returns the number of its exception.
 
-The number is the op's ``status`` output. The guard, a node that is inserted behind every op,
+The number is the op's ``status`` output. The guard, a node that is inserted after every op,
 gathers Y by the status along the first axis (``GatherND``; before opset 11 and in models of earlier
 releases ``Gather``). Valid positions pass. The number of a failed op is out of the bounds of its
 empty Y, so ONNX Runtime's error message contains the number. In the model of a session the guard
@@ -11,7 +11,7 @@ import itertools
 import re
 from collections import OrderedDict
 
-#: The maximal number of exceptions that are stored: a plain onnxruntime session never fetches its
+#: The maximum number of exceptions that are stored: a plain onnxruntime session never fetches its
 #: own.
 MAX_STORED = 256
 #: The number of an exception that could not be stored.
