@@ -232,7 +232,7 @@ def test_attention_node_of_another_package_runs(domain: str, integers: type) -> 
         (
             "starts",
             [0, 19],
-            "level_start_index is inconsistent with spatial_shapes, expected the first pixel of each",
+            "level_start_index is inconsistent with spatial_shapes, expected the first pixel",
         ),
         ("shapes", [[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
         ("shapes", [[4, 5], [-2, 3]], "contains a negative length or number of points, expected"),
