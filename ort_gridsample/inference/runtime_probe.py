@@ -192,7 +192,7 @@ class RuntimeProbe:
         first_type = next(iter(types.values()))
         if expected is None or first_type not in spec.FLOATS:
             return ""
-        difference = float(abs(output - expected).max())
+        difference = float(np.max(np.abs(output - expected)))
         if difference < MIN_WRONG_DIFFERENCE:
             return ""
         return f"its own kernel is off by {difference:.2g} where values are in [-1, 1]"

@@ -7,7 +7,7 @@ import logging
 import math
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -309,13 +309,13 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
 
 
 _addressof = ctypes.addressof
-_from_buffer = ctypes.c_char.from_buffer
+_from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
 def _address(array: Array) -> int:
     try:
         # This takes a quarter of the time of __array_interface__.
-        return _addressof(_from_buffer(array))  # type: ignore[arg-type]
+        return _addressof(_from_buffer(array))
     except (TypeError, ValueError):  # it is read-only, or its type has no buffer format
         return int(array.__array_interface__["data"][0])
 
