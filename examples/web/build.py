@@ -296,7 +296,9 @@ def _download(url: str) -> bytes:
 def _numpy_inside_of_a_wheel(file_name: str) -> bytes:
     """Return the file from :data:`PYPI_SOURCE_OF_NUMPY`."""
     with tempfile.TemporaryDirectory() as name:
-        _pip_download([PYPI_SOURCE_OF_NUMPY, "--dest", name], PYPI_SOURCE_OF_NUMPY, ())
+        # The wheel is only unpacked, so it need not be for the Python that runs this script.
+        arguments = [PYPI_SOURCE_OF_NUMPY, "--ignore-requires-python", "--dest", name]
+        _pip_download(arguments, PYPI_SOURCE_OF_NUMPY, ())
         (wheel,) = Path(name).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.namelist():
