@@ -20,7 +20,7 @@ import ort_gridsample as ogs
 from conftest import with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import registry
-from ort_gridsample.custom_ops.provider import definitions, ep_api, registration
+from ort_gridsample.custom_ops.provider import definitions, registration
 from support.cases import ATTRIBUTES, RANKS, SESSION_TYPES, USUAL, Attributes, matrix
 from support.compare import about, assert_identical, assert_matches, refusal
 from support.exported_models import (
@@ -32,7 +32,7 @@ from support.exported_models import (
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.node_tests import NODE_TESTS
 from support.paths import (
-    HAS_PROVIDER,
+    needs_provider,
     open_compiled,
     open_provider,
     provider_options,
@@ -41,11 +41,7 @@ from support.paths import (
 )
 from support.processes import run_program
 
-UNAVAILABLE = registry.unavailable_reason()
-pytestmark = [
-    pytest.mark.skipif(not HAS_PROVIDER, reason=f"onnxruntime is older than {ep_api.OLDEST}"),
-    pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}"),
-]
+pytestmark = needs_provider
 CPU = "CPUExecutionProvider"
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
 _rng = np.random.default_rng(45)

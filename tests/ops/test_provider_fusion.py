@@ -13,14 +13,13 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
-from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import definitions, ep_api, fused_nodes
 from support.attention_models import FORMS, Arrays, definition, form, form_feeds
 from support.cases import dtype_of
 from support.exported_models import EXPORTED_FOLDER, run_stored_inputs
 from support.models import function_of, parsed
 from support.paths import (
-    HAS_PROVIDER,
+    needs_provider,
     open_compiled,
     open_native,
     open_provider,
@@ -28,11 +27,7 @@ from support.paths import (
 )
 from support.processes import run_program
 
-UNAVAILABLE = registry.unavailable_reason()
-pytestmark = [
-    pytest.mark.skipif(not HAS_PROVIDER, reason=f"onnxruntime is older than {ep_api.OLDEST}"),
-    pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}"),
-]
+pytestmark = needs_provider
 #: Exported models -> the number of their deformable attentions.
 EXPORTED = {"deformable_detr": 3, "grounding_dino": 3, "mask2former": 1, "rt_detr_v2": 2}
 #: The smallest form.

@@ -115,6 +115,12 @@ def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.Inf
 
 
 HAS_PROVIDER = versions.is_at_least(onnxruntime.__version__, ep_api.OLDEST)
+_NO_COMPILED_OPS = registry.unavailable_reason()
+#: The marks of a test module of the execution provider.
+needs_provider = [
+    pytest.mark.skipif(not HAS_PROVIDER, reason=f"onnxruntime is older than {ep_api.OLDEST}"),
+    pytest.mark.skipif(bool(_NO_COMPILED_OPS), reason=f"no compiled ops: {_NO_COMPILED_OPS}"),
+]
 
 
 def provider_options() -> onnxruntime.SessionOptions:
