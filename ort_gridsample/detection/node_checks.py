@@ -126,8 +126,8 @@ def _check_input_count(record: NodeRecord, node: onnx.NodeProto) -> None:
         if not value and name not in record.constants:
             raise GridSampleError(record.where, name, "missing", "an input")
     # Some dialects have attributes as inputs.
-    positions = [spelling.position or 1 for spelling in record.dialect.attributes.values()]
-    max_inputs = max([1, *positions]) + 1
+    input_indices = [spelling.position or 1 for spelling in record.dialect.attributes.values()]
+    max_inputs = max([1, *input_indices]) + 1
     if len(node.input) > max_inputs:
         raise GridSampleError(record.where, "inputs", str(len(node.input)), f"at most {max_inputs}")
 

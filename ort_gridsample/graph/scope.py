@@ -90,7 +90,7 @@ class Scope:
     onnxruntime takes to load it. :meth:`replace` updates them. They do not follow other changes.
 
     Attributes:
-        path: the position of the scope in the model, as errors write it; empty for the main graph.
+        path: where the scope is in the model, as errors write it; empty for the main graph.
         container: the graph or function that has the nodes.
         opsets: domain -> the version that the nodes are written in.
         ir_version: the IR version of the model.

@@ -136,8 +136,8 @@ class OperandNodes:
 
     def _shape_in_all_calls(self, argument: str) -> tuple[Dim, ...] | None:
         """Return the shape of an input if it is the same in all calls."""
-        position = list(self._match.record.values).index(argument)
-        shapes = {case[position].shape for case in self._match.record.cases}
+        input_index = list(self._match.record.values).index(argument)
+        shapes = {case[input_index].shape for case in self._match.record.cases}
         return shapes.pop() if len(shapes) == 1 else None
 
     def _are_known(self, *arguments: str) -> bool:

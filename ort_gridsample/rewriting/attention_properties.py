@@ -94,7 +94,7 @@ def has_softmax(scope: Scope, name: str) -> bool:
 
 
 def constants_of(match: Match) -> Sequence[int]:
-    """Return the positions of the Constants that the node of ``match`` reads."""
+    """Return the indices of the Constants that the node of ``match`` reads."""
     scope = match.scope
     makers = [scope.makers.get(name, match.index) for name in match.node.input]
     return [maker for maker in makers if scope.op_types[maker] == "Constant"]

@@ -116,7 +116,7 @@ class _Level:
     """The pixels of one level. The attributes that are texts are names of values.
 
     Attributes:
-        index: the position of the level.
+        index: the index of the level.
         lengths: (r,), the spatial lengths.
         known_lengths: the spatial lengths if they are constant.
         begin: (1,), the first pixel of the level.

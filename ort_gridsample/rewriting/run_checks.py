@@ -67,7 +67,7 @@ def checked_package_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
     """
     record = match.record
     value, _, locations, weights = record.values.values()
-    shapes = [case[position].shape for case in record.cases for position in (0, 2, 3)]
+    shapes = [case[input_index].shape for case in record.cases for input_index in (0, 2, 3)]
     if all(known_lengths(shape) is not None for shape in shapes):
         return locations, weights
     locations = _checked_locations(record, nodes, value, locations)

@@ -108,7 +108,7 @@ def find_attentions(
 
 
 def _sums_of_products(use_def: UseDef) -> Iterator[int]:
-    """Yield the positions of ReduceSums of a Mul, in opsets from :data:`MIN_OPSET` on."""
+    """Yield the indices of ReduceSums of a Mul, in opsets from :data:`MIN_OPSET` on."""
     if use_def.scope.opsets.get("", 0) < MIN_OPSET:
         return
     for index, op_type in enumerate(use_def.scope.op_types):
@@ -122,7 +122,7 @@ def _sums_of_products(use_def: UseDef) -> Iterator[int]:
 
 
 def _rearranging_readers(use_def: UseDef, name: str) -> Iterator[int]:
-    """Yield the positions of nodes that rearrange ``name`` one after another.
+    """Yield the indices of nodes that rearrange ``name`` one after another.
 
     The last one is the first whose output has several readers, or another kind of reader.
     """
@@ -170,7 +170,7 @@ class _MatchedLevels:
     Attributes:
         sampled: the levels that one op can sample; at least one.
         others: the other levels.
-        sum_nodes: the positions of the nodes between the levels and the sum.
+        sum_nodes: the indices of the nodes between the levels and the sum.
     """
 
     sampled: Sequence[_SampledLevel]
@@ -179,7 +179,7 @@ class _MatchedLevels:
 
     @property
     def sample_nodes(self) -> frozenset[int]:
-        """The positions of the nodes that compute the samples."""
+        """The indices of the nodes that compute the samples."""
         return frozenset[int]().union(*(level.match.replaced_nodes for level in self.sampled))
 
 
@@ -193,7 +193,7 @@ class _MatchedOperands:
         locations: the locations of all levels, or None if there are none.
         weights: the weights.
         output: the value that the op computes.
-        output_nodes: the positions of the nodes from the sum to the output.
+        output_nodes: the indices of the nodes from the sum to the output.
     """
 
     heads: int
@@ -216,7 +216,7 @@ class _Matcher:
     Args:
         lengths: the lengths of the scope's values.
         samples: the GridSamples that may be part of it, by the names of their outputs.
-        sum_index: the position of the ReduceSum.
+        sum_index: the index of the ReduceSum.
         sampled_input: which input of the Mul has the samples. The other one has the weights.
     """
 
@@ -588,7 +588,7 @@ class _Matcher:
         return axes
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
-        """Return the positions ``nodes``, and those of the nodes that compute shapes for them."""
+        """Return the indices ``nodes``, and those of the nodes that compute shapes for them."""
         use_def = self._use_def
         shape_nodes = set[int]()
         inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
@@ -607,7 +607,7 @@ class _Matcher:
         output: str,
         names_read: Set[str],
     ) -> frozenset[int] | None:
-        """Return the positions of the nodes from the samples to ``output`` that one op replaces.
+        """Return the indices of the nodes from the samples to ``output`` that one op replaces.
 
         A sample that another node reads is not among them: it is also computed separately.
 
@@ -619,7 +619,7 @@ class _Matcher:
             names_read: the names of the values that the op reads.
 
         Returns:
-            The positions, or None if a node that stays reads a value inside of the sum.
+            The indices, or None if a node that stays reads a value inside of the sum.
         """
         use_def = self._use_def
         read = names_read | {output}

@@ -17,7 +17,7 @@ from .detected_attention import DetectedAttention
 
 #: The types of operands that the plugin is written for. It computes in float32 for bfloat16.
 _TYPES = ("float16", "bfloat16", "float32")
-#: The positions of value, locations and weights among the plugin's inputs.
+#: Which of the plugin's inputs are value, locations and weights.
 _FLOAT_INPUTS = (0, 3, 4)
 
 
@@ -120,10 +120,10 @@ class TensorRTPlugins(AttentionTarget):
         """Write the plugin, and the Casts that give its inputs and its output one type."""
         plugin_type = _plugin_type(match)
         operand_types = _operand_types(match)
-        for position, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
+        for input_index, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
             if type_name != plugin_type:
                 to = elem_type(plugin_type)
-                inputs[position] = nodes.add("Cast", inputs[position], to=to)
+                inputs[input_index] = nodes.add("Cast", inputs[input_index], to=to)
         value_type = operand_types[0]
         is_cast = value_type != plugin_type
         plugin_output = names.new(f"{output}_as_{plugin_type}") if is_cast else output
