@@ -32,8 +32,8 @@ from ..graph.use_def import UseDef
 from ..inference.types import Inference, Probe, Value
 from ..reference.arrays import Array
 from ..reference.plan import type_name
-from .attention.find import find_attentions, values_to_infer
-from .attention.match import Attention
+from .attention.layouts import Attention
+from .attention.matcher import find_attentions, values_to_infer
 from .decomposed import DecomposedOperator, DecomposedSearch
 from .fusion import COORDINATE_RULES, find_fused_grid
 from .helpers import with_helpers

@@ -9,7 +9,7 @@ import onnx
 from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION, UNVERSIONED, AttentionSignature
 from ..graph.scope import Scope
-from .attention.match import Attention
+from .attention.layouts import Attention
 from .programs import Program, Scalar
 from .records import NodeRecord
 

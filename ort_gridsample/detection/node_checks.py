@@ -13,7 +13,7 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
 from ..inference.types import Probe, Value
-from .attention_checks import check_inputs
+from .foreign_attention_checks import check_inputs
 from .records import NodeRecord, spatial_axes
 
 #: The reason for refusing a type that the specification has.

@@ -1,6 +1,6 @@
 """Nodes that check shapes in a run, where the model does not state them.
 
-The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import Nodes
-from .attention_properties import known_lengths
+from .match_facts import known_lengths
 
 #: The end of a Slice that goes to the end of an axis.
 _END = np.iinfo(np.int64).max

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from .axes import Axes, Factor, are_same, flatten, known_product
-from .match import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
+from .layouts import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
 from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
 
 

@@ -1,6 +1,6 @@
 """Write the operands of a deformable attention that was detected around GridSamples.
 
-The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...detection.attention.match import Attention
+from ...detection.attention.layouts import Attention
 from ...detection.match import Match
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes

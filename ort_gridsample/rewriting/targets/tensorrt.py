@@ -9,8 +9,9 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes
-from ..attention_properties import constants_of, op_record
+from ..foreign_attention import ForeignOperands
+from ..foreign_attention_facts import op_record
+from ..match_facts import constants_of
 from . import Replacement, with_operator
 from .attention import AttentionTarget
 from .detected_attention import DetectedAttention
@@ -59,7 +60,7 @@ class TensorRTPlugins(AttentionTarget):
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = OperandNodes(match, signature, nodes, is_checked=False).operands()
+        operands = ForeignOperands(match, signature, nodes, is_checked=False).operands()
         constants = match.record.constants
         known_lengths = constants.get(signature.lengths_input)
         known_starts = constants.get("level_start_index")

@@ -32,7 +32,7 @@ from ...spec import FLOATS
 from ..match import Match
 from ..records import NodeRecord
 from .axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
-from .match import Attention, Level, Operand, OtherLevel
+from .layouts import Attention, Level, Operand, OtherLevel
 from .operands import (
     ProductAxes,
     find_shared_operand,
