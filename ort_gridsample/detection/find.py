@@ -39,7 +39,7 @@ from .fusion import COORDINATE_RULES, find_fused_grid
 from .helpers import with_helpers
 from .match import Match
 from .node_checks import fault_of, reason_of
-from .records import NodeRecord
+from .records import NodeRecord, is_of_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +174,11 @@ def _node_match(
     values, constants = _inputs_of(node, dialect, scope, sources)
     attributes: dict[str, AttributeValue] = {}
     error = None
+    op_type = dialect.operator if is_of_package(dialect) else node.op_type
     try:
         note = f" (opset {opset})" if domain == "" else ""
         attributes = dialect.read(
-            node_label(node.op_type, nested_label(name, scope.path)),
+            node_label(op_type, nested_label(name, scope.path)),
             node,
             lambda input_index: scope.constant_value(node.input[input_index]),
             note,

@@ -679,7 +679,7 @@ def test_patch_model_of_a_plugin_with_four_inputs_is_refused(
 ) -> None:
     del unknown_levels.graph.node[0].input[4:]
     error = refusal(ogs.patch_model, unknown_levels, target="ai.onnx")
-    assert (error.argument, error.found) == ("inputs", "4")
+    assert (error.argument, error.found) == ("the number of inputs", "4")
     assert error.expected.startswith("5: value, spatial_shapes")
 
 
