@@ -76,6 +76,7 @@ class Attention:
         nodes: the indices of ``path``, and of the nodes that compute the operands and shapes.
         heads: H, which is 1 if the images do not come from a value that has several heads.
         channels: D.
+        queries: Q, or None if it is unknown.
         value: the value of all levels, or None if the graph has only the images.
         locations: the locations of all levels, in [0, 1], or None if the graph has only the grids.
         weights: the weights.
@@ -90,6 +91,7 @@ class Attention:
     nodes: frozenset[int]
     heads: int
     channels: int
+    queries: int | None
     value: Operand | None
     locations: Operand | None
     weights: Operand

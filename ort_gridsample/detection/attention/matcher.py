@@ -272,6 +272,7 @@ class _Matcher:
             nodes=nodes,
             heads=operands.heads,
             channels=channels,
+            queries=self._sampled_shape[2].known,
             value=operands.value,
             locations=operands.locations,
             weights=operands.weights,
@@ -403,7 +404,7 @@ class _Matcher:
     ) -> list[_SampledLevel]:
         """Return the levels that one op can sample.
 
-        They have the rank and ``align_corners`` of the first one.
+        They have the rank, the type of grid and ``align_corners`` of the first one.
         """
         levels = []
         for value in values:
@@ -413,18 +414,19 @@ class _Matcher:
             lengths = self._image_shape(match)[2:]
             points = known_product(value.level_axis) or 0
             levels.append(_SampledLevel(match, value, points, lengths))
-        return [
-            level
-            for level in levels
-            if self._common_properties(level) == self._common_properties(levels[0])
-        ]
+        return [level for level in levels if self._are_sampled_alike(level, levels[0])]
 
     def _image_shape(self, match: Match) -> tuple[Length, ...]:
         return self._lengths.shape(match.record.values["X"]) or ()
 
-    def _common_properties(self, level: _SampledLevel) -> tuple[object, ...]:
-        """Return the properties that all levels of one op have in common."""
-        return len(self._image_shape(level.match)), level.match.record.align_corners
+    def _are_sampled_alike(self, level: _SampledLevel, other: _SampledLevel) -> bool:
+        """Whether one op can sample two levels."""
+        first = level.match.record
+        second = other.match.record
+        if len(self._image_shape(level.match)) != len(self._image_shape(other.match)):
+            return False
+        has_same_types = first.types["grid"] == second.types["grid"]
+        return has_same_types and first.align_corners == second.align_corners
 
     def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
         """Whether ``value`` is a GridSample (B·H, D, …) of the queries and points of the sum."""
@@ -509,14 +511,14 @@ class _Matcher:
     ) -> Operand | None:
         """Return the locations of all levels."""
         grids = []
+        coordinates = [Factor(Length(len(levels[0].lengths)))]
         for level in levels:
             batch_heads, _, *output_axes = level.traced.axes
-            coordinates = [Factor(Length(len(level.lengths)))]
             axes = [batch_heads, *output_axes, coordinates]
             name = level.match.record.values["grid"]
             grids.append(replace(level.traced, name=name, axes=axes))
         point_counts = [level.points for level in levels]
-        layout_of = partial(locations_layout, product=product)
+        layout_of = partial(locations_layout, product=product, coordinates=coordinates)
         shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
         if shared is None:
             return None

@@ -52,7 +52,7 @@ class CompiledAttention(AttentionTarget):
     """The compiled op."""
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        operands = detected.operands()
+        operands = detected.write_operands()
         points = detected.attention.points
         detected.nodes.append(_compiled_op(match, operands, detected.output, points))
 
@@ -68,7 +68,7 @@ class PythonAttention(AttentionTarget):
         self._op = PythonOp(in_session)
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        values = dict(zip(match.record.values, detected.operands(), strict=True))
+        values = dict(zip(match.record.values, detected.write_operands(), strict=True))
         record = replace(match.record, values=values, output=detected.output)
         detected.nodes += self._op.replace(replace(match, record=record), names).nodes
 

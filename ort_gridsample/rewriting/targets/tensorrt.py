@@ -97,13 +97,15 @@ class TensorRTPlugins(AttentionTarget):
         starts = np.cumsum(areas, dtype=np.int32) - areas
         n_levels = len(attention.points)
         n_points = attention.points[0]
-        value = detected.value()
+        value = detected.write_value()
         lengths_name = nodes.constant(lengths)
         starts_name = nodes.constant(starts)
         locations_shape = (0, 0, 0, n_levels, n_points, 2)
-        locations = nodes.add("Reshape", detected.locations(), nodes.row(*locations_shape))
+        locations = nodes.add("Reshape", detected.write_locations(), nodes.row(*locations_shape))
         weights_shape = (0, 0, 0, n_levels, n_points)
-        weights = nodes.add("Reshape", detected.weights(), nodes.row(*weights_shape))
+        weights = nodes.add("Reshape", detected.write_weights(), nodes.row(*weights_shape))
+        if not attention.is_per_query:
+            weights = _for_each_query(nodes, weights, locations)
         by_head = names.new(f"{detected.output}_by_head")
         shape = nodes.row(0, 0, attention.heads * attention.channels)
         inputs = [value, lengths_name, starts_name, locations, weights]
@@ -135,6 +137,13 @@ class TensorRTPlugins(AttentionTarget):
         )
         if is_cast:
             nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
+
+
+def _for_each_query(nodes: Nodes, weights: str, locations: str) -> str:
+    """Write weights (B, Q, H, L, P) from weights that may be those of one query for all."""
+    queries = nodes.add("Gather", nodes.add("Shape", locations), nodes.row(1))
+    shape = nodes.add("Concat", nodes.row(1), queries, nodes.row(1, 1, 1), axis=0)
+    return nodes.add("Expand", weights, shape)
 
 
 def _operand_types(match: Match) -> list[str]:
