@@ -20,7 +20,8 @@ from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
 from ..opsets.convert import convert_opset, unconvertible
 from ..opsets.inlining import import_used, inline
-from .expansion import ALLOWZERO, BEFORE_GRID_SAMPLE, expanded
+from .expansion import ALLOWZERO, expanded
+from .planar_samplers import BEFORE_GRID_SAMPLE
 from .replacing import insert_replacements
 from .targets import Target
 

@@ -31,11 +31,15 @@ class Replacement:
         functions: model-local functions that ``nodes`` call.
         superseded: the indices of other nodes that ``nodes`` replace as well, unless another node
             reads them.
+        value_info: the types of new values, for the graph or the function of the node.
+        attribute_defaults: defaults of attributes of the node's function, which had none.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
     superseded: Sequence[int] = ()
+    value_info: Sequence[onnx.ValueInfoProto] = ()
+    attribute_defaults: Sequence[onnx.AttributeProto] = ()
 
 
 class Target:
@@ -84,7 +88,7 @@ class Target:
         return "the first in which the target can write this node"
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        """Return the replacement of a node.
+        """Return the replacement of a node. The model is not changed.
 
         Args:
             match: a node that the target replaces.

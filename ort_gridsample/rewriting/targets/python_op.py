@@ -93,7 +93,6 @@ class PythonOp(Spelled):
         # onnxruntime creates no op that lacks a declared attribute.
         op.attribute.append(helper.make_attribute("node", record.label))
         op.attribute.append(helper.make_attribute("num_threads", 0))
-        _write_defaults(match)
         gather = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
             guard_inputs = [status, status]
@@ -107,7 +106,10 @@ class PythonOp(Spelled):
                 after.insert(0, mark(squeeze, record.where))
         guard_node_name = names.new(guard_name(record.where))
         guard = helper.make_node(gather, guard_inputs, [guard_output], guard_node_name)
-        return Replacement([*before, op, mark(guard, record.where), *after])
+        return Replacement(
+            [*before, op, mark(guard, record.where), *after],
+            attribute_defaults=_attribute_defaults(match),
+        )
 
 
 def _input_cast(match: Match, value: str, type_name: str, names: Names) -> onnx.NodeProto:
@@ -135,22 +137,16 @@ def _output_cast(
     return value, [helper_cast("Cast", [value], record.output, record.where, names, to=to)]
 
 
-def _write_defaults(match: Match) -> None:
-    """Write the operator's defaults to the function of ``match``.
-
-    They apply to calls that leave out an attribute.
-    """
-    function = match.scope.function
-    if function is None:
-        return
+def _attribute_defaults(match: Match) -> list[onnx.AttributeProto]:
+    """Return the operator's defaults, for calls that leave out an attribute of the function."""
+    defaults = []
     for name, value in match.record.attributes.items():
         spelling = match.record.dialect.attributes[name]
         if not isinstance(value, AttributeReference) or spelling.default is None:
             continue
-        if value.name in function.attribute:
-            function.attribute.remove(value.name)
-            default = spelling.values[spelling.default]
-            function.attribute_proto.append(helper.make_attribute(value.name, default))
+        default = spelling.values[spelling.default]
+        defaults.append(helper.make_attribute(value.name, default))
+    return defaults
 
 
 def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:

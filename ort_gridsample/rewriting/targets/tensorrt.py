@@ -60,7 +60,7 @@ class TensorRTPlugins(AttentionTarget):
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = ForeignOperands(match, signature, nodes, is_checked=False).operands()
+        operands = ForeignOperands(match, signature, nodes, writes_checks=False).write()
         constants = match.record.constants
         known_lengths = constants.get(signature.lengths_input)
         known_starts = constants.get("level_start_index")
