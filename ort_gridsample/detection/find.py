@@ -280,7 +280,7 @@ def _decomposed_match(
         scope,
         output,
         operator.operator,
-        attributes=operator.attributes,
+        attributes=operator.result.attributes,
         cases=inputs.cases,
         values=inputs.values,
         constants=inputs.constants,
@@ -326,7 +326,7 @@ def _decomposed_inputs(
     constants: dict[str, Array] = {}
     nodes = Nodes(names, operator.subgraph.output)
     if operator.operator == "AffineGrid":
-        size = operator.size
+        size = operator.result.size
         values["size"] = ""
         cases = [(case[0], Value("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta
@@ -335,8 +335,8 @@ def _decomposed_inputs(
             values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
         else:
             constants["size"] = np.array(size, np.int64)
-    elif operator.image_lengths:  # X has all pixels on one axis
-        lengths = operator.image_lengths
+    elif operator.result.image_lengths:  # X has all pixels on one axis
+        lengths = operator.result.image_lengths
         values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
         cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
     return _DecomposedInputs(values, cases, constants, nodes)
@@ -400,7 +400,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
     constants: dict[str, Array] = {}
     if not any(None in level for level in levels):
         constants["levels"] = np.array(levels, np.int64)
-    levels_value = Value("int64", (len(levels), 1 + attention.axes))
+    levels_value = Value("int64", (len(levels), 1 + attention.n_axes))
     argument_names = spec.newest(ATTENTION).types
     record = _decomposed_record(
         scope,

@@ -139,7 +139,7 @@ class NodeRecord:
     @property
     def spatial_axes(self) -> tuple[int, ...]:
         """The possible numbers of spatial axes, or an empty tuple if they are unknown."""
-        return _distinct(spatial_axes(self.operator, case) for case in self.cases)
+        return _distinct(n_spatial_axes(self.operator, case) for case in self.cases)
 
     def has_axes_of(self, axes: Collection[int]) -> bool:
         """Whether the number of spatial axes is certainly one of ``axes``.
@@ -148,7 +148,7 @@ class NodeRecord:
         """
         dialect_axes = self.dialect.axes
         is_dialect_sufficient = dialect_axes is not None and set(dialect_axes) <= set(axes)
-        numbers = [spatial_axes(self.operator, case) for case in self.cases]
+        numbers = [n_spatial_axes(self.operator, case) for case in self.cases]
         return all(
             is_dialect_sufficient if number is None else number in axes for number in numbers
         )
@@ -273,7 +273,7 @@ def _described(values: Sequence[Value]) -> str:
     return " | ".join(texts) or "?"
 
 
-def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
+def n_spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
     """Return the number of spatial axes that the shapes of a node's inputs imply, or None."""
     if operator == ATTENTION:
         is_of_this_package = len(case) == len(spec.newest(ATTENTION).types)

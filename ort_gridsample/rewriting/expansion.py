@@ -22,7 +22,7 @@ from ..functions import validation
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes
 from .foreign_attention import AttentionOperands, ForeignOperands
-from .foreign_attention_facts import level_count
+from .foreign_attention_facts import n_levels_of
 from .match_facts import constants_of, known_lengths, known_type
 from .planar_samplers import BEFORE_GRID_SAMPLE, GRID_SAMPLE, expanded_sampler
 from .run_checks import checked_package_operands
@@ -130,7 +130,7 @@ class _AttentionExpansion:
             self._n_levels = len(self._points)
             self._r = (match.record.spatial_axes or (2,))[0]
         else:
-            self._n_levels = level_count(match)
+            self._n_levels = n_levels_of(match)
         self._nodes = Nodes(names, match.record.output)
         self._value_info: list[onnx.ValueInfoProto] = []
         may_be_empty = not self._has_positive_lengths()

@@ -22,7 +22,7 @@ from ..errors import GridSampleError
 from ..functions.validation import Dim
 from ..graph.element_types import elem_type
 from ..graph.scope import Nodes
-from .foreign_attention_facts import has_softmax, level_count
+from .foreign_attention_facts import has_softmax, n_levels_of
 from .match_facts import known_lengths, known_type
 from .run_checks import fail_unless_equal
 
@@ -118,7 +118,7 @@ class ForeignOperands:
             The name of the value, and the numbers of points; empty if they are not known.
         """
         nodes = self._nodes
-        n_levels = level_count(self._match)
+        n_levels = n_levels_of(self._match)
         n_points = self._known_points(n_levels)
         points = [n_points] * n_levels if n_points is not None else []
         table = self._match.record.constants.get(self._lengths_input)
@@ -237,7 +237,7 @@ class ForeignOperands:
             self._write_lengths("value", 0),
             self._write_lengths("sampling_locations", 1),
             self._write_lengths("value", 2),
-            nodes.row(level_count(self._match)),
+            nodes.row(n_levels_of(self._match)),
             self._write_lengths("sampling_locations", 4),
             nodes.row(2),
         ]
@@ -376,7 +376,7 @@ class ForeignOperands:
         Point p is relative to reference point p modulo G.
         """
         nodes = self._nodes
-        n_levels = level_count(self._match)
+        n_levels = n_levels_of(self._match)
         references, type_name = self._write_at_least_single("reference_points")
         offsets, offsets_type = self._write_at_least_single("sampling_offsets")
         if type_name != offsets_type:
@@ -442,7 +442,7 @@ class ForeignOperands:
         The plugins apply a softmax. Their first releases did not, and a Softmax precedes the node.
         """
         nodes = self._nodes
-        n_levels = level_count(self._match)
+        n_levels = n_levels_of(self._match)
         if has_softmax(self._match.scope, self._match.record.values["attention_weights"]):
             weights = self._write_as_value_type("attention_weights")
         else:

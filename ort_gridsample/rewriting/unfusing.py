@@ -76,8 +76,9 @@ def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:
         unfusing.write()
     except (LookupError, TypeError, ValueError) as error:
         place = node_label(fused.op_type, label(fused) or fused.name)
+        found = f"not readable ({error!r})"
         expected = "what a session writes"
-        raise GridSampleError(place, "inputs or attributes", repr(error), expected) from error
+        raise GridSampleError(place, "the fused node", found, expected) from error
     return unfusing.nodes
 
 

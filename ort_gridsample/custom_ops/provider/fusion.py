@@ -142,7 +142,7 @@ def _fused_attention(match: Match, use_def: UseDef) -> FusedAttention | None:
         splits_heads=attention.value.layout == "B, S, H·D",
         has_heads_first=not attention.has_weights_by_head,
         align_corners=bool(record.align_corners),
-        r=attention.axes,
+        r=attention.n_axes,
         levels=levels,
     )
     positions = _positions_of(fused, attention.path, attention.nodes, use_def)
