@@ -12,7 +12,7 @@ import onnx
 from .. import spec
 from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
-from ..errors import GridSampleError, nested_label, node_label
+from ..errors import GridSampleError, nested_name, where_node
 from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import Value
 from ..reference.arrays import Array
@@ -79,12 +79,12 @@ class NodeRecord:
     @property
     def label(self) -> str:
         """The name of the node in errors and in the patched model."""
-        return nested_label(self.name, self.graph)
+        return nested_name(self.name, self.graph)
 
     @property
     def where(self) -> str:
         """The place that an error names."""
-        return node_label(self.operator if self.patched else self.op_type, self.label)
+        return where_node(self.operator if self.patched else self.op_type, self.label)
 
     @property
     def patched(self) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..detection.helpers import has_status
+from ..detection.helper_nodes import has_status
 from ..detection.match import Match
 from ..dialects.table import DOMAIN
 from ..errors import GridSampleError

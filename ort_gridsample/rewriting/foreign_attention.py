@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ..detection.foreign_attention_checks import are_contiguous
-from ..detection.helpers import OTHER_SHAPE
+from ..detection.helper_nodes import OTHER_SHAPE
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError

@@ -8,7 +8,7 @@ from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..graph.scope import Scope, domain_of
+from ..graph.scope import NO_MAKER, Scope, domain_of
 from ..inference.types import Value
 
 #: The operators that can lie between a Softmax and the weights.
@@ -63,7 +63,7 @@ def has_softmax(scope: Scope, name: str) -> bool:
         if scope.op_types[maker] not in _REARRANGING_OPS:
             return False
         source = scope.inputs[maker][0]
-        if not source or scope.makers.get(source, -1) >= maker:  # the model is not valid
+        if not source or scope.makers.get(source, NO_MAKER) >= maker:  # the model is not valid
             return False
         name = source
 

@@ -82,7 +82,8 @@ def values_around(
 ) -> dict[int, set[str]]:
     """Return the values that lead to replaced nodes or come from them, by the id of their scope.
 
-    onnxruntime may take the shapes that value_info states for these values for those of a run.
+    onnxruntime may trust the shapes that value_info states for these values, even where a run has
+    others.
     """
     if not any(scope.container.value_info for scope in all_scopes):
         return {}

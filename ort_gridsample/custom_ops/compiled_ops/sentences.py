@@ -258,7 +258,7 @@ def write_repr(
         source: a TEXT.
         destination: a TEXT. Without memory, its address becomes 0.
         is_node_name: whether a source in brackets is the output of a node without a name, as in
-            :func:`ort_gridsample.errors.node_label`.
+            :func:`ort_gridsample.errors.where_node`.
     """
     characters = array(source.data, (max(source.length, 0),), np.uint8)
     has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from ...detection.attention.layouts import Attention
 from ...detection.attention.matcher import values_to_infer
-from ...detection.find import SearchOptions, find
+from ...detection.find import SearchOptions, find_matches
 from ...detection.match import Match
 from ...dialects.table import ATTENTION
-from ...errors import node_label
+from ...errors import where_node
 from ...graph.scope import scopes_of
 from ...graph.use_def import UseDef, unread_nodes
 from ...inference.lengths import OPERATORS
@@ -96,7 +96,7 @@ def find_fused_attentions(graph: Graph) -> list[FusedAttention]:
         return []
     model = graph.model(values)
     scopes = scopes_of(model)
-    matches = find(model, scopes, None, with_reasons=False, options=_ATTENTION_ONLY)
+    matches = find_matches(model, scopes, None, with_reasons=False, options=_ATTENTION_ONLY)
     use_def = UseDef(scopes[0])
     fused_attentions: list[FusedAttention] = []
     taken = set[int]()
@@ -129,7 +129,7 @@ def _fused_attention(match: Match, use_def: UseDef) -> FusedAttention | None:
         locations_type = "float32"  # half precision would lose too much of a location
     name = match.node.name or record.name
     fused = FusedAttention(
-        where=node_label(ATTENTION, name),
+        where=where_node(ATTENTION, name),
         positions=frozenset(),
         output=attention.output.name,
         types=(value_type, levels_type, locations_type, weights_type),

@@ -26,7 +26,7 @@ class AttentionTarget(Target):
     The GridSamples are dropped, unless other nodes read them.
     """
 
-    reads_decomposed = False
+    replaces_decomposed = False
     fuses = True
 
     def replaces(self, match: Match) -> bool:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from ...detection.helpers import guard_name, guards, has_status, helper_cast, mark
+from ...detection.helper_nodes import (
+    guard_name,
+    has_status,
+    helper_cast,
+    is_guard_of,
+    mark_as_helper,
+)
 from ...detection.match import Match
 from ...dialects.spelling import AttributeReference
 from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
@@ -39,8 +45,8 @@ class PythonOp(Spelled):
         if match.record.dialect.name != DOMAIN:
             return True
         # Sessions, and earlier releases, write a guard whose output is not read.
-        helpers = [match.scope.container.node[index] for index in match.helpers]
-        is_guarded = any(guards(helper_node, match.node) for helper_node in helpers)
+        helpers = [match.scope.nodes[index] for index in match.helpers]
+        is_guarded = any(is_guard_of(helper_node, match.node) for helper_node in helpers)
         is_kept = is_guarded or (self._in_session and has_status(match.node))
         return not is_kept
 
@@ -103,11 +109,11 @@ class PythonOp(Spelled):
             if gather == "Gather":  # its output has an axis more than GatherND's
                 guard_output = names.new(f"{value}_gathered")
                 squeeze = helper.make_node("Squeeze", [guard_output], [value], axes=[1])
-                after.insert(0, mark(squeeze, record.where))
+                after.insert(0, mark_as_helper(squeeze, record.where))
         guard_node_name = names.new(guard_name(record.where))
         guard = helper.make_node(gather, guard_inputs, [guard_output], guard_node_name)
         return Replacement(
-            [*before, op, mark(guard, record.where), *after],
+            [*before, op, mark_as_helper(guard, record.where), *after],
             attribute_defaults=_attribute_defaults(match),
         )
 

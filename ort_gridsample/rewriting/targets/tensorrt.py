@@ -23,7 +23,7 @@ _FLOAT_INPUTS = (0, 3, 4)
 
 
 class TensorRTPlugins(AttentionTarget):
-    """TensorRT's plugin, for images of two axes with as many points on each level.
+    """TensorRT's plugin, for images of two axes with the same number of points on every level.
 
     Other nodes stay as they are. The value, the locations, the weights and the output of the plugin
     have one type, float16 or float32.
