@@ -34,8 +34,9 @@ from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.layouts import Attention
 from .attention.matcher import find_attentions, values_to_infer
+from .coordinate_rules import COORDINATE_RULES
 from .decomposed import DecomposedOperator, DecomposedSearch
-from .fusion import COORDINATE_RULES, find_fused_grid
+from .fusion import find_fused_grid
 from .helper_nodes import with_helpers
 from .match import Match
 from .node_checks import fault_of, reason_of

@@ -1,37 +1,21 @@
 """Find the computation of a GridSample's grid that can be fused into the node.
 
 This computation is an AffineGrid, arithmetic that computes coordinates from pixels or from a flow,
-or nodes that only rearrange coordinates. It is found from its end: a :class:`_CoordinateTracer`
-starts at the grid and goes back from node to node. :data:`COORDINATE_RULES` has one rule for each
-operator that it can pass. All coordinates of an AffineGrid are traced together, because the rank of
-the grid may be unknown. In all other cases, each coordinate is traced by itself to the value that
-stores it.
+or nodes that only rearrange coordinates. It is found from its end (:mod:`.coordinate_rules`). All
+coordinates of an AffineGrid are traced together, because the rank of the grid may be unknown. In
+all other cases, each coordinate is traced by itself to the value that stores it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
-import onnx
-from onnx import numpy_helper
-
-from ..graph.element_types import type_of
 from ..graph.scope import display_name, has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
-from ..spec import newest
+from .coordinate_rules import GRID_RULES, CoordinateTracer
 from .match import FusedGrid, Match
-from .programs import (
-    MAX_SOURCES,
-    MAX_STEPS,
-    OPERATIONS,
-    TYPES,
-    Component,
-    Program,
-    ProgramStep,
-    Scalar,
-)
+from .programs import LAST_AXIS, MAX_SOURCES, TYPES, Component, Program
 
 
 def find_fused_grid(
@@ -46,7 +30,7 @@ def find_fused_grid(
         use_def: the use-def chains of its scope.
         sample: the GridSample.
         inference: an inference that includes the values from which nodes with a rule in
-            :data:`COORDINATE_RULES` compute the grid.
+            :data:`.COORDINATE_RULES` compute the grid.
         affine_grids: the AffineGrids of the scope by the names of their outputs.
     """
     if sample.record.values["grid"] not in use_def.makers:
@@ -62,17 +46,18 @@ def _find_affine_grid(
     affine_grids: Mapping[str, Match],
 ) -> FusedGrid | None:
     """Return the AffineGrid whose output only ``sample`` reads, and the nodes between the two."""
-    tracer = _CoordinateTracer(use_def, inference)
-    component = Component(sample.record.values["grid"], -1)  # represents all coordinates
+    tracer = CoordinateTracer(use_def, inference)
+    # All coordinates, on the last axis.
+    component = Component(sample.record.values["grid"], LAST_AXIS)
     values = [component.name]
     while component.name not in affine_grids:
         index = use_def.makers.get(component.name)
-        if index is None or index in tracer.nodes or not use_def.is_op(index, _GRID_RULES):
+        if index is None or index in tracer.nodes or not use_def.is_op(index, GRID_RULES):
             return None
         node = use_def.nodes[index]
         if has_attribute_references(node):
             return None
-        source = _GRID_RULES[node.op_type](tracer, node, component)
+        source = GRID_RULES[node.op_type](tracer, node, component)
         if not isinstance(source, Component):
             return None
         component = source
@@ -82,7 +67,7 @@ def _find_affine_grid(
     inside = tracer.nodes | sample.replaced_nodes | affine_grid.replaced_nodes
     if any(not use_def.scope.readers.get(name, set()) <= inside for name in values):
         return None
-    if component.axis != -1 or sample.record.values["X"] in values:
+    if component.axis != LAST_AXIS or sample.record.values["X"] in values:
         return None
     nodes = tuple(sorted(tracer.nodes))
     names = (affine_grid.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
@@ -93,11 +78,11 @@ def _find_affine_grid(
 def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
     """Return the arithmetic that computes the grid from values of its type.
 
-    The grid is traced several times. A node cannot be fused if the graph needs its output for other
-    nodes too, and this is known only after the trace: the next trace stops at these outputs, and
-    the programs read them. The set of these values grows with each trace, and so the loop ends. If
-    the programs have too many sources, the trace is also repeated without operands that are
-    coordinates themselves.
+    The grid is traced again while
+
+    - the programs read too many sources: without operands that are coordinates themselves;
+    - a traced node must stay, because the graph needs its output for other nodes, too: only up to
+      such outputs, which the programs then read. Their set grows with each trace.
 
     Return None if a coordinate cannot be traced, or if no node can be fused.
     """
@@ -115,13 +100,17 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     allow_coordinate_operands = has_known_type
     boundary: set[str] = set()
     while True:
-        tracer = _CoordinateTracer(use_def, inference, rank=r + 2, boundary=boundary)
-        programs = _trace_all(tracer, grid, r, allow_coordinate_operands=allow_coordinate_operands)
-        fused = _fused_programs(use_def, tracer.nodes, grid_value.type, programs)
+        tracer = CoordinateTracer(use_def, inference, grid_rank=r + 2, boundary=boundary)
+        fused = _trace_once(
+            tracer,
+            grid,
+            grid_value.type,
+            allow_coordinate_operands=allow_coordinate_operands,
+        )
         if allow_coordinate_operands and len(fused.sources) > MAX_SOURCES:
             allow_coordinate_operands = False
             continue
-        if not tracer.nodes or len(programs) < r or len(fused.sources) > max_sources:
+        if not tracer.nodes or len(fused.programs) < r or len(fused.sources) > max_sources:
             return None
         outside = _values_to_keep(use_def, sample, tracer, fused)
         if not outside:
@@ -129,23 +118,25 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         boundary |= outside
 
 
-def _trace_all(
-    tracer: _CoordinateTracer,
+def _trace_once(
+    tracer: CoordinateTracer,
     grid: str,
-    r: int,
+    grid_type: str,
     *,
     allow_coordinate_operands: bool,
-) -> list[Program]:
-    """Return the programs of the r coordinates of a grid, without those that cannot be traced."""
+) -> FusedGrid:
+    """Trace all coordinates of a grid. Those that cannot be traced have no program."""
+    assert tracer.grid_rank is not None
+    last_axis = tracer.grid_rank - 1
     programs = []
-    for index in range(r):
-        component = Component(grid, r + 1, index)
+    for index in range(last_axis - 1):
+        component = Component(grid, last_axis, index)
         program = tracer.trace_program(
             component, allow_coordinate_operands=allow_coordinate_operands
         )
         if program is not None:
             programs.append(program)
-    return programs
+    return _fused_programs(tracer.use_def, tracer.nodes, grid_type, programs)
 
 
 def _fused_programs(
@@ -167,7 +158,7 @@ def _fused_programs(
 def _values_to_keep(
     use_def: UseDef,
     sample: Match,
-    tracer: _CoordinateTracer,
+    tracer: CoordinateTracer,
     fused: FusedGrid,
 ) -> set[str]:
     """Return the outputs of traced nodes that cannot be fused.
@@ -184,415 +175,3 @@ def _values_to_keep(
         if not readers <= inside or not read.isdisjoint(outputs):
             kept.update(outputs)
     return kept
-
-
-class _CoordinateTracer:
-    """Traces the coordinates of one grid back, and collects the nodes on the way.
-
-    Args:
-        use_def: the use-def chains of the scope.
-        inference: the inferred types of the scope's values.
-        rank: the rank of the grid, or 0 if the rules do not need it.
-        boundary: values that are not traced further.
-
-    Attributes:
-        nodes: the indices of the traced nodes.
-        unused_concat_inputs: for the output of each Concat of shapes that only a run can check, the
-            inputs from which no coordinate was taken.
-        cast_type: the type that the grid of an AffineGrid is cast to, or "" if it is not cast.
-    """
-
-    def __init__(
-        self,
-        use_def: UseDef,
-        inference: Inference,
-        rank: int = 0,
-        boundary: Collection[str] = (),
-    ) -> None:
-        self.use_def = use_def
-        self.nodes: set[int] = set()
-        self.unused_concat_inputs: dict[str, set[str]] = {}
-        self.cast_type = ""
-        self._inference = inference
-        self._rank = rank
-        self._boundary = boundary
-
-    def trace_program(
-        self, component: Component, *, allow_coordinate_operands: bool
-    ) -> Program | None:
-        """Trace a coordinate back, and add the traced nodes to :attr:`nodes`.
-
-        Args:
-            component: where the grid has the coordinate.
-            allow_coordinate_operands: whether operands may be other coordinates.
-
-        Returns:
-            How the coordinate is computed, or None if the length of its axis is unknown.
-        """
-        steps: list[ProgramStep] = []
-        nodes: set[int] = set()
-        while component.name not in self._boundary and len(steps) < MAX_STEPS:
-            index = self.use_def.makers.get(component.name)
-            if index is None or index in nodes:  # in an invalid model, a value may come from itself
-                break
-            traced = self._trace(
-                index, component, allow_coordinate_operands=allow_coordinate_operands
-            )
-            if traced is None:
-                break
-            source, step = traced
-            if self.length(source) is None:
-                break
-            if step is not None:
-                steps.append(step)
-            nodes.add(index)
-            component = replace(source, broadcasts=True) if component.broadcasts else source
-        self.nodes |= nodes
-        length = self.length(component)
-        if length is None:
-            return None
-        return Program(component, length, tuple(reversed(steps)))
-
-    def _trace(
-        self,
-        index: int,
-        component: Component,
-        *,
-        allow_coordinate_operands: bool,
-    ) -> tuple[Component, ProgramStep | None] | None:
-        """Return the source of a coordinate, and the step that the node applies to it."""
-        if not self.use_def.is_op(index, COORDINATE_RULES):
-            return None
-        node = self.use_def.nodes[index]
-        if has_attribute_references(node):
-            return None
-        traced = COORDINATE_RULES[node.op_type](self, node, component)
-        if traced is None and allow_coordinate_operands and node.op_type in OPERATIONS:
-            traced = _step_with_coordinate(self, node, component)
-        return (traced, None) if isinstance(traced, Component) else traced
-
-    def rank(self, component: Component) -> int:
-        """Return the rank of the value that contains ``component``, or 0 if it is unknown."""
-        if self._rank == 0 or component.axis is not None:
-            return self._rank
-        return self._rank - 1
-
-    def shape(self, name: str) -> tuple[int | str | None, ...] | None:
-        """Return the inferred shape of ``name``."""
-        return self._inference.common_value(self.use_def.scope, name).shape
-
-    def length_along(self, component: Component, name: str) -> int | None:
-        """Return the length of ``name`` along the axis of ``component``.
-
-        Return None if the length is unknown, or if ``name`` has another rank than the value that
-        contains ``component``.
-        """
-        shape = self.shape(name)
-        if shape is None or len(shape) != self.rank(component):
-            return None
-        length = 1 if component.axis is None else shape[component.axis]
-        return length if isinstance(length, int) else None
-
-    def length(self, component: Component) -> int | None:
-        """Return the length of the axis of ``component``.
-
-        Return None if it is unknown, or if the index is out of bounds.
-        """
-        length = self.length_along(component, component.name)
-        if length is None or not 0 <= component.index < length:
-            return None
-        return length
-
-    def integers(self, node: onnx.NodeProto, input_index: int, attribute: str) -> list[int] | None:
-        """Return the integers in an input of ``node``, or in the attribute of older opsets.
-
-        Return None if they are unknown.
-        """
-        if len(node.input) > input_index:
-            name = node.input[input_index]
-            value = self.use_def.scope.constant_value(name) if name else None
-            if value is None or value.dtype.kind != "i":
-                return None
-            return [int(element) for element in value.ravel()]
-        found = _attribute(node, attribute)
-        return None if found is None else list(found.ints)
-
-    def scalar(self, name: str, component: Component) -> Scalar | None:
-        """Return the single number of the operand ``name`` that applies to ``component``.
-
-        Return None if there is no such number.
-        """
-        tensor = self.use_def.scope.load_constant(name)
-        if tensor is None:
-            shape = self.shape(name)
-            is_scalar = shape is not None and set(shape) <= {1}
-            return name if is_scalar and not self._is_withheld_initializer(name) else None
-        missing_axes = self.rank(component) - len(tensor.dims)
-        lengths = [1] * missing_axes + list(tensor.dims)
-        if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
-            return None
-        row = numpy_helper.to_array(tensor).ravel()
-        index = 0 if len(row) == 1 else component.index
-        return float(row[index]) if index < len(row) else None
-
-    def _is_withheld_initializer(self, name: str) -> bool:
-        """Whether the session's options have another value for the initializer ``name``.
-
-        onnxruntime folds nodes that read an initializer, even one that the options replace.
-        """
-        home = self.use_def.scope.defining_scope(name)
-        return home is not None and isinstance(home.definitions[name], onnx.TensorProto)
-
-
-#: The source of a coordinate, and the step that the node applies to it, if any.
-Traced = Component | tuple[Component, ProgramStep]
-#: A rule gets a node and a component of its output. It returns None if it cannot trace it. The node
-#: has no attribute that the caller of a function sets.
-CoordinateRule = Callable[[_CoordinateTracer, onnx.NodeProto, Component], Traced | None]
-
-
-def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    """Return an attribute of ``node``, or None if it is missing."""
-    for attribute in node.attribute:
-        if attribute.name == name:
-            return attribute
-    return None
-
-
-def _axis(node: onnx.NodeProto, rank: int) -> int:
-    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1."""
-    attribute = _attribute(node, "axis")
-    axis = 0 if attribute is None else int(attribute.i)
-    return axis + rank if axis < 0 else axis
-
-
-def _before_identity(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component:
-    return Component(node.input[0], component.axis, component.index)
-
-
-def _before_transpose(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    """The rule for a Transpose that moves only the axis of the coordinates."""
-    perm = _attribute(node, "perm")
-    if perm is None:  # the default reverses all axes
-        return None
-    rank = len(perm.ints)
-    if tracer.rank(component) not in (0, rank):
-        return None
-    axis = component.axis
-    others = list(perm.ints)
-    if axis is not None:
-        is_from_end = axis < 0
-        axis = others.pop(axis)
-        if is_from_end:  # remains relative to the end, as the rank may be unknown
-            axis -= rank
-    if others != sorted(others):
-        return None
-    return Component(node.input[0], axis, component.index)
-
-
-def _before_cast(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    to = _attribute(node, "to")
-    cast_type = None if to is None else type_of(to.i)
-    if cast_type is None or tracer.cast_type:
-        return None
-    if cast_type not in newest("GridSample").types["grid"]:
-        return None
-    tracer.cast_type = cast_type
-    return Component(node.input[0], component.axis, component.index)
-
-
-def _before_unsqueeze(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    """The rule for an Unsqueeze that adds the axis of the coordinates."""
-    axes = tracer.integers(node, 1, "axes")
-    if axes is None or component.axis is None:
-        return None
-    if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
-        return None
-    return Component(node.input[0], None)
-
-
-def _before_squeeze(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    """The rule for a Squeeze that removes the axis of the coordinates."""
-    axes = tracer.integers(node, 1, "axes")
-    if axes is None or len(axes) != 1 or component.axis is not None:
-        return None
-    return Component(node.input[0], axes[0] % (tracer.rank(component) + 1))
-
-
-def _before_concat(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
-        return None
-    lengths = [length for name in node.input for length in tracer.shape(name) or ()]
-    are_known = all(isinstance(length, int) for length in lengths)
-    index = component.index
-    for name in node.input:
-        length = tracer.length_along(component, name)
-        if length is None:
-            return None
-        if component.broadcasts and not are_known:  # the fused op would not check the shapes
-            return None
-        if index < length:
-            if not are_known:
-                unused = tracer.unused_concat_inputs.setdefault(node.output[0], set(node.input))
-                unused.discard(name)
-            return Component(name, component.axis, index)
-        index -= length
-    return None
-
-
-def _before_split(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
-        return None
-    outputs = list(node.output)
-    index = component.index
-    for name in outputs[: outputs.index(component.name)]:
-        length = tracer.length_along(component, name)
-        if length is None:
-            return None
-        index += length
-    return Component(node.input[0], component.axis, index)
-
-
-def _before_gather(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    indices = tracer.use_def.scope.constant_value(node.input[1])
-    shape = tracer.shape(node.input[0])
-    if indices is None or shape is None or indices.size <= component.index:
-        return None
-    axis = _axis(node, len(shape))
-    if not 0 <= axis < len(shape) or component.axis not in (None, axis):
-        return None
-    index = int(indices.ravel()[component.index])
-    length = shape[axis]
-    if index < 0 and isinstance(length, int):
-        index += length
-    return Component(node.input[0], axis, index)
-
-
-def _before_slice(
-    tracer: _CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    """The rule for a Slice of the axis of the coordinates."""
-    length = tracer.length_along(component, node.input[0])
-    starts = tracer.integers(node, 1, "starts")
-    ends = tracer.integers(node, 2, "ends")
-    axes: list[int] | None = [0]
-    if len(node.input) > 3 or _attribute(node, "axes") is not None:
-        axes = tracer.integers(node, 3, "axes")
-    steps = tracer.integers(node, 4, "steps") if len(node.input) > 4 else [1]
-    if component.axis is None or length is None or not (starts and ends and axes and steps):
-        return None
-    if steps[0] <= 0 or len(starts) != 1 or len(steps) != 1:
-        return None
-    if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
-        return None
-    indices = range(length)[starts[0] : ends[0] : steps[0]]
-    if component.index >= len(indices):
-        return None
-    return Component(node.input[0], component.axis, indices[component.index])
-
-
-def _step_with_scalar(
-    tracer: _CoordinateTracer,
-    node: onnx.NodeProto,
-    component: Component,
-) -> tuple[Component, ProgramStep] | None:
-    """The rule for arithmetic with a scalar."""
-    for scalar_input, coordinate_input in ((1, 0), (0, 1)):
-        name = node.input[coordinate_input]
-        scalar = tracer.scalar(node.input[scalar_input], component)
-        length = tracer.length_along(component, name)
-        if scalar is not None and length is not None:
-            index = 0 if length == 1 else component.index  # one coordinate is broadcast to all
-            step = ProgramStep(node.op_type, scalar, operand_first=scalar_input == 0)
-            return Component(name, component.axis, index), step
-    return None
-
-
-def _step_with_coordinate(
-    tracer: _CoordinateTracer,
-    node: onnx.NodeProto,
-    component: Component,
-) -> tuple[Component, ProgramStep] | None:
-    """The rule for arithmetic with another coordinate.
-
-    Only batches and coordinates may be broadcast.
-    """
-    shapes = [tracer.shape(name) or () for name in node.input]
-    if any(len(shape) != tracer.rank(component) for shape in shapes):
-        return None
-    batch_axis = 1 if component.axis == 0 else 0
-    length_pairs = list(zip(*shapes, strict=True))
-    batch_pair = length_pairs[batch_axis]
-    other_axes = (component.axis, batch_axis)
-    spatial_pairs = [pair for axis, pair in enumerate(length_pairs) if axis not in other_axes]
-    if any(map(_are_known_to_differ, spatial_pairs)):
-        return None
-    may_broadcast = not all(map(_are_known_to_be_equal, (*spatial_pairs, batch_pair)))
-    broadcasts = component.broadcasts or may_broadcast
-    operands = []
-    for name, shape in zip(node.input, shapes, strict=True):
-        is_single = component.axis is None or shape[component.axis] == 1
-        index = 0 if is_single else component.index
-        operands.append(Component(name, component.axis, index, broadcasts))
-    if any(tracer.length(operand) is None for operand in operands):
-        return None
-    # One operand is traced further with pairs, the other one without.
-    maker = tracer.use_def.makers.get(node.input[0])
-    operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
-    operand, source = operands if operand_first else reversed(operands)
-    program = tracer.trace_program(operand, allow_coordinate_operands=False)
-    if program is None:
-        return None
-    return source, ProgramStep(node.op_type, program, operand_first)
-
-
-def _are_known_to_differ(pair: Sequence[int | str | None]) -> bool:
-    """Whether two lengths are known numbers that differ."""
-    first, second = pair
-    return isinstance(first, int) and isinstance(second, int) and first != second
-
-
-def _are_known_to_be_equal(pair: Sequence[int | str | None]) -> bool:
-    """Whether two lengths are the same known number.
-
-    Of two unknown lengths, one may be 1 and be broadcast in a run, even if both have one symbol.
-    """
-    first, second = pair
-    return isinstance(first, int) and first == second
-
-
-#: Operator -> the rule for a node that computes a coordinate.
-COORDINATE_RULES: Mapping[str, CoordinateRule] = {
-    "Concat": _before_concat,
-    "Gather": _before_gather,
-    "Identity": _before_identity,
-    "Slice": _before_slice,
-    "Split": _before_split,
-    "Squeeze": _before_squeeze,
-    "Transpose": _before_transpose,
-    "Unsqueeze": _before_unsqueeze,
-    **dict.fromkeys(OPERATIONS, _step_with_scalar),
-}
-
-#: The rules for nodes between an AffineGrid and its GridSample, for any rank.
-_GRID_RULES: Mapping[str, CoordinateRule] = {
-    "Cast": _before_cast,
-    "Identity": _before_identity,
-    "Transpose": _before_transpose,
-}

@@ -22,6 +22,8 @@ OPERATIONS = ("Add", "Sub", "Mul", "Div")
 #: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
 #: code if another program computes the operand, so that it is not a scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)
+#: The axis of a grid that lists the coordinates, if the rank of the grid is unknown.
+LAST_AXIS = -1
 #: A scalar operand: a number, or the name of a value that has one element.
 Scalar = float | str
 
@@ -32,8 +34,8 @@ class Component:
 
     Attributes:
         name: the value that contains it.
-        axis: the axis of that value that lists the coordinates, or None if the value contains only
-            this coordinate.
+        axis: the axis of that value that lists the coordinates. None: the value has no such axis,
+            and so one axis fewer than the grid.
         index: its index on that axis.
         broadcasts: whether the graph may broadcast the coordinate before it reaches the grid, such
             as one batch to all batches.
