@@ -38,7 +38,7 @@ from .lowered_arguments import (
     input_of,
     unranked_argument,
 )
-from .row_sampler import RowSampler, surrounded_by_zeros, zero_rows_for
+from .row_sampler import RowSampler, ZeroRows, surrounded_by_zeros, zero_rows_for
 
 #: The oldest opset that the nodes can be written in: it has Round, and a Pad with inputs.
 FIRST_OPSET = 11
@@ -76,12 +76,8 @@ def lower_grid_sample(
     check_opset(e, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
     operands = _operands(e, X, grid, X_shape, grid_shape)
-    n = operands.n
-    c = operands.channels
-    lengths = operands.lengths
-    out = operands.out
-    if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
-        zeros = e.zeros([n, c, *out], operands.image.type, operands.checks)
+    if 0 in (*operands.output_shape, *operands.lengths):  # Y is empty, or X has no pixel
+        zeros = e.zeros(operands.output_shape, operands.image.type, operands.checks)
         return e.finish(zeros.astype(X.type), Y)
 
     compute = _compute_type(e, X)
@@ -90,57 +86,71 @@ def lower_grid_sample(
     if operands.checks and not e.runtime.computes_shapes:
         operands = _with_checked_batches(e, X, operands)
     padding = PADDING[padding_mode]
-    rows = _pixel_rows(e, operands)
-    zero_rows = zero_rows_for(e, MODES[mode], padding, [operands.X_batches, c, *lengths])
-    if zero_rows.border:
-        rows = surrounded_by_zeros(e, rows, [operands.X_batches, *lengths, c])
-    sampler = RowSampler(e, MODES[mode], [n, c, *lengths], out, zero_rows)
-    rows = sampler.joined_rows(rows, operands.X_batches, c)
+    X_dims = [operands.X_batches, operands.channels, *operands.lengths]
+    zero_rows = zero_rows_for(e, MODES[mode], padding, X_dims)
+    rows_of_X = _image_rows(e, operands, zero_rows)
+    dims = [operands.n, operands.channels, *operands.lengths]
+    sampler = RowSampler(e, MODES[mode], dims, operands.out, zero_rows)
+    rows_of_X = sampler.joined_rows(rows_of_X, operands.X_batches, operands.channels)
+    positions = _SampledPositions(operands, padding, bool(align_corners), compute)
+    rows_of_Y = _weighted_rows(e, sampler, rows_of_X, positions)
+    by_channel = sampler.channels_first(rows_of_Y.astype(X.type), operands.channels)
+    return e.finish(e.reshape(by_channel, operands.output_shape), Y)
 
-    g = sampler.coordinates(operands.coordinates)
+
+def _image_rows(e: Expressions, operands: _Operands, zero_rows: ZeroRows) -> Tensor:
+    """Return the pixels of X as rows, with zeros around the axes if ``zero_rows`` has a border."""
+    rows = _pixel_rows(e, operands)
+    if not zero_rows.border:
+        return rows
+    dims = [operands.X_batches, *operands.lengths, operands.channels]
+    return surrounded_by_zeros(e, rows, dims)
+
+
+@dataclass(frozen=True)
+class _SampledPositions:
+    """What determines the pixel coordinates of the output positions, and the weights of taps.
+
+    Attributes:
+        operands: the tensors of the GridSample.
+        padding: the padding mode.
+        align_corners: the attribute.
+        weight_type: the type of the weights, or None if the mode has none.
+    """
+
+    operands: _Operands
+    padding: Padding
+    align_corners: bool
+    weight_type: str | None
+
+
+def _weighted_rows(
+    e: Expressions,
+    sampler: RowSampler,
+    rows_of_X: Tensor,
+    positions: _SampledPositions,
+) -> Tensor:
+    """Return the rows of X at the taps of all output positions, weighted and added up."""
+    lengths = positions.operands.lengths
+    padding = positions.padding
+    g = sampler.to_coordinates(positions.operands.coordinates)
     length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(g.type)
     axis = Axis.of(
         length,
-        bool(align_corners),
+        positions.align_corners,
         may_be_single=may_be_single(lengths),
         maximum=e.maximum,
     )
-    grid_compute = str(spec.TYPES[grid.type].compute)
+    grid_compute = str(spec.TYPES[positions.operands.grid_type].compute)
     x = _pixel_coordinates(e, g, axis, sampler.mode, padding, grid_compute)
-    total = _sum_of_taps(e, sampler, rows, x, axis, padding, compute, zero_rows.border)
-    total = sampler.channels_first(total.astype(X.type), c)
-    return e.finish(e.reshape(total, [n, c, *out]), Y)
-
-
-def _sum_of_taps(
-    e: Expressions,
-    sampler: RowSampler,
-    rows: Tensor,
-    x: Tensor,
-    axis: Axis,
-    padding: Padding,
-    compute: str | None,
-    border: int,
-) -> Tensor:
-    """Return the rows at the taps of the pixel coordinates ``x``, weighted and added up.
-
-    Args:
-        e: writes the nodes.
-        sampler: gathers the rows.
-        rows: the rows of pixels.
-        x: the pixel coordinates of all axes.
-        axis: the lengths of the axes.
-        padding: the padding of the taps.
-        compute: the type of the weights, or None if the mode has none.
-        border: the number of zeros around X.
-    """
-    weight_type = e.runtime.coordinates or compute
-    position, weight = taps_at(e, x, axis, sampler.mode, padding, weight_type, border)
-    index = sampler.index(position, axis)
+    tap_type = e.runtime.coordinates or positions.weight_type
+    border = sampler.zero_rows.border
+    tap_positions, weight = taps_at(e, x, axis, sampler.mode, padding, tap_type, border)
+    indices = sampler.row_indices(tap_positions, axis)
     if weight is None:
-        return sampler.values(rows, index[0])
-    weights = [group.astype(str(compute)) for group in sampler.weight(weight)]
-    return sampler.sum(rows, index, weights)
+        return sampler.gathered(rows_of_X, indices[0])
+    weights = [group.astype(str(positions.weight_type)) for group in sampler.tap_weights(weight)]
+    return sampler.weighted_sum(rows_of_X, indices, weights)
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,7 @@ class _Operands:
     Attributes:
         image: X.
         coordinates: the grid.
+        grid_type: the type of the grid in the model.
         X_batches: the length of X's first axis.
         n: the length of the grid's first axis, which must be that of X.
         channels: C.
@@ -161,6 +172,7 @@ class _Operands:
 
     image: Tensor
     coordinates: Tensor
+    grid_type: str
     X_batches: DimLike
     n: DimLike
     channels: DimLike
@@ -168,6 +180,11 @@ class _Operands:
     out: list[DimLike]
     last: DimLike
     checks: list[Tensor]
+
+    @property
+    def output_shape(self) -> list[DimLike]:
+        """The lengths of Y."""
+        return [self.n, self.channels, *self.out]
 
 
 def _operands(
@@ -188,6 +205,7 @@ def _operands(
     return _Operands(
         image=image,
         coordinates=coordinates,
+        grid_type=grid.type,
         X_batches=X_batches,
         n=n,
         channels=channels,

@@ -89,11 +89,19 @@ class RowSampler:
     Tensors of the spatial axes list these first, innermost first. The combinations of all axes'
     taps are computed in groups, one group for each gather.
 
+    IREE does not follow shapes that are computed from lengths of a run: it does not split or gather
+    by an index with an axis of 1 next to an unknown axis, and takes the 1 for N. For such runtimes,
+    ``_follows_lengths`` is false, and tensors are reshaped to avoid these axes.
+
     Args:
         e: writes the nodes.
         mode: determines the taps on each axis.
         dims: (N, C, D1, …, Dr).
         out: (D1_out, …, Dr_out).
+        zero_rows: the zeros among the rows of X.
+
+    Attributes:
+        mode: the mode.
         zero_rows: the zeros among the rows of X.
     """
 
@@ -105,83 +113,87 @@ class RowSampler:
         out: list[DimLike],
         zero_rows: ZeroRows,
     ) -> None:
-        self.e = e
+        self._e = e
         self.mode = mode
         n, c, *lengths = dims
-        self.n = n
-        self.lengths = lengths
-        self.out = out
+        self._n_batches = n
+        self._lengths = lengths
+        self._out = out
         self.zero_rows = zero_rows
-        self.r = len(lengths)
-        self.taps = mode.taps
-        self.positions = e.product([n, *out])  # N·P
+        self._r = len(lengths)
+        self._taps = mode.taps
+        self._n_positions = e.product([n, *out])  # N·P
         # D1, …, Dr with the zeros around them
-        self.padded = [length + 2 * zero_rows.border for length in lengths]
+        self._padded = [length + 2 * zero_rows.border for length in lengths]
         # With few channels, values (…, N·P, C) are weighted as (…, C, N·P).
-        self.has_few_channels = isinstance(c, int) and c <= MAX_FEW_CHANNELS
+        self._has_few_channels = isinstance(c, int) and c <= MAX_FEW_CHANNELS
         # Whether the runtime follows shapes that are computed from lengths of a run.
-        self.follows_lengths = e.runtime.computes_shapes
-        # IREE cannot gather by an index with an axis of 1, for the taps, before an unknown axis.
-        self.is_flat = self.taps == 1 and not self.follows_lengths
+        self._follows_lengths = e.runtime.computes_shapes
+        self._is_flat = self._taps == 1 and not self._follows_lengths
         # The number of outer axes of which each combination of taps is a group.
         max_gathers = e.runtime.max_gathers
-        self.outer_axes = max(axes for axes in range(self.r + 1) if self.taps**axes <= max_gathers)
+        self._n_outer_axes = max(
+            axes for axes in range(self._r + 1) if self._taps**axes <= max_gathers
+        )
         # The number of taps in a group.
-        self.group_size = int(self.taps ** (self.r - self.outer_axes))
+        self._group_size = int(self._taps ** (self._r - self._n_outer_axes))
         # int32 is faster. It is used where it is known to suffice.
-        total = e.product([n, *self.padded])
+        total = e.product([n, *self._padded])
         is_small = isinstance(total, int) and total < 2**31
         is_int32 = is_small or not e.runtime.has_int64_indices
-        self.index_type = "int32" if is_int32 else "int64"
+        self._index_type = "int32" if is_int32 else "int64"
 
     def joined_rows(self, rows: Tensor, batches: DimLike, c: DimLike) -> Tensor:
         """Return the rows of all batches along one axis, after the row of zeros if there is one."""
-        e = self.e
-        rows = e.reshape(rows, [e.product([batches, *self.padded]), c])
+        e = self._e
+        rows = e.reshape(rows, [e.product([batches, *self._padded]), c])
         if self.zero_rows.has_zero_row:
             rows = e.concatenate([e.zeros([1, c], rows.type), rows])
         return rows
 
-    def coordinates(self, grid: Tensor) -> Tensor:
+    def to_coordinates(self, grid: Tensor) -> Tensor:
         """Return the coordinates (r, 1, N·P) of a grid."""
-        e = self.e
-        if self.follows_lengths:
-            return e.transpose(e.reshape(grid, [1, self.positions, self.r]), (2, 0, 1))
-        # IREE takes the 1 for N.
-        by_axis = e.transpose(e.reshape(grid, [self.positions, self.r]), (1, 0))
-        return e.reshape(by_axis, [self.r, 1, self.positions])
+        e = self._e
+        if self._follows_lengths:
+            return e.transpose(e.reshape(grid, [1, self._n_positions, self._r]), (2, 0, 1))
+        by_axis = e.transpose(e.reshape(grid, [self._n_positions, self._r]), (1, 0))
+        return e.reshape(by_axis, [self._r, 1, self._n_positions])
 
     def channels_first(self, total: Tensor, c: DimLike) -> Tensor:
         """Return the sums (N·P, C), or (C, N·P) for few channels, with C before P."""
-        e = self.e
-        if not self.has_few_channels:
-            return e.transpose(e.reshape(total, [self.n, e.product(self.out), c]), (0, 2, 1))
-        if self.n != 1:
-            return e.transpose(e.reshape(total, [c, self.n, e.product(self.out)]), (1, 0, 2))
+        e = self._e
+        if not self._has_few_channels:
+            return e.transpose(
+                e.reshape(total, [self._n_batches, e.product(self._out), c]), (0, 2, 1)
+            )
+        if self._n_batches != 1:
+            return e.transpose(
+                e.reshape(total, [c, self._n_batches, e.product(self._out)]), (1, 0, 2)
+            )
         return total
 
-    def index(self, position: Tensor, axis: Axis) -> list[Tensor]:
+    def row_indices(self, position: Tensor, axis: Axis) -> list[Tensor]:
         """Return the rows to read, (group size, N·P) or flat, for each group.
 
         Args:
             position: the positions of the taps (axes, taps, N·P).
             axis: the axes of X.
         """
-        e = self.e
-        r = self.r
+        e = self._e
+        r = self._r
         pixel = self._inside(position, axis)
-        index = pixel.astype(self.index_type)
-        if self.is_flat:
+        index = pixel.astype(self._index_type)
+        if self._is_flat:
             return [self._flat_index(index)]
         if r > 1:
             index = index * e.reshape(self._strides(range(r, 0, -1)), [r, 1, 1])
         *inner, outer = e.split(index, r, 1, axis=0)
-        if self.n != 1:
-            by_batch = e.reshape(outer, [self.taps, self.n, e.product(self.out)])
+        if self._n_batches != 1:
+            by_batch = e.reshape(outer, [self._taps, self._n_batches, e.product(self._out)])
             outer = by_batch + self._first_rows()
-            if not self.follows_lengths:
-                outer = e.reshape(outer, [self.taps, self.positions])
-        tail: list[DimLike] = [self.positions]
+            if not self._follows_lengths:
+                outer = e.reshape(outer, [self._taps, self._n_positions])
+        tail: list[DimLike] = [self._n_positions]
         if self.zero_rows.has_zero_row:
             # Row 0 consists of zeros, so the pixels are counted from 1. The factor is 0 if the
             # position is outside of X along any axis, which selects row 0.
@@ -195,65 +207,67 @@ class RowSampler:
 
     def _inside(self, position: Tensor, axis: Axis) -> Tensor:
         """Return the positions, moved to the nearest pixel or zero."""
-        e = self.e
+        e = self._e
         if self.zero_rows.border:
             return e.minimum(e.maximum(position, 0), axis.length + 1)
         if self.zero_rows.has_zero_row:
             return e.minimum(e.maximum(position, 0), axis.last)
-        if self.taps > 1 and not self.mode.pads_taps:
+        if self._taps > 1 and not self.mode.pads_taps:
             # The coordinate is inside, but the pixel after it need not be.
             return e.minimum(position, axis.last)
         return position
 
-    def weight(self, weight: Tensor) -> list[Tensor]:
+    def tap_weights(self, weight: Tensor) -> list[Tensor]:
         """Return the weights of each group from those of each axis.
 
         They are (group size, N·P, 1), or (group size, 1, N·P) for few channels.
         """
-        axes = self.e.split(weight, self.r, 1, axis=0)[::-1]
-        tail: list[DimLike] = [self.positions, 1]
-        if self.has_few_channels:
+        axes = self._e.split(weight, self._r, 1, axis=0)[::-1]
+        tail: list[DimLike] = [self._n_positions, 1]
+        if self._has_few_channels:
             tail.reverse()
         return self._groups(axes, Tensor.__mul__, tail)
 
-    def values(self, rows: Tensor, index: Tensor) -> Tensor:
+    def gathered(self, rows: Tensor, index: Tensor) -> Tensor:
         """Return the rows at these indices: (…, N·P, C), or (…, C, N·P) for few channels."""
-        e = self.e
+        e = self._e
         if rows.type == "str":
             # Of a row of strings, ONNX Runtime up to 1.32 gathers only the first.
             by_channel = e.gather(e.transpose(rows, (1, 0)), index, axis=1)
-            values = e.transpose(by_channel, (1, 0) if self.is_flat else (1, 2, 0))
+            values = e.transpose(by_channel, (1, 0) if self._is_flat else (1, 2, 0))
         else:
             values = e.gather(rows, index)
-        if not self.has_few_channels:
+        if not self._has_few_channels:
             return values
-        return e.transpose(values, (1, 0) if self.is_flat else (0, 2, 1))
+        return e.transpose(values, (1, 0) if self._is_flat else (0, 2, 1))
 
-    def sum(self, rows: Tensor, index: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    def weighted_sum(
+        self, rows: Tensor, index: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> Tensor:
         """Return the weighted sum of the rows.
 
         The sum of integers is the first tap plus the weighted differences from it.
         """
-        e = self.e
+        e = self._e
         is_integer = rows.dtype.kind in "iu"
         converted = rows.astype(weights[0].type)
-        values = [self.values(converted, group) for group in index]
+        values = [self.gathered(converted, group) for group in index]
         first_index = index[0]
         origin = values[0]
         if is_integer:
-            if self.group_size > 1:
+            if self._group_size > 1:
                 first_index = e.gather(first_index, [0])
                 origin = e.gather(origin, [0])
             values = [value - origin for value in values]
         terms = [value * weight for value, weight in zip(values, weights, strict=True)]
-        if self.group_size > 1:
+        if self._group_size > 1:
             terms = [e.sum(term) for term in terms]
         total = reduce(Tensor.__add__, terms)
         if not is_integer:
             return total
 
         def first_tap() -> Tensor:
-            return self.values(rows, first_index).astype("int64")
+            return self.gathered(rows, first_index).astype("int64")
 
         return to_integers(e, origin, total, rows.type, first_tap)
 
@@ -262,15 +276,15 @@ class RowSampler:
 
         tract cannot multiply an index by a number of the type of a shape, hence the detour.
         """
-        return self.e.shape(dims).astype("float64").astype(self.index_type)
+        return self._e.shape(dims).astype("float64").astype(self._index_type)
 
     def _strides(self, first_axes: Sequence[int]) -> Tensor:
         """Return the number of rows of all axes from each of ``first_axes`` on."""
-        e = self.e
-        if self.follows_lengths:
-            return self._numbers([e.product(self.padded[axis:]) for axis in first_axes])
+        e = self._e
+        if self._follows_lengths:
+            return self._numbers([e.product(self._padded[axis:]) for axis in first_axes])
         padded: list[DimLike] = []
-        for length in self.lengths:
+        for length in self._lengths:
             number = length if isinstance(length, int) else self._numbers([length])
             padded.append(number + 2 * self.zero_rows.border)
         totals = [e.product(padded[axis:]) for axis in first_axes]
@@ -279,27 +293,28 @@ class RowSampler:
 
     def _first_rows(self) -> Tensor:
         """Return the first row of each batch, (N, 1)."""
-        e = self.e
-        if not self.follows_lengths and isinstance(self.n, Tensor):
+        e = self._e
+        if not self._follows_lengths and isinstance(self._n_batches, Tensor):
             stride = e.reshape(self._strides([0]), [1, 1])
-            return e.op("CumSum", e.expand(stride, [self.n, 1]), e.constant(0), exclusive=1)
-        batch = e.op("Range", 0, e.gather(e.shape([self.n]), 0), 1).astype(self.index_type)
+            return e.op(
+                "CumSum", e.expand(stride, [self._n_batches, 1]), e.constant(0), exclusive=1
+            )
+        batch = e.op("Range", 0, e.gather(e.shape([self._n_batches]), 0), 1).astype(
+            self._index_type
+        )
         return e.reshape(batch * self._strides([0]), [-1, 1])
 
     def _flat_index(self, index: Tensor) -> Tensor:
-        """Return the rows to read, (N·P,), for an ``index`` (axes, 1, N·P).
-
-        IREE cannot split such an index.
-        """
-        e = self.e
-        r = self.r
-        index = e.reshape(index, [r, self.positions])
+        """Return the rows to read, (N·P,), for an ``index`` (axes, 1, N·P)."""
+        e = self._e
+        r = self._r
+        index = e.reshape(index, [r, self._n_positions])
         if r > 1:
             index = index * e.reshape(self._strides(range(r, 0, -1)), [r, 1])
         parts = [e.reshape(part, [-1]) for part in e.split(index, r, 1, axis=0)]
-        if self.n != 1:
-            first_rows = e.reshape(self._first_rows(), [self.n, *[1] * r])
-            parts.append(e.reshape(e.expand(first_rows, [self.n, *self.out]), [-1]))
+        if self._n_batches != 1:
+            first_rows = e.reshape(self._first_rows(), [self._n_batches, *[1] * r])
+            parts.append(e.reshape(e.expand(first_rows, [self._n_batches, *self._out]), [-1]))
         return reduce(Tensor.__add__, parts)
 
     def _groups(
@@ -315,7 +330,7 @@ class RowSampler:
             combine: combines the taps of two axes.
             tail: the shape of a group is (group size, *tail).
         """
-        return self._outer_groups(axes, self.outer_axes, combine, tail)
+        return self._outer_groups(axes, self._n_outer_axes, combine, tail)
 
     def _outer_groups(
         self,
@@ -328,9 +343,9 @@ class RowSampler:
 
         No Split has more outputs than the runtime allows.
         """
-        e = self.e
-        n_groups = self.taps**n_outer
-        group_size = self.taps ** (len(axes) - n_outer)
+        e = self._e
+        n_groups = self._taps**n_outer
+        group_size = self._taps ** (len(axes) - n_outer)
         if n_groups <= e.runtime.max_split_outputs or n_outer <= 1:
             combined = self._combined(axes, combine, tail)
             return e.split(combined, n_groups, group_size, axis=0)
@@ -338,7 +353,7 @@ class RowSampler:
         outer_rows = self._outer_groups(axes[: n_outer - 1], n_outer - 1, combine, tail)
         groups = []
         for outer_row in outer_rows:
-            groups += e.split(combine(outer_row, inner), self.taps, group_size, axis=0)
+            groups += e.split(combine(outer_row, inner), self._taps, group_size, axis=0)
         return groups
 
     def _combined(
@@ -348,12 +363,12 @@ class RowSampler:
         tail: list[DimLike],
     ) -> Tensor:
         """Return all combinations of the axes' taps, (combinations, *tail)."""
-        e = self.e
+        e = self._e
         total = axes[0]
-        n_combinations = self.taps
+        n_combinations = self._taps
         for axis_taps in axes[1:]:
-            total = combine(e.reshape(total, [n_combinations, 1, self.positions]), axis_taps)
-            n_combinations *= self.taps
+            total = combine(e.reshape(total, [n_combinations, 1, self._n_positions]), axis_taps)
+            n_combinations *= self._taps
         return e.reshape(total, [n_combinations, *tail])
 
 
