@@ -27,8 +27,8 @@ from .. import spec
 from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
-from ..graph.use_def import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, UseDef
 from ..inference.types import Inference, Probe, Value
+from .subgraphs import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, SubgraphSearch
 from .trials import Result, is_flat, try_affine_grid, try_sample
 
 #: The types in which rounding is precise enough to distinguish all attributes.
@@ -102,14 +102,14 @@ class DecomposedSearch:
     def __init__(self, all_scopes: Sequence[Scope], probe: Probe | None) -> None:
         self.values: dict[int, list[str]] = {}
         self._probe = probe
-        self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
+        self._candidates: dict[int, tuple[SubgraphSearch, list[_Candidate]]] = {}
         for scope in all_scopes if probe is not None else ():
             op_types = set(scope.op_types)
             may_sample = not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS)
             may_multiply = "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
             if not may_sample and not may_multiply:
-                continue  # UseDef takes longer than this check, which excludes most scopes
-            use_def = UseDef(scope)
+                continue  # SubgraphSearch takes longer than this check, which excludes most scopes
+            use_def = SubgraphSearch(scope)
             candidates = list(_sample_candidates(use_def)) if may_sample else []
             candidates += _affine_grid_candidates(use_def)
             if candidates:
@@ -137,7 +137,7 @@ class DecomposedSearch:
     def _resolve(
         self,
         candidate: _Candidate,
-        use_def: UseDef,
+        use_def: SubgraphSearch,
         inference: Inference,
     ) -> DecomposedOperator | None:
         """Return the operator that a candidate computes, or None if it computes something else."""
@@ -153,7 +153,7 @@ class DecomposedSearch:
             subgraph = use_def.subgraph(output, inputs)
             if subgraph is None:
                 continue
-            values = [known(name) for name in (*inputs, *subgraph.shapes)]
+            values = [known(name) for name in (*inputs, *subgraph.shape_sources)]
             if any(value.shape is None or value.type not in spec.TYPES for value in values):
                 continue
             result = self._run(trial, _model_of(use_def, subgraph, values), values)
@@ -184,7 +184,7 @@ def _values_of(candidates: Sequence[_Candidate]) -> list[str]:
 
 def _without_other_readers(
     operators: list[DecomposedOperator],
-    use_def: UseDef,
+    use_def: SubgraphSearch,
 ) -> list[DecomposedOperator]:
     """Return the operators whose inner values are read by no node outside of all operators."""
     while True:
@@ -198,7 +198,7 @@ def _without_other_readers(
         operators = private
 
 
-def _sample_candidates(use_def: UseDef) -> Iterator[_Candidate]:
+def _sample_candidates(use_def: SubgraphSearch) -> Iterator[_Candidate]:
     """Yield candidates for GridSample.
 
     Their Gathers read one value, at indices that come from the same roundings.
@@ -224,7 +224,7 @@ def _sample_candidates(use_def: UseDef) -> Iterator[_Candidate]:
             yield _Candidate("GridSample", outputs[::-1], (images, grids))
 
 
-def _affine_grid_candidates(use_def: UseDef) -> Iterator[_Candidate]:
+def _affine_grid_candidates(use_def: SubgraphSearch) -> Iterator[_Candidate]:
     """Yield candidates for AffineGrid: products with the constant base of a grid."""
     scope = use_def.scope
     may_be_base = cache(partial(_may_be_base, use_def))
@@ -246,11 +246,11 @@ def _affine_grid_candidates(use_def: UseDef) -> Iterator[_Candidate]:
                 yield _Candidate("AffineGrid", outputs[::-1], (use_def.trace_layout(theta),))
 
 
-def _is_initializer(use_def: UseDef, name: str) -> bool:
+def _is_initializer(use_def: SubgraphSearch, name: str) -> bool:
     return name not in use_def.makers and use_def.scope.find_constant(name) is not None
 
 
-def _may_be_base(use_def: UseDef, name: str) -> bool:
+def _may_be_base(use_def: SubgraphSearch, name: str) -> bool:
     """Whether ``name`` may be the base of a grid.
 
     A base depends only on constants and shapes, and is no single number. A constant base has at
@@ -322,7 +322,9 @@ _TRIALS: Mapping[str, _Trial] = {
 }
 
 
-def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> onnx.ModelProto:
+def _model_of(
+    use_def: SubgraphSearch, subgraph: Subgraph, values: Sequence[Value]
+) -> onnx.ModelProto:
     """Return a model of the subgraph.
 
     The names of its values depend only on the structure, so that equal subgraphs are equal models.
@@ -333,7 +335,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
         return new_names.setdefault(name, f"v{len(new_names)}")
 
     graph = onnx.GraphProto(name="part")
-    for name, value in zip((*subgraph.inputs, *subgraph.shapes), values, strict=True):
+    for name, value in zip((*subgraph.inputs, *subgraph.shape_sources), values, strict=True):
         shape = [None] * len(value.shape or ())
         number = elem_type(str(value.type))
         graph.input.append(helper.make_tensor_value_info(renamed(name), number, shape))

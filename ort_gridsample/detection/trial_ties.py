@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import onnx
 
-from ..graph.use_def import ROUNDINGS
 from ..inference.types import Probe, Value
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
+from .subgraphs import ROUNDINGS
 from .trial_inputs import MAX_RUNS, Shapes, n_runs_needed, typed_inputs
 
 #: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.

@@ -18,6 +18,7 @@ from conftest import with_sweep
 from ort_gridsample.detection import decomposed, find, trial_inputs, trials
 from ort_gridsample.detection.decomposed import DecomposedSearch
 from ort_gridsample.detection.find import records_of
+from ort_gridsample.detection.subgraphs import SubgraphSearch
 from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
 from ort_gridsample.graph.scope import Names, opset_of, scopes_of
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
@@ -670,7 +671,7 @@ def test_types_are_read_a_bounded_number_of_times_for_each_node(
 
 def test_post_dominators_do_not_visit_nodes_that_do_not_depend_on_the_value() -> None:
     chain = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
-    use_def = UseDef(
+    use_def = SubgraphSearch(
         *scopes_of(
             parsed(f"""g (float[2] A, float[2] B0) => (float[2] D) {{
                 C = Add (A, A)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...graph.scope import OUTSIDE
-from ...graph.use_def import MAX_NODES, UseDef
+from ...graph.use_def import UseDef
 from ..records import NodeRecord
+from ..subgraphs import MAX_NODES
 from .matcher import is_attention_sample
 from .trace import VIEW_RULES
 
