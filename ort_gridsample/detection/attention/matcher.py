@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, chain, pairwise
 
 import onnx
@@ -101,7 +101,8 @@ def find_attentions(
         if int_attribute(node, "keepdims", 1) != 0:
             continue
         for sampled_input in (0, 1):
-            attention = _Matcher(lengths, eligible, index, sampled_input).match()
+            weighted_sum = _WeightedSum.of(lengths, eligible, index, sampled_input)
+            attention = _Matcher(weighted_sum).match()
             if attention is not None:
                 yield attention
                 break
@@ -210,162 +211,123 @@ class _MatchedOperands:
         return {operand.name for operand in operands if operand is not None}
 
 
-class _Matcher:
-    """Matches one sum of products against deformable attention.
+@dataclass(frozen=True)
+class _WeightedSum:
+    """A sum of products that may be deformable attention.
 
-    Args:
+    Attributes:
         lengths: the lengths of the scope's values.
+        use_def: the use-def chains of the scope.
         samples: the GridSamples that may be part of it, by the names of their outputs.
+        tracer: traces its values, and collects the nodes of the attention.
         sum_index: the index of the ReduceSum.
-        sampled_input: which input of the Mul has the samples. The other one has the weights.
+        product_index: the index of the Mul.
+        total: the name of the sum.
+        sampled: the name of the factor that has the samples.
+        weights: the name of the factor that has the weights.
     """
 
-    def __init__(
-        self,
+    lengths: Lengths
+    use_def: UseDef
+    samples: Mapping[str, Match]
+    tracer: LevelTracer
+    sum_index: int
+    product_index: int
+    total: str
+    sampled: str
+    weights: str
+
+    @classmethod
+    def of(
+        cls,
         lengths: Lengths,
         samples: Mapping[str, Match],
         sum_index: int,
         sampled_input: int,
-    ) -> None:
-        self._lengths = lengths
-        self._use_def = lengths.use_def
-        self._samples = samples
-        self._sum_index = sum_index
-        total = self._use_def.nodes[sum_index]
-        self._total = total.output[0]
-        self._product_index = self._use_def.makers[total.input[0]]
-        operands = self._use_def.nodes[self._product_index].input
-        self._sampled = operands[sampled_input]
-        self._weights = operands[1 - sampled_input]
-        self._sampled_shape = lengths.shape(self._sampled) or ()
-        self._weights_shape = lengths.shape(self._weights) or ()
-        self._tracer = LevelTracer(lengths)
+    ) -> _WeightedSum:
+        """Return the sum of a ReduceSum and the Mul before it.
 
-    def match(self) -> Attention | None:
-        """Return the deformable attention, or None if the sum is something else."""
-        product = self._product_axes()
-        channels = None if product is None else known_product(product.channels)
-        if product is None or not channels:
-            return None
-        levels = self._match_levels(product)
-        if levels is None:
-            return None
-        operands = self._match_operands(levels, product)
-        if operands is None:
-            return None
-        levels_to_output_nodes = levels.sum_nodes | operands.output_nodes
-        nodes = self._with_shape_nodes(
-            self._tracer.nodes | levels.sample_nodes | levels_to_output_nodes
-        )
-        path = self._find_path(
-            nodes=nodes,
-            sample_nodes=levels.sample_nodes,
-            levels_to_output_nodes=levels_to_output_nodes,
-            output=operands.output.name,
-            names_read=operands.names_read,
-        )
-        if path is None:
-            return None
-        return Attention(
-            levels=tuple(self._level(level) for level in levels.sampled),
-            other_levels=tuple(levels.others),
-            output=operands.output,
-            path=path,
-            nodes=nodes,
-            heads=operands.heads,
-            channels=channels,
-            queries=self._sampled_shape[2].known,
-            value=operands.value,
-            locations=operands.locations,
-            weights=operands.weights,
-            is_per_query=self._weights_shape[2] == self._sampled_shape[2],
-        )
-
-    def _product_axes(self) -> ProductAxes | None:
-        """Return the axes of the product.
-
-        Return None if the samples are not (B·H, D, Q, P), or the weights not (…, 1, …, P).
+        Args:
+            lengths: the lengths of the scope's values.
+            samples: the GridSamples of the scope by the names of their outputs.
+            sum_index: the index of the ReduceSum.
+            sampled_input: which input of the Mul has the samples. The other one has the weights.
         """
-        if len(self._sampled_shape) != 4 or len(self._weights_shape) != 4:
-            return None
-        if self._weights_shape[1] != ONE or self._weights_shape[3] != self._sampled_shape[3]:
-            return None
-        return ProductAxes(*([Factor(length)] for length in self._sampled_shape))
+        use_def = lengths.use_def
+        sum_node = use_def.nodes[sum_index]
+        product_index = use_def.makers[sum_node.input[0]]
+        factors = use_def.nodes[product_index].input
+        return cls(
+            lengths=lengths,
+            use_def=use_def,
+            samples=samples,
+            tracer=LevelTracer(lengths),
+            sum_index=sum_index,
+            product_index=product_index,
+            total=sum_node.output[0],
+            sampled=factors[sampled_input],
+            weights=factors[1 - sampled_input],
+        )
 
-    def _match_levels(self, product: ProductAxes) -> _MatchedLevels | None:
+    @cached_property
+    def sampled_shape(self) -> Sequence[Length]:
+        """The shape of the samples, or () if its rank is unknown."""
+        return self.lengths.shape(self.sampled) or ()
+
+    @cached_property
+    def weights_shape(self) -> Sequence[Length]:
+        """The shape of the weights, or () if its rank is unknown."""
+        return self.lengths.shape(self.weights) or ()
+
+
+class _LevelMatcher:
+    """Traces the samples of a sum back to the levels of deformable attention."""
+
+    def __init__(self, weighted_sum: _WeightedSum) -> None:
+        self._sum = weighted_sum
+
+    def match(self, product: ProductAxes) -> _MatchedLevels | None:
         """Trace the samples of the product back to their levels.
 
         Return None if there is no GridSample, or if a level is something else.
         """
-        self._tracer.nodes |= {self._sum_index, self._product_index}
+        self._sum.tracer.nodes |= {self._sum.sum_index, self._sum.product_index}
         values = self._trace_levels(product)
-        sum_nodes = frozenset(self._tracer.nodes)
+        sum_nodes = frozenset(self._sum.tracer.nodes)
         sampled = self._sampled_levels(values, product)
         others = self._other_levels(values, sampled, product)
         if not sampled or others is None:
             return None
         return _MatchedLevels(sampled, others, sum_nodes)
 
-    def _match_operands(
-        self,
-        levels: _MatchedLevels,
-        product: ProductAxes,
-    ) -> _MatchedOperands | None:
-        """Return the values that one op can read and write.
-
-        Return None if H is unknown, or if one batch may have the weights of all.
-        """
-        value, head_factors = self._find_value(levels.sampled, product)
-        product = replace(product, heads=head_factors)
-        heads = known_product(product.heads)
-        if not heads:
-            return None
-        locations = self._find_locations(levels.sampled, product)
-        is_complete = not levels.others
-        weights = self._find_weights(product, heads=heads, is_by_head_allowed=is_complete)
-        if weights is None:
-            return None
-        output = Operand(self._total, "B·H, D, Q")
-        output_nodes = frozenset[int]()
-        if is_complete:
-            output, output_nodes = self._find_output(product)
-        return _MatchedOperands(
-            heads=heads,
-            value=value,
-            locations=locations,
-            weights=weights,
-            output=output,
-            output_nodes=output_nodes,
-        )
-
     def _trace_levels(self, product: ProductAxes) -> list[TracedValue]:
         """Return the values that are joined to the samples of all levels."""
         axes = [product.batch_heads, product.channels, product.queries, product.points]
-        return self._joined_values(TracedValue(self._sampled, axes, product.points), product)
+        return self._joined_values(TracedValue(self._sum.sampled, axes, product.points), product)
 
     def _joined_values(self, value: TracedValue, product: ProductAxes) -> list[TracedValue]:
         """Trace ``value`` back through Concats to the values of the levels.
 
         Return ``value`` itself if it does not come from a Concat of levels or a GridSample.
         """
-        nodes_before = set(self._tracer.nodes)
+        nodes_before = set(self._sum.tracer.nodes)
         traced = value
-        while traced.name not in self._samples:
-            index = self._use_def.makers.get(traced.name)
+        while traced.name not in self._sum.samples:
+            index = self._sum.use_def.makers.get(traced.name)
             if index is None:
                 break
             inputs = self._concatenated_levels(index, traced, product)
             if inputs:
-                self._tracer.nodes.add(index)
+                self._sum.tracer.nodes.add(index)
                 joined = (self._joined_values(source, product) for source in inputs)
                 return list(chain.from_iterable(joined))
-            source = self._tracer.source(traced, VIEW_RULES)
+            source = self._sum.tracer.source(traced, VIEW_RULES)
             if source is None:
                 break
             traced = source
         else:
             return [traced]
-        self._tracer.nodes = nodes_before
+        self._sum.tracer.nodes = nodes_before
         return [value]
 
     def _concatenated_levels(
@@ -378,12 +340,12 @@ class _Matcher:
 
         Return an empty list if the node is something else.
         """
-        if not self._use_def.is_op(index, ("Concat",)):
+        if not self._sum.use_def.is_op(index, ("Concat",)):
             return []
-        node = self._use_def.nodes[index]
+        node = self._sum.use_def.nodes[index]
         axis = int_attribute(node, "axis", 0) % len(value.axes)
         last = len(value.axes) - 1
-        shapes = [self._lengths.shape(name) or () for name in node.input]
+        shapes = [self._sum.lengths.shape(name) or () for name in node.input]
         lengths = [shape[axis] if axis < len(shape) else None for shape in shapes]
         if axis == last and are_same(value.axes[last], product.points):
             levels = []
@@ -412,14 +374,14 @@ class _Matcher:
         for value in values:
             if not self._is_sample(value, product):
                 continue
-            match = self._samples[value.name]
+            match = self._sum.samples[value.name]
             lengths = self._image_shape(match)[2:]
             points = known_product(value.level_axis) or 0
             levels.append(_SampledLevel(match, value, points, lengths))
         return [level for level in levels if self._are_sampled_alike(level, levels[0])]
 
     def _image_shape(self, match: Match) -> tuple[Length, ...]:
-        return self._lengths.shape(match.record.values["X"]) or ()
+        return self._sum.lengths.shape(match.record.values["X"]) or ()
 
     def _are_sampled_alike(self, level: _SampledLevel, other: _SampledLevel) -> bool:
         """Whether one op can sample two levels."""
@@ -432,7 +394,7 @@ class _Matcher:
 
     def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
         """Whether ``value`` is a GridSample (B·H, D, …) of the queries and points of the sum."""
-        match = self._samples.get(value.name)
+        match = self._sum.samples.get(value.name)
         if match is None or len(value.axes) != len(self._image_shape(match)):
             return False
         batch_heads, channels, *output_axes = value.axes
@@ -481,6 +443,45 @@ class _Matcher:
             and are_same(flatten(points), value.level_axis)
         )
 
+
+class _OperandMatcher:
+    """Finds the values that one op can read and write instead of those of the levels."""
+
+    def __init__(self, weighted_sum: _WeightedSum) -> None:
+        self._sum = weighted_sum
+
+    def match(
+        self,
+        levels: _MatchedLevels,
+        product: ProductAxes,
+    ) -> _MatchedOperands | None:
+        """Return the values that one op can read and write.
+
+        Return None if H is unknown, or if one batch may have the weights of all.
+        """
+        value, head_factors = self._find_value(levels.sampled, product)
+        product = replace(product, heads=head_factors)
+        heads = known_product(product.heads)
+        if not heads:
+            return None
+        locations = self._find_locations(levels.sampled, product)
+        is_complete = not levels.others
+        weights = self._find_weights(product, heads=heads, is_by_head_allowed=is_complete)
+        if weights is None:
+            return None
+        output = Operand(self._sum.total, "B·H, D, Q")
+        output_nodes = frozenset[int]()
+        if is_complete:
+            output, output_nodes = self._find_output(product)
+        return _MatchedOperands(
+            heads=heads,
+            value=value,
+            locations=locations,
+            weights=weights,
+            output=output,
+            output_nodes=output_nodes,
+        )
+
     def _find_value(
         self,
         levels: Sequence[_SampledLevel],
@@ -499,7 +500,7 @@ class _Matcher:
             images.append(TracedValue(name, axes, flatten(image_axes)))
         pixel_counts = [level.pixels for level in levels]
         layout_of = partial(value_layout, product=product)
-        shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
+        shared = find_shared_operand(self._sum.tracer, images, pixel_counts, layout_of)
         if shared is None:
             return None, []
         traced, value = shared
@@ -521,7 +522,7 @@ class _Matcher:
             grids.append(replace(level.traced, name=name, axes=axes))
         point_counts = [level.points for level in levels]
         layout_of = partial(locations_layout, product=product, coordinates=coordinates)
-        shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
+        shared = find_shared_operand(self._sum.tracer, grids, point_counts, layout_of)
         if shared is None:
             return None
         _, locations = shared
@@ -538,20 +539,22 @@ class _Matcher:
 
         Return None if one batch may have the weights of all.
         """
-        batch_heads, _, queries, _ = self._weights_shape
+        batch_heads, _, queries, _ = self._sum.weights_shape
         # A single batch or query is broadcast: its axis is not the product's.
         axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], product.points]
-        weights = Operand(self._weights, "B·H, 1, Q, P")
+        weights = Operand(self._sum.weights, "B·H, 1, Q, P")
         is_by_head = False
         if is_by_head_allowed:
-            for source in self._tracer.sources(TracedValue(self._weights, axes, product.points)):
+            for source in self._sum.tracer.sources(
+                TracedValue(self._sum.weights, axes, product.points)
+            ):
                 layout = weights_layout(source, product, product_axes=axes, heads=heads)
                 if layout is not None:
                     weights = Operand(source.name, layout)
                     is_by_head = True
         has_several_rows = is_by_head and heads > 1
         may_broadcast = batch_heads.number < 2 and not has_several_rows
-        if may_broadcast and batch_heads != self._sampled_shape[0]:
+        if may_broadcast and batch_heads != self._sum.sampled_shape[0]:
             return None
         return weights
 
@@ -562,8 +565,8 @@ class _Matcher:
         """
         axes: Axes = [product.batch_heads, product.channels, product.queries]
         nodes = set[int]()
-        for index in _rearranging_readers(self._use_def, self._total):
-            rearranged = self._rearranged(axes, self._use_def.nodes[index])
+        for index in _rearranging_readers(self._sum.use_def, self._sum.total):
+            rearranged = self._rearranged(axes, self._sum.use_def.nodes[index])
             if rearranged is None:
                 break
             axes = rearranged
@@ -571,9 +574,9 @@ class _Matcher:
             if len(axes) != 3 or not product.are_by_query(axes):
                 continue
             if are_same(axes[2], product.heads + product.channels):
-                output = self._use_def.scope.outputs[index][0]
+                output = self._sum.use_def.scope.outputs[index][0]
                 return Operand(output, "B, Q, H·D"), frozenset(nodes)
-        return Operand(self._total, "B·H, D, Q"), frozenset()
+        return Operand(self._sum.total, "B·H, D, Q"), frozenset()
 
     def _rearranged(self, axes: Axes, node: onnx.NodeProto) -> Axes | None:
         """Return the axes of the output of an Identity, a Reshape or a Transpose.
@@ -588,12 +591,73 @@ class _Matcher:
         if node.op_type == "Transpose":
             return [axes[axis] for axis in permutation(node, len(axes))]
         if node.op_type == "Reshape":
-            return regroup(axes, self._lengths.shape(node.output[0]))
+            return regroup(axes, self._sum.lengths.shape(node.output[0]))
         return axes
+
+
+class _Matcher:
+    """Matches one sum of products against deformable attention."""
+
+    def __init__(self, weighted_sum: _WeightedSum) -> None:
+        self._sum = weighted_sum
+
+    def match(self) -> Attention | None:
+        """Return the deformable attention, or None if the sum is something else."""
+        product = self._product_axes()
+        channels = None if product is None else known_product(product.channels)
+        if product is None or not channels:
+            return None
+        levels = _LevelMatcher(self._sum).match(product)
+        if levels is None:
+            return None
+        operands = _OperandMatcher(self._sum).match(levels, product)
+        if operands is None:
+            return None
+        levels_to_output_nodes = levels.sum_nodes | operands.output_nodes
+        nodes = self._with_shape_nodes(
+            self._sum.tracer.nodes | levels.sample_nodes | levels_to_output_nodes
+        )
+        path = self._find_path(
+            nodes=nodes,
+            sample_nodes=levels.sample_nodes,
+            levels_to_output_nodes=levels_to_output_nodes,
+            output=operands.output.name,
+            names_read=operands.names_read,
+        )
+        if path is None:
+            return None
+        return Attention(
+            levels=tuple(self._level(level) for level in levels.sampled),
+            other_levels=tuple(levels.others),
+            output=operands.output,
+            path=path,
+            nodes=nodes,
+            heads=operands.heads,
+            channels=channels,
+            queries=self._sum.sampled_shape[2].known,
+            value=operands.value,
+            locations=operands.locations,
+            weights=operands.weights,
+            is_per_query=self._sum.weights_shape[2] == self._sum.sampled_shape[2],
+        )
+
+    def _product_axes(self) -> ProductAxes | None:
+        """Return the axes of the product.
+
+        Return None if the samples are not (B·H, D, Q, P), or the weights not (…, 1, …, P).
+        """
+        if len(self._sum.sampled_shape) != 4 or len(self._sum.weights_shape) != 4:
+            return None
+        if (
+            self._sum.weights_shape[1] != ONE
+            or self._sum.weights_shape[3] != self._sum.sampled_shape[3]
+        ):
+            return None
+        return ProductAxes(*([Factor(length)] for length in self._sum.sampled_shape))
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
         """Return the indices ``nodes``, and those of the nodes that compute shapes for them."""
-        use_def = self._use_def
+        use_def = self._sum.use_def
         shape_nodes = set[int]()
         inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
         for name in use_def.backward_closure(inputs, _SHAPE_OPERATORS):
@@ -625,7 +689,7 @@ class _Matcher:
         Returns:
             The indices, or None if a node that stays reads a value inside of the sum.
         """
-        use_def = self._use_def
+        use_def = self._sum.use_def
         read = names_read | {output}
         replaced = levels_to_output_nodes | sample_nodes
         dropped_operands = unread_nodes(use_def, replaced, read, nodes)
@@ -651,11 +715,11 @@ class _Matcher:
         Return None if another node computes ``name``, or if a length from the third on may not be
         positive.
         """
-        index = self._use_def.makers.get(name)
-        if index is None or not self._use_def.is_op(index, ("Reshape",)):
+        index = self._sum.use_def.makers.get(name)
+        if index is None or not self._sum.use_def.is_op(index, ("Reshape",)):
             return None
-        shape = self._use_def.nodes[index].input[1]
-        lengths = (self._lengths.elements(shape) or [])[2:]
+        shape = self._sum.use_def.nodes[index].input[1]
+        lengths = (self._sum.lengths.elements(shape) or [])[2:]
         if not lengths or not all(length is not None and length.number > 0 for length in lengths):
             return None
         return shape
