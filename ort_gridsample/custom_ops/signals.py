@@ -23,7 +23,7 @@ from typing import Any
 
 import onnxruntime
 
-from ..reference.process import after_fork
+from ..system.process import after_fork
 
 #: The methods that run a session.
 RUN_METHODS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from .. import spec
 from ..reference.arrays import Array, native_dtype
-from ..reference.num_threads import resolve_num_threads
 from ..reference.plan import Plan, plan_for
 from ..spec import ModeName, PaddingModeName
+from ..system.num_threads import resolve_num_threads
 from . import validation
 from .cores import load_core
 

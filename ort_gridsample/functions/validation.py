@@ -12,11 +12,11 @@ import numpy as np
 
 from .. import settings, spec
 from ..errors import GridSampleError
-from ..reference import memory
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING
 from ..reference.plan import type_name
 from ..reference.taps import MODES
+from ..system import memory
 
 #: A dimension. In a model it may also be a name or unknown (None), and is compatible with any
 #: other.

@@ -21,9 +21,9 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 
 from .. import progress
-from ..reference import memory
-from ..reference.cpus import available_cpus
-from ..reference.process import interpreter
+from ..system import memory
+from ..system.cpus import available_cpus
+from ..system.process import interpreter
 from . import cache_folder
 from .kernel_lock import is_locked, try_lock
 
@@ -71,6 +71,7 @@ _SOURCE_FOLDERS = (
     "graph",
     "kernels",
     "reference",
+    "system",
 )
 
 #: Numba's settings that change the code of a kernel.

@@ -15,11 +15,11 @@ import numpy as np
 
 from ..reference import sampler
 from ..reference.arrays import Array, Floats, Indices
-from ..reference.cpus import available_cpus
 from ..reference.plan import Plan, type_name
-from ..reference.process import after_fork
 from ..reference.taps import MAX_TAPS
-from ..reference.threads import submit
+from ..system.cpus import available_cpus
+from ..system.process import after_fork
+from ..system.threads import submit
 from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled

@@ -27,10 +27,10 @@ from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import target as host
-from ..reference.cpus import available_cpus
-from ..reference.process import interpreter
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.unfusing import unfused
+from ..system.cpus import available_cpus
+from ..system.process import interpreter
 
 #: The place that errors name.
 WHERE = "library"

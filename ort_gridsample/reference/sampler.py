@@ -16,12 +16,12 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from .. import spec
+from ..system.threads import for_each
 from . import sums
 from .arrays import Array, Floats, Indices, Mask
 from .coordinates import PADDING, Axis, unnormalize
 from .plan import Plan, type_name
 from .taps import MODES, axis_taps
-from .threads import for_each
 
 #: The name of this core, as :func:`ort_gridsample.set_core` takes it.
 NAME: Final = "numpy"

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
 from ..custom_ops.signals import with_signals_deferred
-from ..reference.process import after_fork
+from ..system.process import after_fork
 from . import forks
 from .config_keys import CONFIG_KEYS
 

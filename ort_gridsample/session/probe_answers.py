@@ -18,7 +18,7 @@ from ..graph.files import atomic_write
 from ..inference.runtime_probe import MIN_WRONG_DIFFERENCE
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
-from ..reference.process import interpreter
+from ..system.process import interpreter
 from . import probe_process
 from .probes import NodeProbe
 

@@ -20,9 +20,9 @@ from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
 from ..graph.weights import exceeds_protobuf
-from ..reference import memory
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
+from ..system import memory
 from . import forks
 from .accelerators import ACCELERATED, Accelerated, accelerators_of
 from .builder import (

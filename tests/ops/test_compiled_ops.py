@@ -17,9 +17,9 @@ from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
-from ort_gridsample.reference.memory import available
 from ort_gridsample.reference.taps import COMPILED_MODES
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
+from ort_gridsample.system.memory import available
 from support.cases import (
     ATTRIBUTES,
     RANKS,

@@ -32,9 +32,9 @@ from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.library import builder, wheel
-from ort_gridsample.reference.cpus import available_cpus
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
+from ort_gridsample.system.cpus import available_cpus
 from support.attention_models import op_model, operands
 from support.cases import Attributes
 from support.compare import refusal

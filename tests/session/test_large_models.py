@@ -16,10 +16,10 @@ from onnx import helper, numpy_helper
 import ort_gridsample as ogs
 from ort_gridsample import GridSampleError
 from ort_gridsample.graph import weights
-from ort_gridsample.reference import memory
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
+from ort_gridsample.system import memory
 from support.models import parsed
 from support.processes import run_program
 

@@ -12,7 +12,7 @@ import pytest
 
 import ort_gridsample as ogs
 from conftest import with_slow
-from ort_gridsample.reference import cgroups, cpus, memory
+from ort_gridsample.system import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
 from support.paths import needs_python_ops

@@ -28,7 +28,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
 from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
-from ort_gridsample.reference import memory
+from ort_gridsample.system import memory
 
 PACKAGE = Path(ogs.__file__).parent
 

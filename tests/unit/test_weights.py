@@ -20,9 +20,9 @@ import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
 from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.weights import Weights, split_source
-from ort_gridsample.reference.threads import submit
 from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
+from ort_gridsample.system.threads import submit
 from support.models import parsed
 from support.paths import quiet_options
 

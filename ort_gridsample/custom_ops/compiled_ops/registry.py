@@ -26,8 +26,8 @@ from ...errors import GridSampleError
 from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
-from ...reference.cpus import available_cpus
-from ...reference.process import after_fork
+from ...system.cpus import available_cpus
+from ...system.process import after_fork
 from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
 from .catalog import (

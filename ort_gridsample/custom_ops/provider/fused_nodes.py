@@ -16,7 +16,7 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import ATTENTION
 from ...functions.cores import logger
-from ...reference.cpus import available_cpus
+from ...system.cpus import available_cpus
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import OPS, Op

@@ -14,7 +14,7 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError
-from ...reference.process import after_fork
+from ...system.process import after_fork
 from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.image import Image

@@ -19,9 +19,9 @@ from ...errors import node_label
 from ...functions.affine import affine_grid
 from ...functions.attention import attend
 from ...functions.sampling import grid_sample
-from ...reference import memory
 from ...reference.arrays import Array
-from ...reference.concurrency import ops_limit
+from ...system import memory
+from ...system.concurrency import ops_limit
 from . import extensions, failures, shutdown
 
 _ocos = extensions.load()

@@ -13,7 +13,7 @@ from types import FrameType
 
 import onnxruntime
 
-from ...reference.process import after_fork
+from ...system.process import after_fork
 
 #: How long the exit handler waits for runs to reach an op or their own end, in seconds.
 MAX_WAIT = 5.0
