@@ -20,7 +20,7 @@ from ..dialects.table import COMPILED, FUSED
 from ..errors import GridSampleError
 from ..functions.cores import get_core
 from ..reference.arrays import Array
-from ..session.native import quiet_options
+from ..session.installed_runtime import quiet_options
 from ..session.session import InferenceSession
 from . import inputs, runners
 from .agreement import difference

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import onnxruntime
 
 from ..reference.arrays import Array
-from ..session.native import quiet_options
+from ..session.installed_runtime import quiet_options
 from ..session.registration import register
 from ..session.session import InferenceSession
 

@@ -110,7 +110,7 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
         jumps = any(sample.attributes.mode == "nearest" for sample in possible)
         known_lengths = possible[0].image_lengths if rounds[0] > 0 else ()
         feeds = list(sample_feeds(shapes, values, rounds, jumps=jumps, image_lengths=known_lengths))
-        results = probe.answers(model, feeds)
+        results = probe.first_outputs(model, feeds)
         if results is None:
             return None
         for (X, grid, *_), result in zip(feeds, results, strict=True):
@@ -233,7 +233,7 @@ def _try_affine_grid_of(
         generators = [np.random.default_rng(seed) for seed in range(2)]
         thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
         feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
-        results = probe.answers(model, feeds)
+        results = probe.first_outputs(model, feeds)
         if results is None:  # the model may need a theta of the other number of axes
             return None
         for (theta, *_), result in zip(feeds, results, strict=True):

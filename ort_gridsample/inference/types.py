@@ -65,7 +65,7 @@ class Probe(Protocol):
             All outputs of each run; None if onnxruntime refuses the model.
         """
 
-    def answers(
+    def first_outputs(
         self,
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],

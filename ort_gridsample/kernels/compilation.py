@@ -267,7 +267,9 @@ class KernelCache(FunctionCache):
         Raises:
             MemoryError: there is not enough memory to load the function, or else to compile it.
         """
-        memory.probe(LOADING_BYTES if self.has(signature, target_context) else COMPILING_BYTES)
+        memory.check_allocatable(
+            LOADING_BYTES if self.has(signature, target_context) else COMPILING_BYTES
+        )
         try:
             return super().load_overload(signature, target_context)
         except Exception as error:  # unpickling a damaged file can raise any exception

@@ -25,18 +25,18 @@ from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks
 from .accelerators import ACCELERATED, Accelerated, accelerators_of
-from .builder import (
+from .model_preparation import (
     PatchedModel,
     SessionArguments,
     Source,
-    options_for,
     patch_for_session,
-    prepare_python_ops,
     too_large_to_pickle,
 )
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
 from .placement import Placement
+from .python_ops import prepare_python_ops
+from .session_options import options_for
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -134,7 +134,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
-        # If the kept model is patched, nodes that a function left to onnxruntime stay there.
+        # The kept bytes are already patched and the function is not called again; 'unsupported'
+        # leaves to onnxruntime the nodes that the function left.
         is_patched_by_function = path is None and callable(nodes)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.source,
@@ -206,7 +207,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         names = output_names or self._output_names
         if self._runs_python_ops:
-            memory.probe(sum(map(_copied_bytes, input_feed.values())))
+            memory.check_allocatable(sum(map(_copied_bytes, input_feed.values())))
             return self._call("run", names, input_feed, run_options)
         # As in _call, of which each step counts here: a tiny run takes 5 µs.
         shutdown.block_if_exiting()
@@ -324,6 +325,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         if not self._placements:
             super().set_providers(providers, provider_options)
+            self._reopen_arguments = replace(
+                self._reopen_arguments,
+                providers=providers,
+                provider_options=provider_options,
+            )
             return
         reopen_arguments = self._reopen_arguments
         InferenceSession.__init__(

@@ -199,10 +199,10 @@ def test_inspect_of_a_refused_node_shows_the_error(
 
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
-    prober = MagicMock()
-    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), prober)
+    accelerator_probe = MagicMock()
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerator_probe)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    prober.form_of.assert_not_called()
+    accelerator_probe.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])

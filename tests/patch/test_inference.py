@@ -21,7 +21,7 @@ from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
 from ort_gridsample.inference.types import Inference, Value, value_of
 from ort_gridsample.patching import TargetName
-from ort_gridsample.session import native
+from ort_gridsample.session import installed_runtime
 from support import faults
 from support.graphs import FEEDS, GRID, X
 from support.models import parsed
@@ -182,7 +182,7 @@ def test_ranks_and_lengths_behind_unknown_operators_and_computed_shapes_are_infe
 
 
 def test_onnxruntime_is_asked_only_for_unknown_types() -> None:
-    runtime = Mock(wraps=native.PROBE)
+    runtime = Mock(wraps=installed_runtime.PROBE)
     known = halves(BEHIND_GELU["main graph"])
     known.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT16, None))
     aside = halves(f"{SIGNATURE} {{ A = {GELU} (X) Y = GridSample (X, G) Z = {GELU} (Y) }}")
@@ -201,7 +201,7 @@ def test_types_inferred_by_onnxruntime(capfd: pytest.CaptureFixture[str]) -> Non
             B = Identity (S)
             C = SequenceConstruct (S)
             D = ReduceSum <keepdims = 0> (X) }}""")
-    assert native.PROBE.types_of(model) == {
+    assert installed_runtime.PROBE.types_of(model) == {
         "A": helper.make_tensor_type_proto(TensorProto.BFLOAT16, [2, None]),
         "B": helper.make_tensor_type_proto(TensorProto.STRING, [3]),
         "D": helper.make_tensor_type_proto(
@@ -209,7 +209,11 @@ def test_types_inferred_by_onnxruntime(capfd: pytest.CaptureFixture[str]) -> Non
         ),  # onnxruntime says no more of a number
     }
     model.graph.node[0].domain = "unknown"
-    assert native.PROBE.types_of(model) == native.PROBE.types_of(onnx.ModelProto()) == {}
+    assert (
+        installed_runtime.PROBE.types_of(model)
+        == installed_runtime.PROBE.types_of(onnx.ModelProto())
+        == {}
+    )
     assert capfd.readouterr() == ("", "")
 
 
@@ -383,7 +387,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
 def test_inference_gets_no_weights(given: list[onnx.ModelProto]) -> None:
     model = with_weights()
     assert model.ByteSize() > 80_000
-    runtime = Mock(wraps=native.PROBE)
+    runtime = Mock(wraps=installed_runtime.PROBE)
     (record,) = records_of(model, runtime)
     assert record.inputs["grid"] == [Value("float32", ("N", "h", "w", 2))]
     asked = [call.args[0] for call in runtime.types_of.call_args_list]
@@ -580,7 +584,11 @@ def test_recursive_functions_are_inferred_in_bounded_time() -> None:
 
 @pytest.mark.parametrize(
     "ask",
-    [inference._infer, native.PROBE.types_of, lambda model: native.PROBE.answers(model, [])],
+    [
+        inference._infer,
+        installed_runtime.PROBE.types_of,
+        lambda model: installed_runtime.PROBE.first_outputs(model, []),
+    ],
 )
 def test_failed_inference_is_logged(ask: Callable, caplog: pytest.LogCaptureFixture) -> None:
     model = halves(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")

@@ -71,9 +71,9 @@ def test_copied_bytes_are_those_of_a_copy(array: np.ndarray, size: int) -> None:
 
 
 def test_probe_raises_only_if_memory_cannot_be_allocated() -> None:
-    memory.probe(1 << 21)
+    memory.check_allocatable(1 << 21)
     with pytest.raises(MemoryError):
-        memory.probe(1 << 60)
+        memory.check_allocatable(1 << 60)
 
 
 HUGE_SIZES = [

@@ -79,7 +79,7 @@ def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple
                     num_threads=num_threads or None,
                 )
             # onnxruntime and the guard copy Y. Without memory for that, the process would end.
-            memory.probe(2 * memory.copied_bytes(Y))
+            memory.check_allocatable(2 * memory.copied_bytes(Y))
             positions = np.arange(len(Y), dtype=np.int64)[:, None]
             return Y.view(Output), positions.view(Output)
         except BaseException as failure:  # none may leave an op, nor KeyboardInterrupt

@@ -56,7 +56,7 @@ class _IdentityProbe:
     def outputs(self, *args: Any) -> None:
         """Run no model."""
 
-    def answers(self, *args: Any) -> None:
+    def first_outputs(self, *args: Any) -> None:
         """Run no model."""
 
 
