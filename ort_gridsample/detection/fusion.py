@@ -102,7 +102,7 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     Return None if a coordinate cannot be traced, or if no node can be fused.
     """
     grid = sample.record.values["grid"]
-    grid_value = inference.common_value(sample.scope, grid)
+    grid_value = inference.value_in_all_calls(sample.scope, grid)
     shape = grid_value.shape
     if grid_value.type not in TYPES or shape is None or len(shape) < 3:
         return None
@@ -279,7 +279,7 @@ class _CoordinateTracer:
 
     def shape(self, name: str) -> tuple[int | str | None, ...] | None:
         """Return the inferred shape of ``name``."""
-        return self._inference.common_value(self.use_def.scope, name).shape
+        return self._inference.value_in_all_calls(self.use_def.scope, name).shape
 
     def length_along(self, component: Component, name: str) -> int | None:
         """Return the length of ``name`` along the axis of ``component``.

@@ -37,7 +37,7 @@ def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) ->
         replaced = {}
         for index, node in enumerate(scope.nodes):
             if _is_flattening(node):
-                rank = inference.common_value(scope, node.input[0]).rank
+                rank = inference.value_in_all_calls(scope, node.input[0]).rank
                 nodes = _flattened(node, rank, names)
                 replaced[index] = nodes
                 if nodes[-1].op_type == "Reshape":

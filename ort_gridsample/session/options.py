@@ -102,14 +102,28 @@ def added_initializers(options: onnxruntime.SessionOptions, names: Sequence[str]
     copy.intra_op_num_threads = 1
     copy.log_severity_level = 4  # onnxruntime warns of added initializers of another shape
     # Most options have none. Then the maximum of all initializers is the smallest number.
-    maximum_node = helper.make_node("Max", [names[0], *names], ["maximum"])
+    known_names = set(names)
+    maximum_name = _unused_name("maximum", known_names)
+    maximum_node = helper.make_node("Max", [names[0], *names], [maximum_name])
     maximums = _outputs(copy, names, _MIN_INT64S, [maximum_node])
     if maximums and maximums[0].tolist() == _MIN_INT64S:
         return set()
     # The initializers of this model are empty, unlike those that a session needs.
-    shape_nodes = [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]
-    shapes = _outputs(copy, names, [], shape_nodes) or []
-    return {name for name, shape in zip(names, shapes, strict=False) if shape.tolist() != [0]}
+    shape_nodes = []
+    for index, name in enumerate(names):
+        shape_name = _unused_name(f"shape {index}", known_names)
+        shape_nodes.append(helper.make_node("Shape", [name], [shape_name]))
+    shapes = _outputs(copy, names, [], shape_nodes)
+    if shapes is None:
+        return set()
+    return {name for name, shape in zip(names, shapes, strict=True) if shape.tolist() != [0]}
+
+
+def _unused_name(name: str, names: Collection[str]) -> str:
+    """Return ``name``, with a suffix if it is one of ``names``."""
+    while name in names:
+        name += " "
+    return name
 
 
 def _outputs(

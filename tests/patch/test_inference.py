@@ -541,7 +541,7 @@ def test_calls_nested_in_branches_are_inferred_up_to_a_depth(levels: int) -> Non
 def test_uncalled_functions_and_lists_of_graphs_are_read() -> None:
     model = in_function(call="GridSample")
     model_scopes = scopes_of(model)
-    assert Inference(model, model_scopes).cases(model_scopes[1], ["A"]) == [(Value(),)]
+    assert Inference(model, model_scopes).values_by_call(model_scopes[1], ["A"]) == [(Value(),)]
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [
         parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}")
@@ -771,4 +771,20 @@ def test_prepared_inference_has_types_after_nodes_change(
     if is_prepared:
         inferred.prepare()
     model.graph.node[0].domain = "other"
-    assert inferred.common_value(model_scopes[0], "A") == expected
+    assert inferred.value_in_all_calls(model_scopes[0], "A") == expected
+
+
+def test_name_of_a_new_input_is_no_name_of_the_model() -> None:
+    """In opset 12, ``axes`` is an attribute; the slice has newer nodes, with an input."""
+    model = parsed(
+        """g (float[1, 2, 3, 4, 5] X, float[2, 4, 4, 2] grid) => (Y) {
+            A = Squeeze <axes = [0]> (X)
+            Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0>
+                (A, grid)
+        }""",
+        12,
+    )
+    model.graph.input[1].name = model.graph.node[1].input[1] = "A axes"
+    (scope,) = scopes_of(model)
+    slice_types = Inference(model, [scope])
+    assert slice_types.value_in_all_calls(scope, "A") == Value("float32", (2, 3, 4, 5))

@@ -22,6 +22,7 @@ from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
+from ort_gridsample.session.options import added_initializers
 from ort_gridsample.system.threads import submit
 from support.models import parsed
 from support.paths import quiet_options
@@ -313,3 +314,11 @@ def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
     monkeypatch.setattr(model_preparation, "patch_in_place", patch)
     ogs.InferenceSession(large.SerializeToString(), options)
     assert is_known == {"w7": False, "w8": True}
+
+
+@pytest.mark.parametrize("other", ["w is added", "maximum", "shape 0"])
+def test_added_initializers_of_any_names_are_found(other: str) -> None:
+    options = onnxruntime.SessionOptions()
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((2, 2), np.int64))
+    options.add_initializer("w", value)
+    assert added_initializers(options, sorted(["w", other])) == {"w"}

@@ -159,7 +159,8 @@ def _one_version_down(
             raise
         inference = context.inference
         types = [
-            inference.common_value(context.scope, name) if name else None for name in node.input
+            inference.value_in_all_calls(context.scope, name) if name else None
+            for name in node.input
         ]
         body = body_of(node, schema, types, context.names)
         if body is None:

@@ -104,7 +104,7 @@ def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     defining_scope = scope.defining_scope(node.input[1])
     if defining_scope is not None and defining_scope.definitions[node.input[1]] is None:
         raise step.obstacle("allowzero", 1)
-    inferred = step.context.inference.common_value(scope, node.output[0]).shape
+    inferred = step.context.inference.value_in_all_calls(scope, node.output[0]).shape
     return inferred if inferred is not None else [None, None]
 
 

@@ -108,7 +108,7 @@ class VersionStep:
 
     def known(self, position: int) -> Value:
         """Return the type and the shape of an input, as far as they are known."""
-        return self.context.inference.common_value(self.context.scope, self.input(position))
+        return self.context.inference.value_in_all_calls(self.context.scope, self.input(position))
 
     def type(self, position: int) -> str | None:
         """Return the type of an input, or None if it is not known."""

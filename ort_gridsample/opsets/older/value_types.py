@@ -83,11 +83,11 @@ def forbidden_types(
 
         def type_of(name: str, new: Scope = new_scope, old: Scope = old_scope) -> str | None:
             old_type = (
-                inference.common_value(old, name).type
+                inference.value_in_all_calls(old, name).type
                 if old.defining_scope(name) is not None
                 else None
             )
-            return old_type or new_inference.common_value(new, name).type
+            return old_type or new_inference.value_in_all_calls(new, name).type
 
         for node in new_scope:
             if domain_of(node.domain) or any(name in unconverted for name in node.output):
