@@ -17,7 +17,7 @@ import onnxruntime
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import COMPILED, FUSED
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from ..functions.cores import get_core
 from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
@@ -165,7 +165,7 @@ def _measure(
         except Exception as error:
             if side == OURS:
                 raise
-            refusals[side] = " ".join(str(error).split())
+            refusals[side] = one_line(error)
     _check_outputs(outputs[OURS])
     nodes = {side: _profile(SIDES[side], arguments, feeds) for side in sessions}
     turns = {side: Turn(partial(session.run, None, feeds)) for side, session in sessions.items()}

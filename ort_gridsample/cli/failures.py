@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 
 #: Module -> the package to install for it.
 _PACKAGES = {
@@ -44,7 +44,7 @@ def sentence(error: BaseException) -> str:
 
     The line starts with the type of the error if the error has no text, or is not the user's.
     """
-    text = " ".join(str(error).split())
+    text = one_line(error)
     name = type(error).__name__
     if not text:
         return name

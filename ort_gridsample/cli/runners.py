@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import onnxruntime
 
+from ..errors import one_line
 from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
 from ..session.registration import register
@@ -79,7 +80,7 @@ def run(
             return ModelRun(backend, refusal, session, feeds, run_session(session, feeds))
         except Exception as error:
             last_error = error
-            refusal = refusal or " ".join(str(error).split())
+            refusal = refusal or one_line(error)
     raise last_error
 
 

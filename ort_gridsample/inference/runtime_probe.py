@@ -19,6 +19,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from .. import spec
+from ..errors import one_line
 from ..reference import sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
@@ -188,7 +189,7 @@ class RuntimeProbe:
             feeds = {name: array.astype(feed_types[name]) for name, array in named_arrays}
             [[output]] = self.runtime.run(model, [feeds], optimized=True)
         except Exception as error:
-            return _ERROR_CODE.sub("", " ".join(str(error).split()))
+            return _ERROR_CODE.sub("", one_line(error))
         first_type = next(iter(types.values()))
         if expected is None or first_type not in spec.FLOATS:
             return ""

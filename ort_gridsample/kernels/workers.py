@@ -22,7 +22,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from ..reference.taps import COMPILED_MODES, MODES
+from ..reference.taps import COMPILED_MODES, MODE_RULES
 from . import helper_threads, simd, tap_sums, tap_table
 from .compilation import KernelSpec, compile_time
 from .halves import HALVES, round_to, stored
@@ -41,7 +41,7 @@ from .simd import GATHERED, GATHERS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 
 #: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
-TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
+TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
 #: The paddings that have kernels.
 PADDING_CODES = {
     "zeros": tap_table.ZEROS,

@@ -13,7 +13,7 @@ from .. import spec
 from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
 from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECTS
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from ..graph.scope import (
     Names,
     Scope,
@@ -126,7 +126,7 @@ def _finish_older_model(
     try:
         shape_inference.infer_shapes(without_weights(model), check_type=True)
     except shape_inference.InferenceError as error:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         expected = f"one that has the types of all nodes, and onnx says: {text}"
         raise GridSampleError("model", "opset", str(version), expected) from None
     _drop_attributes(model, before, version)
@@ -176,7 +176,7 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
         try:
             _convert(part, version)
         except Exception as error:
-            messages[last] = " ".join(str(error).split())
+            messages[last] = one_line(error)
         return last in messages
 
     nodes = model.graph.node

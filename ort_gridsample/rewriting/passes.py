@@ -15,7 +15,7 @@ import onnx
 from ..detection.find import SearchOptions, find
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
 from ..opsets.convert import convert_opset, unconvertible
@@ -243,7 +243,7 @@ def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
     before = opset_of(model)
     error = _try_to_convert(model, needed[match])
     if error is not None:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         needed_opset = needed[match]
         reason = f"onnx's version converter cannot convert the model to {needed_opset}: {text}"
         found = f"{before} in the model"

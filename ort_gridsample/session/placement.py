@@ -59,11 +59,11 @@ def compiled_ops_unavailable_reason(requested: OpsName | None = None) -> str:
     Raises:
         ImportError: compiled ops are required and not available.
     """
-    requested = requested or settings.OPS.get()
-    if requested == "python":
+    ops = requested or settings.OPS.get()
+    if ops == "python":
         return "Python ops were asked for"
     reason = registry.unavailable_reason()
-    if reason and requested == "compiled":
+    if reason and ops == "compiled":
         raise ImportError(f"compiled ops are unavailable: {reason}")
     return reason
 

@@ -299,6 +299,15 @@ def test_group_whose_name_is_not_utf_8_is_listed(group_tree: Path) -> None:
     assert cgroups.group_folders("memory")[-1] == group_tree / os.fsdecode(b"\xff")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has control groups")
+@pytest.mark.parametrize("name", ["a\rb", "a\x0bb", "a\x1cb", "a\x85b", "a\u2028b"])
+def test_group_whose_name_has_a_line_separator_of_unicode_is_listed(
+    name: str, group_tree: Path
+) -> None:
+    cgroups.GROUPS_FILE.write_bytes(f"0::/{name}\n".encode())
+    assert cgroups.group_folders("memory")[-1] == group_tree / name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_no_memory_to_compile_or_load_a_kernel_raises(is_on_disk: bool, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import onnxruntime
 
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
-from ...errors import GridSampleError
+from ...errors import GridSampleError, one_line
 from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
@@ -265,7 +265,7 @@ def register(options: onnxruntime.SessionOptions, selection: OpSelection = None)
     try:
         with_signals_deferred(options.register_custom_ops_library, str(path))
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         where = f"library {str(path)!r}"
         found = f"refused: {reason}"
         raise GridSampleError(where, "file", found, "a library that loads") from error
@@ -314,7 +314,7 @@ def _registration_reason() -> str:
     except ImportError as error:
         return str(error)
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         return f"onnxruntime does not take compiled ops: {reason}"
     return ""
 

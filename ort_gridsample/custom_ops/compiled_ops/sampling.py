@@ -15,8 +15,8 @@ from ...functions import validation
 from ...kernels import tap_table, workers
 from ...kernels.compilation import KernelSpec, compile_time
 from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
-from ...reference.coordinates import PADDING
-from ...reference.taps import MAX_TAPS, MODES
+from ...reference.coordinates import PADDING_RULES
+from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
 from .catalog import Fields, Kernels
 from .creation import (
@@ -45,8 +45,8 @@ from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 _PADDINGS = list(workers.PADDING_CODES)
 _MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
 
-_MODE_CHOICES = validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
-_PADDING_CHOICES = validation.format_choices(PADDING)
+_MODE_CHOICES = validation.format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
+_PADDING_CHOICES = validation.format_choices(PADDING_RULES)
 
 _Y_TOO_LARGE = validation.ErrorTemplate(
     "Y",
