@@ -30,7 +30,7 @@ from .kernel_lock import is_locked, try_lock
 logger = logging.getLogger("ort_gridsample")
 
 #: A function to compile, ``(function,)``; or a factory of such a function and its arguments, the
-#: names of types: ``(factory, "float32")``.
+#: names of types: ``(factory, "float32")``; or, in an image for a library, ``(symbol,)``.
 KernelSpec: TypeAlias = tuple[Any, ...]
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ MAX_WAIT = 120.0
 #: The time in seconds between two looks at the kernels that other processes compile.
 _POLL_INTERVAL = 0.05
 
-#: The number of new objects after which Python searches for reference cycles while it compiles.
+#: The threshold of Python's garbage collector while a kernel is compiled.
 #: With the default of 700, compilation takes up to a sixth longer: Numba creates many objects, and
 #: few cycles.
 GC_THRESHOLD = 50_000
@@ -371,8 +371,8 @@ class CompiledFunction:
         self._address = 0
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the function need not be compiled, or could not be written to disk anyway."""
+    def needs_no_lock(self) -> bool:
+        """Whether :meth:`address` loads the function, or compiles it for this process only."""
         if self._address or self._cache is None or self._cache.unwritable_reason:
             return True
         return self._cache.has(self._cfunc._sig, self._cfunc._targetdescr.target_context)
@@ -412,11 +412,11 @@ def compiled_function(spec: KernelSpec) -> CompiledFunction:
     return CompiledFunction(function)
 
 
-#: The :func:`compile_time` of functions that have none. They are those of ops.
-DEFAULT_COMPILE_TIME = 5.0
+#: The :func:`compiles_in` of functions that have none. They are those of ops.
+DEFAULT_COMPILE_SECONDS = 5.0
 
 
-def compile_time(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
+def compiles_in(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     """Decorate a kernel or its factory with the CPU time that its compilation took, in seconds.
 
     Measured for float32, each in a process of its own, on an x86-64 server CPU. Only the order
@@ -424,7 +424,7 @@ def compile_time(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     """
 
     def decorate(function: _AnyFunction) -> _AnyFunction:
-        function.__dict__["compile_time"] = seconds
+        function.__dict__["compiles_in"] = seconds
         return function
 
     return decorate
@@ -483,7 +483,7 @@ def _compile_one(
     # One thread at a time: locks of files do not exclude threads.
     with global_compiler_lock:
         for spec in specs:
-            if compiled_function(spec).is_ready:
+            if compiled_function(spec).needs_no_lock:
                 begin(_title(spec))
                 compiled_function(spec).address()
                 return spec
@@ -513,12 +513,14 @@ def uncompiled(specs: Sequence[KernelSpec | None]) -> list[KernelSpec]:
 
     A helper process begins at the other end.
     """
-    missing = [spec for spec in specs if spec is not None and not compiled_function(spec).is_ready]
+    missing = [
+        spec for spec in specs if spec is not None and not compiled_function(spec).needs_no_lock
+    ]
     return sorted(missing, key=_compile_time_of, reverse=True)
 
 
 def _compile_time_of(spec: KernelSpec) -> float:
-    return float(getattr(spec[0], "compile_time", DEFAULT_COMPILE_TIME))
+    return float(getattr(spec[0], "compiles_in", DEFAULT_COMPILE_SECONDS))
 
 
 @contextmanager

@@ -28,21 +28,21 @@ from .structs import CACHE_LINE
 
 #: Whether the processor has fused multiply-add and vectors so wide that it pays off to gather
 #: pixels into them from arbitrary addresses.
-GATHERS = target.has("avx2", "fma")
+CPU_HAS_FAST_VECTORS = target.has("avx2", "fma")
 #: The sizes of vectors in bytes. Wide vectors are faster, but a processor that has them slows down
 #: by a tenth for a while after each use. A processor without them splits them in two.
 WIDE_VECTOR = 64
 NARROW_VECTOR = 32
 #: The layouts of the taps of a tile. GATHERED: the table has an index for each tap. CONTIGUOUS: the
 #: table has the index of the first tap, and offsets of the others; each two taps are adjacent.
-#: MASKED: contiguous, and a tap of weight NaN counts as 0.
+#: MASKED: as CONTIGUOUS, but a tap whose weight is NaN is skipped.
 GATHERED, MASKED, CONTIGUOUS = range(3)
 #: An index with this bit is a tap outside, which counts as 0. Every other index is a pixel of X.
 OUTSIDE_BIT = np.uint32(1 << 31)
 #: The numbers of channels of a panel: a vector of the processor, or a cache line.
 NARROW_PANEL = 4
 WIDE_PANEL = 16
-#: A row of a panel is prefetched this many positions ahead: up to twice as fast on random grids.
+#: Rows are prefetched this many positions ahead, which doubles the speed on random grids.
 ROWS_AHEAD = 8
 #: If there are at most FEW_TAPS taps, pixels are prefetched for PIXELS_AHEAD positions ahead, for
 #: one of PREFETCH_STEP positions: 0.8 of the time in linear and nearest at 1080p. With more taps,

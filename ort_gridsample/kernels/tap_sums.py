@@ -19,11 +19,11 @@ from numba import njit, types
 from numba.extending import register_jitable
 
 from . import simd
-from .halves import CONVERTS, FLOAT16_BITS, HALF_BITS, widened
+from .halves import CPU_CONVERTS_FLOAT16, FLOAT16_BITS, HALF_BITS, widened
 from .pointers import by_types
 from .simd import (
+    CPU_HAS_FAST_VECTORS,
     GATHERED,
-    GATHERS,
     NARROW_PANEL,
     NARROW_VECTOR,
     OUTSIDE_BIT,
@@ -139,7 +139,7 @@ def sum_taps(
     """
     is_short_integer = X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS
     has_vectors = is_short_integer or Y.dtype == weight.dtype
-    return _sum_in_vectors if GATHERS and has_vectors else _sum_in_loops
+    return _sum_in_vectors if CPU_HAS_FAST_VECTORS and has_vectors else _sum_in_loops
 
 
 @register_jitable
@@ -350,7 +350,7 @@ def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
 @by_types
 def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) -> Any:
     """Copy pixels ``begin`` to ``end`` of X (C, S) to a panel, from ``channel`` on."""
-    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
+    has_vectors = CPU_CONVERTS_FLOAT16 or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
     return _transpose_in_vectors if has_vectors else _transpose_in_fours
 
 

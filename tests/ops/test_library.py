@@ -45,13 +45,13 @@ from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
 CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
-    metadata.version("numba"), builder.NUMBA
+    metadata.version("numba"), builder.OLDEST_NUMBA
 )
 HAS_ZIG = bool(importlib.util.find_spec("ziglang"))
 CAN_LINK = CAN_COMPILE and (HAS_ZIG or bool(shutil.which("cc")))
 pytestmark = [
     pytest.mark.skipif(
-        not CAN_LINK, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"
+        not CAN_LINK, reason=f"a library needs Numba {builder.OLDEST_NUMBA}, and cc or ziglang"
     ),
     pytest.mark.timeout(1800),
 ]
@@ -367,7 +367,7 @@ def test_build_library_with_an_old_numba_is_refused(
     build: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "0.61.2")
-    needed = f"a library needs numba {builder.NUMBA} or newer, and 0.61.2 is installed"
+    needed = f"a library needs numba {builder.OLDEST_NUMBA} or newer, and 0.61.2 is installed"
     with pytest.raises(ImportError, match=re.escape(f"{needed}: pip install -U numba")):
         build()
 
@@ -431,7 +431,7 @@ def test_library_has_the_kernels_of_its_models_only() -> None:
         grid_sample_model("float16", "float32", 2, [Attributes("nearest")]),
         affine_grid_model("float64", 2, True),
     ]
-    assert builder._wanted(models) == {
+    assert builder._needed(models) == {
         "X": ["float16"],
         "grid": ["float32"],
         "mode": ["nearest"],
@@ -448,10 +448,10 @@ def test_library_for_function_called_with_unknown_type_has_the_kernels_of_all_ty
             U = other.Unknown (X)
             Z = local.warp (U, G) }
         <opset_import: ["": 20], domain: "local"> warp (A, B) => (C) { C = GridSample (A, B) }""")
-    wanted = builder._wanted([model])
-    assert wanted is not None
-    assert wanted["grid"] == ["float32"]
-    assert {"float16", "float32", "uint8"} < set(wanted["X"])
+    needed = builder._needed([model])
+    assert needed is not None
+    assert needed["grid"] == ["float32"]
+    assert {"float16", "float32", "uint8"} < set(needed["X"])
 
 
 def build_program(
@@ -665,9 +665,9 @@ def test_library_for_another_machine_runs_every_model_there(target: str, tmp_pat
     if not machine.has_emulator:
         pytest.skip("no emulator of this machine is installed")
     runtime = download_runtime(machine, tmp_path)
-    library = tmp_path / f"built{linking.SUFFIXES[builder.TARGETS[target].system]}"
+    library = tmp_path / f"built{linking.SUFFIXES[linking.MACHINES[target].system]}"
     models = [sample.model for sample in sample_models().values()]
-    ogs.build_library(library, builder.TARGETS[target].cpus[:1], target, models)
+    ogs.build_library(library, linking.MACHINES[target].cpus[:1], target, models)
     folder = tmp_path / "programs"
     folder.mkdir()
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", machine.zig_target]
