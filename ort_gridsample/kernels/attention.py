@@ -18,7 +18,8 @@ from .compilation import KernelSpec, compiles_in
 from .halves import stored, widened, write_rounded
 from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, free, record_at
 from .scratch import ScratchArray, scratch_layout
-from .simd import OUTSIDE_BIT, sum_addressed
+from .simd import OUTSIDE_BIT
+from .simd_sums import sum_addressed
 from .structs import ATTENTION_LAUNCH
 from .workers import END, MAX_SCRATCH_BYTES, NEW, READING
 

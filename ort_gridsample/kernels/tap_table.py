@@ -61,13 +61,15 @@ class Axis(NamedTuple):
     taps: int
 
 
-class Taps(NamedTuple):
+class TapTable(NamedTuple):
     """A table of taps: R taps of P positions."""
 
-    #: The pixels (R, ≥ P).
+    #: The pixels (R, ≥ P). Only the first row is set unless the layout is GATHERED.
     index: Any
     #: The weights (R, ≥ P).
     weight: Any
+    #: The distances of contiguous taps to the first (≥ R,), in pixels.
+    offsets: Any
     #: GATHERED, MASKED or CONTIGUOUS.
     layout: int
 
@@ -536,29 +538,22 @@ def split_axes(grid: Any, normalized: Any) -> None:
 
 
 @register_jitable
-def convert_to_gathered(
-    index: Any,
-    offsets: Any,
-    weight: Any,
-    layout: int,
-    positions: int,
-) -> None:
-    """Convert a table of contiguous taps to the layout GATHERED.
+def convert_to_gathered(table: Any, positions: int) -> None:
+    """Convert the arrays of a :class:`TapTable` of contiguous taps to the layout GATHERED.
 
     Args:
-        index: the first row has the first taps (R, ≥ P). All rows are written.
-        offsets: the distances of the taps to the first (≥ R,), in pixels.
-        weight: the weights (R, ≥ P). Those of masked taps become 0.
-        layout: MASKED or CONTIGUOUS.
+        table: the table. All rows of its index are written. Weights of masked taps become 0.
         positions: P.
     """
+    index = table.index
+    weight = table.weight
     first = index[0]
     for row in range(len(index) - 1, -1, -1):
         row_index = index[row]
-        offset = np.uint32(offsets[row])
+        offset = np.uint32(table.offsets[row])
         for p in range(positions):
             row_index[p] = first[p] + offset
-    if layout == MASKED:
+    if table.layout == MASKED:
         for row in range(len(index)):
             row_index = index[row]
             row_weight = weight[row]
@@ -572,7 +567,6 @@ def convert_to_gathered(
 def combine_taps(
     outer: Any,
     inner: Any,
-    offsets: Any,
     length: int,
     positions: int,
     new_index: Any,
@@ -581,10 +575,10 @@ def combine_taps(
     """Combine every tap of a table with every tap of an inner axis.
 
     Args:
-        outer: the :class:`Taps` so far, R of them.
-        inner: the :class:`Taps` on the inner axis, T of them.
-        offsets: the distances of contiguous taps so far to the first (≥ R · T,), in pixels. They
-            are replaced by those of the new table.
+        outer: the :class:`TapTable` so far, of R taps. Its offsets (≥ R · T,) are replaced by those
+            of the new table.
+        inner: the :class:`TapTable` of the inner axis, of T taps. It has the same array of offsets,
+            whose values are those of ``outer``.
         length: the length of the inner axis.
         positions: P.
         new_index: where the pixels of the new table are written (R · T, ≥ P).
@@ -593,19 +587,20 @@ def combine_taps(
     Returns:
         The layout of the new table.
     """
+    offsets = outer.offsets
     rows = len(outer.index)
     n_inner_taps = len(inner.index)
     # A table is gathered if the taps on any axis are, and masked if any are masked.
     new_layout = min(outer.layout, inner.layout)
     if new_layout == GATHERED and outer.layout != GATHERED:
-        convert_to_gathered(outer.index, offsets, outer.weight, outer.layout, positions)
+        convert_to_gathered(outer, positions)
     for row in range(rows - 1, -1, -1):
         offset = offsets[row] * length
         for tap in range(n_inner_taps - 1, -1, -1):
             offsets[row * n_inner_taps + tap] = offset + tap
     if new_layout == GATHERED and inner.layout != GATHERED:
         # The offsets of the first row's taps are those on the inner axis.
-        convert_to_gathered(inner.index, offsets, inner.weight, inner.layout, positions)
+        convert_to_gathered(inner, positions)
     stride = np.uint32(length)
     if new_layout != GATHERED:
         outer_pixels = outer.index[0]

@@ -39,6 +39,7 @@ from .pointers import (
 from .scratch import ScratchArray, scratch_layout
 from .simd import CPU_HAS_FAST_VECTORS, GATHERED, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
+from .tap_table import TapTable
 
 #: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
 TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
@@ -557,14 +558,14 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         new_rows = rows * record_at(launch.kernel, KERNEL).taps_per_axis
         index = scratch_array(launch, worker_address, "index", np.uint32)
         weight = scratch_array(launch, worker_address, "weight", real)
+        offsets = scratch_array(launch, worker_address, "offsets", np.int64)
         source = (axis - 1) % 2
         target = axis % 2
         axis_index = scratch_array(launch, worker_address, "axis_index", np.uint32)
         axis_weight = scratch_array(launch, worker_address, "axis_weight", real)
         return tap_table.combine_taps(
-            tap_table.Taps(index[source, :rows], weight[source, :rows], worker.layout),
-            tap_table.Taps(axis_index, axis_weight, axis_layout),
-            scratch_array(launch, worker_address, "offsets", np.int64),
+            TapTable(index[source, :rows], weight[source, :rows], offsets, worker.layout),
+            TapTable(axis_index, axis_weight, offsets, axis_layout),
             array_at(launch.lengths, (launch.r,), np.int64)[axis],
             positions,
             index[target, :new_rows],
@@ -703,8 +704,6 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         worker = record_at(worker_address, WORKER)
-        layout = worker.layout
-        index, weight, offsets = _table(launch, worker_address, buffer, real)
         waiting_sums = scratch_array(launch, worker_address, "sums", real)
         Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         if reads_panels:
@@ -729,15 +728,12 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
             else:
                 sums = Y[first:last]
                 start = begin
+            table = _table(launch, worker, buffer, real)
             if reads_panels:
                 panel = panels[first_panel + (first - first_channel) // step]
-                tap_sums.sum_packed(
-                    panel, index, offsets, layout, weight, strip, sums, start, positions
-                )
+                tap_sums.sum_packed(panel, table, strip, sums, start, positions)
             else:
-                layout = tap_sums.sum_taps(
-                    X[first:last], index, offsets, layout, weight, sums, start, positions
-                )
+                worker.layout = tap_sums.sum_taps(X[first:last], table, sums, start, positions)
             if are_halves:
                 for channel in range(first, last):
                     write_rounded(sums[channel - first, :positions], Y[channel, begin:])
@@ -764,12 +760,13 @@ def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _table(launch: Any, worker_address: int, buffer: int, real: Any) -> Any:
-    """Return the table in a buffer: taps and weights (rows, width), and offsets (rows,)."""
+def _table(launch: Any, worker: Any, buffer: int, real: Any) -> Any:
+    """Return the :class:`.tap_table.TapTable` in a buffer of a worker."""
+    worker_address = address_of(worker)
     index = scratch_array(launch, worker_address, "index", np.uint32)[buffer]
     weight = scratch_array(launch, worker_address, "weight", real)[buffer]
     offsets = scratch_array(launch, worker_address, "offsets", np.int64)
-    return index, weight, offsets
+    return TapTable(index, weight, offsets, worker.layout)
 
 
 # The fields of a kernel descriptor
