@@ -113,17 +113,18 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     lengths = X.shape[2:]
     pixels = math.prod(lengths)
     mode = plan.mode
-    rows = TAPS.get(mode, 0) ** len(lengths)
+    taps_per_position = TAPS.get(mode, 0) ** len(lengths)
     X_type = type_name(X.dtype)
     has_kernels = mode in TAPS and plan.padding_mode in PADDING_CODES
     is_string = X_type == "str"  # Numba does not support arrays of strings or objects
     # The index of a tap has 31 bits.
-    if not has_kernels or is_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
+    is_small = pixels <= tap_table.MAX_PIXELS and taps_per_position <= MAX_TAPS
+    if not has_kernels or is_string or not is_small:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
     variant = _variant(X_type, type_name(grid.dtype), mode, plan.padding_mode, plan.align_corners)
     X = _contiguous(X)
     grid = _contiguous(grid)
-    taps = n * c * positions * rows
+    taps = n * c * positions * taps_per_position
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
@@ -140,7 +141,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         len(lengths),
         pixels,
         positions,
-        rows,
+        taps_per_position,
         workspace.address + _LENGTHS_OFFSET,
         0,  # out_lengths
         min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1),
