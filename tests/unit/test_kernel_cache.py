@@ -182,18 +182,33 @@ def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.Monk
         ("darwin", "", "home/Library/Caches/ort_gridsample"),
         ("darwin", "XDG_CACHE_HOME", "cache/ort_gridsample"),
         ("win32", "LOCALAPPDATA", "cache/ort_gridsample"),
+        ("linux", "LOCALAPPDATA", "home/.cache/ort_gridsample"),
     ],
 )
 def test_cache_folder_is_in_the_systems_folder_for_caches(
-    system: str, variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    system: str, variable: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     if variable:
-        monkeypatch.setenv(variable, "cache")
+        monkeypatch.setenv(variable, str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(Path, "home", lambda: Path("home"))
-    assert cache_folder.cache_folder() == Path(expected)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert cache_folder.cache_folder() == tmp_path / expected
+
+
+@pytest.mark.parametrize(
+    ("system", "variable"), [("linux", "XDG_CACHE_HOME"), ("win32", "LOCALAPPDATA")]
+)
+def test_cache_folder_of_a_relative_variable_is_that_without_the_variable(
+    system: str, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "cache")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache_folder.cache_folder() == tmp_path / ".cache/ort_gridsample"
 
 
 def test_kernel_cache_in_a_read_only_folder_is_read(
