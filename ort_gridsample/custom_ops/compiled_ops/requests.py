@@ -112,8 +112,8 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
 
 @register_jitable
 def shape(tensor: Any) -> Any:
-    """Return the lengths (axes,) of an INPUT."""
-    return array_at(tensor.shape, (tensor.axes,), np.int64)
+    """Return the lengths (axes,) of an INPUT. An input that the node omits has no axes."""
+    return array_at(tensor.shape, (max(tensor.axes, 0),), np.int64)
 
 
 @register_jitable
