@@ -18,6 +18,8 @@ from importlib import metadata
 from os import PathLike
 from pathlib import Path
 
+import onnx
+
 from .. import spec, versions
 from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
@@ -55,11 +57,12 @@ class Cpu:
     host_features: tuple[str, ...] = ()
 
 
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "cx16", "popcnt", "sahf")
 _V3 = ("avx2", "fma", "f16c")
 
 #: The levels of processors by name.
 CPUS = {
-    "x86-64-v2": Cpu(2),
+    "x86-64-v2": Cpu(2, host_features=_V2),
     "x86-64-v3": Cpu(3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
     "x86-64-v4": Cpu(4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
     "generic": Cpu(1),
@@ -121,7 +124,7 @@ def build_library(
     path: str | PathLike[str],
     cpu: str | Sequence[str] = (),
     target: str | None = None,
-    models: Iterable[Model] = (),
+    models: Model | Iterable[Model] = (),
 ) -> str:
     """Write a library of the compiled ops that any onnxruntime registers, from any language.
 
@@ -136,8 +139,8 @@ def build_library(
             When it is registered, the library chooses the best variant for the processor. By
             default it has all variants of the target.
         target: the machine that the library is for, of :data:`MACHINES`; by default, this one.
-        models: models as :func:`inspect_model` accepts them. The library has only what they need;
-            by default, it has everything.
+        models: a model as :func:`inspect_model` accepts it, or several. The library has only what
+            they need; by default, it has everything.
 
     Returns:
         The release that built the library, its machine and its processors.
@@ -215,11 +218,16 @@ def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
 
 
 def _native_cpu(machine: Machine) -> str:
-    """Return the highest level of ``machine`` that the processor of this machine has."""
+    """Return the highest level of ``machine`` that the processor of this machine has.
+
+    Raises:
+        GridSampleError: it has none of them.
+    """
     for name in reversed(machine.cpus):
         if this_machine.has(*CPUS[name].host_features):
             return name
-    raise AssertionError("the lowest level needs no features")
+    found = f"{NATIVE!r}, but this processor has fewer features than the lowest of these levels"
+    raise GridSampleError(WHERE, "cpu", found, format_choices(machine.cpus))
 
 
 def _check_numba() -> None:
@@ -231,12 +239,14 @@ def _check_numba() -> None:
         raise ImportError(f"a library needs numba {OLDEST_NUMBA} or newer, and {remedy}")
 
 
-def _needed(models: Iterable[Model]) -> dict[str, list[str]] | None:
+def _needed(models: Model | Iterable[Model]) -> dict[str, list[str]] | None:
     """Return the types and modes of the nodes of ``models``, as :meth:`.Op.needs_state` takes them.
 
     None if there are no models.
     """
     needed: dict[str, set[str]] = {}
+    if isinstance(models, onnx.ModelProto | bytes | str | PathLike):
+        models = [models]
     models = list(models)
     for model in models:
         proto = read_model(model)

@@ -93,7 +93,7 @@ def build_wheel(
     folder: Path,
     cpu: str | Sequence[str] = (),
     target: str | None = None,
-    models: Iterable[Model] = (),
+    models: Model | Iterable[Model] = (),
 ) -> Path:
     """Build a library, and write it to ``folder`` as a wheel.
 

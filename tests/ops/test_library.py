@@ -31,6 +31,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
+from ort_gridsample.kernels import target
 from ort_gridsample.library import builder, wheel
 from ort_gridsample.reference.cpus import available_cpus
 from ort_gridsample.rewriting.patch import patch_in_place
@@ -287,9 +288,9 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda content: content.replace(b" for x86_64-", b" for s390x-"),
         "machine is s390x-linux",
     ),
-    "an older interface": (
+    "an older format": (
         lambda content: content.replace(b"ops 2 of", b"ops 1 of"),
-        "interface is 1, of release",
+        "format is 1, of release",
     ),
 }
 
@@ -358,6 +359,31 @@ def test_build_library_of_an_unknown_name_is_refused(
     assert error.expected.startswith(expected)
 
 
+@pytest.mark.parametrize("kind", ["path", "text", "bytes", "model"])
+def test_library_for_a_single_model_has_what_the_model_needs(kind: str, tmp_path: Path) -> None:
+    model = grid_sample_model("uint8", "float32", 2, [Attributes("nearest")])
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    kinds = {
+        "path": path,
+        "text": str(path),
+        "bytes": model.SerializeToString(),
+        "model": model,
+    }
+    needed = builder._needed(kinds[kind])
+    assert needed == {"X": ["uint8"], "grid": ["float32"], "mode": ["nearest"]}
+
+
+def test_native_cpu_below_the_lowest_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_features", {"sse3"})
+    machine = linking.MACHINES["x86_64-linux"]
+    monkeypatch.setattr(target, "system", machine.system)
+    monkeypatch.setattr(target, "machine", machine.machine)
+    error = refusal(builder._cpus, machine, (builder.NATIVE,))
+    assert error.argument == "cpu"
+    assert error.found.startswith("'native'")
+
+
 def test_build_library_of_no_model_is_refused(build: Callable[..., object]) -> None:
     error = refusal(build, models=[b"nonsense"])
     assert error.expected == "an ONNX model"
@@ -411,7 +437,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_build_library_in_a_frozen_program_is_refused(build: Callable[..., object]) -> None:
     error = refusal(build)
     assert (error.where, error.argument) == ("library", "this program")
-    assert "use an installed Python" in error.expected
+    assert "an installed Python" in error.expected
 
 
 @pytest.mark.usefixtures("frozen")
@@ -730,7 +756,7 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
     from ort_gridsample.library import entry
 
     llvmlite.binding.initialize_native_asmparser()
-    count, level = njit(lambda: (entry.cpus(), entry.level()))()
+    count, level = njit(lambda: (entry.count_processors(), entry.processor_level()))()
     (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level
