@@ -11,7 +11,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...dialects.spelling import Spelling
-from ...functions.validation import ErrorTemplate
+from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
 from ...kernels import workers
 from ...kernels.attention import attention_functions
 from ...kernels.halves import stored
@@ -129,11 +129,6 @@ CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_TABLE.en
 # --- Deformable attention ---
 
 _SHAPES = ErrorTemplate("spatial_shapes", "of shape {levels}", "shape (L, 2)")
-_STARTS = ErrorTemplate(
-    "level_start_index",
-    "inconsistent with spatial_shapes",
-    "the first pixel of each level, which begins where the previous level ends",
-)
 _LOCATION_AXES = ErrorTemplate(
     "sampling_locations",
     "of shape {sampling_locations}",
@@ -142,7 +137,7 @@ _LOCATION_AXES = ErrorTemplate(
 _ATTENTION_TABLE = SentenceTable(
     {
         "SHAPES_INVALID": encode(_SHAPES),
-        "STARTS_INCONSISTENT": encode(_STARTS),
+        "STARTS_INCONSISTENT": encode(LEVEL_STARTS_MISMATCH),
         "LOCATIONS_INVALID": encode(_LOCATION_AXES),
     },
     after=attention.SENTENCES,
