@@ -75,7 +75,7 @@ call = caller()
 
 
 @intrinsic
-def struct(typing_context: Any, address: Any, dtype: Any) -> Any:
+def record_at(typing_context: Any, address: Any, dtype: Any) -> Any:
     """Return the record of ``dtype``, one of :mod:`.structs`, at an ``address``."""
     record = dtype.dtype
 
@@ -86,7 +86,7 @@ def struct(typing_context: Any, address: Any, dtype: Any) -> Any:
 
 
 @intrinsic
-def address(typing_context: Any, record: Any) -> Any:
+def address_of(typing_context: Any, record: Any) -> Any:
     """Return the address of a ``record``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -103,7 +103,7 @@ def sizeof(typing_context: Any, dtype: Any) -> Any:
 
 
 @intrinsic
-def local(typing_context: Any, dtype: Any) -> Any:
+def local_record(typing_context: Any, dtype: Any) -> Any:
     """Return an uninitialized record of ``dtype`` on the stack of the calling function.
 
     The size of the record must be a multiple of 8 bytes.
@@ -189,7 +189,7 @@ def compare_and_swap(
 
 
 @intrinsic(prefer_literal=True)
-def chars(typing_context: Any, text: Any) -> Any:
+def c_string(typing_context: Any, text: Any) -> Any:
     """Return the address of a literal ``text`` as a null-terminated C string."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -208,7 +208,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 
 @register_jitable
-def array(address: int, shape: Any, dtype: Any) -> Any:
+def array_at(address: int, shape: Any, dtype: Any) -> Any:
     """Return the array in C order at an ``address``."""
     return numba.carray(_pointer(address), shape, dtype)
 
@@ -245,11 +245,11 @@ sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
 if target.system == "win32":
     sched_yield = register_jitable(lambda: 0)
 
-allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
+malloc: Any = types.ExternalFunction("malloc", types.int64(types.int64))
 free: Any = types.ExternalFunction("free", types.void(types.int64))
 _MEMSET = types.int64(types.int64, types.int32, types.int64)
-set_memory: Any = types.ExternalFunction("memset", _MEMSET)
-copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+memset: Any = types.ExternalFunction("memset", _MEMSET)
+memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
 # Memory in cache lines
@@ -275,7 +275,7 @@ def arena_alloc(arena: Any, nbytes: int) -> tuple[int, int]:
         arena.start = start + size
         arena.nbytes -= size
         return aligned(start), 0
-    start = allocate(size)
+    start = malloc(size)
     return aligned(start), start
 
 
@@ -309,7 +309,7 @@ def copy_past_caches(to: Any, source: Any) -> None:
     nbytes = source.nbytes
     first = min(-to_address & _WITHIN_LINE, nbytes)
     last = first + (nbytes - first & -CACHE_LINE)
-    copy(to_address, source_address, first)
+    memcpy(to_address, source_address, first)
     for offset in range(first, last, CACHE_LINE):
         _copy_line_past_caches(to_address + offset, source_address + offset)
-    copy(to_address + last, source_address + last, nbytes - last)
+    memcpy(to_address + last, source_address + last, nbytes - last)

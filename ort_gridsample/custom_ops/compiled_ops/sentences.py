@@ -4,7 +4,7 @@ They are those of :mod:`ort_gridsample.functions.validation`. A message is encod
 below :data:`_FIRST_CHARACTER` is a placeholder for a shape, a number or a value.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions.validation import ErrorTemplate
-from ...kernels.pointers import allocate, array, copy, free, struct
+from ...kernels.pointers import array_at, free, malloc, memcpy, record_at
 from .c_api import INVALID_ARGUMENT
 from .requests import alloc, api_function
 from .structs import ERRORS, TEXT
@@ -23,7 +23,7 @@ from .structs import ERRORS, TEXT
 #: NEGATIVE is the first negative length of the second shape, with the name of its axis.
 #: ALL_BUT_LAST is the second shape without its last length. NUMBER is an integer, VALUE a text of
 #: the node. COORDINATES is the shape of a coordinate. In a sentence with this placeholder, the
-#: fields of a COORDINATES record replace the second shape.
+#: fields of a COORDINATE_SHAPE record replace the second shape.
 (
     FIRST,
     SECOND,
@@ -65,7 +65,7 @@ _PLACEHOLDERS = {
 }
 
 #: The first sentence of every op, and its index.
-NO_MEMORY_SENTENCE = ErrorTemplate("memory", "exhausted", "{nbytes} more bytes for scratch arrays")
+NO_MEMORY_SENTENCE = ErrorTemplate("memory", "exhausted", "{nbytes} free bytes for scratch memory")
 NO_MEMORY_INDEX = 0
 #: The result of a check that finds no error. Any other result is the index of a sentence.
 NO_ERROR = -1
@@ -122,9 +122,24 @@ def encode(sentence: ErrorTemplate, **known: object) -> bytes:
     return str(sentence.error("", **(placeholders | known))).encode()
 
 
-def index_names(names: Iterable[str]) -> dict[str, int]:
-    """Return the index of each of ``names``, which are those of an op's sentences in order."""
-    return {name: index for index, name in enumerate(names)}
+class SentenceTable:
+    """The error messages of an op, some of which have names.
+
+    Args:
+        rows: the encoded messages, by name.
+        after: the messages before them, such as those of another op.
+
+    Attributes:
+        encoded: all messages.
+    """
+
+    def __init__(self, rows: Mapping[str, bytes], after: Sequence[bytes] = ()) -> None:
+        self.encoded = [*after, *rows.values()]
+        self._indices = {name: len(after) + position for position, name in enumerate(rows)}
+
+    def index(self, name: str) -> int:
+        """Return the index of a message in ``encoded``."""
+        return self._indices[name]
 
 
 # The caller of these functions passes the address of ERRORS, and the index of one of their
@@ -134,7 +149,7 @@ def index_names(names: Iterable[str]) -> dict[str, int]:
 @register_jitable
 def error_with_number(api: int, errors_address: int, index: int, number: int) -> int:
     """Return an OrtStatus* with a sentence that contains no shape, and at most a ``number``."""
-    no_shape = array(0, (0,), np.int64)
+    no_shape = array_at(0, (0,), np.int64)
     return error_with_shapes(api, errors_address, index, no_shape, no_shape, number)
 
 
@@ -147,7 +162,7 @@ def error_with_shape(
     number: int = 0,
 ) -> int:
     """Return an OrtStatus* with a sentence that contains only the ``first`` shape."""
-    no_shape = array(0, (0,), np.int64)
+    no_shape = array_at(0, (0,), np.int64)
     return error_with_shapes(api, errors_address, index, first, no_shape, number)
 
 
@@ -169,17 +184,17 @@ def error_with_shapes(
         errors_address: the address of ERRORS.
         index: the index of the sentence.
         first: the shape for the placeholder FIRST and those that depend on it, int64.
-        second: the shape for the placeholder SECOND, or the fields of a COORDINATES record, int64.
+        second: the shape for the placeholder SECOND, or the fields of a COORDINATE_SHAPE, int64.
         number: the integer for the placeholder NUMBER.
     """
-    errors = struct(errors_address, ERRORS)
-    sentence = array(errors.sentences, (index + 1,), TEXT)[index]
-    codes = array(sentence.data, (sentence.length,), np.uint8)
+    errors = record_at(errors_address, ERRORS)
+    sentence = array_at(errors.sentences, (index + 1,), TEXT)[index]
+    codes = array_at(sentence.data, (sentence.length,), np.uint8)
     size = _max_size(codes, errors, first, second)
-    memory = allocate(size)
+    memory = malloc(size)
     if memory == 0:
         return create_status(api, (INVALID_ARGUMENT, sentence.data))
-    message = array(memory, (size,), np.uint8)
+    message = array_at(memory, (size,), np.uint8)
     end = _write_text(message, 0, errors.where)
     for i in range(len(codes)):
         code = np.int64(codes[i])
@@ -260,7 +275,7 @@ def write_repr(
         is_node_name: whether a source in brackets is the output of a node without a name, as in
             :func:`ort_gridsample.errors.node_label`.
     """
-    characters = array(source.data, (max(source.length, 0),), np.uint8)
+    characters = array_at(source.data, (max(source.length, 0),), np.uint8)
     has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
     is_output = is_node_name and has_brackets
     if is_output:
@@ -270,8 +285,8 @@ def write_repr(
     destination.data = alloc(node, size)
     if destination.data == 0:
         return
-    output = array(destination.data, (size,), np.uint8)
-    copy(destination.data, prefix, prefix_length)
+    output = array_at(destination.data, (size,), np.uint8)
+    memcpy(destination.data, prefix, prefix_length)
     if is_output:
         prefix_length = _write_chars(output, prefix_length, _WITH_OUTPUT)
     # Single quotes, unless the text contains single quotes and no double quotes.
@@ -313,13 +328,13 @@ def _hex_digit(digit: int) -> int:
 @register_jitable
 def _write_text(message: Any, end: int, text: Any) -> int:
     """Write a TEXT."""
-    copy(np.int64(message[end:].ctypes.data), text.data, text.length)
+    memcpy(np.int64(message[end:].ctypes.data), text.data, text.length)
     return end + text.length
 
 
 @register_jitable
 def _write_coordinates(message: Any, end: int, coordinates: Any) -> int:
-    """Write the shape of a coordinate, such as (N, D1_out, 2), from the fields of COORDINATES."""
+    """Write the shape of a coordinate, such as (N, D1_out, 2), given a COORDINATE_SHAPE."""
     listing_axis = coordinates[0]
     listing_length = coordinates[1]
     r = coordinates[2]
