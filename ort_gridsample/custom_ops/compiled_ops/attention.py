@@ -16,7 +16,7 @@ from ...kernels import tap_table
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
 from ...kernels.compilation import compile_time
 from ...kernels.halves import stored
-from ...kernels.pointers import array, chars, copy, local, struct
+from ...kernels.pointers import array, chars, copy, local, returns_array, struct
 from ...kernels.structs import ATTENTION
 from .catalog import Fields, Kernels
 from .creation import LAST_SENTENCES, create_plain, destroy
@@ -206,7 +206,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     return fill_output(state, request, launch, Y, launch.pixels * launch.points)
 
 
-@register_jitable
+@returns_array
 def _output_lengths(request: Any, launch: Any, n_axes: int) -> Any:
     """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
     Y = alloc_int64s(request, n_axes)

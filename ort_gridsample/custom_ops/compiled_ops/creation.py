@@ -12,7 +12,16 @@ from numba.extending import register_jitable
 
 from ...functions import validation
 from ...kernels.compilation import compile_time
-from ...kernels.pointers import array, chars, copy, field_address, local, sizeof, struct
+from ...kernels.pointers import (
+    array,
+    chars,
+    copy,
+    field_address,
+    local,
+    returns_array,
+    sizeof,
+    struct,
+)
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import alloc, alloc_int64s, api_function, free_blocks
@@ -218,7 +227,7 @@ def integer_attribute(node: Any, name: int, default: int) -> int:
     return value
 
 
-@register_jitable
+@returns_array
 def integers_attribute(node: Any, name: int) -> Any:
     """Return the attribute ``name`` of ``node`` as an int64 array; empty if there is none."""
     status, count = get_row_size(node.api, (node.info, name, 0))

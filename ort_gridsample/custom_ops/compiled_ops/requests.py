@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import address, allocate, array, caller, free, local, sizeof, struct
+from ...kernels.pointers import (
+    address,
+    allocate,
+    array,
+    caller,
+    free,
+    local,
+    returns_array,
+    sizeof,
+    struct,
+)
 from .c_api import FUNCTIONS
 from .structs import BLOCK, REQUEST, STATUS_SHAPE
 
@@ -101,7 +111,7 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
     return status
 
 
-@register_jitable
+@returns_array
 def shape(tensor: Any) -> Any:
     """Return the lengths (axes,) of an INPUT."""
     return array(tensor.shape, (tensor.axes,), np.int64)
@@ -122,7 +132,7 @@ def alloc(owner: Any, nbytes: int) -> int:
     return block_address + sizeof(BLOCK)
 
 
-@register_jitable
+@returns_array
 def alloc_int64s(owner: Any, count: int) -> Any:
     """Return an array (count,) of int64 from :func:`alloc`; an empty one without memory."""
     memory = alloc(owner, 8 * count)

@@ -14,7 +14,16 @@ from ... import spec
 from ...functions import validation
 from ...kernels import tap_table, workers
 from ...kernels.compilation import KernelSpec, compile_time
-from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
+from ...kernels.pointers import (
+    address,
+    array,
+    call,
+    chars,
+    local,
+    returns_array,
+    set_memory,
+    struct,
+)
 from ...reference.coordinates import PADDING
 from ...reference.taps import MAX_TAPS, MODES
 from . import requests
@@ -264,7 +273,7 @@ def open_inference(node: Any, op_address: int, context: int) -> bool:
     return node.api != 0
 
 
-@register_jitable
+@returns_array
 def alloc_shape(node: Any, axes: int) -> Any:
     """Return an array (2, axes) for a shape; (2, 0) without memory."""
     memory = requests.alloc(node, 16 * axes)
