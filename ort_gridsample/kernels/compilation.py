@@ -1,7 +1,6 @@
 """Compile functions to C function pointers, with an on-disk cache."""
 
 import ctypes
-import gc
 import hashlib
 import importlib.resources
 import logging
@@ -25,6 +24,7 @@ from ..system import memory
 from ..system.cpus import available_cpus
 from ..system.process import interpreter
 from . import cache_folder
+from .code_library import linking_lazily
 from .kernel_lock import is_locked, try_lock
 
 logger = logging.getLogger("ort_gridsample")
@@ -44,11 +44,6 @@ LOADING_BYTES = 1 << 24
 MAX_WAIT = 120.0
 #: The time in seconds between two looks at the kernels that other processes compile.
 _POLL_INTERVAL = 0.05
-
-#: The threshold of Python's garbage collector while a kernel is compiled.
-#: With the default of 700, compilation takes up to a sixth longer: Numba creates many objects, and
-#: few cycles.
-GC_THRESHOLD = 50_000
 
 #: The maximum size of all kernels on disk together. The tests, which use most types, write
 #: 20 MiB.
@@ -327,18 +322,9 @@ def _warn_not_kept(reason: str) -> None:
 # Compilation
 
 
-@contextmanager
-def _fewer_collections() -> Iterator[None]:
-    """Search for reference cycles less often within the context."""
-    # One thread at a time, so that each restores the threshold that it found.
-    with global_compiler_lock:
-        thresholds = gc.get_threshold()
-        if 0 < thresholds[0] < GC_THRESHOLD:
-            gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
-        try:
-            yield
-        finally:
-            gc.set_threshold(*thresholds)
+#: Numba's options of a kernel. Its arrays own no memory, so that they need no reference counts, and
+#: neither do the functions that it calls.
+OPTIONS = {"error_model": "numpy", "_nrt": False}
 
 
 class CompiledFunction:
@@ -358,7 +344,7 @@ class CompiledFunction:
         other_folders: Sequence[str] = (),
     ) -> None:
         signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
-        self._cfunc = CFunc(function, signature, {}, {"error_model": "numpy"})
+        self._cfunc = CFunc(function, signature, {}, OPTIONS)
         self._cache: KernelCache | None = None
         self._not_kept_reason = ""
         try:
@@ -395,7 +381,7 @@ class CompiledFunction:
         if not self._address:
             if self._not_kept_reason:
                 _warn_not_kept(self._not_kept_reason)
-            with _fewer_collections():
+            with linking_lazily():
                 self._cfunc.compile()
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._cfunc))
             self._address = int(self._cfunc.address)

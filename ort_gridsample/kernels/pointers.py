@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
+from numba.np.arrayobj import make_array, populate_array
 
 from . import target
 from .structs import CACHE_LINE
@@ -200,17 +200,35 @@ def c_string(typing_context: Any, text: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def array_at(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
+    """Return the array in C order at an ``address``.
+
+    :func:`numba.carray` does the same in several functions, which are compiled for each type.
+    """
+    array_type = types.Array(dtype.dtype, len(shape), "C")
+
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+        made = make_array(array_type)(context, builder)
+        lengths = [
+            context.cast(builder, length, length_type, types.intp)
+            for length, length_type in zip(
+                cgutils.unpack_tuple(builder, values[1]), signature.args[1], strict=True
+            )
+        ]
+        itemsize = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+        strides = [_INT64(itemsize)]
+        for length in lengths[:0:-1]:
+            strides.insert(0, builder.mul(strides[0], length))
+        data = builder.inttoptr(values[0], made.data.type)
+        populate_array(made, data, lengths, strides, itemsize, meminfo=None)
+        return made._getvalue()
 
-    return types.voidptr(types.int64), generate
+    return array_type(types.int64, shape, dtype), generate
 
 
-@register_jitable
-def array_at(address: int, shape: Any, dtype: Any) -> Any:
-    """Return the array in C order at an ``address``."""
-    return numba.carray(_pointer(address), shape, dtype)
+#: Decorate a function for compiled code that returns an array. Numba refuses such a function if the
+#: code that calls it has no reference counts, unless the function has them.
+returns_array: Any = register_jitable(_nrt=True)
 
 
 def by_types(choose: Callable[..., Any]) -> Any:

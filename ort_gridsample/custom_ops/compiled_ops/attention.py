@@ -16,7 +16,14 @@ from ...kernels import tap_table
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
 from ...kernels.compilation import compiles_in
 from ...kernels.halves import stored
-from ...kernels.pointers import array_at, c_string, local_record, memcpy, record_at
+from ...kernels.pointers import (
+    array_at,
+    c_string,
+    local_record,
+    memcpy,
+    record_at,
+    returns_array,
+)
 from ...kernels.structs import ATTENTION_LAUNCH
 from .catalog import Fields, Kernels
 from .creation import LAST_SENTENCES, create_plain, destroy
@@ -202,7 +209,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     return fill_output(state, request, launch, Y, launch.pixels * launch.points)
 
 
-@register_jitable
+@returns_array
 def _output_lengths(request: Any, launch: Any, n_axes: int) -> Any:
     """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
     Y = alloc_int64s(request, n_axes)

@@ -19,6 +19,7 @@ from ...kernels.pointers import (
     local_record,
     memcpy,
     record_at,
+    returns_array,
     sizeof,
 )
 from .c_api import INVALID_ARGUMENT
@@ -229,7 +230,7 @@ def integer_attribute(node: Any, name: int, default: int) -> int:
     return value
 
 
-@register_jitable
+@returns_array
 def integers_attribute(node: Any, name: int) -> Any:
     """Return the attribute ``name`` of ``node`` as an int64 array; empty if there is none."""
     status, count = get_row_size(node.api, (node.info, name, 0))

@@ -16,6 +16,7 @@ from ...kernels.pointers import (
     local_record,
     malloc,
     record_at,
+    returns_array,
     sizeof,
 )
 from .c_api import FUNCTION_OFFSETS
@@ -110,7 +111,7 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
     return status
 
 
-@register_jitable
+@returns_array
 def shape(tensor: Any) -> Any:
     """Return the lengths (axes,) of an INPUT. An input that the node omits has no axes."""
     return array_at(tensor.shape, (max(tensor.axes, 0),), np.int64)
@@ -131,7 +132,7 @@ def alloc(owner: Any, nbytes: int) -> int:
     return block_address + sizeof(BLOCK)
 
 
-@register_jitable
+@returns_array
 def alloc_int64s(owner: Any, count: int) -> Any:
     """Return an array (count,) of int64 from :func:`alloc`; an empty one without memory."""
     memory = alloc(owner, 8 * count)

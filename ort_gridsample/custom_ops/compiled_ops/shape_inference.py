@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import array_at, record_at
+from ...kernels.pointers import (
+    array_at,
+    record_at,
+    returns_array,
+)
 from . import requests
 from .creation import release_status
 from .requests import api_function
@@ -41,7 +45,7 @@ def open_inference(node: Any, op_address: int, context: int) -> bool:
     return node.api != 0
 
 
-@register_jitable
+@returns_array
 def alloc_shape(node: Any, axes: int) -> Any:
     """Return an array (2, axes) for a shape; (2, 0) without memory."""
     memory = requests.alloc(node, 16 * axes)
