@@ -29,10 +29,11 @@ from ..custom_ops.compiled_ops.catalog import (
 )
 from ..custom_ops.compiled_ops.descriptions import description_function
 from ..custom_ops.compiled_ops.record_image import RecordImage, Relocation
+from ..custom_ops.compiled_ops.sentences import SHARED_FUNCTIONS
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.image import add_factory
-from ..kernels.compilation import KernelSpec
+from ..kernels.compilation import OPTIONS, KernelSpec
 from ..reference.taps import COMPILED_MODES
 from .entry import create_ep_factories, register
 
@@ -121,7 +122,7 @@ class Emitter:
         arguments = tuple([types.int64] * function.__code__.co_argcount)
         symbol = self.symbol(kernel_spec)
         with global_compiler_lock:
-            c_function = CFunc(function, (arguments, types.int64), {}, {"error_model": "numpy"})
+            c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
             compiled = c_function._compile_uncached()
             module = compiled.library._get_module_for_linking().clone()
         wrapper = module.get_function(compiled.fndesc.llvm_cfunc_wrapper_name)
@@ -255,7 +256,7 @@ def variant_image(
     """
     image = RecordImage()
     variant = image.add_records(VARIANT, {})
-    op_context = image.add_records(OP_CONTEXT, {})
+    op_context = image.add_records(OP_CONTEXT, SHARED_FUNCTIONS)
     rows, indices = _op_rows(image, OPS, needed, op_context)
     ops = image.add_records(OP, *rows)
 

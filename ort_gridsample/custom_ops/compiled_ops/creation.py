@@ -13,8 +13,10 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels.compilation import compiles_in
 from ...kernels.pointers import (
+    address_of,
     array_at,
     c_string,
+    call,
     field_address,
     local_record,
     memcpy,
@@ -25,7 +27,7 @@ from ...kernels.pointers import (
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import alloc, alloc_int64s, api_function, free_blocks
-from .sentences import create_status, encode, error_with_number, strlen, write_repr
+from .sentences import create_status, encode, error_with_number, strlen
 from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, PLAIN, TEXT
 
 get_integer = api_function("KernelInfoGetAttribute_int64", 1)
@@ -81,6 +83,7 @@ def open_node(
         wrong.
     """
     node.api = api
+    node.op_context = op.op_context
     node.info = info
     node.blocks = 0
     node.lacks_memory = 0
@@ -133,10 +136,13 @@ def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
     if name.length <= 0:
         read_text(node, get_name, (node.info,), name)
     errors = record_at(errors_address, ERRORS)
+    op_context = record_at(node.op_context, OP_CONTEXT)
+    errors.create_error = op_context.create_error
     errors.sentences = sentences
     errors.value.data = 0
     errors.value.length = 0
-    write_repr(node, operator, name, errors.where, is_node_name=True)
+    arguments = address_of(node), operator, address_of(name), address_of(errors.where), 1
+    call(op_context.write_repr, arguments)
     return errors_address
 
 
@@ -295,7 +301,9 @@ def choice_attribute(
         return default
     index = word_index(words, word)
     if index < 0 and is_good(node):
-        write_repr(node, c_string(""), word, record_at(errors_address, ERRORS).value)
+        value = record_at(errors_address, ERRORS).value
+        arguments = address_of(node), c_string(""), address_of(word), address_of(value), 0
+        call(record_at(node.op_context, OP_CONTEXT).write_repr, arguments)
         node.status = error_with_number(node.api, errors_address, wrong_word, 0)
     return max(index, 0)
 

@@ -220,7 +220,7 @@ class CompiledOps:
                 return c_api.create_status(api, NO_STRINGS)
             struct = _OpStruct.from_address(op_address)
             if not struct.KernelComputeV2:
-                _complete(struct, op, types)
+                _complete(struct, op, types, self._op_context)
             create = _compiled(op.load().create, 4)
             result = create(op_address, api, info, out)
             while is_missing_state(result):
@@ -351,9 +351,12 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
 @cache
 def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
     """Compile what a node of ``op`` with these types and this state needs."""
+    from .sentences import SHARED_FUNCTIONS
+
     image = _state_image(op, types, index)
+    functions = op.load().functions
     # All together: each call compiles in two processes.
-    addresses([*op.load().functions.values(), *image.functions.values()])
+    addresses([*functions.values(), *SHARED_FUNCTIONS.values(), *image.functions.values()])
     state_address(op, types, index)
 
 
@@ -380,12 +383,17 @@ def _state_image(op: Op, types: tuple[str, ...], index: int) -> RecordImage:
     return image
 
 
-def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
-    """Fill in the fields of an OrtCustomOp that need Numba."""
+def _complete(struct: Any, op: Op, types: tuple[str, ...], op_context: Any) -> None:
+    """Fill in the fields of an OrtCustomOp, and of its OP_CONTEXT, that need Numba."""
+    from .sentences import SHARED_FUNCTIONS
+
     kernels = op.load()
     image = RecordImage()
     sentences = image.add_texts(kernels.sentences)
-    compute, destroy = addresses([(kernels.compute,), (kernels.destroy,)])
+    kernel_specs = [(kernels.compute,), (kernels.destroy,), *SHARED_FUNCTIONS.values()]
+    compute, destroy, *shared = addresses(kernel_specs)
+    for name, address in zip(SHARED_FUNCTIONS, shared, strict=True):
+        setattr(op_context, name, address)
     struct.sentences = load_image(image) + sentences
     n_states = len(kernels.states(*types)[1])
     struct.states = _keep_forever((c_api.word * n_states)())

@@ -65,6 +65,8 @@ OP_CONTEXT = record(
     # The address of GetTensorElementTypeAndShapeDataReference; 0 in releases without it.
     "get_shape_reference",
     "cpus",  # the number of processors that this process may use
+    "create_error",  # the address of the function :func:`.sentences.create_error`
+    "write_repr",  # the address of the function :func:`.sentences.write_repr`
     # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
     "compiles_on_demand",
 )
@@ -116,6 +118,7 @@ OP = record(
 #: A node while ONNX Runtime creates its kernel or infers its output's shape.
 NODE = record(
     "api",  # the address of the OrtApi
+    "op_context",  # the address of the OP_CONTEXT
     "info",  # the address of the OrtKernelInfo, or of the context of shape inference
     "blocks",  # as in a REQUEST
     "lacks_memory",  # as in a REQUEST
@@ -126,6 +129,7 @@ NODE = record(
 
 #: The data of a node's error messages.
 ERRORS = record(
+    "create_error",  # as in an OP_CONTEXT
     "sentences",  # the address of an array of TEXT
     ("where", TEXT),  # the name of the node, with which each message begins
     ("value", TEXT),  # a value that a message quotes

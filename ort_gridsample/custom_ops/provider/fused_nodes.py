@@ -21,6 +21,7 @@ from ..compiled_ops import c_api, registry
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import OPS, Op
 from ..compiled_ops.record_image import RecordImage, Relocation
+from ..compiled_ops.sentences import create_error
 from ..compiled_ops.structs import ERRORS
 from . import answers, fused_attention
 from .ep_api import EP_FUNCTIONS, OLDEST_WITH_FUSED_BODIES, VERSION
@@ -210,6 +211,7 @@ def _image(
     _, (initial_state,) = kernels.states(*attention.types)
     where = attention.where.encode()
     errors = {
+        "create_error": (create_error,),
         "sentences": image.add_texts(kernels.sentences),
         "where": {"data": image.add_text(where), "length": len(where)},
     }
