@@ -303,6 +303,7 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     node_errors = record_at(state.errors, ERRORS)
     # A copy, as several threads may run the op at the same time.
     errors = local_record(ERRORS)
+    errors.create_error = node_errors.create_error
     errors.sentences = node_errors.sentences
     errors.where.data = node_errors.where.data
     errors.where.length = node_errors.where.length
