@@ -132,7 +132,9 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
-        rows[index, 1:] = array_at(lengths, (fused.r,), np.int64)
+        level_lengths = array_at(lengths, (fused.r,), np.int64)
+        for axis in range(fused.r):  # an assignment of an array needs reference counts
+            rows[index, 1 + axis] = level_lengths[axis]
     levels_shape[0] = fused.n_levels
     levels_shape[1] = n_columns
     request.inputs[_LEVELS].data = memory
