@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from .. import spec
 from ..custom_ops.compiled_ops import library_file, registry
-from ..detection.match import FusedGrid, Match
+from ..custom_ops.compiled_ops.fused_types import source_types, state_index
+from ..detection.match import Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, FUSED
@@ -358,8 +358,8 @@ def compile_fused_op(sample: Match) -> str:
     if sample.fused_grid is None or not _has_valid_attributes(record):
         return ""
     try:
-        state = _grid_type_index(sample.fused_grid) * len(COMPILED_MODES) + _mode_index(record)
-        for types in product(record.types["X"], *_grid_source_types(sample.fused_grid)):
+        state = state_index(record, sample.fused_grid)
+        for types in product(record.types["X"], *source_types(sample.fused_grid)):
             registry.prepare(FUSED, types, state)
     except Exception as error:
         return f"its grid is not fused, as compiling that failed: {error}"
@@ -375,18 +375,3 @@ def _mode_index(record: NodeRecord) -> int:
     if record.operator != "GridSample":
         return 0
     return COMPILED_MODES.index(str(record.mode))
-
-
-def _grid_type_index(fused: FusedGrid) -> int:
-    """Return the index of a fused op's group of states: see :mod:`~.compiled_ops.affine`."""
-    if fused.affine_grid is None or not fused.type:
-        return 0
-    return 1 + spec.FLOATS.index(fused.type)
-
-
-def _grid_source_types(fused: FusedGrid) -> list[tuple[str, ...]]:
-    """Return the possible types of a fused op's second and third input."""
-    if fused.affine_grid is None:
-        return [(fused.type,), (fused.type,)]
-    types = fused.affine_grid.record.types
-    return [types["size"], types["theta"]]

@@ -252,22 +252,31 @@ def compute(state_address: int, context: int) -> int:
     request = local_record(REQUEST)
     request.launch.kernel = state_address
     status = requests.open_request(request, state, context, state.n_inputs)
-    if status == 0:
-        if state.prepare_grid != 0:
-            status = call(state.prepare_grid, (address_of(request),))
-        else:
-            tensor = request.inputs[1]
-            request.grid.data = tensor.data
-            request.grid.shape = tensor.shape
-            request.grid.axes = tensor.axes
-    status = status or _sample(state, request)
+    status = status or sample(state, request)
     requests.free_blocks(request.blocks)
     return status
 
 
 @register_jitable
-def _sample(state: Any, request: Any) -> int:
-    """Check the shapes of X and of the grid, create the output Y, and fill it."""
+def sample(state: Any, request: Any) -> int:
+    """Check the shapes of X and of the grid, create the output Y, and fill it.
+
+    Args:
+        state: the state of the op.
+        request: a REQUEST whose inputs are set. Its launch has the address of ``state``.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    if state.prepare_grid != 0:
+        status = call(state.prepare_grid, (address_of(request),))
+        if status != 0:
+            return status
+    else:
+        tensor = request.inputs[1]
+        request.grid.data = tensor.data
+        request.grid.shape = tensor.shape
+        request.grid.axes = tensor.axes
     X = requests.shape(request.inputs[0])
     grid = requests.shape(request.grid)
     launch = request.launch

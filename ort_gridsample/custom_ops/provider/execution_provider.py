@@ -25,6 +25,7 @@ from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
 from .calls import acquire, api_function, ep_function, release, write_word
+from .definitions import GRID_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
 from .structs import BUFFER, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, NODE_INPUTS, OVERLOAD
@@ -34,6 +35,7 @@ _get_nodes = api_function("Graph_GetNodes")
 _get_num_inputs = api_function("Node_GetNumInputs", 1)
 _get_inputs = api_function("Node_GetInputs")
 _get_type = api_function("GetValueInfoTypeInfo", 1)
+_get_producer = api_function("ValueInfo_GetValueProducer", 2)
 _get_operator = api_function("Node_GetOperatorType", 1)
 _get_attribute = api_function("Node_GetAttributeByName", 1)
 _read_attribute = api_function("ReadOpAttr", 1)
@@ -60,6 +62,10 @@ def get_ep_name(ep: int) -> int:
     return record_at(record_at(ep, EP).factory, FACTORY).name
 
 
+#: The operators of nodes that compute a grid, each followed by a blank.
+_GRID_OPERATORS = "".join(f"{name} " for name in sorted(GRID_OPERATORS))
+
+
 # --- Nodes ---
 
 
@@ -81,7 +87,7 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
         return _no_memory(factory)
     status = _get_nodes(factory.api, (graph, memory, count))
     nodes = array_at(memory, (count,), np.int64)
-    if status == 0 and ep.fuse != 0 and _may_have_attention(factory, nodes):
+    if status == 0 and ep.fuse != 0 and _may_fuse(factory, nodes):
         call(ep.fuse, (graph, support, memory, count))
     for index in range(count):
         node = nodes[index]
@@ -94,25 +100,59 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
 
 
 @register_jitable
-def _may_have_attention(factory: Any, nodes: Any) -> bool:
-    """Whether the graph contains every operator that deformable attention always uses.
+def _may_fuse(factory: Any, nodes: Any) -> bool:
+    """Whether the graph may have nodes to fuse.
 
-    To read a graph in Python takes longer than this test.
+    It has a GridSample, and the ReduceSum that deformable attention always has or an operator that
+    computes a grid. To read a graph in Python takes longer than this test.
     """
     has_sample = False
     has_sum = False
     for node in nodes:
-        status, operator = _get_operator(factory.api, (node,))
-        if status != 0:
-            release_status(factory.api, (status,))
-            return False
-        word = local_record(TEXT)
-        word.data = operator
-        word.length = strlen(operator)
-        index = word_index(c_string("GridSample ReduceSum "), word)
-        has_sample = has_sample or index == 0
-        has_sum = has_sum or index == 1
+        operator = _operator_index(factory, node, c_string("GridSample ReduceSum "))
+        if operator == 0 and _has_computed_grid(factory, node):
+            return True
+        has_sample = has_sample or operator == 0
+        has_sum = has_sum or operator == 1
     return has_sample and has_sum
+
+
+@register_jitable
+def _operator_index(factory: Any, node: int, operators: int) -> int:
+    """Return the index of a node's type among ``operators``, each followed by a blank; or -1."""
+    status, operator = _get_operator(factory.api, (node,))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return -1
+    word = local_record(TEXT)
+    word.data = operator
+    word.length = strlen(operator)
+    return word_index(operators, word)
+
+
+@register_jitable
+def _has_computed_grid(factory: Any, node: int) -> bool:
+    """Whether an operator that the search for grids knows computes the grid of a GridSample."""
+    inputs = local_record(NODE_INPUTS)
+    if not _read_inputs(factory, node, inputs) or inputs.values[1] == 0:
+        return False
+    status, producer, _ = _get_producer(factory.api, (inputs.values[1],))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return False
+    return producer != 0 and _operator_index(factory, producer, c_string(_GRID_OPERATORS)) >= 0
+
+
+@register_jitable
+def _read_inputs(factory: Any, node: int, inputs: Any) -> bool:
+    """Set NODE_INPUTS to the inputs of a node; return whether it has as many."""
+    status, count = _get_num_inputs(factory.api, (node,))
+    if status == 0 and count == N_INPUTS:
+        status = _get_inputs(factory.api, (node, address_of(inputs), count))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return False
+    return count == N_INPUTS
 
 
 @register_jitable
@@ -129,13 +169,7 @@ def _has_state(factory: Any, node: int) -> bool:
     supported, so that creating the kernel fails with an error that lists the modes.
     """
     inputs = local_record(NODE_INPUTS)
-    status, count = _get_num_inputs(factory.api, (node,))
-    if status == 0 and count == N_INPUTS:
-        status = _get_inputs(factory.api, (node, address_of(inputs), count))
-    if status != 0:
-        release_status(factory.api, (status,))
-        return False
-    if count != N_INPUTS:
+    if not _read_inputs(factory, node, inputs):
         return False
     first = _value_type(factory, inputs.values[0])
     second = _value_type(factory, inputs.values[1])

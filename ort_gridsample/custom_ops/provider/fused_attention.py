@@ -1,4 +1,4 @@
-"""The computation of a fused deformable attention, as the functions of OrtNodeComputeInfo.
+"""The computation of a fused deformable attention, as a function of OrtNodeComputeInfo.
 
 ONNX Runtime has replaced the nodes of a deformable attention by one node, whose inputs are all
 values that these nodes read. The operands of the compiled op are among them, or are computed from
@@ -11,7 +11,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.halves import stored, widened
-from ...kernels.pointers import array_at, free, local_record, malloc, memcpy, record_at
+from ...kernels.pointers import array_at, local_record, memcpy, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
 from ..compiled_ops import attention
 from ..compiled_ops.c_api import ELEMENT_TYPES
@@ -30,8 +30,7 @@ from ..compiled_ops.sentences import (
     error_with_shapes,
 )
 from ..compiled_ops.structs import PLAIN, REQUEST
-from .calls import write_word
-from .structs import COMPUTE_INFO, FUSED_ATTENTION, LEVEL
+from .structs import FUSED_ATTENTION, LEVEL
 
 #: The positions of the operands among a REQUEST's inputs.
 _VALUE = 0
@@ -47,25 +46,6 @@ _FLOAT16_BITS = stored("float16")
 _BFLOAT16_BITS = stored("bfloat16")
 #: The position of an input that an operand is computed from.
 _OTHER = 4
-
-
-def allocate_block(nbytes: int) -> int:
-    """Return the address of memory that :func:`release_compute_infos` frees; 0 without memory."""
-    return malloc(nbytes)
-
-
-def release_compute_infos(ep: int, infos: int, count: int) -> int:
-    """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
-    addresses = array_at(infos, (count,), np.int64)
-    for index in range(count):
-        free(addresses[index])
-    return 0
-
-
-def create_state(info: int, context: int, out: int) -> int:
-    """CreateState of OrtNodeComputeInfo."""
-    write_word(out, record_at(info, COMPUTE_INFO).state)
-    return 0
 
 
 def compute_attention(info: int, state_address: int, context: int) -> int:
@@ -107,15 +87,14 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     if status != 0:
         return status
     lengths = shape(tensor)
-    is_split = fused.splits_heads == 0
-    is_right = len(lengths) == (4 if is_split else 3)
-    if is_right and not is_split:
-        is_right = lengths[2] == fused.heads * fused.channels
-    if not is_right:
+    has_shape = len(lengths) == fused.value_axes
+    if has_shape and len(lengths) == 3:
+        has_shape = lengths[2] == fused.heads * fused.channels
+    if not has_shape:
         return error_with_shape(
             request.api, state.errors, attention.VALUE_SHAPE_INVALID_INDEX, lengths
         )
-    if is_split:
+    if len(lengths) == 4:
         return 0
     split_lengths = alloc_int64s(request, 4)
     if len(split_lengths) == 0:
@@ -153,7 +132,9 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
-        rows[index, 1:] = array_at(lengths, (fused.r,), np.int64)
+        level_lengths = array_at(lengths, (fused.r,), np.int64)
+        for axis in range(fused.r):  # an assignment of an array needs reference counts
+            rows[index, 1 + axis] = level_lengths[axis]
     levels_shape[0] = fused.n_levels
     levels_shape[1] = n_columns
     request.inputs[_LEVELS].data = memory
@@ -176,7 +157,7 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     new_lengths = alloc_int64s(request, 4)
     if len(new_lengths) == 0:
         return _no_memory(state, request, 32)
-    if fused.has_heads_first != 0:
+    if fused.has_weights_by_head == 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
             locations = shape(request.inputs[_LOCATIONS])
             sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
