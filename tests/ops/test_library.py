@@ -262,6 +262,21 @@ def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Pa
         assert strings.startswith(f"{error} on Python ops only")
 
 
+def run_with_relative_library(expression: str, path: Path) -> list[str]:
+    """Print ``expression`` in a process that is in the library's folder and names it."""
+    return run_script(f"""
+import os
+os.chdir({str(path.parent)!r})
+os.environ[{library_file.VARIABLE!r}] = {path.name!r}
+import ort_gridsample as ogs
+print({expression})
+""")
+
+
+def test_library_of_a_relative_path_is_registered(built: Path) -> None:
+    assert run_with_relative_library("bool(ogs.register())", built) == ["True"]
+
+
 @needs_python_ops
 def test_library_and_onnxruntime_extensions_run_in_one_session(built: Path) -> None:
     """In either order, registered by hand and by this package."""
@@ -792,6 +807,12 @@ def test_provider_of_a_library_runs_unmodified_models(built: Path, tmp_path: Pat
     for mode in modes:
         expected = ogs.grid_sample(*feed.values(), mode)
         np.testing.assert_allclose(np.load(tmp_path / f"{mode}.npy"), expected, atol=1e-5)
+
+
+@needs_provider
+def test_provider_of_a_relative_library_is_registered(built: Path) -> None:
+    name = "GridSampleExecutionProvider"
+    assert run_with_relative_library("ogs.register_provider()", built) == [name]
 
 
 @needs_provider
