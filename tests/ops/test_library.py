@@ -826,6 +826,19 @@ def test_a_program_in_c_runs_an_unmodified_model(built: Path, tmp_path: Path) ->
 
 
 @needs_provider
+@pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("cc"),
+    reason="the program is built by cc, for Linux",
+)
+def test_example_in_c_finds_a_relative_library(built: Path, tmp_path: Path) -> None:
+    """The program passes an absolute path: onnxruntime prepends the folder of its own library."""
+    build_program(tmp_path, ["cc"])
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert_program_runs_unmodified(["../run_model"], built, folder)
+
+
+@needs_provider
 def test_wheel_of_the_provider_has_a_library_and_its_path(built: Path, tmp_path: Path) -> None:
     path = wheel.pack(built.read_bytes(), tmp_path)
     assert path.name.startswith(
