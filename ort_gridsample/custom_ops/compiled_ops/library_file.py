@@ -51,7 +51,8 @@ def configured_library() -> Path | None:
     """
     path = os.environ.get(VARIABLE)
     if path:
-        return Path(path)
+        # onnxruntime does not look for a relative path in the current folder.
+        return Path(path).absolute()
     candidates = (PACKAGED.with_suffix(suffix) for suffix in SUFFIXES.values())
     return next((path for path in candidates if path.exists()), None)
 
