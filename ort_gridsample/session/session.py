@@ -92,7 +92,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         model: another name for ``path_or_bytes``.
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
             :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
-            if onnxruntime does not run it. :attr:`replaced` lists the result.
+            if onnxruntime does not run it. :attr:`placements` lists the result.
         accelerated: what to do with nodes, other than those that ``nodes`` selects, if providers
             come before the CPU's. ``"lower"``: the nodes stay on these providers, in another form
             if a provider runs only that form. ``"keep"``: the nodes that a provider runs stay as
@@ -186,9 +186,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         forks.track_attribute(name, value)
 
     @property
-    def replaced(self) -> list[Placement]:
+    def placements(self) -> list[Placement]:
         """Where each GridSample and AffineGrid node runs, and why."""
         return list(self._placements)
+
+    @property
+    def replaced(self) -> list[Placement]:
+        """The former name of :attr:`placements`, which also lists nodes that are not replaced."""
+        return self.placements
 
     def run(
         self,

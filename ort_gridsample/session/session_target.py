@@ -154,7 +154,7 @@ class SessionTarget(Target):
                 placement = decision.placement
             else:
                 placement = Placement(record, _UNREPLACED.get(record.dialect.name, ONNXRUNTIME))
-            if placement.ours or record.operator != ATTENTION:
+            if placement.is_ours or record.operator != ATTENTION:
                 placements.append(placement)
         return placements
 
