@@ -59,9 +59,9 @@ class SideResult:
     """What was measured on one side.
 
     Attributes:
-        outputs: the outputs.
-        timing: the seconds of a run.
-        nodes: the nodes by name.
+        outputs: the outputs of one run, in the order of the model.
+        timing: the seconds of a run, without the profiler.
+        nodes: the nodes in the profile, by name.
         shares: name of a node -> names of the nodes that are fused with it.
     """
 

@@ -117,7 +117,7 @@ def _finish_older_model(
     """Check a model that was converted to an older opset, and remove what it does not need.
 
     Args:
-        model: the model.
+        model: the model, which is changed.
         old_opset: its opset before the conversion.
         new_opset: its opset.
         read_before: for each scope, the values that nodes read before the conversion.
@@ -218,7 +218,7 @@ def _run_converter(
     """Convert ``model``, all of whose nodes onnx's converter knows.
 
     Args:
-        model: the model, which is changed.
+        model: the model, whose nodes are replaced in place.
         new_opset: the opset to convert to.
         source: the model that the converter reads, by default ``model`` without weights.
     """

@@ -166,7 +166,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._placements = patched.placements
         self._source_weights = patched.source_weights
         self._given_options = sess_options
-        # A model that onnx cannot read may have any nodes.
+        # This is signals.RUNS_PYTHON_OPS. A model that onnx cannot read may have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
         reopen_arguments = self._reopen_arguments
         super().__init__(

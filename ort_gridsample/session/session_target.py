@@ -118,7 +118,7 @@ class SessionTarget(Target):
         The result is kept as the node's decision without fusion.
 
         Args:
-            match: the node.
+            match: the node that the op replaces.
             decision: its decision of :func:`decide`.
 
         Returns:

@@ -500,7 +500,7 @@ def test_compilation_without_free_memory_raises(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     for nbytes in (1 << 26, 1 << 24):
         probe = Mock(side_effect=[MemoryError, None])
-        monkeypatch.setattr(memory, "probe", probe)
+        monkeypatch.setattr(memory, "check_allocatable", probe)
         with pytest.raises(MemoryError):
             load_or_compile([])
         load_or_compile([])

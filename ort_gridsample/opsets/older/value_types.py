@@ -20,7 +20,7 @@ def all_values(model: onnx.ModelProto, scopes: Sequence[Scope]) -> Inference:
     """Return the inference of the types of all values that nodes of ``model`` make.
 
     Args:
-        model: a model.
+        model: the model whose values are inferred; not changed.
         scopes: the scopes of ``model``.
     """
     values = {}
