@@ -34,9 +34,7 @@ class Agreement:
 
 def as_json(agreement: Agreement) -> dict[str, object]:
     """Return an object of JSON. Its key of the magnitude is ``of``, as it was in release 0.1."""
-    content = dict(vars(agreement))
-    content["of"] = content.pop("magnitude")
-    return content
+    return {"of" if key == "magnitude" else key: value for key, value in vars(agreement).items()}
 
 
 def all_agree(results: Sequence[Agreement]) -> bool:

@@ -533,7 +533,7 @@ def test_verify_compares_outputs_of_any_type() -> None:
 def test_verify_compares_outputs_without_a_finite_value(values: list[float]) -> None:
     Y = np.array(values, "f")
     (result,) = agreement.agreements({"Y": Y}, {"Y": Y.copy()}, 1e-5)
-    assert (result.difference, result.of, result.agrees) == (0, 0, True)
+    assert (result.difference, result.magnitude, result.agrees) == (0, 0, True)
 
 
 def test_log_of_onnxruntime_about_refused_model_is_hidden(
