@@ -90,7 +90,7 @@ class BackwardSlice:
 
     @cached_property
     def _separator(self) -> str:
-        """Spaces that are in no name of the model, so that names with a prefix or suffix are new."""
+        """Spaces that are in no name of the model. With them, a prefix or suffix makes a new name."""
         separator = " "
         names = [name for scope in self._scopes for name in scope.definitions]
         while any(separator in name for name in names):
