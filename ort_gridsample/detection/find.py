@@ -32,14 +32,14 @@ from ..graph.use_def import UseDef
 from ..inference.types import Inference, Probe, Value
 from ..reference.arrays import Array
 from ..reference.plan import type_name
-from .attention.find import find_attentions, values_to_infer
-from .attention.match import Attention
+from .attention.layouts import Attention
+from .attention.matcher import find_attentions, values_to_infer
 from .decomposed import DecomposedOperator, DecomposedSearch
 from .fusion import COORDINATE_RULES, find_fused_grid
 from .helpers import with_helpers
 from .match import Match
 from .node_checks import fault_of, reason_of
-from .records import NodeRecord
+from .records import NodeRecord, is_of_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,11 @@ def find(
     names = Names(model)
     attentions: list[Match] = []
     others: list[Match] = []
-    for use_def, positions, _ in candidates:
+    for candidate in candidates:
+        use_def = candidate.use_def
         scope = use_def.scope
         matches: list[Match] = []
-        for index in positions:
+        for index in candidate.indices:
             dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
                 matches.append(_node_match(dialect, index, scope, inference, node_probe))
@@ -124,12 +125,12 @@ class _CandidateScope(NamedTuple):
 
     Attributes:
         use_def: its use-def chains.
-        positions: the positions of the nodes that have the operator type of a dialect.
+        indices: the indices of the nodes that have the operator type of a dialect.
         values: the values whose types and shapes the searches need, besides the nodes' inputs.
     """
 
     use_def: UseDef
-    positions: list[int]
+    indices: list[int]
     values: list[str]
 
 
@@ -142,17 +143,17 @@ def _candidate_scopes(
     op_types = operator_types()
     candidates: list[_CandidateScope] = []
     for scope in all_scopes:
-        positions = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
+        indices = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
         values = decomposed_search.values.get(id(scope), [])
-        if not positions and not values:
+        if not indices and not values:
             continue
         use_def = UseDef(scope)
         if options.fused_grids:
-            grids = [name for index in positions for name in scope.inputs[index][1:2]]
+            grids = [name for index in indices for name in scope.inputs[index][1:2]]
             values = list(use_def.backward_closure([*values, *grids], COORDINATE_RULES))
         if options.attention:
             values = [*values, *values_to_infer(use_def)]
-        candidates.append(_CandidateScope(use_def, positions, values))
+        candidates.append(_CandidateScope(use_def, indices, values))
     return candidates
 
 
@@ -173,12 +174,13 @@ def _node_match(
     values, constants = _inputs_of(node, dialect, scope, sources)
     attributes: dict[str, AttributeValue] = {}
     error = None
+    op_type = dialect.operator if is_of_package(dialect) else node.op_type
     try:
         note = f" (opset {opset})" if domain == "" else ""
         attributes = dialect.read(
-            node_label(node.op_type, nested_label(name, scope.path)),
+            node_label(op_type, nested_label(name, scope.path)),
             node,
-            lambda position: scope.constant_value(node.input[position]),
+            lambda input_index: scope.constant_value(node.input[input_index]),
             note,
         )
     except GridSampleError as attribute_error:
@@ -225,9 +227,9 @@ def _inputs_of(
     arguments = list(spec.newest(dialect.operator).types) if signature is None else signature.inputs
     values: dict[str, str] = {}
     constants: dict[str, Array] = {}
-    for position, argument in enumerate(arguments):
+    for input_index, argument in enumerate(arguments):
         constant = attribute_input(node, dialect, argument)
-        value = sources[position] if position < len(sources) and constant is None else ""
+        value = sources[input_index] if input_index < len(sources) and constant is None else ""
         if value:
             constant = scope.constant_value(value)
         values[argument] = value
@@ -413,7 +415,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
         ],
         values=dict(zip(argument_names, (value, "", locations, weights), strict=True)),
         constants=constants,
-        fused=tuple(display_name(scope.nodes[position]) for position in sorted(attention.path)),
+        fused=tuple(display_name(scope.nodes[index]) for index in sorted(attention.path)),
     )
     return Match(
         record,

@@ -196,7 +196,7 @@ class _CoordinateTracer:
         boundary: values that are not traced further.
 
     Attributes:
-        nodes: the positions of the traced nodes.
+        nodes: the indices of the traced nodes.
         unused_concat_inputs: for the output of each Concat of shapes that only a run can check, the
             inputs from which no coordinate was taken.
         cast_type: the type that the grid of an AffineGrid is cast to, or "" if it is not cast.
@@ -303,13 +303,13 @@ class _CoordinateTracer:
             return None
         return length
 
-    def integers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
+    def integers(self, node: onnx.NodeProto, input_index: int, attribute: str) -> list[int] | None:
         """Return the integers in an input of ``node``, or in the attribute of older opsets.
 
         Return None if they are unknown.
         """
-        if len(node.input) > position:
-            name = node.input[position]
+        if len(node.input) > input_index:
+            name = node.input[input_index]
             value = self.use_def.scope.constant_value(name) if name else None
             if value is None or value.dtype.kind != "i":
                 return None

@@ -102,7 +102,7 @@ class WithHelpers(NamedTuple):
     Attributes:
         inputs: the values that the first of these nodes read.
         output: the value that the last of these nodes computes.
-        helpers: the positions of the helper nodes.
+        helpers: the indices of the helper nodes.
     """
 
     inputs: Sequence[str]
@@ -166,13 +166,13 @@ def _check_reads_status(reader: onnx.NodeProto, op: onnx.NodeProto) -> None:
 
 
 def _readers(scope: Scope, name: str) -> list[int]:
-    """Return the positions of the nodes that read ``name`` as an input, not only in a body."""
+    """Return the indices of the nodes that read ``name`` as an input, not only in a body."""
     readers = sorted(scope.readers.get(name, ()))
     return [index for index in readers if index != OUTSIDE and name in scope.inputs[index]]
 
 
 def _squeeze_of_guard(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
-    """Return the position of the Squeeze that removes the axis that a guard of ``node`` adds.
+    """Return the index of the Squeeze that removes the axis that a guard of ``node`` adds.
 
     Raises:
         GridSampleError: there is no such Squeeze.

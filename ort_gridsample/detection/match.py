@@ -9,7 +9,7 @@ import onnx
 from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION, UNVERSIONED, AttentionSignature
 from ..graph.scope import Scope
-from .attention.match import Attention
+from .attention.layouts import Attention
 from .programs import Program, Scalar
 from .records import NodeRecord
 
@@ -22,10 +22,10 @@ class Match:
         record: the properties of the node.
         node: the node. For a decomposed operator, an equivalent node that the model does not have.
         scope: the list of nodes that contains the node.
-        index: the position of the node in ``scope``. For a decomposed operator, the position of the
+        index: the index of the node in ``scope``. For a decomposed operator, the index of the
             node that computes its output.
-        helpers: the positions of the nodes that a patch put around the node.
-        decomposed_nodes: for a decomposed operator, the positions of all nodes that compute it.
+        helpers: the indices of the nodes that a patch put around the node.
+        decomposed_nodes: for a decomposed operator, the indices of all nodes that compute it.
         preparing_nodes: for a decomposed operator, new nodes that compute inputs of ``node``.
         fused_grid: the computation of this GridSample's grid that can be fused into it.
         fused_into: the GridSample that this AffineGrid can be fused into.
@@ -66,7 +66,7 @@ class Match:
 
     @property
     def replaced_nodes(self) -> frozenset[int]:
-        """The positions of all nodes that a replacement of the match replaces."""
+        """The indices of all nodes that a replacement of the match replaces."""
         return frozenset({self.index}) | self.helpers | self.decomposed_nodes
 
 
@@ -75,7 +75,7 @@ class FusedGrid:
     """The computation of a GridSample's grid: an AffineGrid, or a program for each coordinate.
 
     Attributes:
-        nodes: the positions of the nodes to fuse except the AffineGrid, and of the Constants that
+        nodes: the indices of the nodes to fuse except the AffineGrid, and of the Constants that
             they read.
         names: the names of all nodes to fuse, in order.
         type: the grid's element type, or "" if it is the type of the AffineGrid's theta.

@@ -13,7 +13,7 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
 from ..inference.types import Probe, Value
-from .attention_checks import check_inputs
+from .foreign_attention_checks import check_inputs
 from .records import NodeRecord, spatial_axes
 
 #: The reason for refusing a type that the specification has.
@@ -81,6 +81,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
 
 def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     if record.patched:
+        _check_package_op(record, node)
         return
     if record.operator == ATTENTION:
         _check_attention(record, node)
@@ -88,7 +89,8 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     _check_opset(record, node)
     if record.error is not None:
         raise record.error
-    _check_input_count(record, node)
+    _check_inputs_exist(record)
+    _check_number_of_inputs(record, node, _max_inputs(record))
     _check_outputs(record, node)
     _check_types(record)
     for first, second in record.cases:
@@ -98,13 +100,22 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
             _check_grid_sample(record, first, second)
 
 
+def _check_package_op(record: NodeRecord, node: onnx.NodeProto) -> None:
+    """Check an op of this package. It checks types and shapes itself when it runs."""
+    if record.error is not None:
+        raise record.error
+    _check_inputs_exist(record)
+    _check_number_of_inputs(record, node, max_inputs=len(record.values))
+
+
 def _check_attention(record: NodeRecord, node: onnx.NodeProto) -> None:
     signature = attention_signature(node)
     if signature is not None:
         names = signature.inputs
         if len(node.input) != len(names) or not all(record.values.values()):
             expected = f"{len(names)}: {', '.join(names[:-1])} and {names[-1]}"
-            raise GridSampleError(record.where, "inputs", str(len(node.input)), expected)
+            found = str(len(node.input))
+            raise GridSampleError(record.where, "the number of inputs", found, expected)
         _check_outputs(record, node)
     if record.error is not None:
         raise record.error
@@ -121,20 +132,29 @@ def _check_opset(record: NodeRecord, node: onnx.NodeProto) -> None:
         raise GridSampleError(record.where, "opset", found, expected)
 
 
-def _check_input_count(record: NodeRecord, node: onnx.NodeProto) -> None:
+def _check_inputs_exist(record: NodeRecord) -> None:
     for name, value in record.values.items():
         if not value and name not in record.constants:
             raise GridSampleError(record.where, name, "missing", "an input")
-    # Some dialects have attributes as inputs.
-    positions = [spelling.position or 1 for spelling in record.dialect.attributes.values()]
-    max_inputs = max([1, *positions]) + 1
+
+
+def _max_inputs(record: NodeRecord) -> int:
+    """Return the maximum number of inputs. Some dialects have attributes as inputs."""
+    input_indices = [spelling.position or 1 for spelling in record.dialect.attributes.values()]
+    return max([1, *input_indices]) + 1
+
+
+def _check_number_of_inputs(record: NodeRecord, node: onnx.NodeProto, max_inputs: int) -> None:
     if len(node.input) > max_inputs:
-        raise GridSampleError(record.where, "inputs", str(len(node.input)), f"at most {max_inputs}")
+        found = str(len(node.input))
+        expected = f"at most {max_inputs}"
+        raise GridSampleError(record.where, "the number of inputs", found, expected)
 
 
 def _check_outputs(record: NodeRecord, node: onnx.NodeProto) -> None:
     if len(node.output) != 1:
-        raise GridSampleError(record.where, "outputs", str(len(node.output)), "1")
+        found = str(len(node.output))
+        raise GridSampleError(record.where, "the number of outputs", found, "1")
     if not node.output[0]:
         raise GridSampleError(record.where, "the output", "without a name", "one that has a name")
 

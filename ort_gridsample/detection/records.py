@@ -89,7 +89,7 @@ class NodeRecord:
     @property
     def patched(self) -> bool:
         """Whether the node is an op of this package."""
-        return self.dialect.name in (DOMAIN, COMPILED)
+        return is_of_package(self.dialect)
 
     @property
     def decomposed(self) -> bool:
@@ -217,6 +217,11 @@ class NodeRecord:
             return "replaces its GridSamples; a session fuses them"
         casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
         return ", ".join(["replaces it", *casts])
+
+
+def is_of_package(dialect: Dialect) -> bool:
+    """Whether the nodes of ``dialect`` are ops of this package."""
+    return dialect.name in (DOMAIN, COMPILED)
 
 
 class NodeRecords(list[NodeRecord]):

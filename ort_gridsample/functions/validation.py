@@ -113,6 +113,11 @@ WEIGHTS_SHAPE_MISMATCH = ErrorTemplate(
     "of shape {attention_weights}",
     "shape {weights_shape}, as sampling_locations is of shape {sampling_locations}",
 )
+LEVEL_STARTS_MISMATCH = ErrorTemplate(
+    "level_start_index",
+    "inconsistent with spatial_shapes",
+    "the first pixel of each level, which begins where the previous level ends",
+)
 
 #: The number of spatial axes -> the names of the elements of ``size``.
 SIZE_AXIS_NAMES = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}

@@ -258,14 +258,19 @@ def follow_links(
     if not entries:
         return None
     files = _external_files(entries, path)
-    folders = _folders(path)
-    folder = folders[0]
-    for candidate in reversed(folders):
-        if all(file.is_relative_to(candidate) for file in files.values()):
-            folder = candidate
+    folder = _common_folder(list(files.values()), _folders(path))
     for entry in entries:
         entry.value = os.path.relpath(files[entry.value], folder)
     return str(folder)
+
+
+def _common_folder(files: Sequence[Path], folders: Sequence[Path]) -> Path:
+    """Return the first of ``folders`` that contains all ``files``; if none does, their parent."""
+    for folder in folders:
+        if all(file.is_relative_to(folder) for file in files):
+            return folder
+    # onnx refuses locations outside of the folder, such as "../blobs/1".
+    return Path(os.path.commonpath(folders))
 
 
 def _external_files(

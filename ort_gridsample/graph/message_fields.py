@@ -25,9 +25,9 @@ class Field(NamedTuple):
     Attributes:
         number: the number of the field in the message's definition.
         has_length: whether the content is a message, a string, bytes or packed numbers.
-        start: the position of the field's key.
-        content_start: the position of the content.
-        end: the position after the content.
+        start: the offset of the field's key.
+        content_start: the offset of the content.
+        end: the offset after the content.
     """
 
     number: int
@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 def fields_of(buffer: Buffer, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message between two positions of ``buffer``.
+    """Yield the fields of the message between two offsets of ``buffer``.
 
     Raises:
         ValueError: the bytes are not a message, or end within a field.
@@ -62,7 +62,7 @@ def fields_of(buffer: Buffer, start: int, end: int) -> Iterator[Field]:
 
 
 def _read_varint(buffer: Buffer, start: int) -> tuple[int, int]:
-    """Return the integer at a position, and the position after it.
+    """Return the integer at an offset, and the offset after it.
 
     Raises:
         ValueError: the integer has too many bytes, or the buffer ends within it.

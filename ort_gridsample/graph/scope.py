@@ -90,7 +90,7 @@ class Scope:
     onnxruntime takes to load it. :meth:`replace` updates them. They do not follow other changes.
 
     Attributes:
-        path: the position of the scope in the model, as errors write it; empty for the main graph.
+        path: where the scope is in the model, as errors write it; empty for the main graph.
         container: the graph or function that has the nodes.
         opsets: domain -> the version that the nodes are written in.
         ir_version: the IR version of the model.
@@ -296,11 +296,14 @@ class Scope:
             return None
         definition = scope.definitions[name]
         if isinstance(definition, onnx.NodeProto):
-            definition = constant_tensor(definition)
-        tensor: TensorProto | None = definition
-        if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
+            tensor = constant_tensor(definition)
+            is_weight = False  # even if the tensor has the name of a weight
+        else:
+            tensor = definition
+            is_weight = definition is not None and definition.name in scope.weights
+        if tensor is None or is_weight or tensor.data_location != TensorProto.EXTERNAL:
             return tensor
-        return tensor if tensor.name in scope.weights else None
+        return None
 
     def load_constant(self, name: str) -> TensorProto | None:
         """Return the tensor of the constant ``name`` with its values; None as `find_constant`."""

@@ -99,7 +99,7 @@ class Subgraph:
         output: the value.
         inputs: the values that it is computed from.
         shapes: other values of which only the shapes are read.
-        nodes: the positions of the nodes, in order.
+        nodes: the indices of the nodes, in order.
         constants: the constants that the nodes read.
     """
 
@@ -120,7 +120,7 @@ class UseDef:
         self._dependencies: dict[str, Dependency] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
-        """Whether the node at a position is one of ONNX's operators ``op_types``.
+        """Whether the node at an index is one of ONNX's operators ``op_types``.
 
         If it is, it has an output and, unless it is a Constant, an input.
         """
@@ -201,7 +201,7 @@ class UseDef:
         return dependencies, unknown
 
     def roundings_of_indices(self, gather: onnx.NodeProto) -> frozenset[int]:
-        """Return the positions of the roundings that the indices of ``gather`` come from.
+        """Return the indices of the roundings that the indices of ``gather`` come from.
 
         The result is empty if the indices depend on other data.
         """
@@ -278,8 +278,8 @@ class UseDef:
 
         Args:
             output: a value.
-            gathers: the positions of nodes whose first input is ignored.
-            needed: the positions of nodes that lie between a value and ``output``.
+            gathers: the indices of nodes whose first input is ignored.
+            needed: the indices of nodes that lie between a value and ``output``.
         """
         # The values that are not yet replaced by the inputs of their makers.
         frontier = {output}
@@ -372,9 +372,9 @@ def unread_nodes(
 
     Args:
         use_def: the use-def chains of the scope.
-        replaced: the positions of the nodes that are replaced.
+        replaced: the indices of the nodes that are replaced.
         read: the values that their replacements read.
-        candidates: the positions of the nodes to return, if they are not read.
+        candidates: the indices of the nodes to return, if they are not read.
     """
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):

@@ -53,7 +53,7 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Span(NamedTuple):
-    """The position of the values of a tensor in a model, and their length, in bytes."""
+    """Where the values of a tensor are in a model: their offset and their length, in bytes."""
 
     offset: int
     length: int
@@ -359,7 +359,7 @@ def _split_buffer(
 
 
 def _parse_graph(buffer: Buffer, start: int, end: int, graph: onnx.GraphProto) -> dict[str, Span]:
-    """Parse the graph between two positions of ``buffer`` to ``graph``, without large initializers.
+    """Parse the graph between two offsets of ``buffer`` to ``graph``, without large initializers.
 
     Returns:
         The name of a large initializer -> where its values are.
@@ -390,7 +390,7 @@ def _parse_graph(buffer: Buffer, start: int, end: int, graph: onnx.GraphProto) -
 
 
 def _parse_weight(buffer: Buffer, start: int, end: int) -> tuple[TensorProto, Span] | None:
-    """Parse the tensor between two positions of ``buffer``, without its values.
+    """Parse the tensor between two offsets of ``buffer``, without its values.
 
     Returns:
         The tensor, and where its values are. None if its values are not the bytes of an array of

@@ -77,7 +77,7 @@ def coordinates_read(
     """Yield the scopes outside functions, and their coordinate nodes.
 
     Yields:
-        Pairs of a scope and a dictionary: the position of a coordinate node -> the coordinates that
+        Pairs of a scope and a dictionary: the index of a coordinate node -> the coordinates that
         the node reads.
     """
     sampling = _sampling_functions(all_scopes)

@@ -1,6 +1,6 @@
 """Expand composite nodes: deformable attention of any package, and samplers of planar grids.
 
-The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes
-from .attention_nodes import OperandNodes
-from .attention_properties import constants_of, known_lengths, known_type, level_count
+from .foreign_attention import ForeignOperands
+from .foreign_attention_facts import level_count
+from .match_facts import constants_of, known_lengths, known_type
 from .run_checks import checked_package_operands
 from .targets import Replacement, with_operator
 from .typed_constants import constants_like, typed_constant
@@ -116,7 +117,7 @@ class _Level:
     """The pixels of one level. The attributes that are texts are names of values.
 
     Attributes:
-        index: the position of the level.
+        index: the index of the level.
         lengths: (r,), the spatial lengths.
         known_lengths: the spatial lengths if they are constant.
         begin: (1,), the first pixel of the level.
@@ -274,7 +275,7 @@ class _AttentionExpansion:
         """Write the checks of the node's inputs, and the operands that the node computes."""
         match = self._match
         if self._signature is not None:
-            operands = OperandNodes(match, self._signature, self._nodes).operands()
+            operands = ForeignOperands(match, self._signature, self._nodes).operands()
             return _Inputs(
                 operands.value,
                 operands.lengths,

@@ -58,7 +58,7 @@ def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
 
     Args:
         scope: the list of nodes to search.
-        read: the position of a coordinate node -> the coordinates that it reads.
+        read: the index of a coordinate node -> the coordinates that it reads.
     """
     rounded = []
     for index in read:
@@ -93,12 +93,12 @@ def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None
         is_name_free = is_constant  # the first Cast of a Constant makes the value ``name``
         for reader in sorted(scope.readers[name]):
             node = scope.nodes[reader]
-            for position, source in enumerate(scope.inputs[reader]):
+            for input_index, source in enumerate(scope.inputs[reader]):
                 if source != name:
                     continue
                 narrow = name if is_name_free else names.new(f"{name}_float32")
                 is_name_free = False
-                node.input[position] = narrow
+                node.input[input_index] = narrow
                 cast_name = names.new(f"{name}_to_float32")
                 before[reader].append(_cast(wide, narrow, cast_name, TensorProto.FLOAT))
     replaced = {}

@@ -16,7 +16,7 @@ from .targets import Replacement
 def insert_replacements(
     all_scopes: Sequence[Scope], replacements: Mapping[Match, Replacement]
 ) -> None:
-    """Put each replacement at the position of its match.
+    """Put each replacement at the index of its match.
 
     Nodes and initializers that only replaced nodes read are dropped.
 

@@ -1,6 +1,6 @@
 """Nodes that check shapes in a run, where the model does not state them.
 
-The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import Nodes
-from .attention_properties import known_lengths
+from .match_facts import known_lengths
 
 #: The end of a Slice that goes to the end of an axis.
 _END = np.iinfo(np.int64).max
@@ -67,7 +67,7 @@ def checked_package_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
     """
     record = match.record
     value, _, locations, weights = record.values.values()
-    shapes = [case[position].shape for case in record.cases for position in (0, 2, 3)]
+    shapes = [case[input_index].shape for case in record.cases for input_index in (0, 2, 3)]
     if all(known_lengths(shape) is not None for shape in shapes):
         return locations, weights
     locations = _checked_locations(record, nodes, value, locations)

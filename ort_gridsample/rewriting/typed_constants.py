@@ -7,7 +7,7 @@ from onnx import helper
 from ..detection.match import Match
 from ..graph.element_types import elem_type
 from ..graph.scope import Nodes
-from .attention_properties import known_type
+from .match_facts import known_type
 from .targets import CAST_LIKE
 
 

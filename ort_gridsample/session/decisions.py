@@ -21,7 +21,7 @@ from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, FUSED
 from ..reference.taps import COMPILED_MODES
-from ..rewriting.attention_properties import op_record
+from ..rewriting.foreign_attention_facts import op_record
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention

@@ -10,8 +10,8 @@ from ..detection.helpers import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
-from ..rewriting.attention_properties import has_unusual_starts
 from ..rewriting.expansion import points_of
+from ..rewriting.foreign_attention_facts import has_unusual_starts
 from ..rewriting.targets import Target
 from .decisions import (
     Decision,

@@ -33,7 +33,14 @@ ARGUMENTS = {
     "GridSample": ("X", "grid", "Y", "mode", "padding_mode"),
     "AffineGrid": ("theta", "size", "grid"),
 }
-IN_MODELS = ("align_corners", "attribute", "inputs", "interpolation_mode", "outputs", "opset")
+IN_MODELS = (
+    "align_corners",
+    "attribute",
+    "interpolation_mode",
+    "opset",
+    "the number of inputs",
+    "the number of outputs",
+)
 
 
 @dataclass(frozen=True)

@@ -360,6 +360,13 @@ VARIANTS = {
         "value locations weights",
         output="float[2, 8, 3] Y",
     ),
+    "coordinates before points and levels": Variant(
+        {
+            "levels": LINES["levels"].replace("3", "5"),
+            "heads first": LINES["heads first"].replace("3, 4", "4, 3"),
+        },
+        "value weights output",
+    ),
     "one level": Variant(
         {
             "new axis": "",
@@ -464,6 +471,67 @@ def test_attention_of_float64_locations_is_computed_in_float64(
     (Y,) = session.run(None, feeds)
     (expected,) = grid_samples.run(None, feeds)
     np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("grid_type", [TensorProto.FLOAT16, TensorProto.DOUBLE])
+def test_attention_of_grids_of_two_types_has_the_outputs_of_its_grid_samples(
+    grid_type: int, ops: str
+) -> None:
+    grids = f"""
+        G0 = Reshape (u0, grid_shape)
+        uncast = Reshape (u1, grid_shape)
+        G1 = Cast <to = {grid_type}> (uncast)"""
+    model = variant_model({"G": grids})
+    with running_on(ops):
+        grid_samples = ogs.InferenceSession(model, quiet_options(), nodes=is_no_attention)
+        session = ogs.InferenceSession(model, quiet_options(), nodes="all")
+    assert ATTENTION in {placement.record.operator for placement in session.replaced}
+    (Y,) = session.run(None, variant_feeds())
+    (expected,) = grid_samples.run(None, variant_feeds())
+    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-5)
+
+
+#: Inputs of an attention that has no value of all levels.
+IMAGES = "float[N, 4, H, W] X0, float[N, 4, h, w] X1"
+GRIDS = "float[N, Q, 2, 2] G0, float[N, Q, 2, 2] G1"
+
+
+@pytest.mark.parametrize(("batches", "queries"), [(0, 3), (2, 0), (2, 3)])
+def test_attention_of_images_has_the_outputs_of_any_number_of_batches_and_queries(
+    batches: int, queries: int, ops: str
+) -> None:
+    model = parsed(f"""
+        g ({IMAGES}, {GRIDS}, float[N, 1, Q, 4] weights) => (float[N, 4, Q] Y) {{
+            S0 = GridSample (X0, G0)
+            S1 = GridSample (X1, G1)
+            samples = Concat <axis = 3> (S0, S1)
+            n = Shape <start = 0, end = 1> (X0)
+            one = Constant <value_ints = [1]> ()
+            q = Shape <start = 1, end = 2> (G0)
+            four = Constant <value_ints = [4]> ()
+            shape = Concat <axis = 0> (n, one, q, four)
+            W = Reshape (weights, shape)
+            product = Mul (samples, W)
+            last = Constant <value_ints = [-1]> ()
+            Y = ReduceSum <keepdims = 0> (product, last)
+        }}""")
+    rng = np.random.default_rng(0)
+    shapes = {
+        "X0": (batches, 4, 2, 3),
+        "X1": (batches, 4, 2, 2),
+        "G0": (batches, queries, 2, 2),
+        "G1": (batches, queries, 2, 2),
+        "weights": (batches, 1, queries, 4),
+    }
+    feeds = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    with running_on(ops):
+        grid_samples = ogs.InferenceSession(model, quiet_options(), nodes=is_no_attention)
+        session = ogs.InferenceSession(model, quiet_options(), nodes="all")
+    assert ATTENTION in {placement.record.operator for placement in session.replaced}
+    (Y,) = session.run(None, feeds)
+    (expected,) = grid_samples.run(None, feeds)
+    assert Y.shape == (batches, 4, queries)
+    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-5)
 
 
 def test_declined_attention_of_a_computed_grid_has_onnxruntimes_outputs() -> None:
@@ -629,6 +697,17 @@ def test_attention_written_as_a_plugin_keeps_its_outputs(name: str) -> None:
         assert_same_outputs(session, model, feeds)
 
 
+def test_plugin_gets_the_weights_of_one_query_for_every_query() -> None:
+    variant = VARIANTS["weights of one query"]
+    model = variant_model(variant.changes, queries_of_weights=1)
+    feeds = variant_feeds(queries_of_weights=1)
+    written = onnx.shape_inference.infer_shapes(ogs.patch_model(model, target="tensorrt-plugins"))
+    assert TENSORRT in {node.op_type for node in written.graph.node}
+    lowered = ogs.patch_model(written, target="ai.onnx")
+    for session in (ogs.InferenceSession(written), open_native(lowered)):
+        assert_same_outputs(session, model, feeds)
+
+
 def test_plugin_of_half_values_and_float32_locations_has_one_type() -> None:
     model = variant_model({})
     feeds = variant_feeds()
@@ -679,7 +758,7 @@ def test_patch_model_of_a_plugin_with_four_inputs_is_refused(
 ) -> None:
     del unknown_levels.graph.node[0].input[4:]
     error = refusal(ogs.patch_model, unknown_levels, target="ai.onnx")
-    assert (error.argument, error.found) == ("inputs", "4")
+    assert (error.argument, error.found) == ("the number of inputs", "4")
     assert error.expected.startswith("5: value, spatial_shapes")
 
 

@@ -31,6 +31,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
+from ort_gridsample.kernels import target
 from ort_gridsample.library import builder, wheel
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
@@ -45,13 +46,13 @@ from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
 CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
-    metadata.version("numba"), builder.NUMBA
+    metadata.version("numba"), builder.OLDEST_NUMBA
 )
 HAS_ZIG = bool(importlib.util.find_spec("ziglang"))
 CAN_LINK = CAN_COMPILE and (HAS_ZIG or bool(shutil.which("cc")))
 pytestmark = [
     pytest.mark.skipif(
-        not CAN_LINK, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"
+        not CAN_LINK, reason=f"a library needs Numba {builder.OLDEST_NUMBA}, and cc or ziglang"
     ),
     pytest.mark.timeout(1800),
 ]
@@ -287,9 +288,9 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda content: content.replace(b" for x86_64-", b" for s390x-"),
         "machine is s390x-linux",
     ),
-    "an older interface": (
+    "an older format": (
         lambda content: content.replace(b"ops 2 of", b"ops 1 of"),
-        "interface is 1, of release",
+        "format is 1, of release",
     ),
 }
 
@@ -358,6 +359,31 @@ def test_build_library_of_an_unknown_name_is_refused(
     assert error.expected.startswith(expected)
 
 
+@pytest.mark.parametrize("kind", ["path", "text", "bytes", "model"])
+def test_library_for_a_single_model_has_what_the_model_needs(kind: str, tmp_path: Path) -> None:
+    model = grid_sample_model("uint8", "float32", 2, [Attributes("nearest")])
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    kinds = {
+        "path": path,
+        "text": str(path),
+        "bytes": model.SerializeToString(),
+        "model": model,
+    }
+    needed = builder._needed(kinds[kind])
+    assert needed == {"X": ["uint8"], "grid": ["float32"], "mode": ["nearest"]}
+
+
+def test_native_cpu_below_the_lowest_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_features", {"sse3"})
+    machine = linking.MACHINES["x86_64-linux"]
+    monkeypatch.setattr(target, "system", machine.system)
+    monkeypatch.setattr(target, "machine", machine.machine)
+    error = refusal(builder._cpus, machine, (builder.NATIVE,))
+    assert error.argument == "cpu"
+    assert error.found.startswith("'native'")
+
+
 def test_build_library_of_no_model_is_refused(build: Callable[..., object]) -> None:
     error = refusal(build, models=[b"nonsense"])
     assert error.expected == "an ONNX model"
@@ -367,7 +393,7 @@ def test_build_library_with_an_old_numba_is_refused(
     build: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "0.61.2")
-    needed = f"a library needs numba {builder.NUMBA} or newer, and 0.61.2 is installed"
+    needed = f"a library needs numba {builder.OLDEST_NUMBA} or newer, and 0.61.2 is installed"
     with pytest.raises(ImportError, match=re.escape(f"{needed}: pip install -U numba")):
         build()
 
@@ -411,7 +437,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_build_library_in_a_frozen_program_is_refused(build: Callable[..., object]) -> None:
     error = refusal(build)
     assert (error.where, error.argument) == ("library", "this program")
-    assert "use an installed Python" in error.expected
+    assert "an installed Python" in error.expected
 
 
 @pytest.mark.usefixtures("frozen")
@@ -431,7 +457,7 @@ def test_library_has_the_kernels_of_its_models_only() -> None:
         grid_sample_model("float16", "float32", 2, [Attributes("nearest")]),
         affine_grid_model("float64", 2, True),
     ]
-    assert builder._wanted(models) == {
+    assert builder._needed(models) == {
         "X": ["float16"],
         "grid": ["float32"],
         "mode": ["nearest"],
@@ -448,10 +474,10 @@ def test_library_for_function_called_with_unknown_type_has_the_kernels_of_all_ty
             U = other.Unknown (X)
             Z = local.warp (U, G) }
         <opset_import: ["": 20], domain: "local"> warp (A, B) => (C) { C = GridSample (A, B) }""")
-    wanted = builder._wanted([model])
-    assert wanted is not None
-    assert wanted["grid"] == ["float32"]
-    assert {"float16", "float32", "uint8"} < set(wanted["X"])
+    needed = builder._needed([model])
+    assert needed is not None
+    assert needed["grid"] == ["float32"]
+    assert {"float16", "float32", "uint8"} < set(needed["X"])
 
 
 def build_program(
@@ -665,9 +691,9 @@ def test_library_for_another_machine_runs_every_model_there(target: str, tmp_pat
     if not machine.has_emulator:
         pytest.skip("no emulator of this machine is installed")
     runtime = download_runtime(machine, tmp_path)
-    library = tmp_path / f"built{linking.SUFFIXES[builder.TARGETS[target].system]}"
+    library = tmp_path / f"built{linking.SUFFIXES[linking.MACHINES[target].system]}"
     models = [sample.model for sample in sample_models().values()]
-    ogs.build_library(library, builder.TARGETS[target].cpus[:1], target, models)
+    ogs.build_library(library, linking.MACHINES[target].cpus[:1], target, models)
     folder = tmp_path / "programs"
     folder.mkdir()
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", machine.zig_target]
@@ -730,7 +756,7 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
     from ort_gridsample.library import entry
 
     llvmlite.binding.initialize_native_asmparser()
-    count, level = njit(lambda: (entry.cpus(), entry.level()))()
+    count, level = njit(lambda: (entry.count_processors(), entry.processor_level()))()
     (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level

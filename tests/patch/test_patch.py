@@ -437,8 +437,8 @@ def with_two_outputs() -> onnx.ModelProto:
     [
         (without_grid, "grid", "missing", "an input"),
         (without_output, "the output", "without a name", "one that has a name"),
-        (with_three_inputs, "inputs", "3", "at most 2"),
-        (with_two_outputs, "outputs", "2", "1"),
+        (with_three_inputs, "the number of inputs", "3", "at most 2"),
+        (with_two_outputs, "the number of outputs", "2", "1"),
     ],
 )
 def test_patch_of_wrong_inputs_or_outputs_is_refused(

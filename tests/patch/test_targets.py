@@ -200,6 +200,39 @@ def test_dialect_with_wrong_attributes_is_refused(
     assert (error.argument, error.found, error.expected) == parts
 
 
+#: Inputs and attributes of an op of this package, and the argument and its value in the error.
+WRONG_PACKAGE_OPS = [
+    (["X", "grid"], {"mode": "nearest", "order": 2}, ("attribute", "'order'")),
+    (["X", "grid"], {"mode": "lanczos"}, ("mode", "'lanczos'")),
+    (["X"], {"mode": "nearest"}, ("grid", "missing")),
+    (["X", ""], {"mode": "nearest"}, ("grid", "missing")),
+    (["X", "grid", "grid"], {"mode": "nearest"}, ("the number of inputs", "3")),
+]
+PACKAGE_OPS = [
+    ("ort_gridsample", "GridSample"),
+    ("ort_gridsample.compiled", "CompiledGridSample"),
+]
+
+
+@pytest.mark.parametrize(("domain", "op_type"), PACKAGE_OPS)
+@pytest.mark.parametrize(("inputs", "attributes", "parts"), WRONG_PACKAGE_OPS)
+def test_wrong_op_of_the_package_is_refused(
+    domain: str,
+    op_type: str,
+    inputs: list[str],
+    attributes: dict[str, object],
+    parts: tuple[str, str],
+) -> None:
+    model = sampler_model("GridSample", "", 20)
+    (node,) = model.graph.node
+    node.CopyFrom(helper.make_node(op_type, inputs, node.output, "warp", domain=domain))
+    node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    error = refusal(ogs.patch_model, model, target="ai.onnx")
+    assert error.where == "GridSample node 'warp'"
+    assert (error.argument, error.found) == parts
+
+
 def test_grid_sample_before_opset_16_is_refused() -> None:
     error = refusal(ogs.patch_model, sampler_model("GridSample", "", mode="bilinear"))
     assert error.where == "GridSample node 'warp'"

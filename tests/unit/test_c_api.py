@@ -36,7 +36,7 @@ NEWEST = "1.32"
 
 
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])
-@pytest.mark.parametrize(("name", "offset"), c_api.FUNCTIONS.items())
+@pytest.mark.parametrize(("name", "offset"), c_api.FUNCTION_OFFSETS.items())
 def test_function_offset_is_the_headers(name: str, offset: int, release: str) -> None:
     assert MEMBERS[f"OrtApi {release}"][offset // WORD] == name
     assert offset % WORD == 0

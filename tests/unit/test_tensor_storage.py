@@ -7,9 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.graph.files import follow_links, locations
-from ort_gridsample.graph.weights import MAX_PARSED_TENSOR_BYTES, split_proto
+from ort_gridsample.graph.files import follow_links, locations, read_model
+from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.graph.weights import MAX_PARSED_TENSOR_BYTES, Span, Weights, split_proto
 from support.compare import refusal
+from support.external_data import GRID, cached_model
 from support.models import parsed
 
 #: Places of a sparse tensor in a model.
@@ -60,12 +62,34 @@ def test_external_data_of_sparse_tensor_outside_the_folder_is_refused(
     assert (error.argument, error.found) == ("external data", "at '../../x'")
 
 
+def test_external_data_in_both_folders_of_a_linked_model_is_loaded(tmp_path: Path) -> None:
+    path = cached_model(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    beside = external(numpy_helper.from_array(GRID, "beside"), "beside.bin")
+    model.graph.initializer.append(beside)
+    path.write_bytes(model.SerializeToString())  # writes to the file that the path links to
+    (path.parent / "beside.bin").write_bytes(GRID.tobytes())
+    loaded = read_model(path, external_data=True)
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in loaded.graph.initializer}
+    np.testing.assert_array_equal(arrays["beside"], GRID)
+    np.testing.assert_array_equal(arrays["grid"], GRID)
+
+
 def large_model(dims: list[int], n_bytes: int) -> onnx.ModelProto:
     """Return a model with a large initializer of this shape, with this number of bytes."""
     model = parsed("g (float[1, 1, 4, 4] X, float[1, 3, 3, 2] G) => (Y) { Y = GridSample (X, G) }")
     weight = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=dims, raw_data=bytes(n_bytes))
     model.graph.initializer.append(weight)
     return model
+
+
+def test_external_constant_with_the_name_of_a_weight_is_unknown() -> None:
+    model = parsed("g (float[4] X) => (float[4] Y) { Y = Add (X, C) }")
+    tensor = external(numpy_helper.from_array(np.ones(4, np.float32), "value"), "data.bin")
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["C"], value=tensor))
+    weights = Weights(bytes(16), {"value": Span(0, 16)})
+    (scope,) = scopes_of(model, weights)
+    assert scope.find_constant("C") is None
 
 
 @pytest.mark.parametrize("excess", [-4, -1, 1, 4])

@@ -86,7 +86,7 @@ def validate(path: Path, any_machine: bool = False) -> str:
         raise GridSampleError(where, "content", "damaged", expected)
     if int(version) != FORMAT:
         found = f"{version}, of release {release}"
-        raise GridSampleError(where, "interface", found, f"{FORMAT}: build it again")
+        raise GridSampleError(where, "format", found, f"{FORMAT}: build it again")
     this_machine = f"{target.machine}-{target.system}"
     if machine != this_machine and not any_machine:
         raise GridSampleError(where, "machine", machine, this_machine)

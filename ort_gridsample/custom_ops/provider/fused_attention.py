@@ -11,8 +11,8 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.halves import stored, widened
-from ...kernels.pointers import allocate, array, copy, free, local, struct
-from ...kernels.structs import ATTENTION
+from ...kernels.pointers import array_at, free, local_record, malloc, memcpy, record_at
+from ...kernels.structs import ATTENTION_LAUNCH
 from ..compiled_ops import attention
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.requests import (
@@ -51,12 +51,12 @@ _OTHER = 4
 
 def allocate_block(nbytes: int) -> int:
     """Return the address of memory that :func:`release_compute_infos` frees; 0 without memory."""
-    return allocate(nbytes)
+    return malloc(nbytes)
 
 
 def release_compute_infos(ep: int, infos: int, count: int) -> int:
     """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
-    addresses = array(infos, (count,), np.int64)
+    addresses = array_at(infos, (count,), np.int64)
     for index in range(count):
         free(addresses[index])
     return 0
@@ -64,15 +64,15 @@ def release_compute_infos(ep: int, infos: int, count: int) -> int:
 
 def create_state(info: int, context: int, out: int) -> int:
     """CreateState of OrtNodeComputeInfo."""
-    write_word(out, struct(info, COMPUTE_INFO).state)
+    write_word(out, record_at(info, COMPUTE_INFO).state)
     return 0
 
 
 def compute_attention(info: int, state_address: int, context: int) -> int:
     """Compute of OrtNodeComputeInfo."""
-    state = struct(state_address, PLAIN)
-    fused = struct(state_address, FUSED_ATTENTION)
-    request = local(REQUEST)
+    state = record_at(state_address, PLAIN)
+    fused = record_at(state_address, FUSED_ATTENTION)
+    request = local_record(REQUEST)
     status = open_request(request, state, context, 0)
     status = status or _set_value(state, fused, request)
     status = status or _set_levels(state, fused, request)
@@ -82,7 +82,7 @@ def compute_attention(info: int, state_address: int, context: int) -> int:
     else:
         status = status or _set_locations(state, fused, request)
     status = status or _set_weights(state, fused, request)
-    status = status or attention.attend(state, request, local(ATTENTION), 3)
+    status = status or attention.attend(state, request, local_record(ATTENTION_LAUNCH), 3)
     free_blocks(request.blocks)
     return status
 
@@ -137,8 +137,8 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
         return _no_memory(state, request, nbytes)
-    rows = array(memory, (fused.n_levels, n_columns), np.int64)
-    levels = array(fused.levels, (fused.n_levels,), LEVEL)
+    rows = array_at(memory, (fused.n_levels, n_columns), np.int64)
+    levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     for index in range(fused.n_levels):
         level = levels[index]
         lengths = level.lengths
@@ -153,7 +153,7 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
-        rows[index, 1:] = array(lengths, (fused.r,), np.int64)
+        rows[index, 1:] = array_at(lengths, (fused.r,), np.int64)
     levels_shape[0] = fused.n_levels
     levels_shape[1] = n_columns
     request.inputs[_LEVELS].data = memory
@@ -218,7 +218,7 @@ def _copy_queries_first(to: int, source: int, lengths: Any, size: int) -> None:
         head = row % heads
         for query in range(queries):
             place = (batch * queries + query) * heads + head
-            copy(to + nbytes * place, source + nbytes * (row * queries + query), nbytes)
+            memcpy(to + nbytes * place, source + nbytes * (row * queries + query), nbytes)
 
 
 @register_jitable
@@ -233,7 +233,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         return _no_memory(state, request, 40)
     # Of the right shape, whose locations attend() checks.
     value = shape(request.inputs[_VALUE])
-    levels = array(fused.levels, (fused.n_levels,), LEVEL)
+    levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     n_points = 0
     for index in range(fused.n_levels):
         n_points += levels[index].points
@@ -330,8 +330,8 @@ def _copy_typed_grid(
 ) -> None:
     """Copy a grid as :func:`_copy_grid`, for the types of the locations and of the grid."""
     n, queries, heads, n_points, r = lengths
-    locations = array(to, (n * queries * heads, n_points * r), dtype)
-    grid = array(source, (n * heads * queries, points * r), grid_dtype)
+    locations = array_at(to, (n * queries * heads, n_points * r), dtype)
+    grid = array_at(source, (n * heads * queries, points * r), grid_dtype)
     half = dtype(0.5)
     for row in range(n * heads):
         batch = row // heads

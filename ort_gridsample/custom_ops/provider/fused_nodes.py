@@ -20,7 +20,8 @@ from ...system.cpus import available_cpus
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import OPS, Op
-from ..compiled_ops.image import Image, Relocation
+from ..compiled_ops.record_image import RecordImage, Relocation
+from ..compiled_ops.sentences import create_error
 from ..compiled_ops.structs import ERRORS
 from . import answers, fused_attention
 from .ep_api import EP_FUNCTIONS, OLDEST_WITH_FUSED_BODIES, VERSION
@@ -166,7 +167,7 @@ class FusedNodes:
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))
         if not address:
-            raise MemoryError("there is no memory for a fused node")
+            raise MemoryError("not enough memory for a fused node")
         registry.copy_image(image, address, compiled)
         return address
 
@@ -194,7 +195,7 @@ def _image(
     indices: dict[str, int],
     api: int,
     functions: Sequence[int],
-) -> Image:
+) -> RecordImage:
     """Return the data of a fused node, which begin with its COMPUTE_INFO.
 
     Args:
@@ -203,13 +204,14 @@ def _image(
         api: the address of the OrtApi.
         functions: the addresses of :data:`COMPUTE_INFO_FUNCTIONS`.
     """
-    image = Image()
+    image = RecordImage()
     info = dict(zip(COMPUTE_INFO_FUNCTIONS, functions, strict=True))
     info_offset = image.add_records(COMPUTE_INFO, {"version": VERSION, **info})
     kernels = _attention_op().load()
     _, (initial_state,) = kernels.states(*attention.types)
     where = attention.where.encode()
     errors = {
+        "create_error": (create_error,),
         "sentences": image.add_texts(kernels.sentences),
         "where": {"data": image.add_text(where), "length": len(where)},
     }
@@ -242,7 +244,9 @@ def _image(
     return image
 
 
-def _add_levels(image: Image, attention: FusedAttention, indices: dict[str, int]) -> Relocation:
+def _add_levels(
+    image: RecordImage, attention: FusedAttention, indices: dict[str, int]
+) -> Relocation:
     """Append the array of LEVEL of a fused node; return its offset."""
     rows = []
     for level in attention.levels:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from ...detection.attention.find import values_to_infer
-from ...detection.attention.match import Attention
+from ...detection.attention.layouts import Attention
+from ...detection.attention.matcher import values_to_infer
 from ...detection.find import SearchOptions, find
 from ...detection.match import Match
 from ...dialects.table import ATTENTION

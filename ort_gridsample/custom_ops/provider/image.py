@@ -8,7 +8,7 @@ from typing import Any
 from ...kernels.compilation import KernelSpec
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops.c_api import ELEMENT_TYPES
-from ..compiled_ops.image import Image, Relocation
+from ..compiled_ops.record_image import RecordImage, Relocation
 from . import answers, execution_provider, factory, fused_attention, node_kernels
 from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
 from .ep_api import VERSION
@@ -63,7 +63,7 @@ KERNEL_FUNCTIONS: dict[str, KernelSpec] = {
 
 
 def add_factory(
-    image: Image,
+    image: RecordImage,
     release: str,
     op_address: Callable[[Overload], int | None],
     domains: Sequence[Any],
@@ -121,7 +121,7 @@ def add_factory(
     return factory_offset
 
 
-def _set_constraints(image: Image, offset: int, definition: Definition) -> None:
+def _set_constraints(image: RecordImage, offset: int, definition: Definition) -> None:
     """Set the types of the DEFINITION at ``offset``."""
     field, first_offset, *_ = DEFINITION.fields["constraints"]  # type: ignore[index]
     for index, names in enumerate(definition.types):

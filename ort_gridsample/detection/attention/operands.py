@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from .axes import Axes, Factor, are_same, flatten, known_product
-from .match import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
+from .layouts import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
 from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
 
 
@@ -45,14 +45,24 @@ def value_layout(traced: TracedValue, product: ProductAxes) -> ValueLayout | Non
     return "B, S, H, D" if are_same(axes[3], product.channels) else None
 
 
-def locations_layout(traced: TracedValue, product: ProductAxes) -> LocationsLayout | None:
-    """Return the layout of a value with the locations of a level, or None if it is no operand."""
+def locations_layout(
+    traced: TracedValue,
+    product: ProductAxes,
+    coordinates: Sequence[Factor],
+) -> LocationsLayout | None:
+    """Return the layout of a value with the locations of a level, or None if it is no operand.
+
+    Args:
+        traced: the value.
+        product: the axes of the product.
+        coordinates: the axis r of the grids.
+    """
     axes = traced.axes
     if len(axes) not in (5, 6) or traced.scaling_steps != 2:
         return None
     if not product.are_by_query(axes) or not are_same(axes[2], product.heads):
         return None
-    if not are_same(axes[-2], traced.level_axis):
+    if not are_same(axes[-2], traced.level_axis) or not are_same(axes[-1], coordinates):
         return None
     return "B, Q, H, P, r" if len(axes) == 5 else "B, Q, H, L, P, r"
 

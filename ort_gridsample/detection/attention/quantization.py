@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...graph.scope import OUTSIDE
 from ...graph.use_def import MAX_NODES, UseDef
 from ..records import NodeRecord
-from .find import is_attention_sample
+from .matcher import is_attention_sample
 from .trace import VIEW_RULES
 
 #: The operators between a sample and the sum in a quantized model.

@@ -53,7 +53,7 @@ class TracedValue:
     scaling_steps: int = 0
 
 
-#: A rule gets the position of a node and its output, and returns its input. It returns None if the
+#: A rule gets the index of a node and its output, and returns its input. It returns None if the
 #: node does more to the data than the rule allows.
 LevelRule = Callable[[Lengths, int, TracedValue], TracedValue | None]
 
@@ -65,7 +65,7 @@ class LevelTracer:
         lengths: the lengths of the values.
 
     Attributes:
-        nodes: the positions of the nodes that were traced.
+        nodes: the indices of the nodes that were traced.
     """
 
     def __init__(self, lengths: Lengths) -> None:

@@ -29,7 +29,7 @@ class Replacement:
     Attributes:
         nodes: the nodes to write in place of the node.
         functions: model-local functions that ``nodes`` call.
-        superseded: the positions of other nodes that ``nodes`` replace as well, unless another node
+        superseded: the indices of other nodes that ``nodes`` replace as well, unless another node
             reads them.
     """
 

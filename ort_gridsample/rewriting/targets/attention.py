@@ -11,8 +11,9 @@ from onnx import helper
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes
-from ..attention_properties import constants_of, op_record
+from ..foreign_attention import ForeignOperands
+from ..foreign_attention_facts import op_record
+from ..match_facts import constants_of
 from . import Replacement, Target, with_operator
 from .compiled_op import label
 from .detected_attention import DetectedAttention
@@ -51,7 +52,7 @@ class CompiledAttention(AttentionTarget):
     """The compiled op."""
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        operands = detected.operands()
+        operands = detected.write_operands()
         points = detected.attention.points
         detected.nodes.append(_compiled_op(match, operands, detected.output, points))
 
@@ -67,7 +68,7 @@ class PythonAttention(AttentionTarget):
         self._op = PythonOp(in_session)
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        values = dict(zip(match.record.values, detected.operands(), strict=True))
+        values = dict(zip(match.record.values, detected.write_operands(), strict=True))
         record = replace(match.record, values=values, output=detected.output)
         detected.nodes += self._op.replace(replace(match, record=record), names).nodes
 
@@ -92,7 +93,7 @@ class ForeignAttention(AttentionTarget):
         assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
         nodes = Nodes(names, output)
-        operand_nodes = OperandNodes(match, signature, nodes, is_op=True)
+        operand_nodes = ForeignOperands(match, signature, nodes, is_op=True)
         operands = operand_nodes.operands()
         levels, points = operand_nodes.levels(operands)
         inputs = (operands.value, levels, operands.locations, operands.weights)

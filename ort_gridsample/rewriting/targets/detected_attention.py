@@ -1,15 +1,16 @@
 """Write the operands of a deformable attention that was detected around GridSamples.
 
-The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from ...detection.attention.match import Attention
+from ...detection.attention.layouts import Attention, Level
 from ...detection.match import Match
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
@@ -19,7 +20,8 @@ class DetectedAttention:
     """Writes the nodes between a model's values and one node that computes deformable attention.
 
     An operand that the model has in the right layout is read as it is; otherwise nodes rearrange
-    the model's values.
+    the model's values. A Reshape to a computed length (-1) fails without elements. Therefore the
+    shapes of Reshapes are known or computed from other shapes, and a 0 copies a length.
 
     Attributes:
         attention: the deformable attention.
@@ -33,6 +35,8 @@ class DetectedAttention:
         self.nodes = Nodes(names, match.record.output)
         self.after = Nodes(names, match.record.output)
         self._record = match.record
+        self._batch: int | str | None = None
+        self._lengths_of_levels: dict[int, str] = {}
         if attention.has_output_by_query:
             self.output = match.record.output
         else:
@@ -42,16 +46,15 @@ class DetectedAttention:
     def _write_channels_first(self) -> None:
         """Write (B·H, D, Q), which the model has, from the output (B, Q, H·D)."""
         attention = self.attention
-        others = attention.other_levels
         nodes = self.after
-        head_shape = self.nodes.row(0, 0, attention.heads, attention.channels)
-        by_head = nodes.add("Reshape", self.output, head_shape)
-        channels_first = nodes.add("Transpose", by_head, perm=[0, 2, 3, 1])
-        flat = nodes.add("Flatten", channels_first, axis=2)  # (B·H, D·Q)
-        shape = self.nodes.row(0, attention.channels, -1)
-        result_name = "" if others else self._record.output
-        result = nodes.add("Reshape", flat, shape, output=result_name)
-        if others:
+        result_name = "" if attention.other_levels else self._record.output
+        if attention.heads == 1:
+            result = nodes.add("Transpose", self.output, perm=[0, 2, 1], output=result_name)
+        else:
+            channels_first = nodes.add("Transpose", self.output, perm=[0, 2, 1])  # (B, H·D, Q)
+            shape = self._write_shape(self._write_images(), attention.channels, 0)
+            result = nodes.add("Reshape", channels_first, shape, output=result_name)
+        if attention.other_levels:
             self._add_other_levels(result)
 
     def _add_other_levels(self, total: str) -> None:
@@ -62,20 +65,86 @@ class DetectedAttention:
         for sample, points in others:
             shape = self.nodes.row(0, 0, 0, len(points))
             samples.append(nodes.add("Reshape", sample, shape))
-        weights = self._weights_of(nodes, [point for _, points in others for point in points])
+        weights = self._write_weights_of(nodes, [point for _, points in others for point in points])
         product = nodes.add("Mul", nodes.add("Concat", *samples, axis=3), weights)
         rest = nodes.add("ReduceSum", product, self.nodes.row(-1), keepdims=0)
         nodes.add("Add", total, rest, output=self._record.output)
 
-    def _weights_of(self, nodes: Nodes, points: Sequence[int]) -> str:
+    def _write_weights_of(self, nodes: Nodes, points: Sequence[int]) -> str:
         """Write the weights (B·H, 1, Q, P) of some points."""
         return nodes.add("Gather", self.attention.weights.name, self.nodes.row(*points), axis=3)
 
-    def operands(self) -> list[str]:
-        """Write all operands; return the names of value, levels, locations and weights."""
-        return [self.value(), self.levels(), self.locations(), self.weights()]
+    def _write_shape(self, *lengths: int | str) -> str:
+        """Write a shape, of which one length may be computed: a text is its name, (1,)."""
+        computed = [length for length in lengths if isinstance(length, str)]
+        shape = self.nodes.row(*(length if isinstance(length, int) else 0 for length in lengths))
+        if not computed:
+            return shape
+        (name,) = computed
+        # Not a Concat: onnxruntime replaces the single computed length of a Concat by -1.
+        is_computed = self.nodes.constant(np.array([isinstance(part, str) for part in lengths]))
+        return self.nodes.add("Where", is_computed, name, shape)
 
-    def value(self) -> str:
+    def _write_batch(self) -> int | str:
+        """Return B, or write it, (1,), if there are several heads and so a value of all levels."""
+        if self._batch is None:
+            assert self.attention.value is not None
+            batches = {(case[0].shape or (None,))[0] for case in self._record.cases}
+            batch = batches.pop() if len(batches) == 1 else None
+            if isinstance(batch, int):
+                self._batch = batch
+            else:
+                shape = self.nodes.add("Shape", self.attention.value.name)
+                self._batch = self.nodes.add("Gather", shape, self.nodes.row(0))
+        return self._batch
+
+    def _write_images(self) -> int | str:
+        """Return B·H, or write it, (1,), if there are several heads."""
+        batch = self._write_batch()
+        heads = self.attention.heads
+        if isinstance(batch, int):
+            return batch * heads
+        return self.nodes.add("Mul", batch, self.nodes.row(heads))
+
+    def _write_queries(self) -> int | str:
+        """Return Q, or write it, (1,), from the grid of a level that has points."""
+        attention = self.attention
+        nodes = self.nodes
+        level = next((level for level in attention.levels if level.points), None)
+        if attention.queries is not None:
+            return attention.queries
+        if level is None:
+            return -1
+        shape = nodes.add("Shape", level.sample.values["grid"])
+        output_lengths = nodes.add("Gather", shape, nodes.row(*range(1, 1 + attention.axes)))
+        n_positions = nodes.add("ReduceProd", output_lengths, keepdims=1)
+        return nodes.add("Div", n_positions, nodes.row(level.points))
+
+    def _write_lengths(self, index: int, level: Level) -> str:
+        """Write the spatial lengths of a level, (r,)."""
+        if index not in self._lengths_of_levels:
+            spatial_axes = self.nodes.row(*range(2, 2 + self.attention.axes))
+            shape = level.shape or self.nodes.add("Shape", level.sample.values["X"])
+            self._lengths_of_levels[index] = self.nodes.add("Gather", shape, spatial_axes)
+        return self._lengths_of_levels[index]
+
+    def _write_n_pixels(self, index: int, level: Level) -> int | str:
+        """Return the number of pixels of a level, or write it, (1,)."""
+        lengths = [length.known for length in level.lengths if length.known is not None]
+        if len(lengths) == len(level.lengths):
+            return math.prod(lengths)
+        return self.nodes.add("ReduceProd", self._write_lengths(index, level), keepdims=1)
+
+    def write_operands(self) -> list[str]:
+        """Write all operands; return the names of value, levels, locations and weights."""
+        return [
+            self.write_value(),
+            self.write_levels(),
+            self.write_locations(),
+            self.write_weights(),
+        ]
+
+    def write_value(self) -> str:
         """Write the value (B, S, H, D)."""
         attention = self.attention
         nodes = self.nodes
@@ -85,13 +154,13 @@ class DetectedAttention:
             shape = nodes.row(0, 0, attention.heads, attention.channels)
             return nodes.add("Reshape", attention.value.name, shape)
         images = []
-        for level in attention.levels:
-            X = level.sample.values["X"]
-            images.append(nodes.add("Reshape", X, nodes.row(0, 0, -1)))
-        pixels_first = nodes.add("Transpose", self._concatenated(images, axis=2), perm=[0, 2, 1])
+        for index, level in enumerate(attention.levels):
+            shape = self._write_shape(0, 0, self._write_n_pixels(index, level))
+            images.append(nodes.add("Reshape", level.sample.values["X"], shape))
+        pixels_first = nodes.add("Transpose", self._write_concat(images, axis=2), perm=[0, 2, 1])
         return nodes.add("Unsqueeze", pixels_first, nodes.row(2))
 
-    def levels(self) -> str:
+    def write_levels(self) -> str:
         """Write (L, 1 + r): the number of points, and the spatial lengths, of each level."""
         attention = self.attention
         nodes = self.nodes
@@ -99,14 +168,12 @@ class DetectedAttention:
         if known is not None:
             return nodes.constant(known)
         rows = []
-        for level in attention.levels:
-            spatial_axes = nodes.row(*range(2, 2 + attention.axes))
-            shape_value = level.shape or nodes.add("Shape", level.sample.values["X"])
-            lengths = nodes.add("Gather", shape_value, spatial_axes)
-            rows.append(self._concatenated([nodes.row(level.points), lengths], axis=0))
-        return nodes.add("Reshape", self._concatenated(rows, axis=0), nodes.row(len(rows), -1))
+        for index, level in enumerate(attention.levels):
+            lengths = self._write_lengths(index, level)
+            rows.append(self._write_concat([nodes.row(level.points), lengths], axis=0))
+        return nodes.add("Reshape", self._write_concat(rows, axis=0), nodes.row(len(rows), -1))
 
-    def locations(self) -> str:
+    def write_locations(self) -> str:
         """Write the locations (B, Q, H, L, P, r) or (B, Q, H, P, r), from 0 to 1."""
         attention = self.attention
         nodes = self.nodes
@@ -114,20 +181,23 @@ class DetectedAttention:
             return attention.locations.name
         r = attention.axes
         n_points = sum(attention.points)
-        grids = [
-            nodes.add("Reshape", level.sample.values["grid"], nodes.row(0, -1, level.points, r))
-            for level in attention.levels
-        ]
+        grids = []
+        queries = self._write_queries()
+        for level in attention.levels:
+            shape = self._write_shape(0, queries, level.points, r)
+            grids.append(nodes.add("Reshape", level.sample.values["grid"], shape))
         # Half precision would lose too much of a location.
         is_double = "float64" in self._record.types["sampling_locations"]
         type_name = "float64" if is_double else "float32"
-        grid = nodes.add("Cast", self._concatenated(grids, axis=2), to=elem_type(type_name))
+        grid = nodes.add("Cast", self._write_concat(grids, axis=2), to=elem_type(type_name))
         half = nodes.constant(np.array(0.5, type_name))
         unit = nodes.add("Add", nodes.add("Mul", grid, half), half)
-        by_head = self._by_head(unit, perm=[1, 0, 2, 3], size=n_points * r)
+        if attention.heads == 1:
+            return nodes.add("Unsqueeze", unit, nodes.row(2))
+        by_head = self._write_by_head(unit, perm=[1, 0, 2, 3], size=n_points * r)
         return nodes.add("Reshape", by_head, nodes.row(0, 0, 0, n_points, r))
 
-    def weights(self) -> str:
+    def write_weights(self) -> str:
         """Write the weights (B, Q, H, L, P) or (B, Q, H, P).
 
         Weights (B, 1, H, P) are those of one query for all queries.
@@ -144,16 +214,18 @@ class DetectedAttention:
             other_points = {point for _, points in attention.other_levels for point in points}
             all_points = range(n_points + len(other_points))
             sampled = [point for point in all_points if point not in other_points]
-            weights = self._weights_of(self.nodes, sampled)
-        return self._by_head(weights, perm=[2, 0, 1, 3], size=n_points)
+            weights = self._write_weights_of(self.nodes, sampled)
+        if attention.heads == 1:
+            return self.nodes.add("Transpose", weights, perm=[0, 2, 1, 3])
+        return self._write_by_head(weights, perm=[2, 0, 1, 3], size=n_points)
 
-    def _by_head(self, name: str, *, perm: Sequence[int], size: int) -> str:
+    def _write_by_head(self, name: str, *, perm: Sequence[int], size: int) -> str:
         """Write (B, Q, H, size) from a value that ``perm`` transposes to (Q, B·H, …)."""
         nodes = self.nodes
         queries_first = nodes.add("Transpose", name, perm=perm)
-        shape = nodes.row(0, -1, self.attention.heads, size)
+        shape = self._write_shape(0, self._write_batch(), self.attention.heads, size)
         split = nodes.add("Reshape", queries_first, shape)
         return nodes.add("Transpose", split, perm=[1, 0, 2, 3])
 
-    def _concatenated(self, names: Sequence[str], *, axis: int) -> str:
+    def _write_concat(self, names: Sequence[str], *, axis: int) -> str:
         return names[0] if len(names) == 1 else self.nodes.add("Concat", *names, axis=axis)

@@ -9,15 +9,16 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
-from ..attention_nodes import OperandNodes
-from ..attention_properties import constants_of, op_record
+from ..foreign_attention import ForeignOperands
+from ..foreign_attention_facts import op_record
+from ..match_facts import constants_of
 from . import Replacement, with_operator
 from .attention import AttentionTarget
 from .detected_attention import DetectedAttention
 
 #: The types of operands that the plugin is written for. It computes in float32 for bfloat16.
 _TYPES = ("float16", "bfloat16", "float32")
-#: The positions of value, locations and weights among the plugin's inputs.
+#: Which of the plugin's inputs are value, locations and weights.
 _FLOAT_INPUTS = (0, 3, 4)
 
 
@@ -59,7 +60,7 @@ class TensorRTPlugins(AttentionTarget):
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = OperandNodes(match, signature, nodes, is_checked=False).operands()
+        operands = ForeignOperands(match, signature, nodes, is_checked=False).operands()
         constants = match.record.constants
         known_lengths = constants.get(signature.lengths_input)
         known_starts = constants.get("level_start_index")
@@ -96,13 +97,15 @@ class TensorRTPlugins(AttentionTarget):
         starts = np.cumsum(areas, dtype=np.int32) - areas
         n_levels = len(attention.points)
         n_points = attention.points[0]
-        value = detected.value()
+        value = detected.write_value()
         lengths_name = nodes.constant(lengths)
         starts_name = nodes.constant(starts)
         locations_shape = (0, 0, 0, n_levels, n_points, 2)
-        locations = nodes.add("Reshape", detected.locations(), nodes.row(*locations_shape))
+        locations = nodes.add("Reshape", detected.write_locations(), nodes.row(*locations_shape))
         weights_shape = (0, 0, 0, n_levels, n_points)
-        weights = nodes.add("Reshape", detected.weights(), nodes.row(*weights_shape))
+        weights = nodes.add("Reshape", detected.write_weights(), nodes.row(*weights_shape))
+        if not attention.is_per_query:
+            weights = _for_each_query(nodes, weights, locations)
         by_head = names.new(f"{detected.output}_by_head")
         shape = nodes.row(0, 0, attention.heads * attention.channels)
         inputs = [value, lengths_name, starts_name, locations, weights]
@@ -120,10 +123,10 @@ class TensorRTPlugins(AttentionTarget):
         """Write the plugin, and the Casts that give its inputs and its output one type."""
         plugin_type = _plugin_type(match)
         operand_types = _operand_types(match)
-        for position, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
+        for input_index, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
             if type_name != plugin_type:
                 to = elem_type(plugin_type)
-                inputs[position] = nodes.add("Cast", inputs[position], to=to)
+                inputs[input_index] = nodes.add("Cast", inputs[input_index], to=to)
         value_type = operand_types[0]
         is_cast = value_type != plugin_type
         plugin_output = names.new(f"{output}_as_{plugin_type}") if is_cast else output
@@ -134,6 +137,13 @@ class TensorRTPlugins(AttentionTarget):
         )
         if is_cast:
             nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
+
+
+def _for_each_query(nodes: Nodes, weights: str, locations: str) -> str:
+    """Write weights (B, Q, H, L, P) from weights that may be those of one query for all."""
+    queries = nodes.add("Gather", nodes.add("Shape", locations), nodes.row(1))
+    shape = nodes.add("Concat", nodes.row(1), queries, nodes.row(1, 1, 1), axis=0)
+    return nodes.add("Expand", weights, shape)
 
 
 def _operand_types(match: Match) -> list[str]:

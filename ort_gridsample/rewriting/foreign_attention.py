@@ -1,10 +1,10 @@
 """Nodes for another package's deformable attention: checks of its inputs, and its operands.
 
-The checks run with the model (:mod:`.run_checks`). :mod:`ort_gridsample.detection.attention_checks`
-checks shapes that the model states.
+The checks run with the model (:mod:`.run_checks`). Shapes that the model states are checked by
+:mod:`ort_gridsample.detection.foreign_attention_checks`.
 The signatures of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_SIGNATURES`.
 
-The names of axes are those of :mod:`ort_gridsample.detection.attention.match`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from ..detection.attention_checks import are_contiguous
+from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.helpers import OTHER_SHAPE
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
@@ -22,7 +22,8 @@ from ..errors import GridSampleError
 from ..functions.validation import Dim
 from ..graph.element_types import elem_type
 from ..graph.scope import Nodes
-from .attention_properties import has_softmax, known_lengths, known_type, level_count
+from .foreign_attention_facts import has_softmax, level_count
+from .match_facts import known_lengths, known_type
 from .run_checks import fail_unless_equal
 
 _INTEGER_INPUTS = ("spatial_shapes", "value_spatial_shapes", "level_start_index")
@@ -56,7 +57,7 @@ class AttentionOperands:
     weights: str
 
 
-class OperandNodes:
+class ForeignOperands:
     """Writes the checks of the inputs of an attention node, and the nodes of its operands.
 
     Args:
@@ -136,8 +137,8 @@ class OperandNodes:
 
     def _shape_in_all_calls(self, argument: str) -> tuple[Dim, ...] | None:
         """Return the shape of an input if it is the same in all calls."""
-        position = list(self._match.record.values).index(argument)
-        shapes = {case[position].shape for case in self._match.record.cases}
+        input_index = list(self._match.record.values).index(argument)
+        shapes = {case[input_index].shape for case in self._match.record.cases}
         return shapes.pop() if len(shapes) == 1 else None
 
     def _are_known(self, *arguments: str) -> bool:

@@ -71,11 +71,12 @@ class Attention:
         other_levels: the levels that must be added to the result. If there are any, the weights and
             the output have the layouts of the sum, (B·H, 1, Q, P) and (B·H, D, Q).
         output: the value that it computes.
-        path: the positions of the nodes from the samples to the output, without samples that other
+        path: the indices of the nodes from the samples to the output, without samples that other
             nodes also read.
-        nodes: the positions of ``path``, and of the nodes that compute the operands and shapes.
+        nodes: the indices of ``path``, and of the nodes that compute the operands and shapes.
         heads: H, which is 1 if the images do not come from a value that has several heads.
         channels: D.
+        queries: Q, or None if it is unknown.
         value: the value of all levels, or None if the graph has only the images.
         locations: the locations of all levels, in [0, 1], or None if the graph has only the grids.
         weights: the weights.
@@ -90,6 +91,7 @@ class Attention:
     nodes: frozenset[int]
     heads: int
     channels: int
+    queries: int | None
     value: Operand | None
     locations: Operand | None
     weights: Operand

@@ -32,7 +32,7 @@ from ...spec import FLOATS
 from ..match import Match
 from ..records import NodeRecord
 from .axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
-from .match import Attention, Level, Operand, OtherLevel
+from .layouts import Attention, Level, Operand, OtherLevel
 from .operands import (
     ProductAxes,
     find_shared_operand,
@@ -108,7 +108,7 @@ def find_attentions(
 
 
 def _sums_of_products(use_def: UseDef) -> Iterator[int]:
-    """Yield the positions of ReduceSums of a Mul, in opsets from :data:`MIN_OPSET` on."""
+    """Yield the indices of ReduceSums of a Mul, in opsets from :data:`MIN_OPSET` on."""
     if use_def.scope.opsets.get("", 0) < MIN_OPSET:
         return
     for index, op_type in enumerate(use_def.scope.op_types):
@@ -122,7 +122,7 @@ def _sums_of_products(use_def: UseDef) -> Iterator[int]:
 
 
 def _rearranging_readers(use_def: UseDef, name: str) -> Iterator[int]:
-    """Yield the positions of nodes that rearrange ``name`` one after another.
+    """Yield the indices of nodes that rearrange ``name`` one after another.
 
     The last one is the first whose output has several readers, or another kind of reader.
     """
@@ -170,7 +170,7 @@ class _MatchedLevels:
     Attributes:
         sampled: the levels that one op can sample; at least one.
         others: the other levels.
-        sum_nodes: the positions of the nodes between the levels and the sum.
+        sum_nodes: the indices of the nodes between the levels and the sum.
     """
 
     sampled: Sequence[_SampledLevel]
@@ -179,7 +179,7 @@ class _MatchedLevels:
 
     @property
     def sample_nodes(self) -> frozenset[int]:
-        """The positions of the nodes that compute the samples."""
+        """The indices of the nodes that compute the samples."""
         return frozenset[int]().union(*(level.match.replaced_nodes for level in self.sampled))
 
 
@@ -193,7 +193,7 @@ class _MatchedOperands:
         locations: the locations of all levels, or None if there are none.
         weights: the weights.
         output: the value that the op computes.
-        output_nodes: the positions of the nodes from the sum to the output.
+        output_nodes: the indices of the nodes from the sum to the output.
     """
 
     heads: int
@@ -216,7 +216,7 @@ class _Matcher:
     Args:
         lengths: the lengths of the scope's values.
         samples: the GridSamples that may be part of it, by the names of their outputs.
-        sum_index: the position of the ReduceSum.
+        sum_index: the index of the ReduceSum.
         sampled_input: which input of the Mul has the samples. The other one has the weights.
     """
 
@@ -272,6 +272,7 @@ class _Matcher:
             nodes=nodes,
             heads=operands.heads,
             channels=channels,
+            queries=self._sampled_shape[2].known,
             value=operands.value,
             locations=operands.locations,
             weights=operands.weights,
@@ -403,7 +404,7 @@ class _Matcher:
     ) -> list[_SampledLevel]:
         """Return the levels that one op can sample.
 
-        They have the rank and ``align_corners`` of the first one.
+        They have the rank, the type of grid and ``align_corners`` of the first one.
         """
         levels = []
         for value in values:
@@ -413,18 +414,19 @@ class _Matcher:
             lengths = self._image_shape(match)[2:]
             points = known_product(value.level_axis) or 0
             levels.append(_SampledLevel(match, value, points, lengths))
-        return [
-            level
-            for level in levels
-            if self._common_properties(level) == self._common_properties(levels[0])
-        ]
+        return [level for level in levels if self._are_sampled_alike(level, levels[0])]
 
     def _image_shape(self, match: Match) -> tuple[Length, ...]:
         return self._lengths.shape(match.record.values["X"]) or ()
 
-    def _common_properties(self, level: _SampledLevel) -> tuple[object, ...]:
-        """Return the properties that all levels of one op have in common."""
-        return len(self._image_shape(level.match)), level.match.record.align_corners
+    def _are_sampled_alike(self, level: _SampledLevel, other: _SampledLevel) -> bool:
+        """Whether one op can sample two levels."""
+        first = level.match.record
+        second = other.match.record
+        if len(self._image_shape(level.match)) != len(self._image_shape(other.match)):
+            return False
+        has_same_types = first.types["grid"] == second.types["grid"]
+        return has_same_types and first.align_corners == second.align_corners
 
     def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
         """Whether ``value`` is a GridSample (B·H, D, …) of the queries and points of the sum."""
@@ -509,14 +511,14 @@ class _Matcher:
     ) -> Operand | None:
         """Return the locations of all levels."""
         grids = []
+        coordinates = [Factor(Length(len(levels[0].lengths)))]
         for level in levels:
             batch_heads, _, *output_axes = level.traced.axes
-            coordinates = [Factor(Length(len(level.lengths)))]
             axes = [batch_heads, *output_axes, coordinates]
             name = level.match.record.values["grid"]
             grids.append(replace(level.traced, name=name, axes=axes))
         point_counts = [level.points for level in levels]
-        layout_of = partial(locations_layout, product=product)
+        layout_of = partial(locations_layout, product=product, coordinates=coordinates)
         shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
         if shared is None:
             return None
@@ -588,7 +590,7 @@ class _Matcher:
         return axes
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
-        """Return the positions ``nodes``, and those of the nodes that compute shapes for them."""
+        """Return the indices ``nodes``, and those of the nodes that compute shapes for them."""
         use_def = self._use_def
         shape_nodes = set[int]()
         inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
@@ -607,7 +609,7 @@ class _Matcher:
         output: str,
         names_read: Set[str],
     ) -> frozenset[int] | None:
-        """Return the positions of the nodes from the samples to ``output`` that one op replaces.
+        """Return the indices of the nodes from the samples to ``output`` that one op replaces.
 
         A sample that another node reads is not among them: it is also computed separately.
 
@@ -619,7 +621,7 @@ class _Matcher:
             names_read: the names of the values that the op reads.
 
         Returns:
-            The positions, or None if a node that stays reads a value inside of the sum.
+            The indices, or None if a node that stays reads a value inside of the sum.
         """
         use_def = self._use_def
         read = names_read | {output}

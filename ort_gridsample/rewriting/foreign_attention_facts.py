@@ -1,15 +1,13 @@
-"""What a model states about another package's deformable attention node, without a run."""
+"""Facts about another package's deformable attention node that a model states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from ..detection.attention_checks import are_contiguous
+from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..functions.validation import Dim
 from ..graph.scope import Scope, domain_of
 from ..inference.types import Value
 
@@ -54,29 +52,6 @@ def level_count(match: Match) -> int:
     return count
 
 
-def known_type(match: Match, argument: str) -> str:
-    """Return the element type of an input.
-
-    Raises:
-        GridSampleError: the model does not state it, or calls the node's function with several.
-    """
-    types = match.record.types[argument]
-    if len(types) != 1 or match.record.varies_in_type(argument):
-        names = {value.type or "unknown": None for value in match.record.inputs[argument]}
-        found = f"of type {' or '.join(names) or 'unknown'}"
-        expected = "one type that the model states, or that onnx can infer"
-        raise GridSampleError(match.record.where, argument, found, expected)
-    return types[0]
-
-
-def known_lengths(shape: Sequence[Dim] | None) -> list[int] | None:
-    """Return ``shape`` if all of its lengths are known, or None."""
-    if shape is None:
-        return None
-    lengths = [length for length in shape if isinstance(length, int)]
-    return lengths if len(lengths) == len(shape) else None
-
-
 def has_softmax(scope: Scope, name: str) -> bool:
     """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it."""
     while True:
@@ -91,13 +66,6 @@ def has_softmax(scope: Scope, name: str) -> bool:
         if not source or scope.makers.get(source, -1) >= maker:  # the model is not valid
             return False
         name = source
-
-
-def constants_of(match: Match) -> Sequence[int]:
-    """Return the positions of the Constants that the node of ``match`` reads."""
-    scope = match.scope
-    makers = [scope.makers.get(name, match.index) for name in match.node.input]
-    return [maker for maker in makers if scope.op_types[maker] == "Constant"]
 
 
 def op_record(match: Match) -> NodeRecord:

@@ -60,7 +60,7 @@ class _InputCheck:
         self._constants = record.constants
 
     def run(self) -> None:
-        """Check the types and shapes. The names of axes are those of :mod:`.attention.match`.
+        """Check the types and shapes. The names of axes are those of :mod:`.attention.layouts`.
 
         Raises:
             GridSampleError: an input is wrong.

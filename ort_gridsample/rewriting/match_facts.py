@@ -1,0 +1,39 @@
+"""Types, lengths and Constants among the inputs of a node, as the model states them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..detection.match import Match
+from ..errors import GridSampleError
+from ..functions.validation import Dim
+
+
+def known_type(match: Match, argument: str) -> str:
+    """Return the element type of an input.
+
+    Raises:
+        GridSampleError: the model does not state it, or calls the node's function with several.
+    """
+    types = match.record.types[argument]
+    if len(types) != 1 or match.record.varies_in_type(argument):
+        names = {value.type or "unknown": None for value in match.record.inputs[argument]}
+        found = f"of type {' or '.join(names) or 'unknown'}"
+        expected = "one type that the model states, or that onnx can infer"
+        raise GridSampleError(match.record.where, argument, found, expected)
+    return types[0]
+
+
+def known_lengths(shape: Sequence[Dim] | None) -> list[int] | None:
+    """Return ``shape`` if all of its lengths are known, or None."""
+    if shape is None:
+        return None
+    lengths = [length for length in shape if isinstance(length, int)]
+    return lengths if len(lengths) == len(shape) else None
+
+
+def constants_of(match: Match) -> Sequence[int]:
+    """Return the indices of the Constants that the node of ``match`` reads."""
+    scope = match.scope
+    makers = [scope.makers.get(name, match.index) for name in match.node.input]
+    return [maker for maker in makers if scope.op_types[maker] == "Constant"]
