@@ -14,7 +14,7 @@ _PACKAGES = {
     "onnxruntime_extensions": "onnxruntime-extensions",
 }
 
-REPORT = "please report it, with what --version and, for this command, --traceback print"
+REPORT = "please report it, with the output of --version and of this command with --traceback"
 
 
 class AboutFileError(Exception):

@@ -151,7 +151,7 @@ def dialect_of(
     """Return the dialect of ``node``; None if the node is not one of the operators.
 
     Args:
-        node: a node.
+        node: any node of a model; not changed.
         opsets: domain -> version, of the graph or function of the node.
         functions: the keys (:func:`.function_key`) of the model's functions. A call of one is not
             an operator.

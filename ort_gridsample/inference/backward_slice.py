@@ -90,7 +90,7 @@ class BackwardSlice:
 
     @cached_property
     def _separator(self) -> str:
-        """Spaces that are in no name of the model, to make new names of names."""
+        """Spaces that are in no name of the model: names with these and a prefix are new."""
         separator = " "
         names = [name for scope in self._scopes for name in scope.definitions]
         while any(separator in name for name in names):

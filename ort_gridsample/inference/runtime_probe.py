@@ -74,8 +74,8 @@ class Runtime(Protocol):
         """Run a serialized model on the CPU.
 
         Args:
-            model: the model.
-            feeds: the inputs of each run.
+            model: the bytes of a ModelProto, without external data.
+            feeds: for each run, the arrays of all inputs by name.
             optimized: whether the runtime optimizes the graph as it does by default.
 
         Returns:

@@ -102,7 +102,7 @@ def _attend_level(
         grid: (Q, P, r), normalized coordinates in [-1, 1].
         weights: (Q, P), the weights of the samples.
         lengths: the r lengths of the image.
-        plan: the plan of the call.
+        plan: the plan of linear and zeros for the type of ``image``.
 
     Returns:
         The sums, (Q, D).

@@ -18,7 +18,7 @@ from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
-from ..opsets.convert import convert_opset, unconvertible
+from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
 from .expansion import ALLOWZERO, BEFORE_GRID_SAMPLE, expanded
 from .replacing import insert_replacements
@@ -208,7 +208,7 @@ def _convert_to(model: onnx.ModelProto, opset: int) -> None:
     before = opset_of(model)
     error = _try_to_convert(model, opset)
     if error is not None:
-        place, text = unconvertible(model, opset)
+        place, text = first_unconvertible_node(model, opset)
         found = f"{opset} in the patched model"
         expected = f"one to which onnx's version converter converts opset {before}; it says: {text}"
         raise GridSampleError(place, "opset", found, expected)

@@ -120,7 +120,7 @@ class PatchedModel:
     @property
     def has_accelerated_nodes(self) -> bool:
         """Whether sampling nodes run on accelerators."""
-        return not all(node.ours or node.runs_on == ONNXRUNTIME for node in self.placements)
+        return not all(node.is_ours or node.runs_on == ONNXRUNTIME for node in self.placements)
 
     @property
     def python_ops(self) -> list[NodeRecord]:

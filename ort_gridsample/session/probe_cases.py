@@ -42,7 +42,7 @@ class ProbeCase:
     """A model of one node, and its test data.
 
     Attributes:
-        model: the model.
+        model: a model of the node as it is. It must be copied before it is rewritten.
         data_key: identifies the test data among those of all cases with the same model.
         make: returns the feeds of the model by name, and the expected Y. The values of X and theta
             are in [0, 1), and the positions of a grid are far from any tie.

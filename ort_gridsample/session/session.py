@@ -92,7 +92,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         model: another name for ``path_or_bytes``.
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
             :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
-            if onnxruntime does not run it. :attr:`replaced` lists the result.
+            if onnxruntime does not run it. :attr:`placements` lists the result.
         accelerated: what to do with nodes, other than those that ``nodes`` selects, if providers
             come before the CPU's. ``"lower"``: the nodes stay on these providers, in another form
             if a provider runs only that form. ``"keep"``: the nodes that a provider runs stay as
@@ -166,7 +166,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._placements = patched.placements
         self._source_weights = patched.source_weights
         self._given_options = sess_options
-        # A model that onnx cannot read may have any nodes.
+        # This is signals.RUNS_PYTHON_OPS. A model that onnx cannot read may have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
         reopen_arguments = self._reopen_arguments
         super().__init__(
@@ -186,9 +186,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         forks.track_attribute(name, value)
 
     @property
-    def replaced(self) -> list[Placement]:
+    def placements(self) -> list[Placement]:
         """Where each GridSample and AffineGrid node runs, and why."""
         return list(self._placements)
+
+    @property
+    def replaced(self) -> list[Placement]:
+        """The former name of :attr:`placements`, which also lists nodes that are not replaced."""
+        return self.placements
 
     def run(
         self,

@@ -42,7 +42,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     """
     if patched.domains is None:
         return _options_for_unknown_nodes(given)
-    has_ops = any(placement.ours for placement in patched.placements)
+    has_ops = any(placement.is_ours for placement in patched.placements)
     if has_ops:
         options = _options_with_ops(given, patched.domains, patched.compiled_ops)
     elif patched.loaded is None and patched.folder is None:

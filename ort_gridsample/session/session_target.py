@@ -118,7 +118,7 @@ class SessionTarget(Target):
         The result is kept as the node's decision without fusion.
 
         Args:
-            match: the node.
+            match: the node that the op replaces.
             decision: its decision of :func:`decide`.
 
         Returns:
@@ -154,7 +154,7 @@ class SessionTarget(Target):
                 placement = decision.placement
             else:
                 placement = Placement(record, _UNREPLACED.get(record.dialect.name, ONNXRUNTIME))
-            if placement.ours or record.operator != ATTENTION:
+            if placement.is_ours or record.operator != ATTENTION:
                 placements.append(placement)
         return placements
 

@@ -651,7 +651,7 @@ def _new_modes(monkeypatch):
     monkeypatch.setitem(MODE_RULES, "upward", upward)
     monkeypatch.setitem(MODE_RULES, "lanczos3", lanczos)
     monkeypatch.setitem(PADDING_RULES, "wrap", Padding(wrap))
-    monkeypatch.setattr(spec, "MODE_RULES", (*spec.MODES, "lanczos3"))
+    monkeypatch.setattr(spec, "MODES", (*spec.MODES, "lanczos3"))
 
 
 @pytest.mark.usefixtures("_new_modes")
