@@ -36,10 +36,10 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def node_label(op_type: str, node: str) -> str:
+def where_node(op_type: str, node: str) -> str:
     """Return the name of a node in errors and guards.
 
-    >>> node_label("GridSample", "n"), node_label("GridSample", "(Y)")
+    >>> where_node("GridSample", "n"), where_node("GridSample", "(Y)")
     ("GridSample node 'n'", "GridSample node with output 'Y'")
 
     Args:
@@ -51,8 +51,8 @@ def node_label(op_type: str, node: str) -> str:
     return f"{op_type} node {node!r}"
 
 
-def nested_label(node: str, graph: str) -> str:
-    """Return the name of a node, as :func:`node_label` takes it, and of the graph that it is in.
+def nested_name(node: str, graph: str) -> str:
+    """Return the name of a node, as :func:`where_node` takes it, and of the graph that it is in.
 
     Args:
         node: the name of the node or, in brackets, of its output.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import onnx
 import onnxruntime
 
-from ..detection.helpers import lowered_from
+from ..detection.lowered_names import lowered_from
 from ..errors import GridSampleError
 from ..graph.files import read_model
 from ..rewriting.targets import FUNCTIONS_DOMAIN

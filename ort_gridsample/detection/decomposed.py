@@ -24,13 +24,12 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.spelling import AttributeValue
 from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
 from ..graph.use_def import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, UseDef
 from ..inference.types import Inference, Probe, Value
-from .trials import AffineGridSize, Result, is_flat, try_affine_grid, try_sample
+from .trials import Result, is_flat, try_affine_grid, try_sample
 
 #: The types in which rounding is precise enough to distinguish all attributes.
 TYPES = ("float32", "float64")
@@ -45,18 +44,12 @@ class DecomposedOperator:
     Attributes:
         operator: the operator.
         subgraph: the subgraph.
-        attributes: the operator's attributes.
-        image_lengths: for a GridSample whose X has all pixels on one axis, the height and the
-            width. Otherwise empty.
-        size: for an AffineGrid, its input ``size``, with None instead of a batch that theta has.
-            Otherwise empty.
+        result: the operator's attributes, and the lengths of its image or its size.
     """
 
     operator: str
     subgraph: Subgraph
-    attributes: Mapping[str, AttributeValue]
-    image_lengths: tuple[int, ...] = ()
-    size: AffineGridSize = ()
+    result: Result
 
 
 @dataclass(frozen=True)
@@ -165,7 +158,7 @@ class DecomposedSearch:
                 continue
             result = self._run(trial, _model_of(use_def, subgraph, values), values)
             if result is not None:
-                return DecomposedOperator(candidate.operator, subgraph, *result)
+                return DecomposedOperator(candidate.operator, subgraph, result)
         return None
 
     def _run(self, trial: _Trial, model: onnx.ModelProto, values: Sequence[Value]) -> Result | None:

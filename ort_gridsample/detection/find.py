@@ -1,15 +1,15 @@
 """Find the sampling nodes of a model.
 
-:func:`find` runs the parts of this package in order: it recognizes nodes by their dialects, finds
-decomposed operators (:mod:`.decomposed`), deformable attention around GridSamples
+:func:`find_matches` runs the parts of this package in order: it recognizes nodes by their dialects,
+finds decomposed operators (:mod:`.decomposed`), deformable attention around GridSamples
 (:mod:`.attention`) and the computations of grids (:mod:`.fusion`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -26,7 +26,7 @@ from ..dialects.table import (
     UNVERSIONED,
     standard,
 )
-from ..errors import GridSampleError, nested_label, node_label
+from ..errors import GridSampleError, nested_name, where_node
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.types import Inference, Probe, Value
@@ -36,7 +36,7 @@ from .attention.layouts import Attention
 from .attention.matcher import find_attentions, values_to_infer
 from .decomposed import DecomposedOperator, DecomposedSearch
 from .fusion import COORDINATE_RULES, find_fused_grid
-from .helpers import with_helpers
+from .helper_nodes import with_helpers
 from .match import Match
 from .node_checks import fault_of, reason_of
 from .records import NodeRecord, is_of_package
@@ -44,7 +44,7 @@ from .records import NodeRecord, is_of_package
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """The searches of :func:`find` for more than the nodes of a dialect.
+    """The searches of :func:`find_matches` for more than the nodes of a dialect.
 
     Attributes:
         decomposed: whether to search for decomposed operators.
@@ -68,10 +68,12 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
         probe: tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
             Without a probe, neither is done.
     """
-    return [match.record for match in find(model, scopes_of(model), probe, with_reasons=True)]
+    return [
+        match.record for match in find_matches(model, scopes_of(model), probe, with_reasons=True)
+    ]
 
 
-def find(
+def find_matches(
     model: onnx.ModelProto,
     all_scopes: Sequence[Scope],
     probe: Probe | None,
@@ -98,7 +100,7 @@ def find(
     inference = Inference(model, all_scopes, probe, values)
     functions = {function_key(function) for function in model.functions}
     node_probe = probe if with_reasons else None
-    names = Names(model)
+    names = Names(model, all_scopes)
     attentions: list[Match] = []
     others: list[Match] = []
     for candidate in candidates:
@@ -178,7 +180,7 @@ def _node_match(
     try:
         note = f" (opset {opset})" if domain == "" else ""
         attributes = dialect.read(
-            node_label(op_type, nested_label(name, scope.path)),
+            where_node(op_type, nested_name(name, scope.path)),
             node,
             lambda input_index: scope.constant_value(node.input[input_index]),
             note,
@@ -280,7 +282,7 @@ def _decomposed_match(
         scope,
         output,
         operator.operator,
-        attributes=operator.attributes,
+        attributes=operator.result.attributes,
         cases=inputs.cases,
         values=inputs.values,
         constants=inputs.constants,
@@ -297,12 +299,9 @@ def _decomposed_match(
 
 
 class _DecomposedInputs(NamedTuple):
-    """The inputs of the node that is equivalent to a decomposed operator.
+    """The inputs of the node that is equivalent to a decomposed operator, as in a `NodeRecord`.
 
     Attributes:
-        values: as in :class:`NodeRecord`.
-        cases: as in :class:`NodeRecord`.
-        constants: as in :class:`NodeRecord`.
         preparing_nodes: nodes that compute inputs which the model does not have.
     """
 
@@ -326,7 +325,7 @@ def _decomposed_inputs(
     constants: dict[str, Array] = {}
     nodes = Nodes(names, operator.subgraph.output)
     if operator.operator == "AffineGrid":
-        size = operator.size
+        size = operator.result.size
         values["size"] = ""
         cases = [(case[0], Value("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta
@@ -335,14 +334,24 @@ def _decomposed_inputs(
             values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
         else:
             constants["size"] = np.array(size, np.int64)
-    elif operator.image_lengths:  # X has all pixels on one axis
-        lengths = operator.image_lengths
+    elif operator.result.image_lengths:  # X has all pixels on one axis
+        lengths = operator.result.image_lengths
         values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
         cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
     return _DecomposedInputs(values, cases, constants, nodes)
 
 
-def _decomposed_record(scope: Scope, output: str, operator: str, **properties: Any) -> NodeRecord:
+def _decomposed_record(
+    scope: Scope,
+    output: str,
+    operator: str,
+    *,
+    attributes: Mapping[str, AttributeValue],
+    cases: Sequence[tuple[Value, ...]],
+    values: Mapping[str, str],
+    constants: Mapping[str, Array],
+    fused: tuple[str, ...] = (),
+) -> NodeRecord:
     """Return the record of a decomposed ``operator`` that computes the value ``output``."""
     return NodeRecord(
         graph=scope.path,
@@ -354,7 +363,11 @@ def _decomposed_record(scope: Scope, output: str, operator: str, **properties: A
         dialect=DECOMPOSED_DIALECTS[operator],
         output=output,
         reason="",
-        **properties,
+        attributes=attributes,
+        cases=cases,
+        values=values,
+        constants=constants,
+        fused=fused,
     )
 
 
@@ -400,7 +413,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
     constants: dict[str, Array] = {}
     if not any(None in level for level in levels):
         constants["levels"] = np.array(levels, np.int64)
-    levels_value = Value("int64", (len(levels), 1 + attention.axes))
+    levels_value = Value("int64", (len(levels), 1 + attention.n_axes))
     argument_names = spec.newest(ATTENTION).types
     record = _decomposed_record(
         scope,

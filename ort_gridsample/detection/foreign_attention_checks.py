@@ -67,19 +67,19 @@ class _InputCheck:
         """
         self._check_types()
         self._check_shape("value", (None, None, None, None), "(B, S, H, D)")
-        batch, pixels, heads, _ = self._inputs["value"].shape or (None, None, None, None)
+        batch, n_pixels, n_heads, _ = self._inputs["value"].shape or (None, None, None, None)
         lengths = self._constants.get(self._lengths_name)
         # Some models declare the shape () for lengths of unknown shape.
         if lengths is not None or self._inputs[self._lengths_name].shape != ():
             self._check_shape(self._lengths_name, (None, 2), "(L, 2)")
-        levels = (self._inputs[self._lengths_name].shape or (None,))[0]
+        n_levels = (self._inputs[self._lengths_name].shape or (None,))[0]
         if self._signature.has_offsets:
-            self._check_offsets(batch, heads, levels)
+            self._check_offsets(batch, n_heads, n_levels)
         else:
-            self._check_locations(batch, heads, levels)
+            self._check_locations(batch, n_heads, n_levels)
         if lengths is not None:
             starts = self._constants.get("level_start_index")
-            self._check_pixels(lengths, None if self._signature.has_offsets else starts, pixels)
+            self._check_pixels(lengths, None if self._signature.has_offsets else starts, n_pixels)
 
     def _check_types(self) -> None:
         starts = self._inputs.get("level_start_index", Value())
@@ -112,41 +112,41 @@ class _InputCheck:
         pairs = zip(expected, shape, strict=False)
         return [length if isinstance(length, int) else other for length, other in pairs]
 
-    def _check_locations(self, batch: Dim, heads: Dim, levels: Dim) -> None:
+    def _check_locations(self, batch: Dim, n_heads: Dim, n_levels: Dim) -> None:
         """Check the inputs of a node that reads locations."""
-        self._check_shape("level_start_index", (levels,), "(L,)")
-        locations = (batch, None, heads, levels, None, 2)
+        self._check_shape("level_start_index", (n_levels,), "(L,)")
+        locations = (batch, None, n_heads, n_levels, None, 2)
         self._check_shape("sampling_locations", locations, "(B, Q, H, L, P, 2)")
-        weights = self._merged("sampling_locations", (batch, None, heads, levels, None))
+        weights = self._merged("sampling_locations", (batch, None, n_heads, n_levels, None))
         self._check_shape("attention_weights", weights, "(B, Q, H, L, P)")
 
-    def _check_offsets(self, batch: Dim, heads: Dim, levels: Dim) -> None:
+    def _check_offsets(self, batch: Dim, n_heads: Dim, n_levels: Dim) -> None:
         """Check the inputs of a node that reads reference points and offsets."""
-        expected: Sequence[Dim] = (batch, None, heads, None)
+        expected: Sequence[Dim] = (batch, None, n_heads, None)
         self._check_shape("sampling_offsets", expected, "(B, Q, H, L·P·2)")
-        batch, queries, heads, offsets = self._merged("sampling_offsets", expected)
-        points: Dim = offsets // 2 if isinstance(offsets, int) else None
-        expected = (batch, queries, heads, points)
+        batch, n_queries, n_heads, n_offsets = self._merged("sampling_offsets", expected)
+        n_points: Dim = n_offsets // 2 if isinstance(n_offsets, int) else None
+        expected = (batch, n_queries, n_heads, n_points)
         self._check_shape("attention_weights", expected, "(B, Q, H, L·P)")
-        batch, queries, heads, points = self._merged("attention_weights", expected)
-        self._check_shape("reference_points", (batch, queries, 1, None), "(B, Q, 1, 2·G)")
-        coordinates = (self._inputs["reference_points"].shape or (None,))[-1]
-        groups = coordinates // 2 if isinstance(coordinates, int) else None
-        if isinstance(coordinates, int) and (coordinates % 2 or coordinates == 0):
+        batch, n_queries, n_heads, n_points = self._merged("attention_weights", expected)
+        self._check_shape("reference_points", (batch, n_queries, 1, None), "(B, Q, 1, 2·G)")
+        n_coordinates = (self._inputs["reference_points"].shape or (None,))[-1]
+        n_groups = n_coordinates // 2 if isinstance(n_coordinates, int) else None
+        if isinstance(n_coordinates, int) and (n_coordinates % 2 or n_coordinates == 0):
             self._refuse("reference_points", "a last axis of 2·G coordinates")
-        if not isinstance(points, int):
+        if not isinstance(n_points, int):
             return
-        if isinstance(offsets, int) and offsets % 2:
+        if isinstance(n_offsets, int) and n_offsets % 2:
             self._refuse("sampling_offsets", "a last axis of L·P·2 coordinates")
-        if not isinstance(levels, int):
+        if not isinstance(n_levels, int):
             return
-        if levels == 0 or points % levels:
-            self._refuse("attention_weights", f"a last axis of L·P points, as L is {levels}")
-        if groups and (points // levels) % groups:
-            expected_groups = f"a number of points G that divides P = {points // levels}"
+        if n_levels == 0 or n_points % n_levels:
+            self._refuse("attention_weights", f"a last axis of L·P points, as L is {n_levels}")
+        if n_groups and (n_points // n_levels) % n_groups:
+            expected_groups = f"a number of points G that divides P = {n_points // n_levels}"
             self._refuse("reference_points", expected_groups)
 
-    def _check_pixels(self, lengths: Array, starts: Array | None, pixels: Dim) -> None:
+    def _check_pixels(self, lengths: Array, starts: Array | None, n_pixels: Dim) -> None:
         """Check that the levels have the pixels of ``value``, or fewer if ``starts`` leave gaps."""
         if lengths.min(initial=0) < 0:
             found = "a negative length"
@@ -155,15 +155,14 @@ class _InputCheck:
         areas = [math.prod(row) for row in lengths.tolist()]
         if starts is not None and not are_contiguous(lengths, starts):
             ends = [start + area for start, area in zip(starts.tolist(), areas, strict=True)]
-            is_outside = isinstance(pixels, int) and max(ends, default=0) > pixels
+            is_outside = isinstance(n_pixels, int) and max(ends, default=0) > n_pixels
             if starts.min(initial=0) < 0 or is_outside:
-                expected = f"levels inside of {pixels} pixels"
+                expected = f"levels inside of {n_pixels} pixels"
                 found = str(starts.tolist())
                 raise GridSampleError(self._where, "level_start_index", found, expected)
-        elif isinstance(pixels, int) and sum(areas) != pixels:
+        elif isinstance(n_pixels, int) and sum(areas) != n_pixels:
             shape = validation.format_shape(self._inputs["value"].shape or ())
-            expected = (
-                f"{pixels} pixels, the length S of value, which is of shape (B, S, H, D) = {shape}"
-            )
+            reason = f"the length S of value, which is of shape (B, S, H, D) = {shape}"
+            expected = f"{n_pixels} pixels, {reason}"
             found = f"of {sum(areas)} pixels in all levels together"
             raise GridSampleError(self._where, self._lengths_name, found, expected)

@@ -14,7 +14,7 @@ from ..functions import validation
 from ..graph.scope import domain_of
 from ..inference.types import Probe, Value
 from .foreign_attention_checks import check_inputs
-from .records import NodeRecord, spatial_axes
+from .records import NodeRecord, n_spatial_axes
 
 #: The reason for refusing a type that the specification has.
 _REFUSED = (
@@ -70,10 +70,10 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
         for name, value in zip(record.values, case, strict=True):
             if value.type is not None:
                 types[name] = value.type
-        axes = spatial_axes(record.operator, case)
-        if len(types) < len(case) or axes is None:
+        n_axes = n_spatial_axes(record.operator, case)
+        if len(types) < len(case) or n_axes is None:
             return _UNKNOWN
-        refusal = probe.refusal(node, opsets, record.operator, types, axes)
+        refusal = probe.refusal(node, opsets, record.operator, types, n_axes)
         if refusal:
             return refusal
     return ""

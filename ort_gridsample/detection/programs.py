@@ -140,18 +140,18 @@ def decode(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int
     r, *remaining = numbers
     rows: list[list[int]] = []
     while remaining:
-        *head, step_count = remaining[:5]
-        row = [*head, *remaining[5 : 5 + max(step_count, 0)]]
-        if len(row) != 4 + step_count:
+        *head, n_steps = remaining[:5]
+        row = [*head, *remaining[5 : 5 + max(n_steps, 0)]]
+        if len(row) != 4 + n_steps:
             raise ValueError(remaining)
         rows.append(row)
-        remaining = remaining[5 + step_count :]
+        remaining = remaining[5 + n_steps :]
     for number, row in enumerate(rows):
         is_operand = number >= r
         if not _is_valid(row, r, n_sources, is_operand=is_operand):
             raise ValueError(row)
-    operand_count = sum(code >= WITH_PROGRAM for row in rows for code in row[4:])
-    if not 0 < r == len(rows) - operand_count:
+    n_operands = sum(code >= WITH_PROGRAM for row in rows for code in row[4:])
+    if not 0 < r == len(rows) - n_operands:
         raise ValueError(f"{len(rows)} programs")
     return rows, r
 

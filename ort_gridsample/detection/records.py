@@ -12,7 +12,7 @@ import onnx
 from .. import spec
 from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
-from ..errors import GridSampleError, nested_label, node_label
+from ..errors import GridSampleError, nested_name, where_node
 from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import Value
 from ..reference.arrays import Array
@@ -79,12 +79,12 @@ class NodeRecord:
     @property
     def label(self) -> str:
         """The name of the node in errors and in the patched model."""
-        return nested_label(self.name, self.graph)
+        return nested_name(self.name, self.graph)
 
     @property
     def where(self) -> str:
         """The place that an error names."""
-        return node_label(self.operator if self.patched else self.op_type, self.label)
+        return where_node(self.operator if self.patched else self.op_type, self.label)
 
     @property
     def patched(self) -> bool:
@@ -139,7 +139,7 @@ class NodeRecord:
     @property
     def spatial_axes(self) -> tuple[int, ...]:
         """The possible numbers of spatial axes, or an empty tuple if they are unknown."""
-        return _distinct(spatial_axes(self.operator, case) for case in self.cases)
+        return _distinct(n_spatial_axes(self.operator, case) for case in self.cases)
 
     def has_axes_of(self, axes: Collection[int]) -> bool:
         """Whether the number of spatial axes is certainly one of ``axes``.
@@ -148,7 +148,7 @@ class NodeRecord:
         """
         dialect_axes = self.dialect.axes
         is_dialect_sufficient = dialect_axes is not None and set(dialect_axes) <= set(axes)
-        numbers = [spatial_axes(self.operator, case) for case in self.cases]
+        numbers = [n_spatial_axes(self.operator, case) for case in self.cases]
         return all(
             is_dialect_sufficient if number is None else number in axes for number in numbers
         )
@@ -273,7 +273,7 @@ def _described(values: Sequence[Value]) -> str:
     return " | ".join(texts) or "?"
 
 
-def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
+def n_spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
     """Return the number of spatial axes that the shapes of a node's inputs imply, or None."""
     if operator == ATTENTION:
         is_of_this_package = len(case) == len(spec.newest(ATTENTION).types)

@@ -100,7 +100,7 @@ def typed_inputs(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]
     return [array.astype(str(value.type), copy=False) for array, value in typed]
 
 
-def needed_runs(grid_shape: Sequence[int]) -> int:
+def n_runs_needed(grid_shape: Sequence[int]) -> int:
     """Return the number of grids of this shape that have :data:`MIN_POSITIONS` positions."""
     return -(-MIN_POSITIONS // math.prod(grid_shape[:-1]))
 
@@ -110,10 +110,10 @@ def sample_feeds(
     values: Sequence[Value],
     rounds: Sequence[int],
     *,
-    jumps: bool,
+    exact_edges: bool,
     image_lengths: Sequence[int],
 ) -> Iterator[list[Array]]:
-    """Yield inputs for a candidate: X, grids, and zeros for values of which only the shapes count.
+    """Yield feeds: X, a grid, and zeros for inputs whose shape alone is read.
 
     Positions are inside and outside, some far. In every other round they are at edges and centres
     of pixels. After the first round, one X is 1 everywhere, with positions inside: no rounding of
@@ -123,7 +123,8 @@ def sample_feeds(
         shapes: the shapes of the inputs; the first round has only the first ones.
         values: the types of the inputs.
         rounds: the numbers of the rounds.
-        jumps: whether results jump at edges. Then positions at edges are exact in any arithmetic.
+        exact_edges: whether positions at edges must be exact in any arithmetic, because results
+            jump there.
         image_lengths: the lengths of an X that has all pixels on one axis, if they are known.
             Otherwise empty.
     """
@@ -136,13 +137,13 @@ def sample_feeds(
         generator = np.random.default_rng(sum(map(sum, run_shapes)))
         X = generator.uniform(-1, 1, X_shape)
         inside = generator.uniform(-1, 1, grid_shape) * np.clip(1 - 4 / lengths, 0, 1)
-        run_count = 2 * needed_runs(grid_shape)
+        n_runs = 2 * n_runs_needed(grid_shape)
         if not is_first:
             yield typed_inputs((np.ones_like(X), inside), run_shapes, values)
-            run_count -= 1
-        for number in rounds[:run_count]:
+            n_runs -= 1
+        for number in rounds[:n_runs]:
             if number % 2:
-                grid = _at_edges(generator, grid_shape, lengths, jumps)
+                grid = _at_edges(generator, grid_shape, lengths, exact_edges)
             else:
                 grid = _anywhere(generator, grid_shape, lengths)
             yield typed_inputs((X, grid), run_shapes, values)
@@ -166,17 +167,17 @@ def _at_edges(
     generator: np.random.Generator,
     shape: Sequence[int],
     lengths: Array,
-    jumps: bool,
+    exact_edges: bool,
 ) -> Array:
     """Return a grid of centres and edges of pixels in either alignment.
 
-    With ``jumps``, edges are exact.
+    With ``exact_edges``, positions at edges are exact in any arithmetic.
     """
     halves = generator.integers(-4, 2 * lengths + 4, shape) / 2
     is_aligned = generator.random((*shape[:-1], 1)) < 0.5
     aligned, unaligned = (normalize(halves, axis.last, axis.span) for axis in _axes(lengths))
     grid: Array = np.where(is_aligned, aligned, unaligned)
-    if jumps:
+    if exact_edges:
         grid = np.round(grid * 64) / 64
         distances = abs(_from_edges(grid, lengths))
         is_near = ((distances > 0) & (distances < 1e-3)).any(0)

@@ -19,7 +19,7 @@ from ..graph.use_def import ROUNDINGS
 from ..inference.types import Probe, Value
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
-from .trial_inputs import MAX_RUNS, Shapes, needed_runs, typed_inputs
+from .trial_inputs import MAX_RUNS, Shapes, n_runs_needed, typed_inputs
 
 #: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.
 _PartAxis = Literal["first", "last", "after batch"]
@@ -53,7 +53,7 @@ def agrees_at_ties(
     X = generator.permutation(math.prod(X_shape)).reshape(X_shape) + 1.0
     inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
     dtype = np.dtype(str(values[1].type))
-    runs = range(min(MAX_RUNS, needed_runs(grid_shape)))
+    runs = range(min(MAX_RUNS, n_runs_needed(grid_shape)))
     near_ties = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in runs]
     grids = [inside, *(ties.grid for ties in near_ties)]
     feeds = [typed_inputs((X, grid), shapes, values) for grid in grids]
@@ -176,14 +176,14 @@ class _CoordinateLocation:
 
     Attributes:
         shape: the shape (N, …) of the coordinates.
-        part_count: the number of parts.
+        n_parts: the number of parts.
         part_index: the index of the part with the coordinates.
         part_axis: the axis that lists the parts: before all axes of the coordinates, after the
             batch, or after all axes.
     """
 
     shape: tuple[int, ...]
-    part_count: int
+    n_parts: int
     part_index: int
     part_axis: _PartAxis
 
@@ -191,12 +191,12 @@ class _CoordinateLocation:
         """Return the coordinates in ``array``."""
         match self.part_axis:
             case "first":
-                coordinates = array.reshape(self.part_count, -1)[self.part_index]
+                coordinates = array.reshape(self.n_parts, -1)[self.part_index]
             case "after batch":
-                by_batch = array.reshape(self.shape[0], self.part_count, -1)
+                by_batch = array.reshape(self.shape[0], self.n_parts, -1)
                 coordinates = by_batch[:, self.part_index]
             case "last":
-                coordinates = array.reshape(-1, self.part_count)[:, self.part_index]
+                coordinates = array.reshape(-1, self.n_parts)[:, self.part_index]
         return coordinates.reshape(self.shape)
 
 
@@ -213,15 +213,15 @@ def _locate(rounded: Array, pixels: Array) -> dict[int, _CoordinateLocation]:
     Returns:
         Axis -> the location of its coordinates, for the axes whose coordinates are rounded.
     """
-    *shape, axis_count = pixels.shape
-    positions = math.prod(shape)
+    *shape, n_axes = pixels.shape
+    n_positions = math.prod(shape)
     locations: dict[int, _CoordinateLocation] = {}
-    if positions == 0 or rounded.size % positions:
+    if n_positions == 0 or rounded.size % n_positions:
         return locations
-    part_count = rounded.size // positions
-    part_indices = range(min(part_count, axis_count))
-    for part_index, part_axis, axis_index in product(part_indices, _PART_AXES, range(axis_count)):
-        location = _CoordinateLocation(tuple(shape), part_count, part_index, part_axis)
+    n_parts = rounded.size // n_positions
+    part_indices = range(min(n_parts, n_axes))
+    for part_index, part_axis, axis_index in product(part_indices, _PART_AXES, range(n_axes)):
+        location = _CoordinateLocation(tuple(shape), n_parts, part_index, part_axis)
         differences = location.extract(rounded) - pixels[..., axis_index]
         constant = np.rint(2 * differences.flat[0]) / 2
         if axis_index not in locations and (abs(differences - constant) < 1e-3).all():

@@ -22,7 +22,7 @@ from ..inference.types import Probe, Value
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
-from .trial_inputs import MAX_RUNS, possible_shapes, sample_feeds, typed_inputs
+from .trial_inputs import MAX_RUNS, Shapes, possible_shapes, sample_feeds, typed_inputs
 from .trial_ties import agrees_at_ties
 
 #: The maximum number of positions of a run that are compared while several combinations of
@@ -99,44 +99,74 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
     Returns:
         The result, or None if the model computes no GridSample.
     """
-    axes = len(values[1].shape or ()) - 2
+    n_axes = len(values[1].shape or ()) - 2
     equal_batches = ((0, 0), (1, 0))
-    shapes = list(possible_shapes(values, [equal_batches, ((1, axes + 1), axes)]))
+    shapes = list(possible_shapes(values, [equal_batches, ((1, n_axes + 1), n_axes)]))
     if not shapes:
         return None
     possible = _all_samples(shapes[0][0], has_flat_pixels=is_flat(*values[:2]))
     # The first round is separate, because it excludes most models that compute something else.
     for rounds in (range(1), range(1, MAX_RUNS)):
-        jumps = any(sample.attributes.mode == "nearest" for sample in possible)
+        exact_edges = any(sample.attributes.mode == "nearest" for sample in possible)
         known_lengths = possible[0].image_lengths if rounds[0] > 0 else ()
-        feeds = list(sample_feeds(shapes, values, rounds, jumps=jumps, image_lengths=known_lengths))
+        feeds_of_runs = sample_feeds(
+            shapes, values, rounds, exact_edges=exact_edges, image_lengths=known_lengths
+        )
+        feeds = list(feeds_of_runs)
         results = probe.first_outputs(model, feeds)
         if results is None:
             return None
-        for (X, grid, *_), result in zip(feeds, results, strict=True):
-            max_compared = MAX_COMPARED_WITH_LAST if len(possible) == 1 else MAX_COMPARED
-            possible = [
-                sample for sample in possible if _is_sample(sample, X, grid, result, max_compared)
-            ]
+        possible = _still_possible(possible, feeds, results)
         if not possible:
             return None
     if len(possible) > 1:
         return None
     (sample,) = possible
-    if sample.attributes.mode == "nearest" and not all(
-        agrees_at_ties(
-            model,
-            run_shapes,
-            values,
-            probe,
-            padding_mode=sample.attributes.padding_mode,
-            align_corners=sample.attributes.align_corners,
-            image_lengths=sample.image_lengths,
-        )
-        for run_shapes in shapes
-    ):
-        return None
+    if sample.attributes.mode == "nearest":
+        for run_shapes in shapes:
+            if not _agrees_at_ties(sample, model, run_shapes, values, probe):
+                return None
     return sample.result()
+
+
+def _still_possible(
+    possible: Sequence[_PossibleSample],
+    feeds: Sequence[Sequence[Array]],
+    results: Sequence[Array],
+) -> list[_PossibleSample]:
+    """Return the samples that have the results of all runs.
+
+    Args:
+        possible: the samples.
+        feeds: the inputs of each run.
+        results: the output of each run.
+    """
+    remaining = list(possible)
+    for (X, grid, *_), result in zip(feeds, results, strict=True):
+        n_compared = MAX_COMPARED_WITH_LAST if len(remaining) == 1 else MAX_COMPARED
+        remaining = [
+            sample for sample in remaining if _is_sample(sample, X, grid, result, n_compared)
+        ]
+    return remaining
+
+
+def _agrees_at_ties(
+    sample: _PossibleSample,
+    model: onnx.ModelProto,
+    run_shapes: Shapes,
+    values: Sequence[Value],
+    probe: Probe,
+) -> bool:
+    """Whether ``model`` rounds ties as ``sample`` does, in a run with inputs of these shapes."""
+    return agrees_at_ties(
+        model,
+        run_shapes,
+        values,
+        probe,
+        padding_mode=sample.attributes.padding_mode,
+        align_corners=sample.attributes.align_corners,
+        image_lengths=sample.image_lengths,
+    )
 
 
 def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[_PossibleSample]:
@@ -172,23 +202,23 @@ def _is_sample(
     """Whether ``result`` is that of a GridSample, at ``max_positions`` of the positions."""
     attributes = sample.attributes
     X = X.reshape(*X.shape[:2], *(sample.image_lengths or X.shape[2:]))
-    *outer, axes = grid.shape
+    *outer, n_axes = grid.shape
     if result.dtype != X.dtype or result.shape != (*X.shape[:2], *outer[1:]):
         return False
-    positions = math.prod(outer[1:])
-    chosen = np.arange(positions)
-    if positions > max_positions:
+    n_positions = math.prod(outer[1:])
+    chosen = np.arange(n_positions)
+    if n_positions > max_positions:
         chosen = np.random.default_rng(0).choice(chosen, max_positions, replace=False)
-        chosen[[0, -1]] = 0, positions - 1
+        chosen[[0, -1]] = 0, n_positions - 1
     expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
-    coordinates = np.ascontiguousarray(grid.reshape(len(grid), positions, axes)[:, chosen])
+    coordinates = np.ascontiguousarray(grid.reshape(len(grid), n_positions, n_axes)[:, chosen])
     sampler.grid_sample(X, coordinates, expected, plan_for(X.dtype, *attributes), 1)
     innermost_first = X.shape[2:][::-1]
     pixels = ((abs(coordinates) + 1) * innermost_first / 2).sum(-1)[:, None]
     largest_term = 8 if attributes.mode == "cubic" else 1  # of a weight
     # The effect of a coordinate's rounding grows with the differences in X.
     magnitudes = largest_term * np.max(np.abs(X)) + np.ptp(X) * pixels
-    compared = result.reshape(*X.shape[:2], positions)[..., chosen]
+    compared = result.reshape(*X.shape[:2], n_positions)[..., chosen]
     return _are_equal(compared, expected, magnitudes, grid.dtype)
 
 
@@ -213,15 +243,15 @@ def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Prob
     Returns:
         The result, or None if the model computes no AffineGrid.
     """
-    for axes in (2, 3):
-        result = _try_affine_grid_of(axes, model, values, probe)
+    for n_axes in (2, 3):
+        result = _try_affine_grid_of(n_axes, model, values, probe)
         if result is not None:
             return result
     return None
 
 
 def _try_affine_grid_of(
-    axes: int,
+    n_axes: int,
     model: onnx.ModelProto,
     values: Sequence[Value],
     probe: Probe,
@@ -229,7 +259,7 @@ def _try_affine_grid_of(
     """Like :func:`try_affine_grid`, but only for a theta of this number of spatial axes."""
     possible = [False, True]
     sizes = set[AffineGridSize]()
-    for shapes in possible_shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
+    for shapes in possible_shapes(values, [((0, 1), n_axes), ((0, 2), n_axes + 1)]):
         generators = [np.random.default_rng(seed) for seed in range(2)]
         thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
         feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
@@ -240,7 +270,7 @@ def _try_affine_grid_of(
             possible = [
                 align_corners
                 for align_corners in possible
-                if _is_affine_grid(theta, result, axes, align_corners)
+                if _is_affine_grid(theta, result, n_axes, align_corners)
             ]
             sizes.add((1, *result.shape[1:-1]))
     if not possible or len(sizes) != 1:
@@ -250,9 +280,9 @@ def _try_affine_grid_of(
     return Result({"align_corners": int(possible[0])}, size=size)
 
 
-def _is_affine_grid(theta: Array, result: Array, axes: int, align_corners: bool) -> bool:
-    lengths = result.shape[1 : 1 + axes]
-    if result.dtype != theta.dtype or result.shape != (len(theta), *lengths, axes):
+def _is_affine_grid(theta: Array, result: Array, n_axes: int, align_corners: bool) -> bool:
+    lengths = result.shape[1 : 1 + n_axes]
+    if result.dtype != theta.dtype or result.shape != (len(theta), *lengths, n_axes):
         return False
     expected = np.empty_like(result)
     affine.affine_grid(theta, lengths, align_corners, expected, 1)

@@ -142,7 +142,7 @@ PACKAGE_DIALECTS[ATTENTION] = Dialect(
     op_type=ATTENTION,
     domains=(DOMAIN,),
     attributes={"align_corners": Spelling("align_corners", _BOOLEAN, default=0)},
-    ignored=("node", "num_threads"),
+    ignored=("node", "num_threads", "points"),
 )
 
 #: Operator -> the dialect of a subgraph that computes it.

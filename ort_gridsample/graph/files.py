@@ -219,17 +219,33 @@ def _external_data_to_copy(
         location = os.path.relpath(source_folder / entry.value, source_folder)
         entry.value = Path(location).as_posix()
         copy = out.parent / entry.value
-        # onnxruntime reads no file outside the model's folder.
-        is_inside = copy.resolve().is_relative_to(out.parent)
-        is_free = copy.resolve() != out and data != out
+        _check_copy(copy, data, path)
         if not copy.exists():
             copies.setdefault(copy, data)  # several locations may lead to one file
-        present = copies.get(copy, copy)
-        if not (is_inside and is_free) or not _have_same_content(data, present):
-            found = f"in the way of {copy}"
-            expected = "no different file at that path"
-            raise GridSampleError(str(path), "external data", found, expected)
+        if not _have_same_content(data, copies.get(copy, copy)):
+            found = f"different from the file at {copy}"
+            raise GridSampleError(str(path), "external data", found, "no other file at that path")
     return copies
+
+
+def _check_copy(copy: Path, data: Path, path: str | PathLike[str]) -> None:
+    """Check that external data can be written.
+
+    Args:
+        copy: the file to write.
+        data: the file to copy.
+        path: the path of the new model.
+
+    Raises:
+        GridSampleError: the file cannot be written.
+    """
+    out = Path(path).resolve()
+    # onnxruntime reads no file outside the model's folder.
+    if not copy.resolve().is_relative_to(out.parent):
+        found = f"outside the folder of {path}, at {copy.resolve()}"
+        raise GridSampleError(str(path), "external data", found, "a file in that folder")
+    if out in (copy.resolve(), data):
+        raise GridSampleError(str(path), "external data", "the model file itself", "another file")
 
 
 def _have_same_content(file: Path, other: Path) -> bool:

@@ -13,7 +13,7 @@ from .. import spec
 from ..dialects.registry import dialect_of, dialects
 from ..dialects.spelling import Dialect, attribute_input
 from ..dialects.table import ATTENTION_SIGNATURES, DOMAIN, TENSORRT_ATTENTION
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, where_node
 from ..functions import validation
 from ..functions.affine import affine_grid
 from ..functions.attention import deformable_attention
@@ -73,7 +73,7 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     """Compute the outputs of a node. ``attributes`` has the values of attribute references."""
     node = _resolve_attributes(self.onnx_node, attributes)
     name = attributes.get("node") or node.name or f"({', '.join(node.output)})"
-    label = node_label(node.op_type, name)
+    label = where_node(node.op_type, name)
     dialect = dialect_of(node, self.run_params["opsets"])
     if dialect is None:
         operator = repr(attributes.get("operator"))

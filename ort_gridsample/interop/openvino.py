@@ -15,7 +15,7 @@ from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, PACKAGE_NODES
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..patching import patch_model
 
@@ -65,7 +65,7 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     if operator == ATTENTION:
         # Only a session writes this op, in a model that onnxruntime saves.
         expected = "GridSamples, as in a model that patch_model writes"
-        raise GridSampleError(node_label(operator, label), "the node", "fused", expected)
+        raise GridSampleError(where_node(operator, label), "the node", "fused", expected)
     version = spec.newest(operator)
     defaults = {name: attribute.default for name, attribute in version.attributes.items()}
     attributes = {name: node.get_attribute(name, value) for name, value in defaults.items()}
@@ -73,7 +73,7 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     types = [_type_name(value) for value in inputs]
     if types[0] == "str":
         expected = "another type, as OpenVINO has no strings"
-        raise GridSampleError(node_label(operator, label), "X", "of type str", expected)
+        raise GridSampleError(where_node(operator, label), "X", "of type str", expected)
 
     if operator == "GridSample" and _is_supported(inputs[0], types[0], attributes["mode"]):
         result = _openvino_grid_sample(inputs, attributes)

@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 import onnx
 
-from ..detection.helpers import is_helper, lowered_from, reads_grid
+from ..detection.helper_nodes import is_helper
+from ..detection.lowered_names import lowered_from, reads_grid
 from ..dialects.registry import dialect_of
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, where_node
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
@@ -64,7 +65,7 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
         for index in coordinates:
             node = scope.nodes[index]
             if not node.name:
-                where = node_label(node.op_type, display_name(node))
+                where = where_node(node.op_type, display_name(node))
                 expected = "a name, because converters exclude nodes by name"
                 raise GridSampleError(where, "name", "''", expected)
             names[node.name] = None

@@ -14,26 +14,23 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..detection.helpers import has_status
+from ..detection.helper_nodes import has_status
 from ..detection.match import Match
-from ..dialects.table import DOMAIN, standard
+from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes
-from .foreign_attention import ForeignOperands
-from .foreign_attention_facts import level_count
+from .foreign_attention import AttentionOperands, ForeignOperands
+from .foreign_attention_facts import n_levels_of
 from .match_facts import constants_of, known_lengths, known_type
+from .planar_samplers import BEFORE_GRID_SAMPLE, GRID_SAMPLE, expanded_sampler
 from .run_checks import checked_package_operands
-from .targets import Replacement, with_operator
+from .targets import Replacement
 from .typed_constants import constants_like, typed_constant
 
-#: The first opset with GridSample.
-_GRID_SAMPLE = 16
 #: The first opset in which GridSample's modes have the newer words.
 _NEWER_WORDS = 20
-#: The domain of onnxruntime's GridSample for older opsets.
-BEFORE_GRID_SAMPLE = "com.microsoft"
 #: The first opset in which ReduceSum reads its axes as an input.
 _AXES_AS_INPUT = 13
 #: The first opset in which Reshape has the attribute ``allowzero``.
@@ -65,51 +62,8 @@ def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Repla
         GridSampleError: the number of levels, or of the points on each, is not known.
     """
     if match.record.dialect.has_planar_grids:
-        return _expanded_sampler(match, names)
+        return expanded_sampler(match, names)
     return _AttentionExpansion(match, names, has_allowzero=has_allowzero).replacement()
-
-
-def _expanded_sampler(match: Match, names: Names) -> Replacement:
-    """Return a GridSample for a sampler of planar grids."""
-    record = match.record
-    opset = match.scope.opsets.get("", 0)
-    X, grid = record.values.values()
-    (r,) = record.dialect.axes or (2,)
-    type_name = known_type(match, "grid")
-    nodes = Nodes(names, record.output)
-    if type_name not in ("float32", "float64"):
-        type_name = "float32"  # a quotient in half precision would move the coordinates
-        grid = nodes.add("Cast", grid, to=elem_type(type_name))
-    coordinates_last = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
-    scale = typed_constant(nodes, record.dialect.edge_coordinate, type_name)
-    scaled = nodes.add("Div", coordinates_last, scale)
-    domain = "" if opset >= _GRID_SAMPLE else BEFORE_GRID_SAMPLE
-    sample = with_operator(
-        match.node, "GridSample", domain, inputs=[X, scaled], outputs=[record.output]
-    )
-    attributes = standard("GridSample", opset).write(record.possible_attributes)
-    sample.attribute.extend(attributes)
-    return Replacement([*nodes, sample])
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The names of the values that an expansion reads.
-
-    Attributes:
-        value: (B, S, H, D).
-        levels: (L, r), or (L, 1 + r) if the points are known.
-        starts: (L,), the first pixel of each level; empty if each level begins where the previous
-            one ends.
-        locations: (B, Q, H, L, P, r) or, if the points are known, reshaped to (B, Q, H, P, r).
-        weights: (B, Q, H, L, P) or (B, Q, H, P).
-    """
-
-    value: str
-    levels: str
-    starts: str
-    locations: str
-    weights: str
 
 
 @dataclass(frozen=True)
@@ -119,20 +73,20 @@ class _Level:
     Attributes:
         index: the index of the level.
         lengths: (r,), the spatial lengths.
-        known_lengths: the spatial lengths if they are constant.
+        constant_lengths: the spatial lengths if they are constant.
         begin: (1,), the first pixel of the level.
         end: (1,), the first pixel after the level.
     """
 
     index: int
     lengths: str
-    known_lengths: Sequence[int] | None
+    constant_lengths: Sequence[int] | None
     begin: str
     end: str
 
 
 @dataclass(frozen=True)
-class _Axes:
+class _AxisLengths:
     """The names of values that are lengths of axes, each of shape (1,).
 
     Attributes:
@@ -176,12 +130,13 @@ class _AttentionExpansion:
             self._n_levels = len(self._points)
             self._r = (match.record.spatial_axes or (2,))[0]
         else:
-            self._n_levels = level_count(match)
+            self._n_levels = n_levels_of(match)
         self._nodes = Nodes(names, match.record.output)
+        self._value_info: list[onnx.ValueInfoProto] = []
         may_be_empty = not self._has_positive_lengths()
         self._allows_zeros = may_be_empty and has_allowzero and self._opset >= ALLOWZERO
         # Equal Constants are written once.
-        self._row = cache(self._nodes.row)
+        self._write_row = cache(self._nodes.row)
 
     def _unknown_points(self) -> GridSampleError:
         table = self._table
@@ -215,82 +170,79 @@ class _AttentionExpansion:
 
     def replacement(self) -> Replacement:
         """Write the nodes."""
-        inputs = self._inputs()
-        axes = self._axes(inputs)
-        levels = [level for level in self._levels(inputs) if not self._is_empty(level)]
+        operands = self._write_operands()
+        axis_lengths = self._write_axis_lengths(operands)
+        levels = [level for level in self._write_levels(operands) if not self._is_empty(level)]
         if levels and not self._is_output_empty():
-            samples = self._samples(inputs, axes, levels)
-            total = self._weighted_sum(samples, self._weights(inputs.weights, levels), axes)
-            self._write_output(total, axes)
+            samples = self._write_samples(operands, axis_lengths, levels)
+            weights = self._write_weights(operands.weights, levels)
+            total = self._write_weighted_sum(samples, weights, axis_lengths)
+            self._write_output(total, axis_lengths)
         else:
-            self._write_zeros(inputs, axes)
+            self._write_zeros(operands, axis_lengths)
         fused = [self._match.index, *constants_of(self._match)]
         nodes = _without_unread(self._nodes, self._match.record.output)
-        return Replacement(nodes, superseded=fused)
+        return Replacement(nodes, superseded=fused, value_info=self._value_info)
 
-    def _axes(self, inputs: _Inputs) -> _Axes:
+    def _write_axis_lengths(self, operands: AttentionOperands) -> _AxisLengths:
         """Write the lengths of the axes."""
         add = self._nodes.add
-        row = self._row
-        value_shape = add("Shape", inputs.value)
+        row = self._write_row
+        value_shape = add("Shape", operands.value)
         heads = add("Gather", value_shape, row(2))
         batch = images = row(-1)
         if self._allows_zeros:
             batch = add("Gather", value_shape, row(0))
             images = add("Mul", batch, heads)
-        return _Axes(
+        return _AxisLengths(
             batch=batch,
             images=images,
             heads=heads,
             channels=add("Gather", value_shape, row(3)),
-            queries=add("Gather", add("Shape", inputs.locations), row(1)),
+            queries=add("Gather", add("Shape", operands.locations), row(1)),
         )
 
     def _is_empty(self, level: _Level) -> bool:
         """Whether a level is known to have no pixel or no point. Its samples add nothing."""
-        has_no_pixel = level.known_lengths is not None and 0 in level.known_lengths
+        has_no_pixel = level.constant_lengths is not None and 0 in level.constant_lengths
         return has_no_pixel or (self._states_points and self._points[level.index] == 0)
 
-    def _samples(self, inputs: _Inputs, axes: _Axes, levels: Sequence[_Level]) -> list[str]:
+    def _write_samples(
+        self, operands: AttentionOperands, axis_lengths: _AxisLengths, levels: Sequence[_Level]
+    ) -> list[str]:
         """Write the samples (B·H, D, Q, P) of each level."""
         X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
         # onnx does not infer the rank of a value whose computed shape it does not know.
         unknown_shape = [None] * (2 + self._r)
-        grids = self._grids(inputs.locations)
+        grids = self._write_grids(operands.locations)
         samples = []
         for level in levels:
-            X = self._image(inputs.value, level, axes)
-            value_info = helper.make_tensor_value_info(X, X_type, unknown_shape)
-            samples.append(self._sample(X, grids, level.index, axes))
-            self._match.scope.container.value_info.append(value_info)
+            X = self._write_image(operands.value, level, axis_lengths)
+            samples.append(self._write_sample(X, grids, level.index, axis_lengths))
+            self._value_info.append(helper.make_tensor_value_info(X, X_type, unknown_shape))
         return samples
 
-    def _reshape(self, value: str, shape: str, output: str = "") -> str:
+    def _write_reshape(self, value: str, shape: str, output: str = "") -> str:
         """Write a Reshape to a shape whose lengths may be 0."""
         if self._allows_zeros:
             return self._nodes.add("Reshape", value, shape, output=output, allowzero=1)
         return self._nodes.add("Reshape", value, shape, output=output)
 
-    def _inputs(self) -> _Inputs:
+    def _write_operands(self) -> AttentionOperands:
         """Write the checks of the node's inputs, and the operands that the node computes."""
         match = self._match
         if self._signature is not None:
-            operands = ForeignOperands(match, self._signature, self._nodes).operands()
-            return _Inputs(
-                operands.value,
-                operands.lengths,
-                operands.starts,
-                operands.locations,
-                operands.weights,
-            )
+            return ForeignOperands(match, self._signature, self._nodes).write()
         value, levels, locations, weights = match.record.values.values()
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
             _check_known_shapes(match)
             locations, weights = checked_package_operands(match, self._nodes)
-        return _Inputs(value, levels, "", locations, weights)
+        return AttentionOperands(
+            value=value, lengths=levels, starts="", locations=locations, weights=weights
+        )
 
-    def _grids(self, locations: str) -> str:
+    def _write_grids(self, locations: str) -> str:
         """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
         add = self._nodes.add
         if self._signature is not None and self._signature.has_offsets:
@@ -301,96 +253,98 @@ class _AttentionExpansion:
         else:
             two, one = constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
         if self._states_points:
-            locations_shape = self._row(0, 0, 0, sum(self._points), self._r)
+            locations_shape = self._write_row(0, 0, 0, sum(self._points), self._r)
             locations = add("Reshape", locations, locations_shape)
         return add("Sub", add("Mul", locations, two), one)
 
-    def _known_lengths(self, index: int) -> list[int] | None:
+    def _constant_lengths(self, index: int) -> list[int] | None:
         """Return the spatial lengths of a level if they are constant."""
         if self._table is None:
             return None
         lengths: list[int] = self._table[index].tolist()
         return lengths[1:] if self._states_points else lengths
 
-    def _levels(self, inputs: _Inputs) -> list[_Level]:
+    def _write_levels(self, operands: AttentionOperands) -> list[_Level]:
         """Write the lengths of all levels, and the range of their pixels."""
         levels: list[_Level] = []
-        starts = inputs.starts
+        starts = operands.starts
         known_starts = self._match.scope.constant_value(starts) if starts else None
         # The first pixel after the previous level: as a value, and as a number if it is known.
-        end = "" if starts else self._row(0)
+        end = "" if starts else self._write_row(0)
         known_end: int | None = 0
         for index in range(self._n_levels):
-            known_lengths = self._known_lengths(index)
-            lengths = self._lengths(inputs.levels, index, known_lengths)
+            constant_lengths = self._constant_lengths(index)
+            lengths = self._write_lengths(operands.lengths, index, constant_lengths)
             begin = end
             known_begin = known_end
             if known_starts is not None:
                 known_begin = int(known_starts[index])
-                begin = self._row(known_begin)
+                begin = self._write_row(known_begin)
             elif starts:
                 known_begin = None
-                begin = self._start(starts, index)
+                begin = self._write_start(starts, index)
             known_end = None
-            if known_begin is not None and known_lengths is not None:
-                known_end = known_begin + math.prod(known_lengths)
-            end = self._end(begin, lengths, known_lengths, known_end)
-            levels.append(_Level(index, lengths, known_lengths, begin, end))
+            if known_begin is not None and constant_lengths is not None:
+                known_end = known_begin + math.prod(constant_lengths)
+            end = self._write_end(begin, lengths, constant_lengths, known_end)
+            levels.append(_Level(index, lengths, constant_lengths, begin, end))
         return levels
 
-    def _lengths(self, levels: str, index: int, known_lengths: Sequence[int] | None) -> str:
+    def _write_lengths(
+        self, levels: str, index: int, constant_lengths: Sequence[int] | None
+    ) -> str:
         """Write the spatial lengths of a level, (r,)."""
         add = self._nodes.add
-        row = self._row
-        if known_lengths is not None:
-            return row(*known_lengths)
+        row = self._write_row
+        if constant_lengths is not None:
+            return row(*constant_lengths)
         level_row = add("Gather", levels, self._nodes.constant(index))
         wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
         first = 1 if self._states_points else 0
         return add("Slice", wide, row(first), row(first + self._r))
 
-    def _start(self, starts: str, index: int) -> str:
+    def _write_start(self, starts: str, index: int) -> str:
         """Write the first pixel of a level, (1,), which ``starts`` has for all levels."""
-        start = self._nodes.add("Gather", starts, self._row(index))
+        start = self._nodes.add("Gather", starts, self._write_row(index))
         return self._nodes.add("Cast", start, to=onnx.TensorProto.INT64)
 
-    def _end(
+    def _write_end(
         self,
         begin: str,
         lengths: str,
-        known_lengths: Sequence[int] | None,
+        constant_lengths: Sequence[int] | None,
         known_end: int | None,
     ) -> str:
         """Write the first pixel after a level, (1,)."""
         add = self._nodes.add
         if known_end is not None:
-            return self._row(known_end)
-        if known_lengths is not None:
-            return add("Add", begin, self._row(math.prod(known_lengths)))
+            return self._write_row(known_end)
+        if constant_lengths is not None:
+            return add("Add", begin, self._write_row(math.prod(constant_lengths)))
         return add("Add", begin, add("ReduceProd", lengths, keepdims=1))
 
-    def _image(self, value: str, level: _Level, axes: _Axes) -> str:
+    def _write_image(self, value: str, level: _Level, axis_lengths: _AxisLengths) -> str:
         """Write the image (B·H, D, D1, …, Dr) of a level."""
         add = self._nodes.add
-        row = self._row
+        row = self._write_row
         pixels = add("Slice", value, level.begin, level.end, row(1))
         image = add("Transpose", pixels, perm=[0, 2, 3, 1])
         channels = self._known_channels()
-        if isinstance(channels, int) and channels > 0 and level.known_lengths is not None:
+        if isinstance(channels, int) and channels > 0 and level.constant_lengths is not None:
             # A constant shape, of which the inference of all opsets knows the rank.
-            return add("Reshape", image, row(-1, channels, *level.known_lengths))
-        shape = add("Concat", axes.images, axes.channels, level.lengths, axis=0)
-        return self._reshape(image, shape)
+            return add("Reshape", image, row(-1, channels, *level.constant_lengths))
+        shape = add("Concat", axis_lengths.images, axis_lengths.channels, level.lengths, axis=0)
+        return self._write_reshape(image, shape)
 
     def _known_channels(self) -> int | str | None:
         """Return D if it is the same in all calls."""
         channels = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
         return channels.pop() if len(channels) == 1 else None
 
-    def _sample(self, X: str, grids: str, index: int, axes: _Axes) -> str:
+    def _write_sample(self, X: str, grids: str, index: int, axis_lengths: _AxisLengths) -> str:
         """Write the samples (B·H, D, Q, P) of a level."""
         add = self._nodes.add
-        row = self._row
+        row = self._write_row
         r = self._r
         if self._states_points:
             first = sum(self._points[:index])
@@ -399,28 +353,28 @@ class _AttentionExpansion:
             level_grid = add("Gather", grids, self._nodes.constant(index), axis=3)
         by_head = add("Transpose", level_grid, perm=[0, 2, 1, 3, 4])
         count = add("Gather", add("Shape", by_head), row(3))
-        output_lengths = [axes.queries, count, *[row(1)] * (r - 2)]
+        output_lengths = [axis_lengths.queries, count, *[row(1)] * (r - 2)]
         if r == 1:
-            output_lengths = [add("Mul", axes.queries, count)]
-        grid_shape = add("Concat", axes.images, *output_lengths, row(r), axis=0)
-        grid = self._reshape(by_head, grid_shape)
+            output_lengths = [add("Mul", axis_lengths.queries, count)]
+        grid_shape = add("Concat", axis_lengths.images, *output_lengths, row(r), axis=0)
+        grid = self._write_reshape(by_head, grid_shape)
         mode = "linear" if self._opset >= _NEWER_WORDS else "bilinear"
         align_corners = int(self._match.record.align_corners == 1)
         sample = add("GridSample", X, grid, mode=mode, align_corners=align_corners)
-        if self._opset < _GRID_SAMPLE:
+        if self._opset < GRID_SAMPLE:
             self._nodes[-1].domain = BEFORE_GRID_SAMPLE
         if r == 2:
             return sample
         images, channels = row(0), row(0)
         if self._allows_zeros:
-            images, channels = axes.images, axes.channels
-        shape = add("Concat", images, channels, axes.queries, count, axis=0)
-        return self._reshape(sample, shape)
+            images, channels = axis_lengths.images, axis_lengths.channels
+        shape = add("Concat", images, channels, axis_lengths.queries, count, axis=0)
+        return self._write_reshape(sample, shape)
 
-    def _weights(self, weights: str, levels: Sequence[_Level]) -> str:
+    def _write_weights(self, weights: str, levels: Sequence[_Level]) -> str:
         """Write the weights (B, Q, H, P) of all points of ``levels``."""
         add = self._nodes.add
-        row = self._row
+        row = self._write_row
         indices = [level.index for level in levels]
         if self._states_points:
             flat = add("Reshape", weights, row(0, 0, 0, sum(self._points)))
@@ -436,48 +390,57 @@ class _AttentionExpansion:
         weights_shape = add("Shape", weights)
         n_points = add("Mul", add("Gather", weights_shape, row(4)), row(len(levels)))
         shape = add("Concat", add("Gather", weights_shape, row(0, 1, 2)), n_points, axis=0)
-        return self._reshape(weights, shape)
+        return self._write_reshape(weights, shape)
 
-    def _weighted_sum(self, samples: Sequence[str], weights: str, axes: _Axes) -> str:
+    def _write_weighted_sum(
+        self, samples: Sequence[str], weights: str, axis_lengths: _AxisLengths
+    ) -> str:
         """Write the weighted sum (B·H, D, Q) of all samples.
 
         Args:
             samples: the samples of each level.
             weights: (B, Q, H, P), of all levels.
-            axes: the lengths of the axes.
+            axis_lengths: the lengths of the axes.
         """
         add = self._nodes.add
-        row = self._row
+        row = self._write_row
         by_head = add("Transpose", weights, perm=[0, 2, 1, 3])
         queries_and_points = add("Gather", add("Shape", by_head), row(2, 3))
-        shape = add("Concat", axes.images, row(1), queries_and_points, axis=0)
-        factor = self._reshape(by_head, shape)
+        shape = add("Concat", axis_lengths.images, row(1), queries_and_points, axis=0)
+        factor = self._write_reshape(by_head, shape)
         product = add("Mul", add("Concat", *samples, axis=3), factor)
         if self._opset < _AXES_AS_INPUT:
             return add("ReduceSum", product, axes=[-1], keepdims=0)
         return add("ReduceSum", product, row(-1), keepdims=0)
 
-    def _write_output(self, total: str, axes: _Axes) -> None:
+    def _write_output(self, total: str, axis_lengths: _AxisLengths) -> None:
         """Write the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
         add = self._nodes.add
         output = self._match.record.output
-        output_channels = add("Mul", axes.heads, axes.channels)
-        shape = add("Concat", axes.batch, output_channels, axes.queries, axis=0)
+        output_channels = add("Mul", axis_lengths.heads, axis_lengths.channels)
+        shape = add("Concat", axis_lengths.batch, output_channels, axis_lengths.queries, axis=0)
         if self._signature is None or not self._signature.is_by_head:
-            add("Transpose", self._reshape(total, shape), perm=[0, 2, 1], output=output)
+            add("Transpose", self._write_reshape(total, shape), perm=[0, 2, 1], output=output)
             return
-        by_query = add("Transpose", self._reshape(total, shape), perm=[0, 2, 1])
-        shape = add("Concat", axes.batch, axes.queries, axes.heads, axes.channels, axis=0)
-        self._reshape(by_query, shape, output=output)
+        by_query = add("Transpose", self._write_reshape(total, shape), perm=[0, 2, 1])
+        shape = add(
+            "Concat",
+            axis_lengths.batch,
+            axis_lengths.queries,
+            axis_lengths.heads,
+            axis_lengths.channels,
+            axis=0,
+        )
+        self._write_reshape(by_query, shape, output=output)
 
-    def _write_zeros(self, inputs: _Inputs, axes: _Axes) -> None:
+    def _write_zeros(self, operands: AttentionOperands, axis_lengths: _AxisLengths) -> None:
         """Write an output of zeros, or one without elements."""
         add = self._nodes.add
-        batch = add("Gather", add("Shape", inputs.value), self._row(0))
-        last_axes = [axes.heads, axes.channels]
+        batch = add("Gather", add("Shape", operands.value), self._write_row(0))
+        last_axes = [axis_lengths.heads, axis_lengths.channels]
         if self._signature is None or not self._signature.is_by_head:
-            last_axes = [add("Mul", axes.heads, axes.channels)]
-        shape = add("Concat", batch, axes.queries, *last_axes, axis=0)
+            last_axes = [add("Mul", axis_lengths.heads, axis_lengths.channels)]
+        shape = add("Concat", batch, axis_lengths.queries, *last_axes, axis=0)
         (zero,) = constants_like(self._match, self._nodes, "value", 0)
         add("Expand", zero, shape, output=self._match.record.output)
 

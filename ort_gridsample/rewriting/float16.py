@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..detection.helpers import lowered_from
-from ..errors import GridSampleError, node_label
+from ..detection.lowered_names import lowered_from
+from ..errors import GridSampleError, where_node
 from ..graph.scope import Names, Scope, display_name, domain_of, scopes_of
 from ..inference.types import Inference, Probe
 from ..reference.arrays import Array
@@ -118,7 +118,7 @@ def _write_constant_as_float64(scope: Scope, name: str, wide: str) -> None:
     if constant is None:
         constant = _dense_value(node)
     if constant is None:
-        where = node_label("Constant", display_name(node))
+        where = where_node("Constant", display_name(node))
         raise GridSampleError(where, "value", "external data", "data in the model itself")
     node.output[0] = wide
     del node.attribute[:]

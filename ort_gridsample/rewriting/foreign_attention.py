@@ -15,14 +15,14 @@ import numpy as np
 from onnx import TensorProto
 
 from ..detection.foreign_attention_checks import are_contiguous
-from ..detection.helpers import OTHER_SHAPE
+from ..detection.helper_nodes import OTHER_SHAPE
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions.validation import Dim
 from ..graph.element_types import elem_type
 from ..graph.scope import Nodes
-from .foreign_attention_facts import has_softmax, level_count
+from .foreign_attention_facts import has_softmax, n_levels_of
 from .match_facts import known_lengths, known_type
 from .run_checks import fail_unless_equal
 
@@ -43,11 +43,14 @@ class AttentionOperands:
 
     Attributes:
         value: (B, S, H, D).
-        lengths: (L, 2), the height and the width of each level.
+        lengths: (L, 2), the height and the width of each level. For this package's node, whose
+            levels have r axes: (L, 1 + r), the number of points and the lengths of each level.
         starts: (L,), the first pixel of each level; empty if each level begins where the previous
             one ends.
-        locations: (B, Q, H, L, P, 2), from 0 to 1.
-        weights: (B, Q, H, L, P), of the type of ``value``.
+        locations: (B, Q, H, L, P, 2), from 0 to 1. For this package's node, L and P may be one
+            axis, and the last axis is r.
+        weights: (B, Q, H, L, P), of the type of ``value``. For this package's node, L and P may be
+            one axis.
     """
 
     value: str
@@ -64,8 +67,9 @@ class ForeignOperands:
         match: the attention node.
         signature: the signature of the node.
         nodes: the list to write to.
-        is_op: whether an op of this package reads the operands. It checks most shapes itself.
-        is_checked: whether checks are written.
+        for_package_op: whether an op of this package reads the operands. It checks most shapes
+            itself.
+        writes_checks: whether checks are written.
     """
 
     def __init__(
@@ -74,31 +78,31 @@ class ForeignOperands:
         signature: AttentionSignature,
         nodes: Nodes,
         *,
-        is_op: bool = False,
-        is_checked: bool = True,
+        for_package_op: bool = False,
+        writes_checks: bool = True,
     ) -> None:
         self._match = match
         self._signature = signature
         self._nodes = nodes
-        self._is_op = is_op
-        self._is_checked = is_checked
+        self._for_package_op = for_package_op
+        self._writes_checks = writes_checks
         self._lengths_input = signature.lengths_input
         # Input -> the name of its value; after a check, the name of the checked value.
         self._names = dict(zip(signature.inputs, match.node.input, strict=True))
         self._shapes: dict[str, str] = {}
 
-    def operands(self) -> AttentionOperands:
+    def write(self) -> AttentionOperands:
         """Write the checks and the operands."""
-        if self._is_checked:
-            self._check_inputs()
+        if self._writes_checks:
+            self._write_all_checks()
         if self._signature.has_offsets:
             starts = ""
-            locations = self._locations()
-            weights = self._softmax_weights()
+            locations = self._write_locations()
+            weights = self._write_softmax_weights()
         else:
             starts = self._names["level_start_index"]
             locations = self._names["sampling_locations"]
-            weights = self._as_value_type("attention_weights")
+            weights = self._write_as_value_type("attention_weights")
         return AttentionOperands(
             value=self._names["value"],
             lengths=self._names[self._lengths_input],
@@ -107,14 +111,14 @@ class ForeignOperands:
             weights=weights,
         )
 
-    def levels(self, operands: AttentionOperands) -> tuple[str, list[int]]:
+    def write_levels(self, operands: AttentionOperands) -> tuple[str, list[int]]:
         """Write (L, 3): the number of points, the height and the width of each level.
 
         Returns:
             The name of the value, and the numbers of points; empty if they are not known.
         """
         nodes = self._nodes
-        n_levels = level_count(self._match)
+        n_levels = n_levels_of(self._match)
         n_points = self._known_points(n_levels)
         points = [n_points] * n_levels if n_points is not None else []
         table = self._match.record.constants.get(self._lengths_input)
@@ -148,17 +152,17 @@ class ForeignOperands:
                 return False
         return True
 
-    def _shape_of(self, argument: str) -> str:
+    def _write_shape(self, argument: str) -> str:
         """Write the shape of an input."""
         if argument not in self._shapes:
             self._shapes[argument] = self._nodes.add("Shape", self._names[argument])
         return self._shapes[argument]
 
-    def _lengths_of(self, argument: str, *axes: int) -> str:
+    def _write_lengths(self, argument: str, *axes: int) -> str:
         """Write the lengths of some axes of an input."""
-        return self._nodes.add("Gather", self._shape_of(argument), self._nodes.row(*axes))
+        return self._nodes.add("Gather", self._write_shape(argument), self._nodes.row(*axes))
 
-    def _fail_unless_equal(
+    def _write_fail_unless_equal(
         self,
         passthrough: str,
         actual: str,
@@ -170,27 +174,30 @@ class ForeignOperands:
         error = GridSampleError(self._match.record.where, argument, OTHER_SHAPE, expectation)
         return fail_unless_equal(self._nodes, passthrough, actual, expected, error)
 
-    def _check_shape(self, argument: str, expected: str, expectation: str) -> None:
+    def _write_check_of_shape(self, argument: str, expected: str, expectation: str) -> None:
         """Write a check that the shape of an input is ``expected``."""
-        shape = self._shape_of(argument)
-        checked = self._fail_unless_equal(shape, shape, expected, argument, expectation)
+        shape = self._write_shape(argument)
+        checked = self._write_fail_unless_equal(shape, shape, expected, argument, expectation)
         self._names[argument] = self._nodes.add("Reshape", self._names[argument], checked)
 
-    def _check_inputs(self) -> None:
-        """Write the checks of all inputs that the node's reader does not check itself."""
-        has_offsets = self._signature.has_offsets
-        self._check_ranks()
-        self._check_lengths()
-        if has_offsets:
-            self._check_offsets()
-        elif not self._is_op:
-            self._check_locations()
-        if not self._is_op:
-            self._check_pixels()
-        elif not has_offsets:
-            self._check_starts()
+    def _write_all_checks(self) -> None:
+        """Write the checks of all inputs that the reader of the operands does not check itself."""
+        self._write_check_of_ranks()
+        self._write_check_of_lengths()
+        if self._signature.has_offsets:
+            # The locations are computed from the offsets, and so no reader can check these.
+            self._write_check_of_offsets()
+        elif self._for_package_op:
+            # The op checks locations and weights, but gets no starts.
+            self._write_check_of_starts()
+        else:
+            # GridSamples would read wrong points without an error.
+            self._write_check_of_locations()
+        if not self._for_package_op:
+            # An op of this package checks the pixels itself.
+            self._write_check_of_pixels()
 
-    def _check_ranks(self) -> None:
+    def _write_check_of_ranks(self) -> None:
         """Write checks of unknown ranks, because the other checks read axes by their index."""
         nodes = self._nodes
         weights_axes = "B, Q, H, L·P" if self._signature.has_offsets else "B, Q, H, L, P"
@@ -198,15 +205,15 @@ class ForeignOperands:
             if argument in _INTEGER_INPUTS or self._shape_in_all_calls(argument) is not None:
                 continue
             axes = _AXES.get(argument, weights_axes)
-            shape = self._shape_of(argument)
+            shape = self._write_shape(argument)
             rank = nodes.add("Shape", shape)
             expected = nodes.row(axes.count(",") + 1)
             expectation = f"shape ({axes})"
-            checked = self._fail_unless_equal(shape, rank, expected, argument, expectation)
+            checked = self._write_fail_unless_equal(shape, rank, expected, argument, expectation)
             self._shapes[argument] = checked
             self._names[argument] = nodes.add("Reshape", self._names[argument], checked)
 
-    def _check_lengths(self) -> None:
+    def _write_check_of_lengths(self) -> None:
         """Write a check that no length of a level is negative."""
         nodes = self._nodes
         argument = self._lengths_input
@@ -221,50 +228,50 @@ class ForeignOperands:
         checked = fail_unless_equal(nodes, flat, flat, expected, error)
         self._names[argument] = nodes.add("Reshape", checked, nodes.row(-1, 2))
 
-    def _check_locations(self) -> None:
+    def _write_check_of_locations(self) -> None:
         """Write checks of the shapes of locations and weights."""
         nodes = self._nodes
         if self._are_known("value", "sampling_locations", "attention_weights"):
             return
         parts = [
-            self._lengths_of("value", 0),
-            self._lengths_of("sampling_locations", 1),
-            self._lengths_of("value", 2),
-            nodes.row(level_count(self._match)),
-            self._lengths_of("sampling_locations", 4),
+            self._write_lengths("value", 0),
+            self._write_lengths("sampling_locations", 1),
+            self._write_lengths("value", 2),
+            nodes.row(n_levels_of(self._match)),
+            self._write_lengths("sampling_locations", 4),
             nodes.row(2),
         ]
         expected = nodes.add("Concat", *parts, axis=0)
         expectation = "shape (B, Q, H, L, P, 2), as value is of shape (B, S, H, D)"
-        self._check_shape("sampling_locations", expected, expectation)
-        expected = self._lengths_of("sampling_locations", 0, 1, 2, 3, 4)
+        self._write_check_of_shape("sampling_locations", expected, expectation)
+        expected = self._write_lengths("sampling_locations", 0, 1, 2, 3, 4)
         expectation = "all axes but the last of sampling_locations"
-        self._check_shape("attention_weights", expected, expectation)
+        self._write_check_of_shape("attention_weights", expected, expectation)
 
-    def _check_offsets(self) -> None:
+    def _write_check_of_offsets(self) -> None:
         """Write checks of the shapes of offsets, weights and reference points."""
         nodes = self._nodes
         offsets = "sampling_offsets"
         weights = "attention_weights"
         if self._are_known("value", "reference_points", offsets, weights):
             return
-        batch = self._lengths_of("value", 0)
-        heads = self._lengths_of("value", 2)
-        queries = self._lengths_of(offsets, 1)
-        points = self._lengths_of(weights, 3)
+        batch = self._write_lengths("value", 0)
+        heads = self._write_lengths("value", 2)
+        queries = self._write_lengths(offsets, 1)
+        points = self._write_lengths(weights, 3)
         coordinates = nodes.add("Mul", points, nodes.row(2))
         expected = nodes.add("Concat", batch, queries, heads, coordinates, axis=0)
         expectation = "shape (B, Q, H, L·P·2), as value is of shape (B, S, H, D)"
-        self._check_shape(offsets, expected, expectation)
+        self._write_check_of_shape(offsets, expected, expectation)
         expected = nodes.add("Concat", batch, queries, heads, points, axis=0)
         expectation = "shape (B, Q, H, L·P), as value is of shape (B, S, H, D)"
-        self._check_shape(weights, expected, expectation)
-        last = self._lengths_of("reference_points", 3)
+        self._write_check_of_shape(weights, expected, expectation)
+        last = self._write_lengths("reference_points", 3)
         expected = nodes.add("Concat", batch, queries, nodes.row(1), last, axis=0)
         expectation = "shape (B, Q, 1, 2·G), of the batch and queries"
-        self._check_shape("reference_points", expected, expectation)
+        self._write_check_of_shape("reference_points", expected, expectation)
 
-    def _check_pixels(self) -> None:
+    def _write_check_of_pixels(self) -> None:
         """Write a check that the levels are the pixels of ``value``.
 
         If other starts are constant, the levels must only lie inside these pixels.
@@ -275,14 +282,14 @@ class ForeignOperands:
         n_pixels = value_shape[1] if value_shape is not None else None
         if known_end is not None and isinstance(n_pixels, int):
             return  # checked when the model was read
-        end = self._last_end() if known_end is None else nodes.row(known_end)
-        pixels = self._lengths_of("value", 1)
+        end = self._write_last_end() if known_end is None else nodes.row(known_end)
+        pixels = self._write_lengths("value", 1)
         if self._has_known_gaps():
             is_short = nodes.add("Less", pixels, end)
             pixels = nodes.add("Where", is_short, pixels, end)
-        row = self._shape_of("value")
+        row = self._write_shape("value")
         expectation = f"shape (B, S, H, D), with the S pixels of {self._lengths_input}"
-        checked = self._fail_unless_equal(row, pixels, end, "value", expectation)
+        checked = self._write_fail_unless_equal(row, pixels, end, "value", expectation)
         self._names["value"] = nodes.add("Reshape", self._names["value"], checked)
 
     def _has_starts(self) -> bool:
@@ -309,10 +316,10 @@ class ForeignOperands:
         ends = np.asarray(starts + areas, np.int64)
         return max(ends.tolist(), default=0)
 
-    def _last_end(self) -> str:
+    def _write_last_end(self) -> str:
         """Write the first pixel after all levels, (1,)."""
         nodes = self._nodes
-        areas = self._areas(self._names[self._lengths_input])
+        areas = self._write_areas(self._names[self._lengths_input])
         if self._has_starts():
             starts = nodes.add("Cast", self._names["level_start_index"], to=TensorProto.INT64)
             ends = nodes.add("Add", starts, areas)
@@ -320,7 +327,7 @@ class ForeignOperands:
             ends = nodes.add("CumSum", areas, nodes.constant(0))
         return nodes.add("Reshape", nodes.add("ReduceMax", ends, keepdims=0), nodes.row(1))
 
-    def _areas(self, lengths: str) -> str:
+    def _write_areas(self, lengths: str) -> str:
         """Write the number of pixels of each level, (L,)."""
         nodes = self._nodes
         wide = nodes.add("Cast", lengths, to=TensorProto.INT64)
@@ -328,26 +335,26 @@ class ForeignOperands:
         widths = nodes.add("Gather", wide, nodes.constant(1), axis=1)
         return nodes.add("Mul", heights, widths)
 
-    def _check_starts(self) -> None:
+    def _write_check_of_starts(self) -> None:
         """Write a check that each level begins where the previous one ends."""
         nodes = self._nodes
         if {self._lengths_input, "level_start_index"} <= self._match.record.constants.keys():
             return  # checked when the model was read
         lengths = self._names[self._lengths_input]
         starts = self._names["level_start_index"]
-        areas = self._areas(lengths)
+        areas = self._write_areas(lengths)
         expected = nodes.add("CumSum", areas, nodes.constant(0), exclusive=1)
         actual = nodes.add("Cast", starts, to=TensorProto.INT64)
         # Their number is compared too: Equal would broadcast the start of a single level.
         actual = nodes.add("Concat", nodes.add("Shape", actual), actual, axis=0)
         expected = nodes.add("Concat", nodes.add("Shape", expected), expected, axis=0)
         expectation = "the number of pixels before each level"
-        checked = self._fail_unless_equal(
+        checked = self._write_fail_unless_equal(
             lengths, actual, expected, argument="level_start_index", expectation=expectation
         )
         self._names[self._lengths_input] = nodes.add("Reshape", checked, nodes.row(-1, 2))
 
-    def _as_value_type(self, argument: str) -> str:
+    def _write_as_value_type(self, argument: str) -> str:
         """Write an input as the type of ``value``, if both types are known."""
         types = self._match.record.types
         if types[argument] and types["value"] and types[argument] != types["value"]:
@@ -355,7 +362,7 @@ class ForeignOperands:
             return self._nodes.add("Cast", self._names[argument], to=to)
         return self._names[argument]
 
-    def _at_least_single(self, argument: str) -> tuple[str, str]:
+    def _write_at_least_single(self, argument: str) -> tuple[str, str]:
         """Write an input in at least single precision; return its name and its type."""
         type_name = known_type(self._match, argument)
         if type_name in ("float32", "float64"):
@@ -363,43 +370,43 @@ class ForeignOperands:
         single = self._nodes.add("Cast", self._names[argument], to=TensorProto.FLOAT)
         return single, "float32"
 
-    def _locations(self) -> str:
+    def _write_locations(self) -> str:
         """Write the locations (B, Q, H, L, P, 2) from reference points and offsets in pixels.
 
         Point p is relative to reference point p modulo G.
         """
         nodes = self._nodes
-        n_levels = level_count(self._match)
-        references, type_name = self._at_least_single("reference_points")
-        offsets, offsets_type = self._at_least_single("sampling_offsets")
+        n_levels = n_levels_of(self._match)
+        references, type_name = self._write_at_least_single("reference_points")
+        offsets, offsets_type = self._write_at_least_single("sampling_offsets")
         if type_name != offsets_type:
             found = f"of type {offsets_type}"
             expected = f"type {type_name}, as reference_points"
             raise GridSampleError(self._match.record.where, "sampling_offsets", found, expected)
-        groups = self._groups()
-        group_size = nodes.add("Div", self._points_per_level(n_levels), groups)
-        first_axes = self._copied_axes("sampling_offsets", n_levels)
+        groups = self._write_groups()
+        group_size = nodes.add("Div", self._write_points_per_level(n_levels), groups)
+        first_axes = self._write_copied_axes("sampling_offsets", n_levels)
         shape = nodes.add("Concat", *first_axes, group_size, groups, nodes.row(2), axis=0)
         offsets = nodes.add("Reshape", offsets, shape)
-        first_axes = [self._lengths_of("reference_points", 0, 1), nodes.row(1, 1, 1)]
+        first_axes = [self._write_lengths("reference_points", 0, 1), nodes.row(1, 1, 1)]
         shape = nodes.add("Concat", *first_axes, groups, nodes.row(2), axis=0)
         references = nodes.add("Reshape", references, shape)
-        sizes = self._widths_and_heights(n_levels, type_name)
+        sizes = self._write_widths_and_heights(n_levels, type_name)
         locations = nodes.add("Add", references, nodes.add("Div", offsets, sizes))
-        points = self._points_per_level(n_levels)
-        first_axes = self._copied_axes("sampling_offsets", n_levels)
+        points = self._write_points_per_level(n_levels)
+        first_axes = self._write_copied_axes("sampling_offsets", n_levels)
         shape = nodes.add("Concat", *first_axes, points, nodes.row(2), axis=0)
         return nodes.add("Reshape", locations, shape)
 
-    def _points_per_level(self, n_levels: int) -> str:
+    def _write_points_per_level(self, n_levels: int) -> str:
         """Write the number P of points on each level, (1,), of a node with offsets."""
         n_points = self._known_points(n_levels)
         if n_points is not None:
             return self._nodes.row(n_points)
-        points = self._lengths_of("attention_weights", 3)
+        points = self._write_lengths("attention_weights", 3)
         return self._nodes.add("Div", points, self._nodes.row(n_levels))
 
-    def _copied_axes(self, argument: str, n_levels: int) -> list[str]:
+    def _write_copied_axes(self, argument: str, n_levels: int) -> list[str]:
         """Write the lengths B, Q, H and L, of which Reshapes of an input copy the first three.
 
         onnxruntime replaces a single computed length of a Concat by -1, which fails without
@@ -407,17 +414,17 @@ class ForeignOperands:
         """
         if self._known_points(n_levels) is not None:
             return [self._nodes.row(0, 0, 0, n_levels)]
-        return [self._lengths_of(argument, 0, 1, 2), self._nodes.row(n_levels)]
+        return [self._write_lengths(argument, 0, 1, 2), self._nodes.row(n_levels)]
 
-    def _groups(self) -> str:
+    def _write_groups(self) -> str:
         """Write the number G of groups, (1,)."""
         shape = self._shape_in_all_calls("reference_points")
         if shape is not None and isinstance(shape[3], int):
             return self._nodes.row(shape[3] // 2)
-        coordinates = self._lengths_of("reference_points", 3)
+        coordinates = self._write_lengths("reference_points", 3)
         return self._nodes.add("Div", coordinates, self._nodes.row(2))
 
-    def _widths_and_heights(self, n_levels: int, type_name: str) -> str:
+    def _write_widths_and_heights(self, n_levels: int, type_name: str) -> str:
         """Write the width and the height of each level, (1, 1, 1, L, 1, 1, 2)."""
         nodes = self._nodes
         shape = (1, 1, 1, n_levels, 1, 1, 2)
@@ -429,22 +436,22 @@ class ForeignOperands:
         sizes = nodes.add("Cast", widths_first, to=elem_type(type_name))
         return nodes.add("Reshape", sizes, nodes.row(*shape))
 
-    def _softmax_weights(self) -> str:
+    def _write_softmax_weights(self) -> str:
         """Write the weights (B, Q, H, L, P).
 
         The plugins apply a softmax. Their first releases did not, and a Softmax precedes the node.
         """
         nodes = self._nodes
-        n_levels = level_count(self._match)
+        n_levels = n_levels_of(self._match)
         if has_softmax(self._match.scope, self._match.record.values["attention_weights"]):
-            weights = self._as_value_type("attention_weights")
+            weights = self._write_as_value_type("attention_weights")
         else:
-            logits, type_name = self._at_least_single("attention_weights")
+            logits, type_name = self._write_at_least_single("attention_weights")
             weights = nodes.add("Softmax", logits, axis=3)
             value_type = known_type(self._match, "value")
             if value_type != type_name:
                 weights = nodes.add("Cast", weights, to=elem_type(value_type))
-        points = self._points_per_level(n_levels)
-        first_axes = self._copied_axes("attention_weights", n_levels)
+        points = self._write_points_per_level(n_levels)
+        first_axes = self._write_copied_axes("attention_weights", n_levels)
         shape = nodes.add("Concat", *first_axes, points, axis=0)
         return nodes.add("Reshape", weights, shape)

@@ -8,7 +8,7 @@ from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..graph.scope import Scope, domain_of
+from ..graph.scope import NO_MAKER, Scope, domain_of
 from ..inference.types import Value
 
 #: The operators that can lie between a Softmax and the weights.
@@ -33,7 +33,7 @@ def has_unusual_starts(match: Match) -> bool:
     return not are_contiguous(lengths, starts)
 
 
-def level_count(match: Match) -> int:
+def n_levels_of(match: Match) -> int:
     """Return the number of levels.
 
     Raises:
@@ -42,14 +42,14 @@ def level_count(match: Match) -> int:
     table = match.scope.constant_value(match.node.input[1])
     if table is not None:
         return len(table)
-    counts = {(case[1].shape or (None,))[0] for case in match.record.cases}
-    count = counts.pop() if len(counts) == 1 else None
-    if not isinstance(count, int):
+    numbers = {(case[1].shape or (None,))[0] for case in match.record.cases}
+    n_levels = numbers.pop() if len(numbers) == 1 else None
+    if not isinstance(n_levels, int):
         argument = list(match.record.values)[1]
         found = "of an unknown number of rows"
         expected = "one for each level, in a constant or a stated shape (L, 2)"
         raise GridSampleError(match.record.where, argument, found, expected)
-    return count
+    return n_levels
 
 
 def has_softmax(scope: Scope, name: str) -> bool:
@@ -63,7 +63,7 @@ def has_softmax(scope: Scope, name: str) -> bool:
         if scope.op_types[maker] not in _REARRANGING_OPS:
             return False
         source = scope.inputs[maker][0]
-        if not source or scope.makers.get(source, -1) >= maker:  # the model is not valid
+        if not source or scope.makers.get(source, NO_MAKER) >= maker:  # the model is not valid
             return False
         name = source
 

@@ -35,5 +35,5 @@ def known_lengths(shape: Sequence[Dim] | None) -> list[int] | None:
 def constants_of(match: Match) -> Sequence[int]:
     """Return the indices of the Constants that the node of ``match`` reads."""
     scope = match.scope
-    makers = [scope.makers.get(name, match.index) for name in match.node.input]
-    return [maker for maker in makers if scope.op_types[maker] == "Constant"]
+    makers = [scope.makers.get(name) for name in match.node.input]
+    return [maker for maker in makers if maker is not None and scope.op_types[maker] == "Constant"]

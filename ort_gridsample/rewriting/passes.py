@@ -12,7 +12,7 @@ from typing import Literal
 
 import onnx
 
-from ..detection.find import SearchOptions, find
+from ..detection.find import SearchOptions, find_matches
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
@@ -20,7 +20,8 @@ from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
 from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
-from .expansion import ALLOWZERO, BEFORE_GRID_SAMPLE, expanded
+from .expansion import ALLOWZERO, expanded
+from .planar_samplers import BEFORE_GRID_SAMPLE
 from .replacing import insert_replacements
 from .targets import Target
 
@@ -64,7 +65,7 @@ class Patch:
         all_scopes: the scopes of ``model``; updated in place when the model changes.
         target: the target of the selected nodes.
         standard: the target of standard nodes whose opset changes.
-        nodes: the nodes to replace.
+        selection: the nodes to replace.
         probe: tests whether onnxruntime runs a node, and returns types that onnx does not infer.
         opset: the opset of the result, or None for any.
     """
@@ -73,14 +74,14 @@ class Patch:
     all_scopes: list[Scope]
     target: Target
     standard: Target
-    nodes: Selection
+    selection: Selection
     probe: Probe | None
     opset: int | None
 
     def prepare(self) -> PatchPlan:
         """Run the passes until none changes the model; return the plan for the resulting model."""
         plan = self._plan()
-        while any(change(self, plan) for change in _PASSES):
+        while any(run_pass(self, plan) for run_pass in _PASSES):
             self.update_scopes()
             plan = self._plan()
         return plan
@@ -95,14 +96,14 @@ class Patch:
         Raises:
             GridSampleError: a node that would be written is wrong.
         """
-        matches = find(
+        matches = find_matches(
             self.model,
             self.all_scopes,
             self.probe,
-            with_reasons=self.nodes != "all",
+            with_reasons=self.selection != "all",
             options=SearchOptions(
-                decomposed=self.target.reads_decomposed,
-                fused_grids=self.target.fuses or callable(self.nodes),
+                decomposed=self.target.replaces_decomposed,
+                fused_grids=self.target.fuses or callable(self.selection),
                 attention=self.target.fuses,
             ),
         )
@@ -132,9 +133,9 @@ class Patch:
         return targets
 
     def _is_selected(self, match: Match) -> bool:
-        if callable(self.nodes):
-            return bool(self.nodes(match.record))
-        if self.nodes == "all" or not match.record.native:
+        if callable(self.selection):
+            return bool(self.selection(match.record))
+        if self.selection == "all" or not match.record.native:
             return True
         # onnxruntime also runs some nodes that their opset does not allow. They must not be
         # written.
@@ -193,7 +194,7 @@ def _convert_opset(patch: Patch, plan: PatchPlan) -> bool:
     """Convert the model to the opset that the patch or its replacements need."""
     if patch.opset is None:
         return _raise_opset(patch.model, plan)
-    if all(scope.opsets.get("", patch.opset) == patch.opset for scope in scopes_of(patch.model)):
+    if all(scope.opsets.get("", patch.opset) == patch.opset for scope in patch.all_scopes):
         return False
     _convert_to(patch.model, patch.opset)
     return True
@@ -230,7 +231,9 @@ def _try_to_convert(model: onnx.ModelProto, opset: int) -> Exception | None:
 
 
 def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
-    """Convert ``model`` to the oldest opset of all replacements; return whether it was older.
+    """Convert ``model`` to the oldest opset in which all replacements can be written, if needed.
+
+    Return whether the model had an older opset.
 
     Raises:
         GridSampleError: the model cannot be converted.

@@ -83,8 +83,8 @@ def _check_arguments(
     if opset is not None and not _is_opset(opset, newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
     if for_runtime is not None and target != PRIMITIVES:
-        found = f"{for_runtime!r} with target {target!r}"
-        raise GridSampleError("patch_model", "for_runtime", found, "target 'primitives'")
+        found = f"{target!r} with for_runtime"
+        raise GridSampleError("patch_model", "target", found, repr(PRIMITIVES))
     if for_runtime not in (None, *RUNTIMES):
         expected = f"{validation.format_choices(RUNTIMES)}; others run the primitives as they are"
         raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -18,7 +18,8 @@ def insert_replacements(
 ) -> None:
     """Put each replacement at the index of its match.
 
-    Nodes and initializers that only replaced nodes read are dropped.
+    The types and the defaults of attributes that replacements have are added. Nodes and
+    initializers that only replaced nodes read are dropped.
 
     Args:
         all_scopes: the scopes of the model, parents before their children.
@@ -50,6 +51,29 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     unread = {name for name in inputs - read if scope.readers[name] <= gone}
     scope.replace({**dict.fromkeys(dropped, ()), **new_nodes})
     drop_initializers(scope, unread)
+    for replacement in replacements.values():
+        _add_value_info(scope, replacement.value_info)
+        _add_attribute_defaults(scope.function, replacement.attribute_defaults)
+
+
+def _add_value_info(scope: Scope, value_info: Iterable[onnx.ValueInfoProto]) -> None:
+    """State the types of values that have none in ``scope``."""
+    container = scope.container
+    stated = {value.name for value in container.value_info}
+    if isinstance(container, onnx.GraphProto):
+        stated.update(value.name for value in container.output)
+    container.value_info.extend(value for value in value_info if value.name not in stated)
+
+
+def _add_attribute_defaults(
+    function: onnx.FunctionProto | None,
+    defaults: Iterable[onnx.AttributeProto],
+) -> None:
+    """Give attributes of a function their defaults, unless they have one."""
+    for default in defaults:
+        if function is not None and default.name in function.attribute:
+            function.attribute.remove(default.name)
+            function.attribute_proto.append(default)
 
 
 def values_around(
@@ -58,7 +82,8 @@ def values_around(
 ) -> dict[int, set[str]]:
     """Return the values that lead to replaced nodes or come from them, by the id of their scope.
 
-    onnxruntime may take the shapes that value_info states for these values for those of a run.
+    onnxruntime may trust the shapes that value_info states for these values, even where a run has
+    others.
     """
     if not any(scope.container.value_info for scope in all_scopes):
         return {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from ..detection.helpers import OTHER_SHAPE
+from ..detection.helper_nodes import OTHER_SHAPE
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError

@@ -18,7 +18,7 @@ from ..dialects.table import (
     OLD_PREFIX,
     PACKAGE_DIALECTS,
 )
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, scopes_of
 from ..opsets.inlining import import_used
@@ -75,9 +75,10 @@ def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:
     try:
         unfusing.write()
     except (LookupError, TypeError, ValueError) as error:
-        place = node_label(fused.op_type, label(fused) or fused.name)
+        place = where_node(fused.op_type, label(fused) or fused.name)
+        found = f"not readable ({error!r})"
         expected = "what a session writes"
-        raise GridSampleError(place, "inputs or attributes", repr(error), expected) from error
+        raise GridSampleError(place, "the fused node", found, expected) from error
     return unfusing.nodes
 
 

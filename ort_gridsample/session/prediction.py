@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnxruntime
 
 from ..detection.attention.quantization import quantization_between
-from ..detection.find import find
+from ..detection.find import find_matches
 from ..detection.match import Match
 from ..graph.files import Model, read_model, translate_errors
 from ..graph.scope import scopes_of
@@ -39,7 +39,9 @@ def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> lis
     proto = read_model(model)
     with translate_errors(proto):
         restored = unfused(proto)
-        matches = find(restored, scopes_of(restored), installed_runtime.PROBE, with_reasons=True)
+        matches = find_matches(
+            restored, scopes_of(restored), installed_runtime.PROBE, with_reasons=True
+        )
         target = SessionTarget(context_of(None, accelerator_probe, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:

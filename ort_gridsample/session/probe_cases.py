@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..detection.records import NodeRecord, spatial_axes
+from ..detection.records import NodeRecord, n_spatial_axes
 from ..functions.affine import affine_grid
 from ..inference.one_node import fed_type, one_node_model
 from ..inference.runtime_probe import sampled
@@ -74,7 +74,7 @@ def build_case(
     """
     names_and_values = zip(record.values, case, strict=True)
     types = {name: value.type for name, value in names_and_values if value.type}
-    axes = spatial_axes(record.operator, case)
+    axes = n_spatial_axes(record.operator, case)
     if axes not in (1, 2, 3) or not _is_testable(case, types):
         return None
     if record.operator == "AffineGrid":

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from ..detection.helpers import has_status
+from ..detection.helper_nodes import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED

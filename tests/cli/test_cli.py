@@ -379,7 +379,8 @@ def test_run_saves_each_output_in_a_separate_file(cli: Cli) -> None:
     np.testing.assert_allclose(outputs, ([2, 3], [2, 3], np.exp([-2, -3])), rtol=1e-6)
 
 
-OVERWRITE_ERROR = "external data is in the way of"
+OUTSIDE_ERROR = "external data is outside the folder of"
+SAME_FILE_ERROR = "external data is the model file itself"
 
 
 @pytest.mark.usefixtures("external")
@@ -405,7 +406,7 @@ def test_external_data_stays_external(location: str, cli: Cli) -> None:
     assert files("out") == ["patched.onnx", "weights.bin"]
     Path("out/weights.bin").write_bytes(b"another")
     error = cli("patch in/model.onnx out/patched.onnx", 2)
-    assert error.endswith("out/weights.bin, expected no different file at that path\n")
+    assert error.endswith("out/weights.bin, expected no other file at that path\n")
     assert Path("out/weights.bin").read_bytes() == b"another"
 
 
@@ -418,17 +419,21 @@ def test_external_data_behind_links_is_copied(cli: Cli) -> None:
     assert Path("out/patched.onnx").stat().st_size < 10_000
     assert_patched_output("out/patched.onnx")
     neighbour = path.with_name("patched.onnx")
-    assert OVERWRITE_ERROR in cli(f"patch {path} {neighbour}", 2)
+    assert OUTSIDE_ERROR in cli(f"patch {path} {neighbour}", 2)
     assert not neighbour.exists()
 
 
 @pytest.mark.usefixtures("external")
 def test_external_data_is_not_written_over_nor_through_a_link(cli: Cli) -> None:
     before = Path("in/weights.bin").read_bytes()
-    for out in ("in/weights.bin", "out/weights.bin", "out/patched.onnx"):
+    for out, expected in (
+        ("in/weights.bin", SAME_FILE_ERROR),
+        ("out/weights.bin", SAME_FILE_ERROR),
+        ("out/patched.onnx", OUTSIDE_ERROR),
+    ):
         if out == "out/patched.onnx":
             Path("out/weights.bin").symlink_to(Path("elsewhere/weights.bin").absolute())
-        assert OVERWRITE_ERROR in cli(f"patch in/model.onnx {out}", 2), out
+        assert expected in cli(f"patch in/model.onnx {out}", 2), out
         assert files("elsewhere") == []
         assert files("out") == (["weights.bin"] if out == "out/patched.onnx" else [])
     assert Path("in/weights.bin").read_bytes() == before

@@ -19,7 +19,7 @@ from onnx import numpy_helper, parser
 
 import ort_gridsample as ogs
 from conftest import CORES, OPS, core_set_to
-from ort_gridsample.detection.helpers import guard_name
+from ort_gridsample.detection.helper_nodes import guard_name
 from ort_gridsample.functions.attention import attend
 from ort_gridsample.spec import FLOATS
 from support.attention_models import (

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from conftest import OPS
-from ort_gridsample.detection.find import find
+from ort_gridsample.detection.find import find_matches
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.session.accelerators import AcceleratorProbe
 from ort_gridsample.session.placement import Placement
@@ -409,7 +409,7 @@ def test_attention_variant_has_onnxruntimes_outputs_and_reads_operands_in_place(
     assert_attended(model, variant_feeds(variant.queries_of_weights), count, ops)
     attentions = [
         match.attention
-        for match in find(model, scopes_of(model), None, with_reasons=False)
+        for match in find_matches(model, scopes_of(model), None, with_reasons=False)
         if match.attention is not None
     ]
     in_place = [

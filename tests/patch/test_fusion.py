@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
 from conftest import with_slow
-from ort_gridsample.detection.find import find
+from ort_gridsample.detection.find import find_matches
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
@@ -240,7 +240,7 @@ def fused_pairs(model: onnx.ModelProto) -> list[tuple[str, str]]:
     """Return the names of the AffineGrids that are fused, and of the GridSamples that fuse them."""
     return [
         (match.record.name, match.fused_into.record.name)
-        for match in find(model, scopes_of(model), None, with_reasons=False)
+        for match in find_matches(model, scopes_of(model), None, with_reasons=False)
         if match.fused_into is not None
     ]
 

@@ -1078,7 +1078,7 @@ def test_lowering_of_a_fused_op_with_invalid_coordinates_is_refused(
 ) -> None:
     model = fused_op_model(coordinates, ["coords"])
     error = refusal(ogs.patch_model, model, target="primitives")
-    assert error.argument == "inputs or attributes"
+    assert error.argument == "the fused node"
     assert error.expected == "what a session writes"
 
 

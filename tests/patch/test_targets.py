@@ -425,8 +425,8 @@ def test_patch_for_a_runtime_to_other_than_primitives_is_refused() -> None:
     model = SMALL_MODELS["two in a row"]
     error = refusal(ogs.patch_model, model, target="ai.onnx", for_runtime="mnn")
     assert error.where == "patch_model"
-    assert (error.argument, error.found) == ("for_runtime", "'mnn' with target 'ai.onnx'")
-    assert error.expected == "target 'primitives'"
+    assert (error.argument, error.found) == ("target", "'ai.onnx' with for_runtime")
+    assert error.expected == "'primitives'"
 
 
 @pytest.mark.parametrize(

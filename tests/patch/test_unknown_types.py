@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
-from ort_gridsample.detection.find import find
+from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.records import columns
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference.types import Inference, Value, clear_unconfirmed_shapes
@@ -65,5 +65,5 @@ def test_grid_is_fused_only_if_its_type_is_known_in_all_calls(
     operator: str, is_fused: bool
 ) -> None:
     model = model_with_two_calls(operator)
-    (match,) = find(model, scopes_of(model), None, with_reasons=False)
+    (match,) = find_matches(model, scopes_of(model), None, with_reasons=False)
     assert (match.fused_grid is not None) == is_fused

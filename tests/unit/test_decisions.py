@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from ort_gridsample.custom_ops.compiled_ops import registry
-from ort_gridsample.detection.find import find
+from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.match import Match
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.graph.scope import scopes_of
@@ -25,7 +25,7 @@ STN = """g (float[N,C,H,W] X, float[N,2,3] theta, int64[4] size) => (float[N,C,h
 
 def matches_of(graph: str) -> list[Match]:
     model: onnx.ModelProto = parsed(graph)
-    return find(model, scopes_of(model), installed_runtime.PROBE, with_reasons=False)
+    return find_matches(model, scopes_of(model), installed_runtime.PROBE, with_reasons=False)
 
 
 def environment(nodes: Selection | None = None) -> DecisionContext:

@@ -321,7 +321,7 @@ def write_repr(
         destination_address: the address of a TEXT. Without memory, the address of its characters
             becomes 0.
         is_node_name: 1 if a source in brackets is the output of a node without a name, as in
-            :func:`ort_gridsample.errors.node_label`.
+            :func:`ort_gridsample.errors.where_node`.
     """
     source = record_at(source_address, TEXT)
     destination = record_at(destination_address, TEXT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...detection.attention.layouts import Attention, Level, Operand
 from ...detection.match import Match
 from ...dialects.table import ATTENTION
-from ...errors import node_label
+from ...errors import where_node
 from ...graph.use_def import UseDef
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Op
@@ -66,7 +66,7 @@ class FusedAttention(FusedSubgraph):
             "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
             "levels": self._add_levels(image, input_indices),
             "n_levels": len(attention.levels),
-            "r": attention.axes,
+            "r": attention.n_axes,
         }
         return image.add_records(FUSED_ATTENTION, state)
 
@@ -124,7 +124,7 @@ def fuse_attention(match: Match, use_def: UseDef) -> FusedAttention | None:
         nodes=nodes,
         inputs=inputs,
         output=output,
-        where=node_label(ATTENTION, match.node.name or record.name),
+        where=where_node(ATTENTION, match.node.name or record.name),
         attention=attention,
         value=attention.value,
         op=op,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...detection.attention.matcher import values_to_infer
-from ...detection.find import SearchOptions, find
+from ...detection.find import SearchOptions, find_matches
 from ...graph.scope import scopes_of
 from ...graph.use_def import UseDef
 from ...inference.lengths import OPERATORS
@@ -30,7 +30,7 @@ def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
     subgraphs: list[FusedSubgraph] = []
     fused_nodes = set[int]()
     # The attentions come first.
-    for match in find(model, scopes, None, with_reasons=False, options=_SEARCHES):
+    for match in find_matches(model, scopes, None, with_reasons=False, options=_SEARCHES):
         subgraph = fuse_attention(match, use_def) or fuse_grid_sample(match, use_def)
         if subgraph is None or not fused_nodes.isdisjoint(subgraph.nodes):
             continue

@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import spec
 from ...dialects.table import ATTENTION, DOMAIN
-from ...errors import node_label
+from ...errors import where_node
 from ...functions.affine import affine_grid
 from ...functions.attention import attend
 from ...functions.sampling import grid_sample
@@ -75,7 +75,7 @@ def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple
                     *inputs,
                     align_corners=bool(align_corners),
                     **words,
-                    where=node_label(operator, node),
+                    where=where_node(operator, node),
                     num_threads=num_threads or None,
                 )
             # onnxruntime and the guard copy Y. Without memory for that, the process would end.

@@ -98,7 +98,7 @@ class Attention:
     is_per_query: bool
 
     @property
-    def axes(self) -> int:
+    def n_axes(self) -> int:
         """The number of spatial axes."""
         return len(self.levels[0].lengths)
 

@@ -253,12 +253,14 @@ class _Matcher:
         operands = self._match_operands(levels, product)
         if operands is None:
             return None
-        sum_nodes = levels.sum_nodes | operands.output_nodes
-        nodes = self._with_shape_nodes(self._tracer.nodes | levels.sample_nodes | sum_nodes)
+        levels_to_output_nodes = levels.sum_nodes | operands.output_nodes
+        nodes = self._with_shape_nodes(
+            self._tracer.nodes | levels.sample_nodes | levels_to_output_nodes
+        )
         path = self._find_path(
             nodes=nodes,
             sample_nodes=levels.sample_nodes,
-            sum_nodes=sum_nodes,
+            levels_to_output_nodes=levels_to_output_nodes,
             output=operands.output.name,
             names_read=operands.names_read,
         )
@@ -605,7 +607,7 @@ class _Matcher:
         *,
         nodes: Set[int],
         sample_nodes: Set[int],
-        sum_nodes: Set[int],
+        levels_to_output_nodes: Set[int],
         output: str,
         names_read: Set[str],
     ) -> frozenset[int] | None:
@@ -616,7 +618,7 @@ class _Matcher:
         Args:
             nodes: all nodes of deformable attention, which are dropped if no other node reads them.
             sample_nodes: the nodes of the samples.
-            sum_nodes: the nodes between the samples and ``output``.
+            levels_to_output_nodes: the nodes between the samples and ``output``.
             output: the output of deformable attention.
             names_read: the names of the values that the op reads.
 
@@ -625,17 +627,19 @@ class _Matcher:
         """
         use_def = self._use_def
         read = names_read | {output}
-        replaced = sum_nodes | sample_nodes
+        replaced = levels_to_output_nodes | sample_nodes
         dropped_operands = unread_nodes(use_def, replaced, read, nodes)
         inside = replaced | dropped_operands
-        for index in sum_nodes:
+        for index in levels_to_output_nodes:
             for name in use_def.scope.outputs[index]:
                 readers = use_def.scope.readers.get(name, set())
                 if name and name != output and not readers <= inside:
                     return None
         # The samples are candidates here, because one that another node reads stays.
-        dropped_samples = unread_nodes(use_def, sum_nodes | dropped_operands, read, sample_nodes)
-        return frozenset(sum_nodes | dropped_samples)
+        dropped_samples = unread_nodes(
+            use_def, levels_to_output_nodes | dropped_operands, read, sample_nodes
+        )
+        return frozenset(levels_to_output_nodes | dropped_samples)
 
     def _level(self, level: _SampledLevel) -> Level:
         record = level.match.record

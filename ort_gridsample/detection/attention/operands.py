@@ -129,16 +129,16 @@ def find_shared_operand(
 
 
 def _are_all_levels(levels: Sequence[TracedValue], sizes: Sequence[int | None]) -> bool:
-    """Whether ``levels``, pieces of one value, are all pieces of it in order."""
-    pieces = [level.piece for level in levels]
-    if pieces == [LevelIndex(index, len(levels)) for index in range(len(levels))]:
+    """Whether ``levels``, parts of one value, are all levels of it in order."""
+    places = [traced.level for traced in levels]
+    if places == [LevelIndex(index, len(levels)) for index in range(len(levels))]:
         return True
-    if pieces == [None]:
+    if places == [None]:
         return True
     known_sizes = [size for size in sizes if size is not None]
     if len(known_sizes) < len(sizes):
         return False
     *starts, end = accumulate(known_sizes, initial=0)
-    if pieces != [LevelStart(start) for start in starts]:
+    if places != [LevelStart(start) for start in starts]:
         return False
     return known_product(levels[0].level_axis) == end

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...graph.scope import NO_MAKER, has_attribute_references
 from ...graph.use_def import UseDef
 from ...inference.lengths import Lengths, int_attribute, permutation
-from ..helpers import is_check
+from ..helper_nodes import is_check
 from .axes import Axes, Factor, are_same, regroup
 
 
@@ -39,17 +39,16 @@ class TracedValue:
     Attributes:
         name: the name of the value.
         axes: its axes.
-        level_axis: the factors of its axis of pixels or points: those of the level alone or, if
-            the value has all levels, those of all levels.
-        piece: the place of the level among all levels in this value, or None if the value has no
-            other level.
+        level_axis: the factors of its axis of pixels or points, as long as it has one level. After
+            a Slice or a Split was traced, those of the axis that joins all levels.
+        level: which of the levels in this value is meant, or None if it has only one.
         scaling_steps: the number of traced steps of 2 x - 1, which scales a location to a grid.
     """
 
     name: str
     axes: Axes
     level_axis: list[Factor]
-    piece: LevelIndex | LevelStart | None = None
+    level: LevelIndex | LevelStart | None = None
     scaling_steps: int = 0
 
 
@@ -131,12 +130,12 @@ def _level_before_gather(lengths: Lengths, index: int, value: TracedValue) -> Tr
     """The rule for a Gather that takes one level along an axis of all levels."""
     node = lengths.use_def.nodes[index]
     shape = lengths.shape(node.input[0])
-    if value.piece is not None or not shape or len(shape) != len(value.axes) + 1:
+    if value.level is not None or not shape or len(shape) != len(value.axes) + 1:
         return None
-    level = lengths.use_def.scope.constant_value(node.input[1])
+    index_value = lengths.use_def.scope.constant_value(node.input[1])
     axis = int_attribute(node, "axis", 0) % len(shape)
     count = shape[axis].known
-    if level is None or level.ndim > 0 or not count:
+    if index_value is None or index_value.ndim > 0 or not count:
         return None
     axes = list(value.axes)
     axes.insert(axis, [Factor(shape[axis])])
@@ -144,14 +143,14 @@ def _level_before_gather(lengths: Lengths, index: int, value: TracedValue) -> Tr
         value,
         name=node.input[0],
         axes=axes,
-        piece=LevelIndex(int(level) % count, count),
+        level=LevelIndex(int(index_value) % count, count),
     )
 
 
 def _level_before_split(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
     node = lengths.use_def.nodes[index]
-    piece = LevelIndex(list(node.output).index(value.name), len(node.output))
-    return _level_among_all(lengths, index, value, int_attribute(node, "axis", 0), piece)
+    level = LevelIndex(list(node.output).index(value.name), len(node.output))
+    return _level_among_all(lengths, index, value, int_attribute(node, "axis", 0), level)
 
 
 def _level_before_slice(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
@@ -169,19 +168,19 @@ def _level_among_all(
     index: int,
     value: TracedValue,
     axis: int,
-    piece: LevelIndex | LevelStart,
+    level: LevelIndex | LevelStart,
 ) -> TracedValue | None:
     """Return the input of a node that takes one level out of the ``axis`` of all levels."""
     name = lengths.use_def.nodes[index].input[0]
     shape = lengths.shape(name)
-    if value.piece is not None or not shape:
+    if value.level is not None or not shape:
         return None
     axis %= len(value.axes)
     if not are_same(value.axes[axis], value.level_axis):
         return None
     level_axis = [Factor(shape[axis])]
     axes = [*value.axes[:axis], level_axis, *value.axes[axis + 1 :]]
-    return replace(value, name=name, axes=axes, level_axis=level_axis, piece=piece)
+    return replace(value, name=name, axes=axes, level_axis=level_axis, level=level)
 
 
 def _level_before_subtraction(

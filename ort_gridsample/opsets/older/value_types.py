@@ -9,7 +9,7 @@ import onnx
 from onnx import defs, helper, shape_inference
 
 from ... import spec
-from ...errors import node_label
+from ...errors import where_node
 from ...graph.scope import Scope, display_name, domain_of, scopes_of
 from ...inference.types import Inference
 from .obstacles import ObstacleError
@@ -102,7 +102,7 @@ def forbidden_types(
 
 def label_of(node: onnx.NodeProto) -> str:
     """Return the name of ``node`` as errors write it."""
-    return node_label(node.op_type, display_name(node))
+    return where_node(node.op_type, display_name(node))
 
 
 def _forbidden_type(

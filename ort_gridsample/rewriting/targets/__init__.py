@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ...detection.helpers import helper_cast
+from ...detection.helper_nodes import helper_cast
 from ...detection.match import Match
 from ...graph.scope import Names
 
@@ -31,11 +31,15 @@ class Replacement:
         functions: model-local functions that ``nodes`` call.
         superseded: the indices of other nodes that ``nodes`` replace as well, unless another node
             reads them.
+        value_info: the types of new values, for the graph or the function of the node.
+        attribute_defaults: defaults of attributes of the node's function, which had none.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
     superseded: Sequence[int] = ()
+    value_info: Sequence[onnx.ValueInfoProto] = ()
+    attribute_defaults: Sequence[onnx.AttributeProto] = ()
 
 
 class Target:
@@ -43,15 +47,25 @@ class Target:
 
     A composite node is one that is equivalent to several nodes, such as deformable attention.
 
+    A patch calls the methods in this order:
+
+    1. :meth:`needs_expansion` for composite nodes. Nodes that need it are expanded, and the model
+       is searched again.
+    2. :meth:`replaces_composite` for the composite nodes that stay.
+    3. :meth:`target_for`, which by default calls :meth:`replaces`.
+    4. :meth:`needs_inlining` and :meth:`least_opset`. The model is changed and searched again,
+       until neither requires a change.
+    5. :meth:`replace`.
+
     Attributes:
         name: the name of the dialect that the target writes composite nodes in, or "".
-        reads_decomposed: whether the target replaces decomposed operators.
-        fuses: whether the target fuses nodes.
+        replaces_decomposed: whether the target replaces decomposed operators.
+        fuses: whether a patch searches for fused grids and for attentions for this target.
         has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
     """
 
     name = ""
-    reads_decomposed = True
+    replaces_decomposed = True
     fuses = False
     has_allowzero = True
 
@@ -80,11 +94,11 @@ class Target:
         return 1
 
     def least_opset_reason(self, match: Match) -> str:
-        """Return what is known of :meth:`least_opset`, for the error about an older opset."""
+        """Return why an older opset than :meth:`least_opset` does not suffice, for an error."""
         return "the first in which the target can write this node"
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        """Return the replacement of a node.
+        """Return the replacement of a node. The model is not changed.
 
         Args:
             match: a node that the target replaces.

@@ -26,7 +26,7 @@ class AttentionTarget(Target):
     The GridSamples are dropped, unless other nodes read them.
     """
 
-    reads_decomposed = False
+    replaces_decomposed = False
     fuses = True
 
     def replaces(self, match: Match) -> bool:
@@ -93,9 +93,9 @@ class ForeignAttention(AttentionTarget):
         assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
         nodes = Nodes(names, output)
-        operand_nodes = ForeignOperands(match, signature, nodes, is_op=True)
-        operands = operand_nodes.operands()
-        levels, points = operand_nodes.levels(operands)
+        operand_nodes = ForeignOperands(match, signature, nodes, for_package_op=True)
+        operands = operand_nodes.write()
+        levels, points = operand_nodes.write_levels(operands)
         inputs = (operands.value, levels, operands.locations, operands.weights)
         op_output = names.new(f"{output}_by_query") if signature.is_by_head else output
         if self._is_python:

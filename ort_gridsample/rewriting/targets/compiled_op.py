@@ -58,7 +58,7 @@ class FusedOp(CompiledOp):
         return is_fused or super().replaces(match)
 
     def needs_inlining(self, match: Match) -> bool:
-        # A function cannot state the type that :func:`_state_type` states.
+        # A function cannot state the type that :func:`_output_type` returns.
         has_several_sources = match.fused_grid is not None and len(match.fused_grid.sources) > 1
         return super().needs_inlining(match) or has_several_sources
 
@@ -75,9 +75,12 @@ class FusedOp(CompiledOp):
         if fused.affine_grid is not None:
             before = self._fuse_affine_grid(op, fused, fused.affine_grid, names)
         else:
-            before = _fuse_programs(op, fused, match, names)
+            before = _fuse_programs(op, fused, names)
         nodes = [*replacement.nodes[:index], *before, *replacement.nodes[index:]]
-        return Replacement(nodes, superseded=fused.nodes)
+        value_info = []
+        if len(fused.sources) > 1:
+            value_info = _output_type(op.output[0], match)
+        return Replacement(nodes, superseded=fused.nodes, value_info=value_info)
 
     def _fuse_affine_grid(
         self,
@@ -101,7 +104,6 @@ class FusedOp(CompiledOp):
 def _fuse_programs(
     op: onnx.NodeProto,
     fused: FusedGrid,
-    match: Match,
     names: Names,
 ) -> list[onnx.NodeProto]:
     """Give ``op`` the programs of its coordinates; return the nodes that compute their scalars."""
@@ -111,24 +113,19 @@ def _fuse_programs(
     sources = "\n".join(repr(source) for source in fused.sources)
     op.attribute.append(helper.make_attribute("coordinates", numbers))
     op.attribute.append(helper.make_attribute("sources", sources))
-    if len(fused.sources) > 1:
-        _state_type(op.output[0], match)
     return nodes
 
 
-def _state_type(name: str, match: Match) -> None:
-    """State the type of ``name``, the output of the op for ``match``, in its graph.
+def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
+    """Return the type of ``name``, the output of the op for ``match``, if it is known.
 
     onnxruntime 1.17 infers no type of an op with more than one source.
     """
-    graph = match.scope.container
     types = match.record.types["X"]
-    if not types or not isinstance(graph, onnx.GraphProto):
-        return
-    stated = {value.name for value in (*graph.value_info, *graph.output)}
-    if name not in stated:
-        type_proto = helper.make_tensor_type_proto(elem_type(types[0]), None)
-        graph.value_info.append(helper.make_value_info(name, type_proto))
+    if not types or match.scope.function is not None:
+        return []
+    type_proto = helper.make_tensor_type_proto(elem_type(types[0]), None)
+    return [helper.make_value_info(name, type_proto)]
 
 
 def _scalars(fused: FusedGrid, nodes: Nodes) -> str:

@@ -9,7 +9,7 @@ from itertools import count
 import onnx
 from onnx import helper, numpy_helper
 
-from ...detection.helpers import lowered_name
+from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
@@ -30,7 +30,7 @@ class Primitives(Target):
         runtime: the runtime that the nodes are for.
     """
 
-    reads_decomposed = False
+    replaces_decomposed = False
     _first_opset = primitives.FIRST_OPSET
     _lower_grid_sample = staticmethod(primitives.lower_grid_sample)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from ...detection.helpers import guard_name, guards, has_status, helper_cast, mark
+from ...detection.helper_nodes import (
+    guard_name,
+    has_status,
+    helper_cast,
+    is_guard_of,
+    mark_as_helper,
+)
 from ...detection.match import Match
 from ...dialects.spelling import AttributeReference
 from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
@@ -39,8 +45,8 @@ class PythonOp(Spelled):
         if match.record.dialect.name != DOMAIN:
             return True
         # Sessions, and earlier releases, write a guard whose output is not read.
-        helpers = [match.scope.container.node[index] for index in match.helpers]
-        is_guarded = any(guards(helper_node, match.node) for helper_node in helpers)
+        helpers = [match.scope.nodes[index] for index in match.helpers]
+        is_guarded = any(is_guard_of(helper_node, match.node) for helper_node in helpers)
         is_kept = is_guarded or (self._in_session and has_status(match.node))
         return not is_kept
 
@@ -93,7 +99,6 @@ class PythonOp(Spelled):
         # onnxruntime creates no op that lacks a declared attribute.
         op.attribute.append(helper.make_attribute("node", record.label))
         op.attribute.append(helper.make_attribute("num_threads", 0))
-        _write_defaults(match)
         gather = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
             guard_inputs = [status, status]
@@ -104,10 +109,13 @@ class PythonOp(Spelled):
             if gather == "Gather":  # its output has an axis more than GatherND's
                 guard_output = names.new(f"{value}_gathered")
                 squeeze = helper.make_node("Squeeze", [guard_output], [value], axes=[1])
-                after.insert(0, mark(squeeze, record.where))
+                after.insert(0, mark_as_helper(squeeze, record.where))
         guard_node_name = names.new(guard_name(record.where))
         guard = helper.make_node(gather, guard_inputs, [guard_output], guard_node_name)
-        return Replacement([*before, op, mark(guard, record.where), *after])
+        return Replacement(
+            [*before, op, mark_as_helper(guard, record.where), *after],
+            attribute_defaults=_attribute_defaults(match),
+        )
 
 
 def _input_cast(match: Match, value: str, type_name: str, names: Names) -> onnx.NodeProto:
@@ -135,22 +143,16 @@ def _output_cast(
     return value, [helper_cast("Cast", [value], record.output, record.where, names, to=to)]
 
 
-def _write_defaults(match: Match) -> None:
-    """Write the operator's defaults to the function of ``match``.
-
-    They apply to calls that leave out an attribute.
-    """
-    function = match.scope.function
-    if function is None:
-        return
+def _attribute_defaults(match: Match) -> list[onnx.AttributeProto]:
+    """Return the operator's defaults, for calls that leave out an attribute of the function."""
+    defaults = []
     for name, value in match.record.attributes.items():
         spelling = match.record.dialect.attributes[name]
         if not isinstance(value, AttributeReference) or spelling.default is None:
             continue
-        if value.name in function.attribute:
-            function.attribute.remove(value.name)
-            default = spelling.values[spelling.default]
-            function.attribute_proto.append(helper.make_attribute(value.name, default))
+        default = spelling.values[spelling.default]
+        defaults.append(helper.make_attribute(value.name, default))
+    return defaults
 
 
 def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:

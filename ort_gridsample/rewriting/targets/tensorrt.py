@@ -23,7 +23,7 @@ _FLOAT_INPUTS = (0, 3, 4)
 
 
 class TensorRTPlugins(AttentionTarget):
-    """TensorRT's plugin, for images of two axes with as many points on each level.
+    """TensorRT's plugin, for images of two axes with the same number of points on every level.
 
     Other nodes stay as they are. The value, the locations, the weights and the output of the plugin
     have one type, float16 or float32.
@@ -44,7 +44,7 @@ class TensorRTPlugins(AttentionTarget):
                 return False
             return record.error is not None or bool(_plugin_type(match))
         attention = match.attention
-        if attention is None or attention.axes != 2 or len({*attention.points}) != 1:
+        if attention is None or attention.n_axes != 2 or len({*attention.points}) != 1:
             return False
         has_levels = "levels" in record.constants
         return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
@@ -60,7 +60,7 @@ class TensorRTPlugins(AttentionTarget):
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = ForeignOperands(match, signature, nodes, is_checked=False).operands()
+        operands = ForeignOperands(match, signature, nodes, writes_checks=False).write()
         constants = match.record.constants
         known_lengths = constants.get(signature.lengths_input)
         known_starts = constants.get("level_start_index")

@@ -13,14 +13,11 @@ import onnx
 from onnx import helper
 
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
-from ..errors import GridSampleError, node_label
+from ..errors import GridSampleError, where_node
 from ..graph.scope import OUTSIDE, Names, Scope, display_name
 
 #: The key in the ``metadata_props`` of a helper node. Its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
-#: The part of the names of lowered nodes that follows the name of the original node.
-_LOWERED = "/ort_gridsample/"
-_LOWERED_GRID = f"{_LOWERED}coordinates/"
 #: A node that checks a shape in a run has the error as its name. This is the error's ``found``.
 OTHER_SHAPE = "of another shape"
 
@@ -36,7 +33,7 @@ def guard_name(where: str) -> str:
     return f"ort_gridsample rejected the input of {where} ({hint})"
 
 
-def guards(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
+def is_guard_of(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
     """Whether ``node`` is the guard of ``op``.
 
     A guard gathers the op's output at the positions in the op's status. All consumers read the
@@ -53,7 +50,7 @@ def has_status(op: onnx.NodeProto) -> bool:
     return len(op.output) > 1
 
 
-def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
+def mark_as_helper(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
     """Mark ``node`` as a helper of the node ``where``, and return it."""
     node.metadata_props.add(key=_HELPS, value=where)
     return node
@@ -69,26 +66,7 @@ def helper_cast(
 ) -> onnx.NodeProto:
     """Return a Cast or CastLike that is a helper of the node ``where``."""
     name = names.new(f"ort_gridsample casts for {where}")
-    return mark(helper.make_node(op_type, inputs, [output], name, **to), where)
-
-
-def lowered_name(where: str, name: str, reads_grid: bool) -> str:
-    """Return the name of one of the nodes to which the node ``where`` is lowered.
-
-    onnxruntime keeps names, but no metadata, when it optimizes a model or inlines a function.
-    """
-    return f"{where}{_LOWERED_GRID if reads_grid else _LOWERED}{name}"
-
-
-def lowered_from(node: onnx.NodeProto) -> str | None:
-    """Return the name of the node that ``node`` was lowered from, or None if it was not lowered."""
-    name, separator, _ = node.name.partition(_LOWERED)
-    return name if separator else None
-
-
-def reads_grid(node: onnx.NodeProto) -> bool:
-    """Whether a lowered node computes with the grid."""
-    return _LOWERED_GRID in node.name
+    return mark_as_helper(helper.make_node(op_type, inputs, [output], name, **to), where)
 
 
 def is_helper(node: onnx.NodeProto) -> bool:
@@ -133,7 +111,7 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
     for reader in status_readers:
         _check_reads_status(nodes[reader], node)
         helpers.add(reader)
-        if guards(nodes[reader], node):
+        if is_guard_of(nodes[reader], node):
             output = nodes[reader].output[0]
             if nodes[reader].op_type == "Gather":
                 squeeze = _squeeze_of_guard(scope, node, output)
@@ -158,9 +136,9 @@ def _check_reads_status(reader: onnx.NodeProto, op: onnx.NodeProto) -> None:
     reads_status_only = reader.op_type in ("Gather", "GatherND") and {*reader.input} <= {*op.output}
     if not reads_status_only:
         raise GridSampleError(
-            node_label(op.op_type, display_name(op)),
+            where_node(op.op_type, display_name(op)),
             f"the status {op.output[1]!r}",
-            f"an input of {node_label(reader.op_type, display_name(reader))}",
+            f"an input of {where_node(reader.op_type, display_name(reader))}",
             "no reader but the guard that a patch writes",
         )
 
@@ -189,7 +167,7 @@ def _squeeze_of_guard(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
         if squeeze.op_type == "Squeeze" and axes == [[1]]:
             return index
     raise GridSampleError(
-        node_label(node.op_type, display_name(node)),
+        where_node(node.op_type, display_name(node)),
         "the guard after it",
         "without its Squeeze",
         "the nodes that a patch writes",
