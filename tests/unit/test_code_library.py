@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-numba = pytest.importorskip("numba", reason="kernels are compiled by Numba")
+pytest.importorskip("numba", reason="kernels are compiled by Numba")
 
+import numba
 from numba.core.caching import NullCache
 from numba.core.registry import cpu_target
 from numba.extending import register_jitable
