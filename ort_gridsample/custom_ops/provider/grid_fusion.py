@@ -71,8 +71,10 @@ class FusedGridSample(FusedSubgraph):
         has_programs = self.grid.affine_grid is None
         sentences = image.add_texts(PROGRAM_SENTENCES if has_programs else kernels.sentences)
         errors = add_errors(image, sentences, self.sample.where)
-        # The scalars of programs are an input of the op, but not of the fused node.
-        op_inputs = [input_indices.get(name, -1) for name in _op_inputs(self.sample, self.grid)]
+        op_inputs = []
+        for name in _op_inputs(self.sample, self.grid):
+            # The scalars of programs are an input of the op, but not of the fused node.
+            op_inputs.append(input_indices[name] if name else -1)
         state = {
             "sample": {
                 **initial_state,
