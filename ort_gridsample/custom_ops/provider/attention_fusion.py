@@ -9,7 +9,6 @@ from ...detection.attention.layouts import Attention, Level, Operand
 from ...detection.match import Match
 from ...dialects.table import ATTENTION
 from ...errors import where_node
-from ...graph.use_def import UseDef
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Op
 from ..compiled_ops.record_image import RecordImage, Relocation
@@ -86,7 +85,7 @@ class FusedAttention(FusedSubgraph):
         return image.add_records(LEVEL, *rows)
 
 
-def fuse_attention(match: Match, use_def: UseDef) -> FusedAttention | None:
+def fuse_attention(match: Match) -> FusedAttention | None:
     """Return the nodes of a deformable attention that become one node.
 
     Return None if the match is something else, or if an operand must be computed by nodes that the
@@ -112,7 +111,7 @@ def fuse_attention(match: Match, use_def: UseDef) -> FusedAttention | None:
     op = find_op(ATTENTION, op_types)
     output = attention.output.name
     nodes = nodes_to_fuse(
-        use_def,
+        match.scope,
         required=attention.path,
         candidates=attention.nodes,
         inputs=inputs,

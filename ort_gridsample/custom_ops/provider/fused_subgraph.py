@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
 from ..compiled_ops import c_api
@@ -50,7 +51,7 @@ class FusedSubgraph(ABC):
 
 
 def nodes_to_fuse(
-    use_def: UseDef,
+    scope: Scope,
     *,
     required: Set[int],
     candidates: Set[int],
@@ -63,7 +64,7 @@ def nodes_to_fuse(
     over another node back to them.
 
     Args:
-        use_def: the use-def chains of the graph.
+        scope: the nodes of the graph.
         required: the indices of the nodes that must be among them.
         candidates: the indices of the nodes that are among them if nothing else reads their values.
         inputs: the values that the new node reads.
@@ -73,8 +74,7 @@ def nodes_to_fuse(
         Their indices. None if other nodes read their values, or if they do not read all ``inputs``:
         ONNX Runtime passes only values that they read and do not compute.
     """
-    scope = use_def.scope
-    nodes = required | unread_nodes(use_def, required, inputs | {output}, candidates)
+    nodes = required | unread_nodes(UseDef(scope), required, inputs | {output}, candidates)
     read = {name for index in nodes for name in scope.inputs[index]}
     computed = {name for index in nodes for name in scope.outputs[index] if name}
     for name in computed - {output}:

@@ -26,12 +26,11 @@ def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
         return []
     model = graph.model(values)
     scopes = scopes_of(model)
-    use_def = UseDef(scopes[0])
     subgraphs: list[FusedSubgraph] = []
     fused_nodes = set[int]()
     # The attentions come first.
     for match in find_matches(model, scopes, None, with_reasons=False, options=_SEARCHES):
-        subgraph = fuse_attention(match, use_def) or fuse_grid_sample(match, use_def)
+        subgraph = fuse_attention(match) or fuse_grid_sample(match)
         if subgraph is None or not fused_nodes.isdisjoint(subgraph.nodes):
             continue
         if any(graph.is_assigned(graph.nodes[index]) for index in subgraph.nodes):

@@ -158,7 +158,7 @@ def values_of_grids(use_def: UseDef) -> Iterator[str]:
             yield from use_def.backward_closure(scope.inputs[index][1:2], GRID_OPERATORS)
 
 
-def fuse_grid_sample(match: Match, use_def: UseDef) -> FusedGridSample | None:
+def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     """Return the nodes of a GridSample with a computed grid that become one node.
 
     Return None if the match is something else, or if there is no compiled op for it.
@@ -175,14 +175,14 @@ def fuse_grid_sample(match: Match, use_def: UseDef) -> FusedGridSample | None:
     op_types = tuple(type_ for types in all_types for type_ in types)
     op = find_op(FUSED, op_types)
     scalars = {scalar for scalar in grid.scalars if isinstance(scalar, str)}
-    if any(_may_have_batches(use_def.scope, name) for name in scalars):
+    if any(_may_have_batches(match.scope, name) for name in scalars):
         return None
     inputs = scalars.union(name for name in _op_inputs(sample, grid) if name)
     required = {match.index}
     if grid.affine_grid is not None:
         required.add(grid.affine_grid.index)
     nodes = nodes_to_fuse(
-        use_def,
+        match.scope,
         required=required,
         candidates=set(grid.nodes),
         inputs=inputs,
