@@ -17,7 +17,7 @@ from .interop.evaluator import reference_ops
 from .interop.openvino import openvino_extensions
 from .interop.pytorch import torch_symbolics, torch_translation_table
 from .patching import coordinate_nodes, inspect_model, patch_model
-from .reference.num_threads import get_num_threads, set_num_threads
+from .system.num_threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
     from .library.builder import build_library

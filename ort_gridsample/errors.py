@@ -1,4 +1,4 @@
-"""The exception of this package, and the name of a node in errors."""
+"""The exception of this package, and the parts of error messages."""
 
 
 class GridSampleError(ValueError):
@@ -29,6 +29,11 @@ class GridSampleError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.argument} {self.verb} {self.found}, expected {self.expected}"
+
+
+def one_line(error: object) -> str:
+    """Return the message of an exception, or any other text, in one line."""
+    return " ".join(str(error).split())
 
 
 def where_node(op_type: str, node: str) -> str:

@@ -63,7 +63,7 @@ def installed_probe() -> RuntimeProbe:
         if error.name != "onnxruntime":
             raise
         return RuntimeProbe(MissingRuntime())
-    from .session.native import PROBE
+    from .session.installed_runtime import PROBE
 
     return PROBE
 

@@ -1,9 +1,10 @@
 """Settings of the process: the value of a call, else of an environment variable, else a default."""
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypeGuard, get_args
+from typing import Generic, Literal, SupportsIndex, TypeAlias, TypeGuard, TypeVar, get_args
 
 from .errors import GridSampleError
 
@@ -27,18 +28,23 @@ def is_whole_number(value: object) -> TypeGuard[SupportsIndex]:
     return True
 
 
+T = TypeVar("T")
+
+
 @dataclass
-class Setting:
-    """One setting, which is either one of several names or a number of threads."""
+class Setting(Generic[T]):
+    """One setting."""
 
     function: str  #: the function that sets it
     label: str  #: its name in errors
     variable: str  #: its environment variable
-    choices: tuple[str, ...]  #: the names that are allowed; empty for a number of threads
-    default: str | None  #: its value if neither a call nor the variable sets one
-    value: Any = None  #: the value that a call set, or None
+    parse: Callable[[str], T]  #: reads the variable; returns a value that is not allowed on failure
+    is_allowed: Callable[[object], bool]  #: whether a value is allowed
+    expected: str  #: what errors state as allowed values
+    default: T | None  #: its value if neither a call nor the variable sets one
+    value: T | None = None  #: the value that a call set, or None
 
-    def get(self) -> Any:
+    def get(self) -> T | None:
         """Return the value in force.
 
         Raises:
@@ -49,38 +55,54 @@ class Setting:
         text = os.environ.get(self.variable)
         if not text:
             return self.default
-        is_number = not self.choices and text.isdecimal()
-        value = int(text) if is_number else text
-        self._check(value, "environment", self.variable, text)
+        value = self.parse(text)
+        if not self.is_allowed(value):
+            raise GridSampleError("environment", self.variable, repr(text), self.expected)
         return value
 
-    def set(self, value: str | None) -> None:
+    def set(self, value: T | None) -> None:
         """Set the value; None restores the environment variable or the default.
 
         Raises:
             GridSampleError: the value is not allowed.
         """
-        if value is not None:
-            self._check(value, self.function, self.label, value)
+        if value is not None and not self.is_allowed(value):
+            raise GridSampleError(self.function, self.label, repr(value), self.expected)
         self.value = value
 
-    def _check(self, value: object, where: str, argument: str, found: object) -> None:
-        """Check that ``value`` is allowed.
 
-        Raises:
-            GridSampleError: it is not. The error states that ``argument`` is ``found``.
-        """
-        if self.choices:
-            is_allowed = value in self.choices
-            expected = f"one of {', '.join(map(repr, self.choices))}"
-        else:
-            is_allowed = is_valid_num_threads(value)
-            expected = VALID_NUM_THREADS
-        if not is_allowed:
-            raise GridSampleError(where, argument, repr(found), expected)
+def _choice_setting(
+    function: str,
+    variable: str,
+    choices: Sequence[str],
+    default: str,
+) -> Setting[str]:
+    """Return a setting whose value is one of several names."""
+    return Setting(
+        function=function,
+        label="name",
+        variable=variable,
+        parse=str,
+        is_allowed=lambda value: value in choices,
+        expected=f"one of {', '.join(map(repr, choices))}",
+        default=default,
+    )
 
 
-CORE = Setting("set_core", "name", "ORT_GRIDSAMPLE_CORE", get_args(CoreName), "auto")
-OPS = Setting("set_ops", "name", "ORT_GRIDSAMPLE_OPS", get_args(OpsName), "auto")
+def _parse_count(text: str) -> int:
+    """Return the whole number in ``text``, or else 0, which is not allowed."""
+    return int(text) if text.isdecimal() else 0
+
+
+CORE = _choice_setting("set_core", "ORT_GRIDSAMPLE_CORE", get_args(CoreName), default="auto")
+OPS = _choice_setting("set_ops", "ORT_GRIDSAMPLE_OPS", get_args(OpsName), default="auto")
 #: Its default None is the number of processors that the process may use.
-NUM_THREADS = Setting("set_num_threads", "num_threads", "ORT_GRIDSAMPLE_NUM_THREADS", (), None)
+NUM_THREADS = Setting[int](
+    function="set_num_threads",
+    label="num_threads",
+    variable="ORT_GRIDSAMPLE_NUM_THREADS",
+    parse=_parse_count,
+    is_allowed=is_valid_num_threads,
+    expected=VALID_NUM_THREADS,
+    default=None,
+)

@@ -143,6 +143,20 @@ static void save(const char *path, Any value) {
     fclose(file);
 }
 
+/* onnxruntime would not look for a relative path in the current folder. */
+static char *absolute(const char *path) {
+#ifdef _WIN32
+    char *result = _fullpath(0, path, 0);
+#else
+    char *result = realpath(path, 0);
+#endif
+    if (!result) {
+        fprintf(stderr, "%s cannot be read\n", path);
+        exit(1);
+    }
+    return result;
+}
+
 static void add_provider(Any env, Any options, const char *path) {
     const Any *devices;
     size_t count;
@@ -175,10 +189,11 @@ int main(int argc, char **argv) {
     }
     check(ort->CreateEnv(4, "run_model", &env));
     check(ort->CreateSessionOptions(&options));
+    char *path = absolute(argv[1]);
     if (has_provider)
-        add_provider(env, options, argv[1]);
+        add_provider(env, options, path);
     else
-        check(ort->RegisterCustomOpsLibrary(options, argv[1], &library));
+        check(ort->RegisterCustomOpsLibrary(options, path, &library));
     size_t size;
     char *model = contents(argv[2], &size);
     check(ort->CreateSessionFromArray(env, model, size, options, &session));

@@ -54,9 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return CLOSED_PIPE
+    except OSError as error:  # such as a full disk
+        _discard_output()
+        return _fail(f"the output cannot be written: {failures.sentence(error)}", USER_ERROR)
+
+
+def _discard_output() -> None:
+    """Discard what stdout holds. Python flushes it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:

@@ -20,7 +20,7 @@ class Agreement:
         type: its type in A.
         shape: its shape in A.
         difference: the largest difference of two elements. Infinite if the types or shapes differ.
-        of: the largest magnitude of an element in A.
+        magnitude: the largest magnitude of an element in A.
         agrees: whether the difference is within the tolerance.
     """
 
@@ -28,8 +28,13 @@ class Agreement:
     type: str
     shape: Sequence[int]
     difference: float
-    of: float
+    magnitude: float
     agrees: bool
+
+
+def as_json(agreement: Agreement) -> dict[str, object]:
+    """Return an object of JSON. Its key of the magnitude is ``of``, as it was in release 0.1."""
+    return {"of" if key == "magnitude" else key: value for key, value in vars(agreement).items()}
 
 
 def all_agree(results: Sequence[Agreement]) -> bool:
@@ -68,7 +73,7 @@ def agreements(
                 type=type_name,
                 shape=a.shape,
                 difference=max_difference,
-                of=magnitude_a,
+                magnitude=magnitude_a,
                 agrees=agrees,
             )
         )
@@ -107,7 +112,7 @@ def agreements_text(results: Sequence[Agreement]) -> str:
                 agreement.type,
                 tuple(agreement.shape),
                 f"{agreement.difference:.2g}",
-                f"{agreement.of:.2g}",
+                f"{agreement.magnitude:.2g}",
                 "agrees" if agreement.agrees else "differs",
             )
         )

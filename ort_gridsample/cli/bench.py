@@ -17,10 +17,10 @@ import onnxruntime
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import COMPILED, FUSED
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from ..functions.cores import get_core
 from ..reference.arrays import Array
-from ..session.native import quiet_options
+from ..session.installed_runtime import quiet_options
 from ..session.session import InferenceSession
 from . import inputs, runners
 from .agreement import difference
@@ -29,11 +29,11 @@ from .failures import about
 from .output import print_json, table, versions
 from .timing import Timing, Turn, measure
 
-NATIVE = "onnxruntime"
+BASELINE = "onnxruntime"
 OURS = "ort_gridsample"
 #: Side -> the class of its session. The first side is the baseline.
 SIDES: Mapping[str, Callable[..., Any]] = {
-    NATIVE: onnxruntime.InferenceSession,
+    BASELINE: onnxruntime.InferenceSession,
     OURS: InferenceSession,
 }
 _CPU = ["CPUExecutionProvider"]
@@ -59,9 +59,9 @@ class SideResult:
     """What was measured on one side.
 
     Attributes:
-        outputs: the outputs.
-        timing: the seconds of a run.
-        nodes: the nodes by name.
+        outputs: the outputs of one run, in the order of the model.
+        timing: the seconds of a run, without the profiler.
+        nodes: the nodes in the profile, by name.
         shares: name of a node -> names of the nodes that are fused with it.
     """
 
@@ -125,9 +125,11 @@ def _print(
         thread_count = f"{arguments.threads} threads"
     release = onnxruntime.__version__
     print(f"{arguments.model}: onnxruntime {release}, core {get_core()}, {thread_count}")
-    spread_note = "± half the distance of the quartiles"
-    print(f"ms: nodes from onnxruntime's profile; a run without it, {spread_note}")
-    print(f"×: how many times as fast as {NATIVE}")
+    print(
+        "ms: the median time of a run ± half the interquartile range; "
+        "times of nodes are from onnxruntime's profile"
+    )
+    print(f"×: how many times as fast as {BASELINE}")
     print(as_text(results))
     ours = results[OURS]
     for node, fused_nodes in ours.shares.items():
@@ -135,10 +137,12 @@ def _print(
         print(f"{node} is fused with {names}: its × includes the time of the nodes fused into it")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
-    relative = _relative_difference(ours, results.get(NATIVE))
+    relative = _relative_difference(ours, results.get(BASELINE))
     if relative is not None:
-        bound = f"{relative:.1e} of their largest value"
-        print(f"{OURS}: the outputs differ from {NATIVE}'s by at most {bound}")
+        print(
+            f"{OURS}: the outputs differ from {BASELINE}'s by at most {relative:.1e} "
+            "of their largest value"
+        )
 
 
 def _measure(
@@ -165,14 +169,14 @@ def _measure(
         except Exception as error:
             if side == OURS:
                 raise
-            refusals[side] = " ".join(str(error).split())
+            refusals[side] = one_line(error)
     _check_outputs(outputs[OURS])
     nodes = {side: _profile(SIDES[side], arguments, feeds) for side in sessions}
     turns = {side: Turn(partial(session.run, None, feeds)) for side, session in sessions.items()}
     timings = measure(turns, arguments.rounds, arguments.seconds)
     results = dict[str, SideResult]()
     for side, session in sessions.items():
-        placements = session.replaced if side == OURS else []
+        placements = session.placements if side == OURS else []
         fused_nodes = [node for node in placements if node.fused]
         shares = {node.record.name: node.fused for node in fused_nodes}
         results[side] = SideResult(
@@ -246,32 +250,32 @@ def as_text(results: Mapping[str, SideResult]) -> str:
         for name, node in result.nodes.items()
         if node.op_type in spec.OPERATORS
     }
-    native = results.get(NATIVE)
+    baseline = results.get(BASELINE)
     columns = [
         [*op_types, "all other nodes", "a run"],
         [*op_types.values(), "", ""],
     ]
     for result in results.values():
-        cells = [_node_cell(name, result, native) for name in op_types]
+        cells = [_node_cell(name, result, baseline) for name in op_types]
         others = [n.seconds for n in result.nodes.values() if n.op_type not in spec.OPERATORS]
-        columns.append([*cells, _milliseconds(sum(others)), _run_cell(result, native)])
+        columns.append([*cells, _milliseconds(sum(others)), _run_cell(result, baseline)])
     heads = ("ms", "operator", *results)
     return table([heads, *zip(*columns, strict=True)], indent="  ")
 
 
-def _run_cell(result: SideResult, native: SideResult | None) -> str:
+def _run_cell(result: SideResult, baseline: SideResult | None) -> str:
     """Return the time of a run, and how many times as long it takes natively."""
     timing = result.timing
     cell = f"{_milliseconds(timing.median)} ±{timing.spread:.0%}"
-    if native is None or result is native:
+    if baseline is None or result is baseline:
         return cell
-    return f"{cell} {timing.times_faster_than(native.timing).median:.3g}×"
+    return f"{cell} {timing.times_faster_than(baseline.timing).median:.3g}×"
 
 
-def _node_cell(name: str, result: SideResult, native: SideResult | None) -> str:
+def _node_cell(name: str, result: SideResult, baseline: SideResult | None) -> str:
     """Return the time of a node, and how many times as long it takes natively.
 
-    The native time is that of the node and the nodes that are fused with it.
+    The time of the baseline is that of the node and the nodes that are fused with it.
     """
     node = result.nodes.get(name)
     if node is None or node.op_type not in spec.OPERATORS:
@@ -280,13 +284,13 @@ def _node_cell(name: str, result: SideResult, native: SideResult | None) -> str:
                 return f"in {other_name}"
         return "–"
     cell = _milliseconds(node.seconds)
-    if native is None or native is result or not node.seconds:
+    if baseline is None or baseline is result or not node.seconds:
         return cell
-    if name in native.nodes and native.nodes[name].op_type != node.op_type:
+    if name in baseline.nodes and baseline.nodes[name].op_type != node.op_type:
         return cell
     names = (name, *result.shares.get(name, ()))
-    native_seconds = sum(native.nodes[name].seconds for name in names if name in native.nodes)
-    return f"{cell} {native_seconds / node.seconds:.3g}×" if native_seconds else cell
+    baseline_seconds = sum(baseline.nodes[name].seconds for name in names if name in baseline.nodes)
+    return f"{cell} {baseline_seconds / node.seconds:.3g}×" if baseline_seconds else cell
 
 
 def _milliseconds(seconds: float) -> str:
@@ -295,12 +299,12 @@ def _milliseconds(seconds: float) -> str:
 
 def as_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -> dict[str, Any]:
     """Return the results by side for JSON, times in seconds."""
-    native = results.get(NATIVE)
+    baseline = results.get(BASELINE)
     content: dict[str, Any] = {side: {"refusal": reason} for side, reason in refusals.items()}
     for side, result in results.items():
         ratio = None
-        if native is not None:
-            ratio = result.timing.times_faster_than(native.timing).median
+        if baseline is not None:
+            ratio = result.timing.times_faster_than(baseline.timing).median
         content[side] = {
             "median": result.timing.median,
             "quartiles": result.timing.quartiles,
@@ -308,20 +312,20 @@ def as_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -> d
             "ratio": ratio,
             "nodes": result.nodes,
             "shares": result.shares,
-            "difference": _relative_difference(result, native),
+            "difference": _relative_difference(result, baseline),
         }
     return content
 
 
-def _relative_difference(result: SideResult, native: SideResult | None) -> float | None:
-    """Return the largest difference of an output to the native one, over its largest value.
+def _relative_difference(result: SideResult, baseline: SideResult | None) -> float | None:
+    """Return the largest difference of an output to the baseline's, over its largest value.
 
-    None is returned for the native result itself, and without one.
+    None is returned for the baseline itself, and without one.
     """
-    if native is None or native is result:
+    if baseline is None or baseline is result:
         return None
     differences = [0.0]
-    for native_output, output in zip(native.outputs, result.outputs, strict=True):
-        max_difference, max_value = difference(native_output, output)
+    for baseline_output, output in zip(baseline.outputs, result.outputs, strict=True):
+        max_difference, max_value = difference(baseline_output, output)
         differences.append(max_difference / max(max_value, np.finfo(float).tiny))
     return max(differences)

@@ -21,7 +21,7 @@ from . import runners
 from .output import table
 
 #: Height and width of the warped images, in pixels.
-OUTPUT = (300, 256)
+OUTPUT_LENGTHS = (300, 256)
 #: The warp: a rotation, and a scale at which it also samples outside of the photograph.
 ANGLE = math.radians(25)
 SCALE = 1.25
@@ -30,7 +30,7 @@ SCALE = 1.25
 DETAIL = 0.06
 DETAIL_AT = (0.2, -0.28)
 #: Smaller differences are black in the picture. It is a tenth of the last bit of 1.
-LEAST = 1e-8
+MIN_SHOWN_DIFFERENCE = 1e-8
 #: Images by mode and padding mode.
 Images: TypeAlias = Mapping[tuple[str, str], Array]
 
@@ -52,29 +52,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Warp a photograph in every mode and padding; print the differences and draw the results."""
-    suffix = picture_format(arguments.output, arguments.image)
-    photo = read_photo(arguments.image)  # (H, W, 3), uint8
+    suffix = _picture_format(arguments.output, arguments.image)
+    photo = _read_photo(arguments.image)  # (H, W, 3), uint8
     image = np.ascontiguousarray(photo.transpose(2, 0, 1)[None]).astype(np.float32) / 255
     height, width = photo.shape[:2]
-    warp = theta(height, width)
-    feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
-    models = {key: spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
-    warped = {key: run_with_ops(model, feeds) for key, model in models.items()}
-    native = {key: _native_session(model).run(None, feeds)[0] for key, model in models.items()}
-    differences = {key: np.abs(warped[key] - native[key]) for key in models}
-    print_differences(differences, height, width)
-    grid = affine_grid(warp, (1, 3, *OUTPUT), align_corners=False)
-    print_ties(differences, grid, (height, width))
-    print_bytes(image, feeds, warped["cubic", "reflection"])
+    warp = _warp_theta(height, width)
+    feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT_LENGTHS])}
+    models = {key: _spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
+    warped = {key: _run_with_ops(model, feeds) for key, model in models.items()}
+    baseline = {key: _native_session(model).run(None, feeds)[0] for key, model in models.items()}
+    differences = {key: np.abs(warped[key] - baseline[key]) for key in models}
+    _print_differences(differences, height, width)
+    grid = affine_grid(warp, (1, 3, *OUTPUT_LENGTHS), align_corners=False)
+    _print_ties(differences, grid, (height, width))
+    _print_bytes(image, feeds, warped["cubic", "reflection"])
 
     detail_feeds = {
         "image": image,
-        "theta": detail_theta(height, width),
+        "theta": _detail_theta(height, width),
         "size": np.array([1, 3, 300, 300]),
     }
-    detail_models = {mode: spatial_transformer(mode, "zeros") for mode in spec.MODES}
-    details = {mode: run_with_ops(model, detail_feeds) for mode, model in detail_models.items()}
-    draw(arguments.output, suffix, photo, warp, warped, differences, details)
+    detail_models = {mode: _spatial_transformer(mode, "zeros") for mode in spec.MODES}
+    details = {mode: _run_with_ops(model, detail_feeds) for mode, model in detail_models.items()}
+    _draw(arguments.output, suffix, photo, warp, warped, differences, details)
     print(f"\n{arguments.output}: what each mode and padding did")
 
 
@@ -83,12 +83,14 @@ def _native_session(model: bytes) -> onnxruntime.InferenceSession:
     return runners.BACKENDS["onnxruntime"](model)
 
 
-def print_differences(differences: Images, height: int, width: int) -> None:
+def _print_differences(differences: Images, height: int, width: int) -> None:
     """Print the largest difference to onnxruntime's kernels for each mode and padding."""
-    photograph = f"a photograph of {width}×{height} pixels"
-    print(f"AffineGrid → GridSample (opset 20) on {photograph}: ort_gridsample against")
-    kernels = f"onnxruntime {onnxruntime.__version__}'s own kernels"
-    print(f"{kernels}, the largest difference of values in [0, 1]\n")
+    print(
+        f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: "
+        "ort_gridsample against\n"
+        f"onnxruntime {onnxruntime.__version__}'s own kernels, "
+        "the largest difference of values in [0, 1]\n"
+    )
     rows = [["", *spec.PADDING_MODES]]
     for mode in spec.MODES:
         cells = [f"{differences[mode, padding].max():.1e}" for padding in spec.PADDING_MODES]
@@ -96,23 +98,25 @@ def print_differences(differences: Images, height: int, width: int) -> None:
     print(table(rows))
 
 
-def print_bytes(image: Array, feeds: Mapping[str, Array], warped: Array) -> None:
+def _print_bytes(image: Array, feeds: Mapping[str, Array], warped: Array) -> None:
     """Warp the bytes of the photograph, and print the difference to ``warped``, in [0, 1]."""
     print("\nThe same on the photograph's own bytes (uint8):")
-    model = spatial_transformer("cubic", "reflection", "uint8")
+    model = _spatial_transformer("cubic", "reflection", "uint8")
     byte_feeds = {**feeds, "image": (image * 255).round().astype(np.uint8)}
     try:
         _native_session(model).run(None, byte_feeds)
         print("  onnxruntime    runs it too")
     except Exception as error:
         print(f"  onnxruntime    {str(error).splitlines()[0]}")
-    bytes_output = run_with_ops(model, byte_feeds)
+    bytes_output = _run_with_ops(model, byte_feeds)
     difference = np.abs(bytes_output / 255 - warped.clip(0, 1)).max() * 255
-    bound = f"at most {difference:.2f} of 255 from the result above"
-    print(f"  ort_gridsample runs it; {bound} (bytes are truncated)")
+    print(
+        f"  ort_gridsample runs it; at most {difference:.2f} of 255 from the result above "
+        "(bytes are truncated)"
+    )
 
 
-def picture_format(path: str, image: str | None) -> str:
+def _picture_format(path: str, image: str | None) -> str:
     """Return the format of the picture at ``path``, by its suffix.
 
     Raises:
@@ -133,7 +137,7 @@ def picture_format(path: str, image: str | None) -> str:
     return suffix
 
 
-def print_ties(differences: Images, grid: Array, lengths: tuple[int, ...]) -> None:
+def _print_ties(differences: Images, grid: Array, lengths: tuple[int, ...]) -> None:
     """Print how near to a tie the pixels lie at which nearest differs; nothing if it does not.
 
     Args:
@@ -147,14 +151,15 @@ def print_ties(differences: Images, grid: Array, lengths: tuple[int, ...]) -> No
         return
     pixels = ((grid[0, differs].astype(np.float64) + 1) * lengths[::-1] - 1) / 2
     from_tie = np.abs(pixels - np.floor(pixels) - 0.5).min(axis=-1).max()
-    part = f"{differs.mean():.2%}"
-    print(f"\nnearest takes another pixel at {part} of the positions.", end=" ")
-    print(f"They lie at most {from_tie:.0e}")
-    middle = "pixels from the middle between two"
-    print(f"{middle}, where the last bits of float32 coordinates decide which is nearer")
+    print(
+        f"\nnearest takes another pixel at {differs.mean():.2%} of the positions. "
+        f"They lie at most {from_tie:.0e}\n"
+        "pixels from the middle between two, where the last bits of float32 coordinates decide "
+        "which is nearer"
+    )
 
 
-def read_photo(path: str | None) -> Array:
+def _read_photo(path: str | None) -> Array:
     """Return the image at ``path`` as uint8, (H, W, 3).
 
     None is the portrait of Grace Hopper that comes with matplotlib.
@@ -179,7 +184,7 @@ def read_photo(path: str | None) -> Array:
         raise GridSampleError("demo", "the image", found, "a photograph") from error
 
 
-def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> bytes:
+def _spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> bytes:
     """Return a model that warps ``image`` by ``theta`` into an output of ``size``."""
     model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]> spatial_transformer
         ({image_type}[1, 3, H, W] image, float[1, 2, 3] theta, int64[4] size)
@@ -190,12 +195,12 @@ def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float")
     return model.SerializeToString()
 
 
-def run_with_ops(model: bytes, feeds: Mapping[str, Array]) -> Array:
+def _run_with_ops(model: bytes, feeds: Mapping[str, Array]) -> Array:
     """Return the one output of ``model`` on this package's ops."""
     return InferenceSession(model, nodes="all").run(None, feeds)[0]
 
 
-def theta(height: int, width: int) -> Array:
+def _warp_theta(height: int, width: int) -> Array:
     """Return the affine map from normalized output to normalized input coordinates.
 
     In pixels it rotates by ANGLE and scales by SCALE.
@@ -206,13 +211,13 @@ def theta(height: int, width: int) -> Array:
     return np.array([rows], np.float32)
 
 
-def detail_theta(height: int, width: int) -> Array:
+def _detail_theta(height: int, width: int) -> Array:
     """Return the affine map to a small square of the photograph, without rotation."""
     x, y = DETAIL_AT
     return np.array([[[DETAIL * height / width, 0, x], [0, DETAIL, y]]], np.float32)
 
 
-def draw(
+def _draw(
     path: str,
     suffix: str,
     photo: Array,
@@ -250,7 +255,7 @@ def _draw_source(figure: Any, photo: Array, warp: Array, details: Mapping[str, A
     top.suptitle("The input, and the places that are looked up")
     axes = top.subplots()
     axes.imshow(photo)
-    draw_grid(axes, warp, photo.shape[0], photo.shape[1])
+    _draw_grid(axes, warp, photo.shape[0], photo.shape[1])
     bottom.suptitle("The modes, on the small white square enlarged")
     for detail_axes, mode in zip(bottom.subplots(1, 3), spec.MODES, strict=True):
         _show(detail_axes, _pixels(details[mode]), mode)
@@ -273,7 +278,8 @@ def _draw_errors(figure: Any, differences: Images) -> None:
     subplots = figure.subplots(3, 3)
     max_difference = max(difference.max() for difference in differences.values())
     # From rounding errors to whole pixels.
-    colours = LogNorm(LEAST, max(max_difference, 10 * LEAST), clip=True)
+    shown_max = max(max_difference, 10 * MIN_SHOWN_DIFFERENCE)
+    colours = LogNorm(MIN_SHOWN_DIFFERENCE, shown_max, clip=True)
     for axes, difference in zip(subplots.flat, differences.values(), strict=True):
         title = f"at most {difference.max():.1e}" if difference.max() else "none"
         _show(axes, difference[0].max(axis=0), title, cmap="magma", norm=colours)
@@ -300,7 +306,7 @@ def _label_rows(subplots: Array) -> None:
         axes.set_ylabel(mode)
 
 
-def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
+def _draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
     """Draw lines of the output's pixels on the photograph, and the outline of the detail."""
     lines = affine_grid(warp, (1, 1, 13, 11), align_corners=True)[0]
     x = (lines[..., 0] + 1) * width / 2 - 0.5
@@ -311,7 +317,7 @@ def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
             linewidth = 2 if index in (0, last) else 0.7
             axes.plot(across[index], down[index], color="yellow", linewidth=linewidth)
     axes.annotate("output's top left", (x[0, 0], y[0, 0]), backgroundcolor="yellow")
-    corners = affine_grid(detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
+    corners = affine_grid(_detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
     (left, top), (right, bottom) = (corners[[0, 1], [0, 1]] + 1) * (width, height) / 2 - 0.5
     outline_x = [left, right, right, left, left]
     outline_y = [top, top, bottom, bottom, top]

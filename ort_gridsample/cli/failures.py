@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 
 #: Module -> the package to install for it.
 _PACKAGES = {
@@ -14,7 +14,7 @@ _PACKAGES = {
     "onnxruntime_extensions": "onnxruntime-extensions",
 }
 
-REPORT = "please report it, with what --version and, for this command, --traceback print"
+REPORT = "please report it, with the output of --version and of this command with --traceback"
 
 
 class AboutFileError(Exception):
@@ -44,7 +44,7 @@ def sentence(error: BaseException) -> str:
 
     The line starts with the type of the error if the error has no text, or is not the user's.
     """
-    text = " ".join(str(error).split())
+    text = one_line(error)
     name = type(error).__name__
     if not text:
         return name

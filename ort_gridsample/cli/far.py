@@ -8,19 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from ..graph.element_types import elem_type
 from ..graph.files import read_model
-from ..graph.scope import Definition, Names, Nodes, Scope, scopes_of
 from ..patching import inspect_model
 from ..reference.arrays import Array
+from ..rewriting.far_coordinates import LIMIT, RewrittenGrid, zero_far_coordinates
 from . import runners
 from .agreement import Agreement, agreements, agreements_text, all_agree
 from .failures import sentence
-
-#: The largest absolute normalized coordinate that is not far. Coordinates inside of an image are in
-#: [-1, 1]. onnxruntime's kernels are wrong if a pixel coordinate is no 32-bit integer. For smaller
-#: coordinates than this limit, that would need an axis of 400,000 pixels.
-LIMIT = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -162,84 +156,3 @@ def report_text(far: FarReport) -> str:
             lines.append(f"{condition}, this is left:")
             lines.append(agreements_text(far.outputs))
     return "\n".join(lines)
-
-
-# --- Rewriting ---
-
-
-@dataclass(frozen=True)
-class RewrittenGrid:
-    """A grid whose far coordinates are set to 0.
-
-    Attributes:
-        graph: the graph that the grid is in; empty for the main graph.
-        name: the name of the grid.
-        original: the name of the value with the original coordinates, as float64.
-    """
-
-    graph: str
-    name: str
-    original: str
-
-
-def zero_far_coordinates(model: onnx.ModelProto, grids: Mapping[str, str]) -> list[RewrittenGrid]:
-    """Set coordinates that are further out than LIMIT, or NaN, to 0 in a model.
-
-    The values that a grid is computed from stay as they are. Inputs of the main graph stay as well,
-    because the caller can change what is fed.
-
-    Args:
-        model: the model, which is changed.
-        grids: the names of the grids, and their element types by NumPy's names.
-
-    Returns:
-        The grids that were changed, in the order of the graphs.
-    """
-    names = Names(model)
-    rewritten_by_scope = list[list[RewrittenGrid]]()
-    for scope in reversed(scopes_of(model)):  # inner first: a rewritten node list holds copies
-        rewritten = list[RewrittenGrid]()
-        for name, definition in scope.definitions.items():
-            is_main_input = definition is None and not scope.path
-            if name in grids and not is_main_input:
-                original = _zero_far(scope, definition, name, grids[name], names)
-                rewritten.append(RewrittenGrid(scope.path, name, original))
-        rewritten_by_scope.insert(0, rewritten)
-    return [grid for rewritten in rewritten_by_scope for grid in rewritten]
-
-
-def _zero_far(
-    scope: Scope,
-    definition: Definition,
-    name: str,
-    type_name: str,
-    names: Names,
-) -> str:
-    """Set the far coordinates of one grid to 0; return the name of the original as float64."""
-    before = names.new(f"{name}_before")
-    original = names.new(f"{name}_wide")
-    _rename(scope, definition, name, before)
-    nodes = Nodes(names, name)
-    nodes.add("Cast", before, output=original, to=onnx.TensorProto.DOUBLE)
-    limit = nodes.constant(np.array(LIMIT))
-    is_near = nodes.add("Less", nodes.add("Abs", original), limit)  # false for NaN
-    near = nodes.add("Where", is_near, original, nodes.constant(np.array(0.0)))
-    nodes.add("Cast", near, output=name, to=elem_type(type_name))
-    makers = [index for index, node in enumerate(scope) if before in node.output]
-    position = makers[0] + 1 if makers else 0
-    for node in reversed(nodes):
-        scope.container.node.insert(position, node)
-    return original
-
-
-def _rename(scope: Scope, definition: Definition, name: str, new_name: str) -> None:
-    """Rename a value where it is defined: in a node, an initializer or an input of ``scope``."""
-    is_function = isinstance(scope.container, onnx.FunctionProto)
-    if isinstance(definition, onnx.NodeProto) or is_function:
-        names = scope.container.input if definition is None else definition.output
-        names[:] = [new_name if old_name == name else old_name for old_name in names]
-        return
-    values = scope.container.input if definition is None else [definition]
-    for value in values:
-        if value.name == name:
-            value.name = new_name

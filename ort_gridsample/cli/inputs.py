@@ -159,7 +159,7 @@ def _by_name(option: str, texts: list[str]) -> dict[str, str]:
 def _read(file: str) -> Array:
     expected = "an array saved by numpy.save"
     if not file:
-        raise GridSampleError("command line", "--input", "without a file", expected)
+        raise GridSampleError("command line", "--input", "no file", expected, verb="has")
     try:
         array = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, BadZipFile) as error:

@@ -93,7 +93,7 @@ def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
     """
     import onnxruntime
 
-    from ..session.accelerators import AcceleratorProber, accelerators_of
+    from ..session.accelerators import AcceleratorProbe, accelerators_of
     from ..session.prediction import predict_placements
 
     names = [provider] if provider else []
@@ -102,9 +102,9 @@ def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
         expected = f"one that this onnxruntime has: {format_choices(available)}"
         raise GridSampleError("inspect", "--provider", repr(provider), expected)
     accelerators = accelerators_of(names, None)
-    prober = AcceleratorProber(accelerators, "lower", only_sampling_nodes=False)
-    with about(path), closing(prober):
-        placements = predict_placements(path, prober)
+    accelerator_probe = AcceleratorProbe(accelerators, "lower", only_sampling_nodes=False)
+    with about(path), closing(accelerator_probe):
+        placements = predict_placements(path, accelerator_probe)
     return [Row(placement.record, placement) for placement in placements]
 
 

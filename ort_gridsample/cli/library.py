@@ -2,8 +2,8 @@
 
 import argparse
 
-from ..custom_ops.compiled_ops.linking import SUFFIXES
-from ..library.builder import CPUS, NATIVE, TARGETS, build_library
+from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES
+from ..library.builder import CPUS, NATIVE, build_library
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="MACHINE",
-        help=f"build for another machine: {', '.join(TARGETS)} (default: this one)",
+        help=f"build for another machine: {', '.join(MACHINES)} (default: this one)",
     )
     parser.add_argument(
         "--model",

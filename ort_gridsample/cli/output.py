@@ -50,7 +50,7 @@ def any_encoding() -> Iterator[None]:
         yield
     finally:
         for stream, handler in zip(streams, handlers_before, strict=True):
-            with suppress(BrokenPipeError):  # reconfigure flushes
+            with suppress(OSError):  # reconfigure flushes
                 stream.reconfigure(errors=handler)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..detection.records import NodeRecord
 from ..dialects.registry import TWO_AXES, target_names
+from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
@@ -15,7 +16,7 @@ from .failures import about
 
 #: Target -> what a node becomes; for other targets the node of a dialect.
 _FORMS = {
-    "ort_gridsample": "ort_gridsample op",
+    DOMAIN: "ort_gridsample op",
     "compiled": "compiled op",
     "primitives": "basic operators",
     TWO_AXES: "4-D GridSample nodes",
@@ -24,7 +25,6 @@ _FORMS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    default_target = target_names()[0]
     parser.add_argument("model", metavar="IN", help="an ONNX model")
     parser.add_argument(
         "patched",
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         choices=target_names(),
-        default=default_target,
+        default=DOMAIN,
         help=(
             "what the nodes become: this package's ops, the standard's, basic operators only, or "
             "a dialect (default: %(default)s)"
@@ -128,7 +128,7 @@ def _replacement_line(record: NodeRecord, target: str) -> str:
     graph = f" in {record.graph}" if record.graph else ""
     form = _FORMS.get(target, f"{target} node")
     line = f"{record.op_type} {record.name!r}{graph} → {form}"
-    if target != target_names()[0] or not record.casts:
+    if target != DOMAIN or not record.casts:
         return line
     casts = list[str]()
     for name, cast_type in record.casts.items():

@@ -6,8 +6,9 @@ from typing import TypeAlias
 
 import onnxruntime
 
+from ..errors import one_line
 from ..reference.arrays import Array
-from ..session.native import quiet_options
+from ..session.installed_runtime import quiet_options
 from ..session.registration import register
 from ..session.session import InferenceSession
 
@@ -46,9 +47,9 @@ class ModelRun:
     Attributes:
         backend: the one of :data:`BACKENDS` that ran the model.
         refusal: onnxruntime's error if it alone does not run the model, else empty.
-        session: the session.
-        feeds: the inputs.
-        outputs: the outputs.
+        session: the session that ran the model, for other inputs.
+        feeds: the inputs of the run, by name.
+        outputs: the outputs of the run, by name.
     """
 
     backend: str
@@ -66,7 +67,7 @@ def run(
 
     Args:
         model: the path or the bytes of the model.
-        make_feeds: returns the inputs for a session.
+        make_feeds: returns the inputs for a session. It is called for each session that opens.
 
     Raises:
         Exception: no backend runs the model; the error of the last one.
@@ -79,7 +80,7 @@ def run(
             return ModelRun(backend, refusal, session, feeds, run_session(session, feeds))
         except Exception as error:
             last_error = error
-            refusal = refusal or " ".join(str(error).split())
+            refusal = refusal or one_line(error)
     raise last_error
 
 

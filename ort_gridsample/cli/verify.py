@@ -15,7 +15,7 @@ from ..graph.files import read_model
 from ..rewriting.targets import FUNCTIONS_DOMAIN
 from ..rewriting.targets.two_axes import COORDINATE_ERROR
 from . import inputs, runners
-from .agreement import Agreement, agreements, agreements_text, all_agree
+from .agreement import Agreement, agreements, agreements_text, all_agree, as_json
 from .arguments import magnitude
 from .failures import AboutFileError, about, sentence
 from .far import FarReport, compare_without_far_coordinates, report_text
@@ -136,7 +136,7 @@ def _check_output_names(
     names_a, names_b = (list(model_run.outputs) for model_run in runs)
     if names_a != names_b:
         expected = f"those of {paths[0]}: {names_a}"
-        raise GridSampleError(paths[1], "outputs", str(names_b), expected)
+        raise GridSampleError(paths[1], "outputs", str(names_b), expected, verb="are")
 
 
 def _feeds_of(
@@ -160,10 +160,13 @@ def _as_json(comparison: Comparison) -> dict[str, object]:
     content = dict[str, object]()
     for letter, path, model_run in zip("AB", comparison.paths, comparison.runs, strict=True):
         content[letter] = {"model": path, "way": model_run.backend, "refusal": model_run.refusal}
-    content["outputs"] = comparison.agreements
+    content["outputs"] = list(map(as_json, comparison.agreements))
     content["note"] = comparison.note
     content["agree"] = comparison.agree
-    content["far"] = comparison.far
+    content["far"] = None
+    if comparison.far is not None:
+        outputs = list(map(as_json, comparison.far.outputs))
+        content["far"] = {**vars(comparison.far), "outputs": outputs}
     return content
 
 

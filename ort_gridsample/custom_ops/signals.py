@@ -23,10 +23,13 @@ from typing import Any
 
 import onnxruntime
 
-from ..reference.process import after_fork
+from ..system.process import after_fork
 
 #: The methods that run a session.
 RUN_METHODS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
+#: An attribute of sessions: whether a run may call Python ops. Its presence means that the ops were
+#: added to the session's options.
+RUNS_PYTHON_OPS = "_runs_python_ops"
 #: The attribute of a wrapper with the wrapper itself and the function that it wraps.
 _UNWRAPPED = "_ort_gridsample_unwrapped"
 _SIGNALS = tuple(map(int, signal.valid_signals()))
@@ -59,7 +62,7 @@ def defer_in_sessions(prepare: Prepare) -> None:
         return prepare(session, path_or_bytes, sess_options)
 
     def defers_run(session: Any, *_: Any, **__: Any) -> bool:
-        return getattr(session, "_runs_python_ops", False)
+        return getattr(session, RUNS_PYTHON_OPS, False)
 
     _wrap_method("__init__", defers_creation)
     for name in RUN_METHODS:

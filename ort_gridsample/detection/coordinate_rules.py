@@ -123,7 +123,7 @@ class CoordinateTracer:
 
     def shape(self, name: str) -> tuple[int | str | None, ...] | None:
         """Return the inferred shape of ``name``."""
-        return self._inference.common_value(self.use_def.scope, name).shape
+        return self._inference.value_in_all_calls(self.use_def.scope, name).shape
 
     def length_along(self, component: Component, name: str) -> int | None:
         """Return the length of ``name`` along the axis of ``component``.

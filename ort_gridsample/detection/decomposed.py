@@ -141,7 +141,7 @@ class DecomposedSearch:
         inference: Inference,
     ) -> DecomposedOperator | None:
         """Return the operator that a candidate computes, or None if it computes something else."""
-        known = partial(inference.common_value, use_def.scope)
+        known = partial(inference.value_in_all_calls, use_def.scope)
         trial = _TRIALS[candidate.operator]
         possible_borders = []
         for names in product(candidate.outputs, *candidate.inputs):

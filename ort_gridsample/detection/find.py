@@ -253,7 +253,7 @@ def _cases_of(
     for argument, constant in constants.items():
         known[argument] = Value(type_name(constant.dtype), constant.shape)
     cases = []
-    for case in inference.cases(scope, list(values.values())):
+    for case in inference.values_by_call(scope, list(values.values())):
         completed = []
         for argument, value in zip(values, case, strict=True):
             completed.append(known.get(argument, value) if value == Value() else value)
@@ -322,7 +322,7 @@ def _decomposed_inputs(
     first = operator.subgraph.inputs[0]
     argument_names = spec.newest(operator.operator).types
     values = dict(zip(argument_names, operator.subgraph.inputs, strict=False))
-    cases = inference.cases(scope, list(values.values()))
+    cases = inference.values_by_call(scope, list(values.values()))
     constants: dict[str, Array] = {}
     nodes = Nodes(names, operator.subgraph.output)
     if operator.operator == "AffineGrid":
@@ -423,7 +423,9 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
         attributes={"align_corners": sample.attributes["align_corners"]},
         cases=[
             (value_case, levels_value, *other_cases)
-            for value_case, *other_cases in inference.cases(scope, (value, locations, weights))
+            for value_case, *other_cases in inference.values_by_call(
+                scope, (value, locations, weights)
+            )
         ],
         values=dict(zip(argument_names, (value, "", locations, weights), strict=True)),
         constants=constants,

@@ -87,7 +87,7 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     Return None if a coordinate cannot be traced, or if no node can be fused.
     """
     grid = sample.record.values["grid"]
-    grid_value = inference.common_value(sample.scope, grid)
+    grid_value = inference.value_in_all_calls(sample.scope, grid)
     shape = grid_value.shape
     if grid_value.type not in TYPES or shape is None or len(shape) < 3:
         return None

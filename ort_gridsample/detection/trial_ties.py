@@ -17,7 +17,7 @@ import onnx
 
 from ..inference.types import Probe, Value
 from ..reference.arrays import Array
-from ..reference.coordinates import PADDING, Axis, normalize, unnormalize
+from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
 from .subgraphs import ROUNDINGS
 from .trial_inputs import MAX_RUNS, Shapes, n_runs_needed, typed_inputs
 
@@ -234,7 +234,7 @@ def _nearest_at(X: Array, pixels: Array, axis: Axis, padding_mode: str) -> Array
 
     The innermost axis is the first coordinate.
     """
-    padding = PADDING[padding_mode]
+    padding = PADDING_RULES[padding_mode]
     nearest = np.rint(padding.pad(np, pixels, axis))
     is_inside = ((nearest >= 0) & (nearest <= axis.last)).all(-1)
     index = np.clip(nearest, 0, axis.last).astype(np.int64)

@@ -113,7 +113,7 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
             shapes, values, rounds, exact_edges=exact_edges, image_lengths=known_lengths
         )
         feeds = list(feeds_of_runs)
-        results = probe.answers(model, feeds)
+        results = probe.first_outputs(model, feeds)
         if results is None:
             return None
         possible = _still_possible(possible, feeds, results)
@@ -263,7 +263,7 @@ def _try_affine_grid_of(
         generators = [np.random.default_rng(seed) for seed in range(2)]
         thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
         feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
-        results = probe.answers(model, feeds)
+        results = probe.first_outputs(model, feeds)
         if results is None:  # the model may need a theta of the other number of axes
             return None
         for (theta, *_), result in zip(feeds, results, strict=True):

@@ -120,7 +120,8 @@ def add_dialect(dialect: Dialect) -> None:
     expected = set(standard(dialect.operator, newest_opset).attributes)
     if set(dialect.attributes) != expected:
         found = str(sorted(dialect.attributes))
-        raise GridSampleError(where, "attributes", found, str(sorted(expected)))
+        expected_names = str(sorted(expected))
+        raise GridSampleError(where, "attributes", found, expected_names, verb="are")
     if dialect.name in _RESERVED_NAMES:
         expected_name = "one that no target and no built-in dialect has"
         raise GridSampleError(where, "name", repr(dialect.name), expected_name)
@@ -150,7 +151,7 @@ def dialect_of(
     """Return the dialect of ``node``; None if the node is not one of the operators.
 
     Args:
-        node: a node.
+        node: any node of a model; not changed.
         opsets: domain -> version, of the graph or function of the node.
         functions: the keys (:func:`.function_key`) of the model's functions. A call of one is not
             an operator.

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from .. import spec
-from ..reference.coordinates import PADDING
-from ..reference.taps import MODES
+from ..reference.coordinates import PADDING_RULES
+from ..reference.taps import MODE_RULES
 from .spelling import Dialect, Plain, PlanarDialect, Spelling
 
 _BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
@@ -31,7 +31,14 @@ def _standard_version(operator: str, first_opset: int) -> Dialect:  # pragma: no
     for name, attribute in spec.OPERATORS[operator][first_opset].attributes.items():
         values = {plain(value): value for value in attribute.allowed}
         attributes[name] = Spelling(name, values, plain(attribute.default))
-    return Dialect(AI_ONNX, operator, operator, ("",), attributes, version=first_opset)
+    return Dialect(
+        name=AI_ONNX,
+        operator=operator,
+        op_type=operator,
+        domains=("",),
+        attributes=attributes,
+        version=first_opset,
+    )
 
 
 #: Operator -> first opset of a version -> the dialect of this version.
@@ -50,7 +57,9 @@ def standard(operator: str, opset: int) -> Dialect:
     return STANDARD[operator][spec.version_of(operator, opset) or min(STANDARD[operator])]
 
 
-def _newest(name: str, domain: str, **other: Any) -> dict[str, Dialect]:  # pragma: no mutate block
+def _newest_versions_as(
+    name: str, domain: str, **other: Any
+) -> dict[str, Dialect]:  # pragma: no mutate block
     """Return operator -> the standard's newest dialect, with these fields."""
     dialects = {}
     for operator, versions in STANDARD.items():
@@ -95,7 +104,7 @@ COMPILED_TYPES: Final = {
 #: The domain of standard sampling nodes while the opset of their model is converted. They have the
 #: attributes of the newest version, whatever the opset is.
 UNVERSIONED: Final = "ort_gridsample.unversioned"
-UNVERSIONED_DIALECTS = _newest(UNVERSIONED, UNVERSIONED)
+UNVERSIONED_DIALECTS = _newest_versions_as(UNVERSIONED, UNVERSIONED)
 
 #: The dialect of subgraphs of basic operators, which :mod:`ort_gridsample.detection.decomposed`
 #: finds.
@@ -105,7 +114,7 @@ DECOMPOSED: Final = "unrolled"
 def _with_all_modes(dialect: Dialect) -> Dialect:
     """Return a dialect of GridSample with every mode and padding of this package."""
     attributes = dict(dialect.attributes)
-    for name, words in (("mode", MODES), ("padding_mode", PADDING)):
+    for name, words in (("mode", MODE_RULES), ("padding_mode", PADDING_RULES)):
         attributes[name] = replace(attributes[name], values={word: word for word in words})
     return replace(dialect, attributes=attributes)
 
@@ -123,24 +132,26 @@ def _before_0_2(dialect: Dialect) -> Dialect:
 
 #: Operator -> the dialect of this package's Python ops: the newest attributes, every mode and
 #: padding, and two attributes that do not affect the result.
-PACKAGE_DIALECTS = _newest(DOMAIN, DOMAIN, ignored=("node", "num_threads"), version=VERSION)
+PACKAGE_DIALECTS = _newest_versions_as(
+    DOMAIN, DOMAIN, ignored=("node", "num_threads"), version=VERSION
+)
 PACKAGE_DIALECTS["GridSample"] = _with_all_modes(PACKAGE_DIALECTS["GridSample"])
 PACKAGE_DIALECTS[ATTENTION] = Dialect(
-    DOMAIN,
-    ATTENTION,
-    ATTENTION,
-    (DOMAIN,),
+    name=DOMAIN,
+    operator=ATTENTION,
+    op_type=ATTENTION,
+    domains=(DOMAIN,),
     attributes={"align_corners": Spelling("align_corners", _BOOLEAN, default=0)},
     ignored=("node", "num_threads", "points"),
 )
 
 #: Operator -> the dialect of a subgraph that computes it.
-DECOMPOSED_DIALECTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)
+DECOMPOSED_DIALECTS = _newest_versions_as(DECOMPOSED, DECOMPOSED, reads_only=True)
 DECOMPOSED_DIALECTS[ATTENTION] = replace(
     PACKAGE_DIALECTS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True
 )
 
-_COMPILED_DIALECTS = _newest(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
+_COMPILED_DIALECTS = _newest_versions_as(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
 for _operator, _dialect in _COMPILED_DIALECTS.items():
     _COMPILED_DIALECTS[_operator] = replace(_dialect, op_type=COMPILED_TYPES[_operator])
 _COMPILED_ATTENTION = replace(
@@ -151,11 +162,18 @@ _COMPILED_ATTENTION = replace(
     version=1,
 )
 
-#: The dialects that only this package writes, and that are found by the domain and the type of a
-#: node alone.
+#: The dialects of compiled ops, also as releases before 0.2 wrote them.
+_COMPILED_NODES = (
+    *_COMPILED_DIALECTS.values(),
+    *(_before_0_2(dialect) for dialect in _COMPILED_DIALECTS.values()),
+)
+
+#: The dialects that only this package writes. A node of one is found by its domain and its type,
+#: before any other dialect is tried, and so no added dialect can take it.
 PACKAGE_NODES: Final = (
     *PACKAGE_DIALECTS.values(),
     *UNVERSIONED_DIALECTS.values(),
+    *_COMPILED_NODES,
     _COMPILED_ATTENTION,
     _before_0_2(_COMPILED_ATTENTION),
 )
@@ -220,20 +238,27 @@ _generator = partial(
 
 def _two_axes_codes(name: str, domain: str) -> Dialect:
     """Return the dialect of an OpenMMLab package: PyTorch's integers as attributes."""
-    return Dialect(name, "GridSample", "grid_sampler", (domain,), _CODES, axes=(2,))
+    return Dialect(
+        name=name,
+        operator="GridSample",
+        op_type="grid_sampler",
+        domains=(domain,),
+        attributes=_CODES,
+        axes=(2,),
+    )
 
 
-#: The dialects that a node is compared with, in this order. Nodes of :data:`PACKAGE_NODES` are
-#: found before.
+#: The dialects of GridSample and AffineGrid that are listed, and that are targets unless they are
+#: only read. They are in the order in which a node is compared with them. Those of compiled ops are
+#: also in :data:`PACKAGE_NODES`; they are here because ``compiled`` is a target.
 BUILT_IN: Final[tuple[Dialect, ...]] = (
-    *_COMPILED_DIALECTS.values(),
-    *(_before_0_2(dialect) for dialect in _COMPILED_DIALECTS.values()),
+    *_COMPILED_NODES,
     Dialect(
-        "com.microsoft",
-        "GridSample",
-        "GridSample",
-        ("com.microsoft",),
-        _OPSET_16.attributes,
+        name="com.microsoft",
+        operator="GridSample",
+        op_type="GridSample",
+        domains=("com.microsoft",),
+        attributes=_OPSET_16.attributes,
         axes=(2,),
     ),
     _two_axes_codes("mmcv", "mmcv"),
@@ -241,18 +266,23 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
     # The nodes of mmcv's and mmdeploy's symbolics in exports that lost their domains ("grid_sampler
     # is not a registered function/op"), and the nodes of onnxservice, which are the same.
     Dialect(
-        "grid_sampler",
-        "GridSample",
-        "grid_sampler",
-        ("", "onnxservice"),
-        _CODES_AS_INPUTS,
+        name="grid_sampler",
+        operator="GridSample",
+        op_type="grid_sampler",
+        domains=("", "onnxservice"),
+        attributes=_CODES_AS_INPUTS,
         reads_only=True,
     ),
-    _plugin("GridSampler", op_type="GridSampler", domains=(), written_domain=_TENSORRT_DOMAIN),
+    _plugin(
+        name="GridSampler",
+        op_type="GridSampler",
+        domains=(),
+        written_domain=_TENSORRT_DOMAIN,
+    ),
     # grid-sample3d-trt-plugin, whose attributes default to 0. The exports of LivePortrait and
     # SparseOcc rename the standard's node for it, with the standard's attributes or without any.
     _plugin(
-        "GridSample3D",
+        name="GridSample3D",
         op_type="GridSample3D",
         domains=(),
         attributes=_PLUGIN_CODES_OR_0,
@@ -262,11 +292,11 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
     # BEVFormer_tensorrt's plugins. Those with a trailing 2 request other layouts from TensorRT.
     *(
         PlanarDialect(
-            op_type,
-            "GridSample",
-            op_type,
-            (),
-            _PLUGIN_CODES,
+            name=op_type,
+            operator="GridSample",
+            op_type=op_type,
+            domains=(),
+            attributes=_PLUGIN_CODES,
             ignored=_PLUGIN_ATTRIBUTES,
             axes=(axes,),
             reads_only=True,
@@ -275,35 +305,41 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         for op_type in (f"GridSampler{axes}DTRT", f"GridSampler{axes}DTRT2")
     ),
     # A plugin's node with the name of the standard's, from before the standard had the operator.
-    _plugin("GridSample plugin", op_type="GridSample", domains=("",), reads_only=True, coded=True),
+    _plugin(
+        name="GridSample plugin",
+        op_type="GridSample",
+        domains=("",),
+        reads_only=True,
+        coded=True,
+    ),
     *(
         Dialect(
-            f"aten::{op_type}",
-            "GridSample",
-            op_type,
-            _ATEN_DOMAINS,
-            _CODES_AS_INPUTS,
+            name=f"aten::{op_type}",
+            operator="GridSample",
+            op_type=op_type,
+            domains=_ATEN_DOMAINS,
+            attributes=_CODES_AS_INPUTS,
             reads_only=True,
         )
         for op_type in SAMPLERS
     ),
     Dialect(
-        "ATen",
-        "GridSample",
-        "ATen",
-        _ATEN_DOMAINS,
-        _CODES_AS_INPUTS,
+        name="ATen",
+        operator="GridSample",
+        op_type="ATen",
+        domains=_ATEN_DOMAINS,
+        attributes=_CODES_AS_INPUTS,
         marks={"operator": SAMPLERS},
         ignored=_OVERLOAD,
         reads_only=True,
     ),
     _generator(
-        f"aten::{_GENERATOR}",
+        name=f"aten::{_GENERATOR}",
         op_type=_GENERATOR,
         domains=(*_ATEN_DOMAINS, "", "onnxservice"),
     ),
     _generator(
-        f"ATen {_GENERATOR}",
+        name=f"ATen {_GENERATOR}",
         op_type="ATen",
         domains=_ATEN_DOMAINS,
         marks={"operator": (_GENERATOR,)},

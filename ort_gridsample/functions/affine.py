@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import spec
 from ..reference import affine
 from ..reference.arrays import Array, native_dtype
-from ..reference.num_threads import resolve_num_threads
+from ..system.num_threads import resolve_num_threads
 from . import validation
 
 S = TypeVar("S", bound=np.generic)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from .. import spec
 from ..errors import GridSampleError
 from ..reference.arrays import Array, native_dtype
-from ..reference.num_threads import resolve_num_threads
 from ..reference.plan import Plan, plan_for, type_name
+from ..system.num_threads import resolve_num_threads
 from . import validation
 from .cores import load_core
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from .. import spec
 from ..reference.arrays import Array, native_dtype
-from ..reference.num_threads import resolve_num_threads
 from ..reference.plan import Plan, plan_for
 from ..spec import ModeName, PaddingModeName
+from ..system.num_threads import resolve_num_threads
 from . import validation
 from .cores import load_core
 
@@ -93,6 +93,7 @@ def grid_sample(
     if X.dtype.kind == "O":
         validation.check_type(where, "X", X.dtype, spec.TYPES)
         validation.check_strings(where, "X", X)
+    # A wrong mode may be unhashable: then check without the cache, for the error message.
     can_hash = type(mode) is str and type(padding_mode) is str
     check = _checked_plan if can_hash else _checked_plan.__wrapped__
     plan = check(where, X.dtype, grid.dtype, mode, padding_mode, bool(align_corners))
@@ -100,7 +101,7 @@ def grid_sample(
         validation.check_num_threads(where, num_threads)
     X_shape = X.shape
     grid_shape = grid.shape
-    if not _fit(X_shape, grid_shape):
+    if not _are_plainly_valid(X_shape, grid_shape):
         validation.check_grid_sample_shapes(where, X_shape, grid_shape, padding_mode)
     shape = X_shape[:2] + grid_shape[1:-1]
     validation.check_memory(where, "Y", shape, X.dtype)
@@ -148,7 +149,9 @@ def _checked_plan(
     return plan_for(native_dtype(X_dtype), mode, padding_mode, align_corners)
 
 
-def _fit(X: tuple[int, ...], grid: tuple[int, ...]) -> bool:
-    """Whether two shapes without a length of 0 fit together: a quick check of most calls."""
+def _are_plainly_valid(X: tuple[int, ...], grid: tuple[int, ...]) -> bool:
+    """Whether two shapes fit together, and X has no length of 0: a quick check of most calls."""
     r = len(X) - 2
-    return 0 < r == len(grid) - 2 == grid[-1] and grid[0] == X[0] and 0 not in X
+    if r < 1 or len(grid) != r + 2 or grid[-1] != r:
+        return False
+    return grid[0] == X[0] and 0 not in X

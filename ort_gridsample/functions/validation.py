@@ -12,11 +12,11 @@ import numpy as np
 
 from .. import settings, spec
 from ..errors import GridSampleError
-from ..reference import memory
 from ..reference.arrays import Array
-from ..reference.coordinates import PADDING
+from ..reference.coordinates import PADDING_RULES
 from ..reference.plan import type_name
-from ..reference.taps import MODES
+from ..reference.taps import MODE_RULES
+from ..system import memory
 
 #: A dimension. In a model it may also be a name or unknown (None), and is compatible with any
 #: other.
@@ -113,6 +113,11 @@ WEIGHTS_SHAPE_MISMATCH = ErrorTemplate(
     "of shape {attention_weights}",
     "shape {weights_shape}, as sampling_locations is of shape {sampling_locations}",
 )
+LEVEL_STARTS_MISMATCH = ErrorTemplate(
+    "level_start_index",
+    "inconsistent with spatial_shapes",
+    "the first pixel of each level, which begins where the previous level ends",
+)
 
 #: The number of spatial axes -> the names of the elements of ``size``.
 SIZE_AXIS_NAMES = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
@@ -207,12 +212,12 @@ def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str
     Raises:
         GridSampleError: one of them does not exist, or the mode is not defined for the type.
     """
-    if not isinstance(mode, str) or spec.mode_of(mode) not in MODES:
-        modes = format_choices((*MODES, *spec.MODE_SYNONYMS))
+    if not isinstance(mode, str) or spec.mode_of(mode) not in MODE_RULES:
+        modes = format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
         raise MODE_UNKNOWN.error(where, value=repr(mode), listed=modes)
-    if padding_mode not in list(PADDING):  # it may be a value that has no hash
+    if padding_mode not in list(PADDING_RULES):  # it may be a value that has no hash
         raise PADDING_MODE_UNKNOWN.error(
-            where, value=repr(padding_mode), listed=format_choices(PADDING)
+            where, value=repr(padding_mode), listed=format_choices(PADDING_RULES)
         )
     if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
         expected = f"'nearest', the only mode that is defined for {X_type} X"

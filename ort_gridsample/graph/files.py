@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from .message_fields import Buffer, fields_of, mapped_file
 from .scope import TENSOR_ATTRIBUTES, Scope, scopes_of
 
@@ -128,7 +128,7 @@ def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
             try:
                 onnx.checker.check_model(model)
             except Exception as complaint:
-                fault = " ".join(str(complaint).split())
+                fault = one_line(complaint)
                 if isinstance(error, _PROGRAMMING_ERRORS):
                     # The model may be wrong elsewhere, and not the reason for this error.
                     fault += f"; reading it raised {type(error).__name__}: {error}"

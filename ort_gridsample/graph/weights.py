@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto
 
 from ..errors import GridSampleError
-from ..reference.num_threads import get_num_threads
-from ..reference.threads import for_each
 from ..spec import TYPES
+from ..system.num_threads import get_num_threads
+from ..system.threads import for_each
 from .element_types import elem_type
 from .message_fields import Buffer, fields_of, mapped_file
 

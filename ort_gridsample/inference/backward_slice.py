@@ -8,10 +8,10 @@ if names in the model hide each other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -22,6 +22,7 @@ from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
 from ..graph.element_types import elem_type
 from ..graph.scope import TENSOR_ATTRIBUTES, FunctionKey, Scope, domain_of, function_key, scopes_of
+from .instances import Instance, InstanceNode
 from .node_versions import nodes_in_opset
 from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
@@ -42,88 +43,12 @@ _EXTERNAL = onnx.TensorProto.EXTERNAL
 NamesByScope = Mapping[int, Collection[str]]
 
 
-@dataclass(frozen=True, eq=False)
-class Instance:
-    """A scope in one chain of calls.
-
-    Attributes:
-        scope: the scope.
-        prefix: the beginning of the names of its values in the slice. It is unique, and empty for
-            the main graph.
-        parent: the instance of the scope around it.
-        given: the attributes that the call gives to the function.
-        aliases: for the function's inputs and outputs, the names of the caller's values in the
-            slice.
-        calls: the number of calls in the chain.
-        depth: the number of graphs around it.
-    """
-
-    scope: Scope
-    prefix: str = ""
-    parent: Instance | None = None
-    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    calls: int = 0
-    depth: int = 0
-
-    def name_in_slice(self, name: str) -> str:
-        """Return the name that the value ``name`` of this scope has in the slice.
-
-        The empty name of an input that is left out stays empty.
-        """
-        if not self.prefix:
-            return name
-        defining_scope = self.scope.defining_scope(name)
-        if defining_scope is None:
-            return name and f"undefined {name}"
-        instance = self
-        while instance.scope is not defining_scope:
-            assert instance.parent is not None  # ``defining_scope`` is a scope around this one
-            instance = instance.parent
-        return instance.aliases.get(name, instance.prefix + name)
-
-
-class _Node(NamedTuple):
-    """A node in an instance of its scope.
-
-    Attributes:
-        instance: the instance.
-        position: the position of the node.
-        inputs: the names of its inputs in the slice.
-        outputs: the names of its outputs in the slice.
-        callee: the function that it calls.
-        dialect: the dialect of a sampling node.
-        may_hold_tensors: whether its attributes may be tensors.
-    """
-
-    instance: Instance
-    position: int
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    callee: Scope | None
-    dialect: Dialect | None
-    may_hold_tensors: bool
-
-    @property
-    def proto(self) -> onnx.NodeProto:
-        return self.instance.scope.nodes[self.position]
-
-    @property
-    def bodies(self) -> Sequence[Scope]:
-        """The scopes of the graphs that it holds."""
-        return self.instance.scope.bodies.get(self.position, ())
-
-    @property
-    def opset(self) -> int:
-        return self.instance.scope.opsets.get("", 0)
-
-
 class BackwardSlice:
     """The backward slice of a model.
 
     Args:
-        model: the model.
-        scopes: its scopes.
+        model: the model to slice; not changed, but the slice shares its nodes.
+        scopes: the scopes of ``model``, the main graph first.
         values: values that the slice includes in addition to the inputs of the sampling nodes.
 
     Attributes:
@@ -153,31 +78,30 @@ class BackwardSlice:
         self._needed: set[str] = set()
         self._nodes_left = MAX_INLINED_NODES
         self._instance_count = 0
-        self._separator = _unique_separator(main) if len(scopes) > 1 else " "
-        self._opsets = main.opsets
-        if 0 < self._opsets.get("", 0) < MIN_SLICE_OPSET:
-            self._opsets = {**self._opsets, "": MIN_SLICE_OPSET}
-        imports: dict[str, int] = {}
-        for scope in reversed(scopes):
-            imports |= scope.opsets
-        imports |= {STAND_IN: 1, **self._opsets}
-        self.model = onnx.ModelProto(
-            ir_version=max(8, model.ir_version),
-            opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
-            functions=STAND_INS,
-        )
+        self._scopes = scopes
+        self._opsets = _slice_opsets(main)
+        self.model = _empty_model(model.ir_version, _imports(scopes, self._opsets))
         graph = self.model.graph
-        graph.name = "slice"
+        # Slicing first: it fills ``_needed``, which the declarations and initializers read.
         graph.node.extend(self._sliced_nodes(self._add_instance(Instance(main))))
         for instance in chain.from_iterable(self.instances.values()):
             self._declare_values(instance, graph)
             self._add_initializers(instance, graph)
 
+    @cached_property
+    def _separator(self) -> str:
+        """Spaces that are in no name of the model: names with these and a prefix are new."""
+        separator = " "
+        names = [name for scope in self._scopes for name in scope.definitions]
+        while any(separator in name for name in names):
+            separator += " "
+        return separator
+
     @property
     def is_nested(self) -> bool:
         """Whether nodes of the slice hold graphs."""
         instances = chain.from_iterable(self.instances.values())
-        return any(instance.depth > 0 for instance in instances)
+        return any(instance.graph_depth > 0 for instance in instances)
 
     def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Declare the types of values in the slice, by their names in it."""
@@ -214,15 +138,15 @@ class BackwardSlice:
                 frames.pop()
             elif node.dialect is not None:
                 last_first.append(self._stand_in_call(node, node.dialect))
-            elif node.callee is not None and self._may_inline(node, node.callee):
+            elif node.callee is not None and self._take_from_inlining_budget(node, node.callee):
                 function_instance, identities = self._inlined_call(node, node.callee)
                 last_first += identities
                 frames.append(self._needed_nodes(function_instance))
             else:
-                last_first += self._copy_or_rewrite(node)
+                last_first += self._slice_nodes_of(node)
         return last_first[::-1]
 
-    def _needed_nodes(self, instance: Instance) -> Iterator[_Node]:
+    def _needed_nodes(self, instance: Instance) -> Iterator[InstanceNode]:
         """Yield the nodes of ``instance`` that the slice needs, last first.
 
         They are the sampling nodes, nodes with bodies or functions that contain one, and nodes with
@@ -248,13 +172,13 @@ class BackwardSlice:
             is_needed = dialect is not None or not self._needed.isdisjoint(outputs)
             if is_needed or (inner and any(id(body) in self._relevant_scopes for body in inner)):
                 holds_tensors = index in tensor_holders
-                yield _Node(instance, index, inputs, outputs, callee, dialect, holds_tensors)
+                yield InstanceNode(instance, index, inputs, outputs, callee, dialect, holds_tensors)
 
     def _request(self, names: Sequence[str]) -> None:
         self._needed.update(names)
         self.requested.update(dict.fromkeys(names))
 
-    def _stand_in_call(self, node: _Node, dialect: Dialect) -> onnx.NodeProto:
+    def _stand_in_call(self, node: InstanceNode, dialect: Dialect) -> onnx.NodeProto:
         """Return the node that represents a sampling node, and request what that reads."""
         X_and_grid = node.inputs[:2]
         read = node.inputs if dialect.operator == ATTENTION else X_and_grid
@@ -262,16 +186,18 @@ class BackwardSlice:
         function = stand_in_name(dialect)
         return helper.make_node(function, X_and_grid, node.outputs[:1], domain=STAND_IN)
 
-    def _may_inline(self, node: _Node, callee: Scope) -> bool:
-        """Count the nodes of a called function, and return whether the call may be inlined.
+    def _take_from_inlining_budget(self, node: InstanceNode, callee: Scope) -> bool:
+        """Take the nodes of a called function from the budget; return whether it may be inlined.
 
         It may not be inlined in a cycle of functions that call each other, or after
         :data:`MAX_INLINED_NODES` nodes.
         """
         self._nodes_left -= len(callee.container.node)
-        return self._nodes_left >= 0 and node.instance.calls < len(self._functions)
+        return self._nodes_left >= 0 and node.instance.call_depth < len(self._functions)
 
-    def _inlined_call(self, node: _Node, callee: Scope) -> tuple[Instance, list[onnx.NodeProto]]:
+    def _inlined_call(
+        self, node: InstanceNode, callee: Scope
+    ) -> tuple[Instance, list[onnx.NodeProto]]:
         """Return the instance of the function that ``node`` calls, and nodes for its outputs.
 
         An output needs an Identity node if the function's value already has another name in the
@@ -291,18 +217,19 @@ class BackwardSlice:
                 self._needed.add(aliases[name])
             else:
                 aliases[name] = output
-        given = {attribute.name: attribute for attribute in function.attribute_proto}
-        given |= {attribute.name: attribute for attribute in _bound(node.proto, caller.given)}
+        call_attributes = {attribute.name: attribute for attribute in function.attribute_proto}
+        for attribute in _resolved_attributes(node.proto, caller.call_attributes):
+            call_attributes[attribute.name] = attribute
         instance = Instance(
             callee,
-            given=given,
+            call_attributes=call_attributes,
             aliases=aliases,
-            calls=caller.calls + 1,
-            depth=caller.depth,
+            call_depth=caller.call_depth + 1,
+            graph_depth=caller.graph_depth,
         )
         return self._add_instance(instance), identities
 
-    def _copy_or_rewrite(self, node: _Node) -> Sequence[onnx.NodeProto]:
+    def _slice_nodes_of(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return nodes of the slice for ``node``, last first, without weights.
 
         A node of the main graph without weights and graphs is used as it is, because a copy takes
@@ -310,7 +237,7 @@ class BackwardSlice:
         """
         proto = node.proto
         is_large = proto.ByteSize() > SMALL_BYTES
-        if not is_large and node.may_hold_tensors:
+        if not is_large and node.may_have_tensor_attributes:
             is_large = any(attribute.t.data_location == _EXTERNAL for attribute in proto.attribute)
         is_same = not node.instance.prefix and domain_of(proto.domain) == proto.domain
         if is_same and not is_large and not node.bodies:
@@ -318,12 +245,12 @@ class BackwardSlice:
             return self._in_opset(node.opset, proto)
         return self._rewrite(node)
 
-    def _rewrite(self, node: _Node) -> Sequence[onnx.NodeProto]:
+    def _rewrite(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return new nodes for ``node``, last first.
 
         They have the names of the slice, slices of the graphs, and no weights.
         """
-        if node.bodies and node.instance.depth == MAX_GRAPH_DEPTH:
+        if node.bodies and node.instance.graph_depth == MAX_GRAPH_DEPTH:
             return []
         proto = node.proto
         written = onnx.NodeProto(
@@ -334,7 +261,7 @@ class BackwardSlice:
         written.input.extend(node.inputs)
         written.output.extend(node.outputs)
         self._needed.update(node.inputs)
-        for attribute in _bound(proto, node.instance.given):
+        for attribute in _resolved_attributes(proto, node.instance.call_attributes):
             is_external = attribute.t.data_location == _EXTERNAL
             if attribute.ByteSize() <= SMALL_BYTES and not is_external:
                 written.attribute.append(attribute)
@@ -346,7 +273,7 @@ class BackwardSlice:
         self._add_graphs(written, node)
         return self._in_opset(node.opset, written)
 
-    def _add_graphs(self, written: onnx.NodeProto, node: _Node) -> None:
+    def _add_graphs(self, written: onnx.NodeProto, node: InstanceNode) -> None:
         """Add the slices of the graphs of ``node`` to ``written``."""
         bodies = iter(node.bodies)
         for attribute in node.proto.attribute:
@@ -361,9 +288,9 @@ class BackwardSlice:
         body = Instance(
             scope,
             parent=parent,
-            given=parent.given,
-            calls=parent.calls,
-            depth=parent.depth + 1,
+            call_attributes=parent.call_attributes,
+            call_depth=parent.call_depth,
+            graph_depth=parent.graph_depth + 1,
         )
         instance = self._add_instance(body)
         graph = onnx.GraphProto(name="body")
@@ -382,7 +309,12 @@ class BackwardSlice:
 
         If there are none, return a call of a function that consists of the node.
         """
-        nodes = nodes_in_opset(node, opset, self._opsets.get("", 0))
+        nodes = nodes_in_opset(
+            node,
+            old_opset=opset,
+            new_opset=self._opsets.get("", 0),
+            new_name=lambda name, suffix: f"{name}{self._separator}{suffix}",
+        )
         if nodes is not None:
             return nodes
         inputs = [name for name in dict.fromkeys(node.input) if name]
@@ -445,12 +377,30 @@ class BackwardSlice:
                 graph.input.add(name=name, type=weight_type)
 
 
-def _unique_separator(main: Scope) -> str:
-    """Return spaces that are in no name of the main graph, for the prefixes of all other names."""
-    separator = " "
-    while any(separator in name for name in main.definitions):
-        separator += " "
-    return separator
+def _slice_opsets(main: Scope) -> Mapping[str, int]:
+    """Return the opsets of the slice of a model, given the model's main graph."""
+    if 0 < main.opsets.get("", 0) < MIN_SLICE_OPSET:
+        return {**main.opsets, "": MIN_SLICE_OPSET}
+    return main.opsets
+
+
+def _imports(scopes: Sequence[Scope], slice_opsets: Mapping[str, int]) -> dict[str, int]:
+    """Return the versions that the slice imports: ``slice_opsets``, and those of other domains."""
+    imports: dict[str, int] = {}
+    for scope in reversed(scopes):
+        imports |= scope.opsets
+    return imports | {STAND_IN: 1, **slice_opsets}
+
+
+def _empty_model(ir_version: int, imports: Mapping[str, int]) -> onnx.ModelProto:
+    """Return a model without nodes that has the functions of sampling nodes."""
+    model = onnx.ModelProto(
+        ir_version=max(8, ir_version),
+        opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
+        functions=STAND_INS,
+    )
+    model.graph.name = "slice"
+    return model
 
 
 def _relevant_scopes(
@@ -483,23 +433,24 @@ def _relevant_scopes(
     return relevant
 
 
-def _bound(
+def _resolved_attributes(
     node: onnx.NodeProto,
-    given: Mapping[str, onnx.AttributeProto],
+    call_attributes: Mapping[str, onnx.AttributeProto],
 ) -> Iterator[onnx.AttributeProto]:
     """Yield the attributes of ``node`` except graphs.
 
-    References to attributes of its function are replaced by those ``given`` to the function.
+    References to attributes of its function are replaced by the ``call_attributes`` of the
+    function.
     """
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
             if not attribute.HasField("g") and not attribute.graphs:
                 yield attribute
-        elif attribute.ref_attr_name in given:
-            bound = onnx.AttributeProto()
-            bound.CopyFrom(given[attribute.ref_attr_name])
-            bound.name = attribute.name
-            yield bound
+        elif attribute.ref_attr_name in call_attributes:
+            resolved = onnx.AttributeProto()
+            resolved.CopyFrom(call_attributes[attribute.ref_attr_name])
+            resolved.name = attribute.name
+            yield resolved
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:

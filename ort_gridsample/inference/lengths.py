@@ -21,12 +21,18 @@ from .types import Inference
 
 #: The types in which a Cast keeps the length of an axis, and -1.
 _LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
-#: The maximum number of nodes that are followed back to find a length.
-MAX_TRACED_NODES = 64
+#: The maximum number of nodes in one chain that is followed back to find a length.
+MAX_DEPTH = 64
+#: The maximum number of unknown factors of a length. A chain of products doubles them at each node.
+MAX_FACTORS = 64
+#: The maximum length of an axis: lengths are int64.
+_MAX_NUMBER = (1 << 63) - 1
 
 
 class Length(NamedTuple):
     """A product of a number and of unknown lengths.
+
+    As an element of a Reshape's shape, 0 and -1 have ONNX's meaning.
 
     Attributes:
         number: the known factor.
@@ -49,6 +55,11 @@ class Length(NamedTuple):
         if other.number == 0 or self.number % other.number != 0:
             return None
         return Length(self.number // other.number, tuple(remaining))
+
+    @property
+    def is_tractable(self) -> bool:
+        """Whether the factors are few enough to compute with, and the number fits int64."""
+        return len(self.unknown) <= MAX_FACTORS and abs(self.number) <= _MAX_NUMBER
 
     @property
     def known(self) -> int | None:
@@ -81,6 +92,7 @@ class Lengths:
         self._inference = inference
         self._samples = samples
         self._shapes: dict[str, tuple[Length, ...] | None] = {}
+        self._elements: dict[str, PartialLengths | None] = {}
         self._depth = 0
 
     def shape(self, name: str) -> tuple[Length, ...] | None:
@@ -96,7 +108,7 @@ class Lengths:
         Inferred lengths take precedence over those computed from the nodes. An axis that has
         neither becomes a new unknown factor.
         """
-        inferred = self._inference.common_value(self.use_def.scope, name).shape
+        inferred = self._inference.value_in_all_calls(self.use_def.scope, name).shape
         if inferred is not None and all(isinstance(length, int) for length in inferred):
             computed = None
         else:
@@ -132,12 +144,18 @@ class Lengths:
         Returns:
             The elements; None if their number is unknown, or if the tensor is another one.
         """
+        if name not in self._elements:
+            self._elements[name] = None  # ends the recursion in an invalid model with a cycle
+            self._elements[name] = self._compute_elements(name)
+        return self._elements[name]
+
+    def _compute_elements(self, name: str) -> PartialLengths | None:
         constant = self.use_def.scope.constant_value(name) if name else None
         if constant is not None:
             if constant.ndim > 1 or constant.dtype.kind != "i":
                 return None
             return [Length(int(element)) for element in constant.ravel()]
-        shape = self._inference.common_value(self.use_def.scope, name).shape
+        shape = self._inference.value_in_all_calls(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None
         elements = self._apply_rule(name, _ELEMENT_RULES)
@@ -154,8 +172,8 @@ class Lengths:
         """Return the integers in an input of ``node``.
 
         Args:
-            node: the node.
-            position: the position of the input.
+            node: a node of this scope, with its attributes as in the scope's opset.
+            position: the position of the input among ``node.input``.
             attribute: the attribute that holds the integers in older opsets, where the node has no
                 such input.
 
@@ -177,16 +195,19 @@ class Lengths:
     def _apply_rule(self, name: str, rules: Mapping[str, _LengthRule]) -> PartialLengths | None:
         """Apply the rule of the operator that computes a value; return None if there is none."""
         index = self.use_def.makers.get(name)
-        if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_TRACED_NODES:
+        if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_DEPTH:
             return None
         node = self.use_def.nodes[index]
         if has_attribute_references(node):
             return None
         self._depth += 1
         try:
-            return rules[node.op_type](self, node, name)
+            lengths = rules[node.op_type](self, node, name)
         finally:
             self._depth -= 1
+        if lengths is None:
+            return None
+        return [length if length and length.is_tractable else None for length in lengths]
 
 
 #: Return the shape, or the elements, of one output of a node. The arguments are the lengths of the
@@ -227,8 +248,19 @@ def _broadcast_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Parti
     if first is None or second is None:
         return None
     pairs = zip_longest(first[::-1], second[::-1], fillvalue=ONE)
-    shape = [b if a == ONE else a if b in (ONE, a) else None for a, b in pairs]
+    shape = [_broadcast(a, b) for a, b in pairs]
     return shape[::-1]
+
+
+def _broadcast(a: Length, b: Length) -> Length | None:
+    """Return the length of an axis of two operands, or None if it depends on the run."""
+    if a == ONE:
+        return b
+    if b == ONE:
+        return a
+    if a == b:
+        return a
+    return None
 
 
 def _shape_of_transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:

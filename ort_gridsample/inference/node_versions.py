@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import onnx
@@ -14,25 +15,42 @@ from ..graph.scope import subgraphs
 _INPUT_SINCE_13 = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Unsqueeze": "axes"}
 
 
-def nodes_in_opset(node: onnx.NodeProto, opset: int, target: int) -> list[onnx.NodeProto] | None:
-    """Return nodes of opset ``target`` that are equivalent to a node of ``opset``.
+def nodes_in_opset(
+    node: onnx.NodeProto,
+    old_opset: int,
+    new_opset: int,
+    new_name: Callable[[str, str], str],
+) -> list[onnx.NodeProto] | None:
+    """Return nodes of ``new_opset`` that are equivalent to a node of ``old_opset``.
+
+    Args:
+        node: the node, which is not changed. It may be one of the nodes that are returned.
+        old_opset: the opset of the node.
+        new_opset: the opset of the nodes to return.
+        new_name: returns a name that the graph does not have, made of a name and a suffix.
 
     Returns:
         The nodes, last first. None if no equivalent nodes are known.
     """
-    if node.domain or _since_version(node.op_type, opset) == _since_version(node.op_type, target):
+    if node.domain:
+        return [node]
+    if _since_version(node.op_type, old_opset) == _since_version(node.op_type, new_opset):
         return [node]
     # If, Loop and Scan have several versions only because these differ in the types that they
     # allow.
     has_graphs = any(True for _ in subgraphs(node))
-    if has_graphs or _is_read_alike(node, opset, target):
+    if has_graphs or _means_the_same_in_newer(node, old_opset, new_opset):
         return [node]
-    if opset < 13 <= target and node.op_type in _INPUT_SINCE_13:
-        return _with_attribute_as_input(node, _INPUT_SINCE_13[node.op_type])
+    if old_opset < 13 <= new_opset and node.op_type in _INPUT_SINCE_13:
+        return _with_attribute_as_input(node, _INPUT_SINCE_13[node.op_type], new_name)
     return None
 
 
-def _with_attribute_as_input(node: onnx.NodeProto, name: str) -> list[onnx.NodeProto]:
+def _with_attribute_as_input(
+    node: onnx.NodeProto,
+    name: str,
+    new_name: Callable[[str, str], str],
+) -> list[onnx.NodeProto]:
     """Return ``node`` and, if it has the attribute ``name``, a Constant of it as second input."""
     written = onnx.NodeProto()
     written.CopyFrom(node)
@@ -46,20 +64,20 @@ def _with_attribute_as_input(node: onnx.NodeProto, name: str) -> list[onnx.NodeP
             integers = list(attribute.ints)
     if integers is None:
         return [written]
-    constant = f"{node.output[0]} {name}"
+    constant = new_name(node.output[0], name)
     written.input.append(constant)
     return [written, helper.make_node("Constant", [], [constant], value_ints=integers)]
 
 
-def _is_read_alike(node: onnx.NodeProto, opset: int, target: int) -> bool:
-    """Whether ``node`` of ``opset`` has the same meaning in a newer opset.
+def _means_the_same_in_newer(node: onnx.NodeProto, old_opset: int, new_opset: int) -> bool:
+    """Whether ``node`` of ``old_opset`` has the same meaning in ``new_opset``, a newer one.
 
     The operator may have more features there.
     """
-    if opset > target or not _since_version(node.op_type, opset):
+    if old_opset > new_opset or not _since_version(node.op_type, old_opset):
         return False
-    old = defs.get_schema(node.op_type, opset, "")
-    new = defs.get_schema(node.op_type, target, "")
+    old = defs.get_schema(node.op_type, old_opset, "")
+    new = defs.get_schema(node.op_type, new_opset, "")
     if len(node.output) > new.max_output or len(node.input) > new.max_input:
         return False
     new_inputs = new.inputs[: len(old.inputs)]

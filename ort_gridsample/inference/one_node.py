@@ -10,7 +10,7 @@ from onnx import helper
 from ..graph.element_types import elem_type
 
 
-def one_node(
+def one_node_model(
     node: onnx.NodeProto,
     imports: Iterable[tuple[str, int]],
     types: Iterable[tuple[str, str]],

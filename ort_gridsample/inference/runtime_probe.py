@@ -2,7 +2,7 @@
 
 A :class:`RuntimeProbe` makes the models and the inputs, and compares the outputs. A
 :class:`Runtime` runs the models: the installed onnxruntime
-(:mod:`ort_gridsample.session.native`), or another build of it, such as onnxruntime-web.
+(:mod:`ort_gridsample.session.installed_runtime`), or another build of it, such as onnxruntime-web.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from .. import spec
+from ..errors import one_line
 from ..reference import sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
-from .one_node import fed_type, one_node
+from .one_node import fed_type, one_node_model
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -73,8 +74,8 @@ class Runtime(Protocol):
         """Run a serialized model on the CPU.
 
         Args:
-            model: the model.
-            feeds: the inputs of each run.
+            model: the bytes of a ModelProto, without external data.
+            feeds: for each run, the arrays of all inputs by name.
             optimized: whether the runtime optimizes the graph as it does by default.
 
         Returns:
@@ -150,7 +151,7 @@ class RuntimeProbe:
         wrong with cubic and border.
 
         Args:
-            node: the node, without inputs and outputs.
+            node: the node, without inputs and outputs; not changed.
             opsets: the versions of the domains that the node is written in.
             operator: the operator that the node computes.
             types: the element types of the node's inputs, by name.
@@ -182,13 +183,13 @@ class RuntimeProbe:
             expected = None
         try:
             shapes = [[None] * array.ndim for array in arrays]
-            model = one_node(copy, imports, types.items(), shapes).SerializeToString()
+            model = one_node_model(copy, imports, types.items(), shapes).SerializeToString()
             feed_types = {name: fed_type(type_name) for name, type_name in types.items()}
             named_arrays = zip(feed_types, arrays, strict=True)
             feeds = {name: array.astype(feed_types[name]) for name, array in named_arrays}
-            (((output,)),) = self.runtime.run(model, [feeds], optimized=True)
+            [[output]] = self.runtime.run(model, [feeds], optimized=True)
         except Exception as error:
-            return _ERROR_CODE.sub("", " ".join(str(error).split()))
+            return _ERROR_CODE.sub("", one_line(error))
         first_type = next(iter(types.values()))
         if expected is None or first_type not in spec.FLOATS:
             return ""
@@ -216,7 +217,7 @@ class RuntimeProbe:
                 types[output.name] = helper.make_tensor_type_proto(element_type, lengths or None)
         return types
 
-    def answers(
+    def first_outputs(
         self,
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
@@ -253,10 +254,10 @@ def _grid_sample_case(node: onnx.NodeProto, axes: int) -> tuple[Array, Array, Ar
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     # Dialects that onnxruntime does not know have integers as modes.
     has_mode_names = isinstance(attributes.get("mode"), bytes)
-    return case_for(axes, **attributes) if has_mode_names else case_for(axes)
+    return sampling_case(axes, **attributes) if has_mode_names else sampling_case(axes)
 
 
-def case_for(
+def sampling_case(
     axes: int,
     mode: bytes = b"linear",
     padding_mode: bytes = b"zeros",

@@ -2,7 +2,8 @@
 
 onnx's shape inference does not know all spellings of the operators, nor all operators in all
 opsets. In the slice, each sampling node is therefore a call of a function whose body is the newest
-standard operator.
+standard operator. Deformable attention has no stand-in: the call is of an unknown function, so its
+output type stays unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ STAND_INS = [*_operator_functions(), *_planar_functions()]
 
 
 def stand_in_name(dialect: Dialect) -> str:
-    """Return the name of the function that represents a node of ``dialect``."""
+    """Return the name of the function that represents a node of ``dialect``.
+
+    :data:`STAND_INS` has no function for deformable attention.
+    """
     if dialect.has_planar_grids and dialect.axes:
         return _planar_name(dialect.axes[0])
     return dialect.operator

@@ -65,7 +65,7 @@ class Probe(Protocol):
             All outputs of each run; None if onnxruntime refuses the model.
         """
 
-    def answers(
+    def first_outputs(
         self,
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
@@ -99,8 +99,9 @@ class Inference:
     """The types and shapes of a model's values. They are inferred when the first one is read.
 
     Args:
-        model: the model.
-        scopes: its scopes.
+        model: the model whose values are inferred; not changed. :meth:`prepare` must be called
+            before it changes.
+        scopes: the scopes of ``model``, as :func:`.scopes_of` returns them.
         probe: infers the types behind operators that onnx does not know; they are unknown if it is
             None.
         values: values that may be read in addition to the inputs of the sampling nodes.
@@ -121,36 +122,36 @@ class Inference:
         self._probe = probe
         self._values = values
         self._uses_declared_ranks = uses_declared_ranks
-        self._common_values: dict[tuple[int, str], Value] = {}
+        self._values_in_all_calls: dict[tuple[int, str], Value] = {}
         self._values_in_slice: dict[str, Value] = {}
 
-    def common_value(self, scope: Scope, name: str) -> Value:
+    def value_in_all_calls(self, scope: Scope, name: str) -> Value:
         """Return what is known of ``name`` in all calls that lead to ``scope``.
 
         If it differs between calls of a function, nothing is known.
         """
         key = id(scope), name
-        if key not in self._common_values:
-            cases = self.cases(scope, [name])
-            self._common_values[key] = cases[0][0] if len(cases) == 1 else Value()
-        return self._common_values[key]
+        if key not in self._values_in_all_calls:
+            values = self.values_by_call(scope, [name])
+            self._values_in_all_calls[key] = values[0][0] if len(values) == 1 else Value()
+        return self._values_in_all_calls[key]
 
-    def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
-        """Return what is known of ``names`` in each kind of call that leads to ``scope``.
+    def values_by_call(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
+        """Return what is known of ``names`` in each call that leads to ``scope``.
 
-        There is at least one.
+        Calls in which the same is known are listed once. There is at least one tuple of values.
         """
-        cases: dict[tuple[Value, ...], None] = {}
+        values: dict[tuple[Value, ...], None] = {}
         for instance in self._slice.instances.get(id(scope), ()):
-            cases[tuple(self._value(instance.name_in_slice(name)) for name in names)] = None
-        return list(cases) or [tuple(Value() for _ in names)]
+            values[tuple(self._value(instance.name_in_slice(name)) for name in names)] = None
+        return list(values) or [tuple(Value() for _ in names)]
 
     def prepare(self) -> None:
         """Infer all types now, because the nodes of the model are about to change."""
         # These are cached properties.
         _ = self._probed_types, self._onnx_types
 
-    def confirms(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
+    def declares_exactly_as_inferred(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
         """Whether ``value`` of the main graph is declared exactly as it is inferred.
 
         If not, the two may still be equivalent. Comparing bytes takes a tenth of the time of
@@ -221,7 +222,9 @@ class Inference:
         return types
 
 
-def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: NamesByScope) -> None:
+def clear_unconfirmed_shapes(
+    model: onnx.ModelProto, scopes: Sequence[Scope], values: NamesByScope
+) -> None:
     """Clear declared shapes and lengths of ``values`` unless inference confirms them.
 
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
@@ -239,8 +242,10 @@ def forget_guesses(model: onnx.ModelProto, scopes: Sequence[Scope], values: Name
         names.setdefault(id(scope), []).append(value.name)
     inference = Inference(model, scopes, values=names, uses_declared_ranks=False)
     for scope, value in declared:
-        if not inference.confirms(scope, value):
-            shapes = {inferred.shape for (inferred,) in inference.cases(scope, [value.name])}
+        if not inference.declares_exactly_as_inferred(scope, value):
+            shapes = {
+                inferred.shape for (inferred,) in inference.values_by_call(scope, [value.name])
+            }
             _clear_unconfirmed(value, shapes)
 
 
@@ -280,10 +285,11 @@ def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 @cache
 def _type_name(elem_type: int) -> str | None:
     known = type_of(elem_type)
-    if known or elem_type == onnx.TensorProto.UNDEFINED:
+    if known:
         return known
-    if elem_type not in onnx.TensorProto.DataType.values():
-        return known
+    is_listed = elem_type in onnx.TensorProto.DataType.values()
+    if not is_listed or elem_type == onnx.TensorProto.UNDEFINED:
+        return None
     return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
@@ -414,7 +420,7 @@ def _probe_model(
     types: Types,
 ) -> onnx.ModelProto:
     """Return a model of those of ``nodes`` whose inputs are known, or outputs of previous ones."""
-    graph = onnx.GraphProto(name="question")
+    graph = onnx.GraphProto(name="probe")
     constants = {tensor.name: tensor for tensor in sliced.graph.initializer}
     outputs: dict[str, None] = {}
     inputs: dict[str, onnx.TypeProto] = {}

@@ -12,10 +12,11 @@ from onnx import helper
 from .. import spec
 from ..dialects.registry import dialect_of, dialects
 from ..dialects.spelling import Dialect, attribute_input
-from ..dialects.table import DOMAIN
+from ..dialects.table import ATTENTION_SIGNATURES, DOMAIN, TENSORRT_ATTENTION
 from ..errors import GridSampleError, where_node
 from ..functions import validation
 from ..functions.affine import affine_grid
+from ..functions.attention import deformable_attention
 from ..functions.sampling import grid_sample
 from ..reference.arrays import Array
 
@@ -28,8 +29,9 @@ def reference_ops() -> list[type[OpRun]]:
 
     They compute the same as :func:`ort_gridsample.grid_sample` and
     :func:`ort_gridsample.affine_grid`, also for complex X, in models that were patched to any
-    target and in models that were not. A dialect that may have any domain is registered in the ONNX
-    domain and in the domain that a patch writes.
+    target and in models that were not. The plugin that the target ``"tensorrt-plugins"`` writes
+    computes the same as :func:`ort_gridsample.deformable_attention`. A dialect that may have any
+    domain is registered in the ONNX domain and in the domain that a patch writes.
 
     The evaluator does not pass ``new_ops`` to model-local functions, and would use its own
     operators in them. Inline functions first, with ``onnx.inliner.inline_local_functions``. Before
@@ -55,7 +57,7 @@ def reference_ops() -> list[type[OpRun]]:
     from onnx.reference.op_run import OpRun
 
     keys = [(domain, operator) for domain in ("", DOMAIN) for operator in spec.OPERATORS]
-    for dialect in dialects():
+    for dialect in (*dialects(), TENSORRT_ATTENTION):
         domains = dialect.domains or ("", dialect.written_domain)
         keys += [(domain, dialect.op_type) for domain in domains]
 
@@ -77,6 +79,8 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
         operator = repr(attributes.get("operator"))
         expected = "grid_sampler or affine_grid_generator"
         raise GridSampleError(label, "operator", operator, expected)
+    if dialect is TENSORRT_ATTENTION:
+        return (_run_attention(label, inputs),)
 
     standard = dialect.read(label, node, lambda position: inputs[position], "")
     standard["align_corners"] = bool(standard["align_corners"])
@@ -89,6 +93,28 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
         return (result,)
     # The second output of a Python op: the positions that its guard gathers.
     return result, np.arange(len(result), dtype=np.int64)[:, None]
+
+
+def _run_attention(label: str, inputs: Sequence[Array | None]) -> Array:
+    """Return the output (B, Q, H, D) of TensorRT's plugin for deformable attention.
+
+    Args:
+        label: the node, for error messages.
+        inputs: the inputs of the plugin.
+    """
+    names = ATTENTION_SIGNATURES[TENSORRT_ATTENTION.op_type].inputs
+    arrays = []
+    for position, name in enumerate(names):
+        value = inputs[position] if position < len(inputs) else None
+        if value is None:
+            raise GridSampleError(label, name, "missing", "an input")
+        arrays.append(value)
+    value, lengths, starts, locations, weights = arrays
+    Y = deformable_attention(value, lengths, locations, weights, where=label)
+    areas = lengths.prod(axis=1, dtype=np.int64)
+    if not np.array_equal(starts, np.cumsum(areas) - areas):
+        raise validation.LEVEL_STARTS_MISMATCH.error(label)
+    return Y.reshape(locations.shape[:3] + value.shape[3:])
 
 
 def _resolve_attributes(node: onnx.NodeProto, values: Mapping[str, Any]) -> onnx.NodeProto:

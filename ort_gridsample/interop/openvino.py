@@ -14,7 +14,7 @@ from onnx import helper
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.spelling import Dialect
-from ..dialects.table import ATTENTION, COMPILED, DOMAIN, PACKAGE_DIALECTS
+from ..dialects.table import ATTENTION, COMPILED, DOMAIN, PACKAGE_NODES
 from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..patching import patch_model
@@ -36,7 +36,9 @@ def openvino_extensions() -> list[Any]:
     A GridSample with two spatial axes becomes OpenVINO's own if X is floating point, or if the mode
     is nearest and X is not of strings. All other GridSamples and AffineGrid become the basic
     operators of the target ``"primitives"``: OpenVINO does not have these operators, or rounds
-    integers that should be truncated. Wrong shapes raise OpenVINO's errors. OpenVINO does not read
+    integers that should be truncated. Wrong shapes raise OpenVINO's errors, but an X whose lengths
+    are known only in a run, and which has no pixels there, counts as a pixel of 0 with any padding.
+    OpenVINO does not read
     model-local functions: inline them first, with ``onnx.inliner.inline_local_functions``.
 
     Returns:
@@ -48,10 +50,11 @@ def openvino_extensions() -> list[Any]:
         ImportError: OpenVINO is not installed.
     """
     extension = import_module("openvino.frontend.onnx").ConversionExtension
-    compiled_dialects = (dialect for dialect in dialects() if dialect.name == COMPILED)
+    all_dialects = (*PACKAGE_NODES, *dialects())
     return [
         extension(dialect.op_type, dialect.domain, partial(_convert, dialect))
-        for dialect in (*PACKAGE_DIALECTS.values(), *compiled_dialects)
+        for dialect in all_dialects
+        if dialect.name in (DOMAIN, COMPILED)
     ]
 
 
@@ -85,7 +88,8 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
 def _is_supported(X: Any, X_type: str, mode: str) -> bool:
     """Whether OpenVINO's own GridSample is correct for this X and mode.
 
-    For an X without pixels it reads memory outside of X.
+    For an X without pixels it reads memory outside of X: see :func:`_with_pixel` for lengths that
+    only a run knows.
     """
     shape = _shape(X)
     if shape is None or len(shape) != 4 or 0 in shape:
@@ -95,13 +99,30 @@ def _is_supported(X: Any, X_type: str, mode: str) -> bool:
 
 def _openvino_grid_sample(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     opset: Any = import_module("openvino.opset13")
+    X, grid = inputs
     mode = attributes["mode"]
     converted = {
         **attributes,
         "mode": _MODES.get(mode, mode),
         "align_corners": bool(attributes["align_corners"]),
     }
-    return opset.grid_sample(*inputs, converted).output(0)
+    return opset.grid_sample(_with_pixel(X), grid, converted).output(0)
+
+
+def _with_pixel(X: Any) -> Any:
+    """Return X, or an X whose only pixel is 0 if a run finds that X has no pixels.
+
+    OpenVINO would read memory outside of X.
+    """
+    shape = _shape(X)
+    assert shape is not None  # see _is_supported
+    if None not in shape[2:]:
+        return X
+    opset: Any = import_module("openvino.opset13")
+    min_lengths = opset.constant(np.array([0, 0, 1, 1], np.int64))
+    zeros = opset.constant(np.zeros(4, np.int64))
+    missing = opset.maximum(opset.subtract(min_lengths, opset.shape_of(X)), zeros)
+    return opset.pad(X, zeros, missing, "constant").output(0)
 
 
 def _positions(result: Any) -> Any:

@@ -7,19 +7,20 @@ of the next head at the same time. Values are read where they are.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
 from . import helper_threads, tap_table
-from .compilation import KernelSpec, compile_time
-from .halves import HALVES, round_to, stored, widened
-from .pointers import address, arena_alloc, array, fetch_add, free, struct
+from .compilation import KernelSpec, compiles_in
+from .halves import stored, widened, write_rounded
+from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, free, record_at
 from .scratch import ScratchArray, scratch_layout
-from .simd import OUTSIDE_BIT, sum_addressed
-from .structs import ATTENTION
+from .simd import OUTSIDE_BIT
+from .simd_sums import sum_addressed
+from .structs import ATTENTION_LAUNCH
 from .workers import END, MAX_SCRATCH_BYTES, NEW, READING
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
@@ -47,10 +48,20 @@ SCRATCH_ARRAYS = (
     ScratchArray("base", np.dtype(np.int32), ("r", "samples")),
     ScratchArray("index", np.dtype(np.uint32), ("samples",)),
     # The table.
-    ScratchArray("addresses", np.dtype(np.int64), ("taps", "width")),
-    ScratchArray("weights", 8, ("taps", "width")),
+    ScratchArray("addresses", np.dtype(np.int64), ("taps", "table_columns")),
+    ScratchArray("weights", 8, ("taps", "table_columns")),
 )
-_scratch_size, _scratch_address, _scratch_array = scratch_layout(ATTENTION, SCRATCH_ARRAYS)
+_scratch_size, _, _scratch_array = scratch_layout(ATTENTION_LAUNCH, SCRATCH_ARRAYS)
+
+
+class _Tile(NamedTuple):
+    """The samples of a tile: arrays of :data:`SCRATCH_ARRAYS`, by name."""
+
+    level_offset: Any
+    lengths: Any
+    coordinates: Any
+    base: Any
+    index: Any
 
 
 def attention_functions(value_type: str, locations_type: str) -> list[KernelSpec]:
@@ -58,21 +69,24 @@ def attention_functions(value_type: str, locations_type: str) -> list[KernelSpec
     return [(proceed_attention,), (attention_for, value_type, locations_type)]
 
 
-@compile_time(1.1)
+@compiles_in(1.1)
 def proceed_attention(launch_address: int) -> int:
-    """Begin or end a launch, as :func:`.workers.proceed`, given a :data:`.structs.ATTENTION`."""
-    launch = struct(launch_address, ATTENTION)
+    """Begin or end a launch, as :func:`.workers.proceed`.
+
+    The argument is the address of a :data:`.structs.ATTENTION_LAUNCH`.
+    """
+    launch = record_at(launch_address, ATTENTION_LAUNCH)
     if launch.phase != NEW:
         launch.phase = END
         free(launch.memory)
         launch.memory = 0
         return 0
     _divide(launch)
-    launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.nbytes)
+    launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.scratch_bytes)
     if launch.first_worker == 0:
         return -1
     launch.phase = READING
-    helper_threads.begin_task(launch.task, launch.worker, address(launch), launch.workers - 1)
+    helper_threads.begin_task(launch.task, launch.worker, address_of(launch), launch.workers - 1)
     return launch.workers
 
 
@@ -81,24 +95,25 @@ def _divide(launch: Any) -> None:
     """Divide the launch into items, tiles of whole queries, and choose the number of workers."""
     launch.taps = 1 << launch.r
     samples_per_query = launch.heads * launch.points
-    launch.tile = min(max(1, MAX_COLUMNS // samples_per_query), launch.queries)
-    launch.tiles = (launch.queries + launch.tile - 1) // launch.tile
-    launch.items = launch.n * launch.tiles
-    launch.next = 0
-    launch.samples = launch.tile * samples_per_query
-    launch.width = launch.samples + launch.points  # the head after the last one is prefetched, too
-    launch.pause = 1 << 62
-    if launch.pauses:
-        launch.pause = max(1, TAPS_PER_PAUSE // (launch.samples * launch.taps))
+    launch.tile_queries = min(max(1, MAX_COLUMNS // samples_per_query), launch.queries)
+    launch.tiles_per_batch = (launch.queries + launch.tile_queries - 1) // launch.tile_queries
+    launch.items = launch.n * launch.tiles_per_batch
+    launch.next_item = 0
+    launch.samples = launch.tile_queries * samples_per_query
+    # The head after the last one is prefetched, too.
+    launch.table_columns = launch.samples + launch.points
+    launch.items_per_call = 1 << 62
+    if launch.must_pause:
+        launch.items_per_call = max(1, TAPS_PER_PAUSE // (launch.samples * launch.taps))
     launch.worker_size = _scratch_size(launch)
     taps = launch.n * launch.queries * samples_per_query * launch.taps
     useful_workers = 1 + taps // MIN_TAPS_PER_WORKER
     fitting_workers = MAX_SCRATCH_BYTES // launch.worker_size
     launch.workers = max(1, min(launch.workers, launch.items, useful_workers, fitting_workers))
-    launch.nbytes = launch.workers * launch.worker_size
+    launch.scratch_bytes = launch.workers * launch.worker_size
 
 
-@compile_time(4.1)
+@compiles_in(4.1)
 def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     """Return the worker for values and weights of one type and locations of another.
 
@@ -108,21 +123,22 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     location_bits = stored(locations_type)
     real = np.dtype(spec.TYPES[value_type].compute)
     coordinate = np.dtype(spec.TYPES[locations_type].compute)
-    are_halves = value_type in HALVES
     size = bits.itemsize
 
     def attention(launch_address: int, number: int) -> int:
-        launch = struct(launch_address, ATTENTION)
-        scratch_address = launch.first_worker + number * launch.worker_size
-        zeros = _scratch_array(launch, scratch_address, "zeros", bits)
-        sums = _scratch_array(launch, scratch_address, "sums", real)
-        level_offset = _scratch_array(launch, scratch_address, "level_offset", np.int64)
-        lengths = _scratch_array(launch, scratch_address, "lengths", np.int32)
-        coordinates = _scratch_array(launch, scratch_address, "coordinates", coordinate)
-        base = _scratch_array(launch, scratch_address, "base", np.int32)
-        index = _scratch_array(launch, scratch_address, "index", np.uint32)
-        addresses = _scratch_array(launch, scratch_address, "addresses", np.int64)
-        weights = _scratch_array(launch, scratch_address, "weights", real)
+        launch = record_at(launch_address, ATTENTION_LAUNCH)
+        worker_address = launch.first_worker + number * launch.worker_size
+        zeros = _scratch_array(launch, worker_address, "zeros", bits)
+        sums = _scratch_array(launch, worker_address, "sums", real)
+        tile = _Tile(
+            _scratch_array(launch, worker_address, "level_offset", np.int64),
+            _scratch_array(launch, worker_address, "lengths", np.int32),
+            _scratch_array(launch, worker_address, "coordinates", coordinate),
+            _scratch_array(launch, worker_address, "base", np.int32),
+            _scratch_array(launch, worker_address, "index", np.uint32),
+        )
+        addresses = _scratch_array(launch, worker_address, "addresses", np.int64)
+        weights = _scratch_array(launch, worker_address, "weights", real)
 
         r = launch.r
         queries = launch.queries
@@ -131,74 +147,165 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
         channels = launch.channels
         per_query = heads * points  # samples
         pixel_size = heads * channels * size
-        locations = array(launch.locations, (launch.n * queries * per_query, r), location_bits)
-        weights_shape = (launch.n, launch.weighted * per_query)
-        attention_weights = array(launch.weights, weights_shape, bits)
-        Y = array(launch.Y, (launch.n, queries, heads * channels), bits)
+        locations = array_at(launch.locations, (launch.n * queries * per_query, r), location_bits)
+        weights_shape = (launch.n, launch.weight_queries * per_query)
+        attention_weights = array_at(launch.weights, weights_shape, bits)
+        Y = array_at(launch.Y, (launch.n, queries, heads * channels), bits)
 
-        outside = np.int64(zeros.ctypes.data)
         for c in range(channels):
             zeros[c] = 0
-        addresses[:, launch.samples :] = outside
-        _find_levels(launch, level_offset, lengths, channels * size)
+        addresses[:, launch.samples :] = np.int64(zeros.ctypes.data)
+        _find_levels(launch, tile.level_offset, tile.lengths, channels * size)
 
-        for _ in range(launch.pause):
-            item = fetch_add(launch, "next", 1)
+        for _ in range(launch.items_per_call):
+            item = fetch_add(launch, "next_item", 1)
             if item >= launch.items:
                 return 0
-            batch = item // launch.tiles
-            begin = item % launch.tiles * launch.tile
-            count = min(launch.tile, queries - begin)
+            batch = item // launch.tiles_per_batch
+            begin = item % launch.tiles_per_batch * launch.tile_queries
+            count = min(launch.tile_queries, queries - begin)
             samples = count * per_query
             first = (batch * queries + begin) * per_query
-            tap_table.split_axes(locations[first : first + samples], coordinates)
+            tap_table.split_axes(locations[first : first + samples], tile.coordinates)
             for axis in range(r):
                 _split_coordinates(
-                    coordinates[axis, :samples],
-                    lengths[axis],
+                    tile.coordinates[axis, :samples],
+                    tile.lengths[axis],
                     launch.align_corners != 0,
-                    base[axis],
+                    tile.base[axis],
                 )
-            first_weight = 0 if launch.weighted == 1 else begin * per_query
+            first_weight = 0 if launch.weight_queries == 1 else begin * per_query
             sample_weights = attention_weights[batch, first_weight:]
             image = launch.value + batch * launch.pixels * pixel_size
-
             for tap in range(launch.taps):
-                tap_weights = weights[tap]
-                tap_addresses = addresses[tap]
-                if launch.weighted == queries:
-                    for p in range(samples):
-                        tap_weights[p] = widened(sample_weights[p])
-                else:
-                    for p in range(samples):
-                        tap_weights[p] = widened(sample_weights[p % per_query])
-                for axis in range(r):
-                    _combine_axis(
-                        coordinates[axis],
-                        base[axis],
-                        lengths[axis],
-                        tap >> (r - 1 - axis) & 1,
-                        tap_weights,
-                        index,
-                        axis == 0,
-                        samples,
-                    )
-                for p in range(samples):
-                    inside = image + level_offset[p] + np.int64(index[p]) * pixel_size
-                    tap_addresses[p] = inside if index[p] < OUTSIDE_BIT else outside
-
+                _fill_tap_row(
+                    launch,
+                    tap,
+                    tile,
+                    samples,
+                    sample_weights,
+                    image,
+                    pixel_size,
+                    weights[tap],
+                    addresses[tap],
+                )
             for query in range(count):
-                for head in range(heads):
-                    p = query * per_query + head * points
-                    y = Y[batch, begin + query, head * channels :]
-                    if are_halves:
-                        sum_addressed(zeros, addresses, weights, p, points, sums)
-                        round_to(sums, y)
-                    else:
-                        sum_addressed(zeros, addresses, weights, p, points, y[:channels])
+                y = Y[batch, begin + query]
+                _sum_heads(launch, zeros, addresses, weights, query * per_query, sums, y)
         return 1
 
     return attention
+
+
+@register_jitable
+def _fill_tap_row(
+    launch: Any,
+    tap: int,
+    tile: Any,
+    samples: int,
+    sample_weights: Any,
+    image: int,
+    pixel_size: int,
+    tap_weights: Any,
+    tap_addresses: Any,
+) -> None:
+    """Write a row of the table: a tap of each sample of a tile.
+
+    Args:
+        launch: an ATTENTION_LAUNCH.
+        tap: the index of the tap among those of a sample.
+        tile: the :class:`_Tile`. Its ``index`` is overwritten.
+        samples: the number of samples of the tile.
+        sample_weights: the weights (≥ samples,) of the samples, or those of one query.
+        image: the address of the first pixel of the first level.
+        pixel_size: the size of a pixel of all heads, in bytes.
+        tap_weights: where the weights are written (≥ samples,).
+        tap_addresses: where the addresses are written (≥ samples,). Behind the samples it has the
+            address of a tap outside.
+    """
+    outside = tap_addresses[launch.samples]
+    if launch.weight_queries == launch.queries:
+        for p in range(samples):
+            tap_weights[p] = widened(sample_weights[p])
+    else:
+        per_query = launch.heads * launch.points
+        for p in range(samples):
+            tap_weights[p] = widened(sample_weights[p % per_query])
+    for axis in range(launch.r):
+        _combine_axis(
+            tile.coordinates[axis],
+            tile.base[axis],
+            tile.lengths[axis],
+            tap >> (launch.r - 1 - axis) & 1,
+            tap_weights,
+            tile.index,
+            axis == 0,
+            samples,
+        )
+    for p in range(samples):
+        inside = image + tile.level_offset[p] + np.int64(tile.index[p]) * pixel_size
+        tap_addresses[p] = inside if tile.index[p] < OUTSIDE_BIT else outside
+
+
+@by_types
+def _sum_heads(
+    launch: Any,
+    zeros: Any,
+    addresses: Any,
+    weights: Any,
+    first_sample: int,
+    sums: Any,
+    y: Any,
+) -> Any:
+    """Add up the weighted taps of all heads of a query.
+
+    Args:
+        launch: an ATTENTION_LAUNCH.
+        zeros: the channels of a tap outside, of the type of the channels at the addresses.
+        addresses: the addresses of the taps' channels (taps, ≥ samples).
+        weights: the weights of the taps, of the same shape.
+        first_sample: the first sample of the query.
+        sums: scratch memory for the channels of a head, of the type of ``weights``.
+        y: the result (heads · channels,). If its type differs from ``sums``, they are rounded.
+    """
+    return _sum_float_heads if y.dtype == sums.dtype else _sum_half_heads
+
+
+@register_jitable
+def _sum_float_heads(
+    launch: Any,
+    zeros: Any,
+    addresses: Any,
+    weights: Any,
+    first_sample: int,
+    sums: Any,
+    y: Any,
+) -> None:
+    """Add up as :func:`_sum_heads`, without a conversion."""
+    points = launch.points
+    channels = launch.channels
+    for head in range(launch.heads):
+        first = first_sample + head * points
+        head_sums = y[head * channels :][:channels]
+        sum_addressed(zeros, addresses, weights, first, points, head_sums)
+
+
+@register_jitable
+def _sum_half_heads(
+    launch: Any,
+    zeros: Any,
+    addresses: Any,
+    weights: Any,
+    first_sample: int,
+    sums: Any,
+    y: Any,
+) -> None:
+    """Add up as :func:`_sum_heads`, and round to halves."""
+    points = launch.points
+    for head in range(launch.heads):
+        first = first_sample + head * points
+        sum_addressed(zeros, addresses, weights, first, points, sums)
+        write_rounded(sums, y[head * launch.channels :])
 
 
 @register_jitable
@@ -209,7 +316,7 @@ def _find_levels(launch: Any, level_offset: Any, lengths: Any, head_size: int) -
     """
     r = launch.r
     points = launch.points
-    levels = array(launch.levels, (launch.n_levels, 1 + r), np.int64)
+    levels = array_at(launch.levels, (launch.n_levels, 1 + r), np.int64)
     level = -1
     points_left = 0  # in the level
     pixel = 0  # the level's first

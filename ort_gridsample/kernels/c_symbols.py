@@ -6,7 +6,7 @@ import ctypes
 
 from . import target
 
-#: Those of every system; ``sched_yield`` is called on POSIX systems only.
+#: The functions that compiled code calls on every system. On POSIX it also calls ``sched_yield``.
 NAMES = ("malloc", "free", "memset", "memcpy", "memcmp", "strlen", "strcspn")
 
 

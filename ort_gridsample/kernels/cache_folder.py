@@ -19,14 +19,19 @@ def cache_folder() -> Path:
     """Return ``ort_gridsample`` in the user's folder for caches.
 
     That folder is ``$XDG_CACHE_HOME``. If the variable is not set, it is ``%LOCALAPPDATA%`` on
-    Windows, ``~/Library/Caches`` on macOS and ``~/.cache`` elsewhere. It need not exist.
+    Windows, ``~/Library/Caches`` on macOS and ``~/.cache`` elsewhere. It need not exist. A variable
+    with a relative path counts as not set.
 
     Raises:
         RuntimeError: the user has no home folder.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    if base:
-        return Path(base) / "ort_gridsample"
+    variables = ["XDG_CACHE_HOME"]
+    if sys.platform == "win32":
+        variables.append("LOCALAPPDATA")
+    for variable in variables:
+        base = Path(os.environ.get(variable, ""))
+        if base.is_absolute():
+            return base / "ort_gridsample"
     caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
     return Path.home() / caches / "ort_gridsample"
 

@@ -1,7 +1,6 @@
 """Compile functions to C function pointers, with an on-disk cache."""
 
 import ctypes
-import gc
 import hashlib
 import importlib.resources
 import logging
@@ -21,16 +20,17 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 
 from .. import progress
-from ..reference import memory
-from ..reference.cpus import available_cpus
-from ..reference.process import interpreter
+from ..system import memory
+from ..system.cpus import available_cpus
+from ..system.process import interpreter
 from . import cache_folder
+from .code_library import linking_lazily
 from .kernel_lock import is_locked, try_lock
 
 logger = logging.getLogger("ort_gridsample")
 
 #: A function to compile, ``(function,)``; or a factory of such a function and its arguments, the
-#: names of types: ``(factory, "float32")``.
+#: names of types: ``(factory, "float32")``; or, in an image for a library, ``(symbol,)``.
 KernelSpec: TypeAlias = tuple[Any, ...]
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
@@ -44,11 +44,6 @@ LOADING_BYTES = 1 << 24
 MAX_WAIT = 120.0
 #: The time in seconds between two looks at the kernels that other processes compile.
 _POLL_INTERVAL = 0.05
-
-#: The number of new objects after which Python searches for reference cycles while it compiles.
-#: With the default of 700, compilation takes up to a sixth longer: Numba creates many objects, and
-#: few cycles.
-GC_THRESHOLD = 50_000
 
 #: The maximum size of all kernels on disk together. The tests, which use most types, write
 #: 20 MiB.
@@ -71,6 +66,7 @@ _SOURCE_FOLDERS = (
     "graph",
     "kernels",
     "reference",
+    "system",
 )
 
 #: Numba's settings that change the code of a kernel.
@@ -266,7 +262,9 @@ class KernelCache(FunctionCache):
         Raises:
             MemoryError: there is not enough memory to load the function, or else to compile it.
         """
-        memory.probe(LOADING_BYTES if self.has(signature, target_context) else COMPILING_BYTES)
+        memory.check_allocatable(
+            LOADING_BYTES if self.has(signature, target_context) else COMPILING_BYTES
+        )
         try:
             return super().load_overload(signature, target_context)
         except Exception as error:  # unpickling a damaged file can raise any exception
@@ -324,18 +322,9 @@ def _warn_not_kept(reason: str) -> None:
 # Compilation
 
 
-@contextmanager
-def _fewer_collections() -> Iterator[None]:
-    """Search for reference cycles less often within the context."""
-    # One thread at a time, so that each restores the threshold that it found.
-    with global_compiler_lock:
-        thresholds = gc.get_threshold()
-        if 0 < thresholds[0] < GC_THRESHOLD:
-            gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
-        try:
-            yield
-        finally:
-            gc.set_threshold(*thresholds)
+#: Numba's options of a kernel. Its arrays own no memory, so that they need no reference counts, and
+#: neither do the functions that it calls.
+OPTIONS = {"error_model": "numpy", "_nrt": False}
 
 
 class CompiledFunction:
@@ -355,7 +344,7 @@ class CompiledFunction:
         other_folders: Sequence[str] = (),
     ) -> None:
         signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
-        self._cfunc = CFunc(function, signature, {}, {"error_model": "numpy"})
+        self._cfunc = CFunc(function, signature, {}, OPTIONS)
         self._cache: KernelCache | None = None
         self._not_kept_reason = ""
         try:
@@ -371,8 +360,8 @@ class CompiledFunction:
         self._address = 0
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the function need not be compiled, or could not be written to disk anyway."""
+    def needs_no_lock(self) -> bool:
+        """Whether :meth:`address` loads the function, or compiles it for this process only."""
         if self._address or self._cache is None or self._cache.unwritable_reason:
             return True
         return self._cache.has(self._cfunc._sig, self._cfunc._targetdescr.target_context)
@@ -392,7 +381,7 @@ class CompiledFunction:
         if not self._address:
             if self._not_kept_reason:
                 _warn_not_kept(self._not_kept_reason)
-            with _fewer_collections():
+            with linking_lazily():
                 self._cfunc.compile()
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._cfunc))
             self._address = int(self._cfunc.address)
@@ -400,9 +389,9 @@ class CompiledFunction:
 
 
 @cache
-def compiled_function(spec: KernelSpec) -> CompiledFunction:
-    """Return the compiled function of ``spec``. There is one per process."""
-    factory, *type_names = spec
+def compiled_function(kernel_spec: KernelSpec) -> CompiledFunction:
+    """Return the compiled function of ``kernel_spec``. There is one per process."""
+    factory, *type_names = kernel_spec
     if not type_names:
         return CompiledFunction(factory)
     function = factory(*type_names)
@@ -412,11 +401,11 @@ def compiled_function(spec: KernelSpec) -> CompiledFunction:
     return CompiledFunction(function)
 
 
-#: The :func:`compile_time` of functions that have none. They are those of ops.
-DEFAULT_COMPILE_TIME = 5.0
+#: The :func:`compiles_in` of functions that have none. They are those of ops.
+DEFAULT_COMPILE_SECONDS = 5.0
 
 
-def compile_time(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
+def compiles_in(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     """Decorate a kernel or its factory with the CPU time that its compilation took, in seconds.
 
     Measured for float32, each in a process of its own, on an x86-64 server CPU. Only the order
@@ -424,56 +413,59 @@ def compile_time(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     """
 
     def decorate(function: _AnyFunction) -> _AnyFunction:
-        function.__dict__["compile_time"] = seconds
+        function.__dict__["compiles_in"] = seconds
         return function
 
     return decorate
 
 
-def addresses(specs: Sequence[KernelSpec | None]) -> list[int]:
+def addresses(kernel_specs: Sequence[KernelSpec | None]) -> list[int]:
     """Return the addresses of these functions, compiled if necessary; 0 for None."""
-    missing = uncompiled(specs)
+    missing = uncompiled(kernel_specs)
     if missing:
         with _helper_process(missing), progress.progress_bar("compiling", len(missing)) as begin:
             _compile_with_other_processes(missing, begin)
-    return [0 if spec is None else compiled_function(spec).address() for spec in specs]
+    return [
+        0 if kernel_spec is None else compiled_function(kernel_spec).address()
+        for kernel_spec in kernel_specs
+    ]
 
 
 def _compile_with_other_processes(
-    specs: Sequence[KernelSpec],
+    kernel_specs: Sequence[KernelSpec],
     begin: Callable[[str], object] = lambda title: None,
 ) -> None:
-    """Compile ``specs`` in order, except those that other processes compile at the same time.
+    """Compile functions in order, except those that other processes compile at the same time.
 
     All processes together compile as many kernels at once as there are processors.
 
     Args:
-        specs: functions that are not on disk.
+        kernel_specs: functions that are not on disk.
         begin: is called with the title of each function when it is compiled, or found on disk.
     """
-    pending = list(specs)
+    pending = list(kernel_specs)
     last_progress = time.monotonic()
     while pending:
-        spec = _compile_one(
+        kernel_spec = _compile_one(
             pending, is_waiting=time.monotonic() < last_progress + MAX_WAIT, begin=begin
         )
-        if spec is None:
+        if kernel_spec is None:
             time.sleep(_POLL_INTERVAL)
         else:
-            pending.remove(spec)
+            pending.remove(kernel_spec)
             last_progress = time.monotonic()
 
 
 def _compile_one(
-    specs: Sequence[KernelSpec],
+    kernel_specs: Sequence[KernelSpec],
     *,
     is_waiting: bool,
     begin: Callable[[str], object],
 ) -> KernelSpec | None:
-    """Load or compile one of ``specs``.
+    """Load or compile one of ``kernel_specs``.
 
     Args:
-        specs: the functions.
+        kernel_specs: the functions.
         is_waiting: whether to leave functions to other processes that compile them.
         begin: see :func:`_compile_with_other_processes`.
 
@@ -482,55 +474,63 @@ def _compile_one(
     """
     # One thread at a time: locks of files do not exclude threads.
     with global_compiler_lock:
-        for spec in specs:
-            if compiled_function(spec).is_ready:
-                begin(_title(spec))
-                compiled_function(spec).address()
-                return spec
-        free = list(specs)
+        for kernel_spec in kernel_specs:
+            if compiled_function(kernel_spec).needs_no_lock:
+                begin(_title(kernel_spec))
+                compiled_function(kernel_spec).address()
+                return kernel_spec
+        free = list(kernel_specs)
         if is_waiting:
-            free = [spec for spec in specs if not is_locked(compiled_function(spec).lock_path)]
-            if len(specs) - len(free) >= available_cpus():
+            free = [
+                kernel_spec
+                for kernel_spec in kernel_specs
+                if not is_locked(compiled_function(kernel_spec).lock_path)
+            ]
+            if len(kernel_specs) - len(free) >= available_cpus():
                 return None
-        for spec in free:
-            function = compiled_function(spec)
+        for kernel_spec in free:
+            function = compiled_function(kernel_spec)
             with try_lock(function.lock_path) as has_lock:
                 if has_lock or not is_waiting:
-                    begin(_title(spec))
+                    begin(_title(kernel_spec))
                     function.address()
-                    return spec
+                    return kernel_spec
     return None
 
 
-def _title(spec: KernelSpec) -> str:
+def _title(kernel_spec: KernelSpec) -> str:
     """Return the name of a function for a progress bar."""
-    factory, *type_names = spec
+    factory, *type_names = kernel_spec
     return " ".join([factory.__name__.removesuffix("_for").replace("_", " "), *type_names])
 
 
-def uncompiled(specs: Sequence[KernelSpec | None]) -> list[KernelSpec]:
-    """List the ``specs`` that must be compiled, the slowest to compile first.
+def uncompiled(kernel_specs: Sequence[KernelSpec | None]) -> list[KernelSpec]:
+    """List the ``kernel_specs`` that must be compiled, the slowest to compile first.
 
     A helper process begins at the other end.
     """
-    missing = [spec for spec in specs if spec is not None and not compiled_function(spec).is_ready]
+    missing = [
+        kernel_spec
+        for kernel_spec in kernel_specs
+        if kernel_spec is not None and not compiled_function(kernel_spec).needs_no_lock
+    ]
     return sorted(missing, key=_compile_time_of, reverse=True)
 
 
-def _compile_time_of(spec: KernelSpec) -> float:
-    return float(getattr(spec[0], "compile_time", DEFAULT_COMPILE_TIME))
+def _compile_time_of(kernel_spec: KernelSpec) -> float:
+    return float(getattr(kernel_spec[0], "compiles_in", DEFAULT_COMPILE_SECONDS))
 
 
 @contextmanager
-def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
-    """Compile ``specs`` in a second process, from the last to the first, within the context.
+def _helper_process(kernel_specs: Sequence[KernelSpec]) -> Iterator[None]:
+    """Compile functions in a second process, from the last to the first, within the context.
 
     This process compiles them from the first to the last. Numba compiles in one thread at a time.
     Nothing depends on the helper: it may fail to start, or fail. There is none while other
     processes compile some of these functions, as these have helpers.
     """
-    modules = ", ".join({__name__, *(factory.__module__ for factory, *_ in specs)})
-    listed = "".join(map(_as_code, specs))
+    modules = ", ".join({__name__, *(factory.__module__ for factory, *_ in kernel_specs)})
+    listed = "".join(map(_as_code, kernel_specs))
     # Another version of Python may have the same name.
     code = (
         f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); "
@@ -539,7 +539,8 @@ def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
     quiet: Any = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
     helper = None
     python = interpreter()
-    if len(specs) > 1 and available_cpus() > 1 and python and not _is_any_locked(specs):
+    is_useful = len(kernel_specs) > 1 and available_cpus() > 1
+    if is_useful and python and not _is_any_locked(kernel_specs):
         with suppress(OSError):
             helper = subprocess.Popen([python, "-c", code], **quiet)
     try:
@@ -550,18 +551,19 @@ def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
             helper.wait()
 
 
-def _is_any_locked(specs: Sequence[KernelSpec]) -> bool:
-    """Whether another process compiles one of ``specs``."""
+def _is_any_locked(kernel_specs: Sequence[KernelSpec]) -> bool:
+    """Whether another process compiles one of ``kernel_specs``."""
     with global_compiler_lock:
-        return any(is_locked(compiled_function(spec).lock_path) for spec in specs)
+        functions = map(compiled_function, kernel_specs)
+        return any(is_locked(function.lock_path) for function in functions)
 
 
-def _as_code(spec: KernelSpec) -> str:
-    """Return ``spec`` as Python code, followed by a comma."""
-    factory, *type_names = spec
+def _as_code(kernel_spec: KernelSpec) -> str:
+    """Return ``kernel_spec`` as Python code, followed by a comma."""
+    factory, *type_names = kernel_spec
     return f"({factory.__module__}.{factory.__name__}, *{type_names!r}), "
 
 
-def compile_from_last(specs: Sequence[KernelSpec]) -> None:
-    """Compile ``specs`` to disk, from the last to the first."""
-    _compile_with_other_processes(specs[::-1])
+def compile_from_last(kernel_specs: Sequence[KernelSpec]) -> None:
+    """Compile ``kernel_specs`` to disk, from the last to the first."""
+    _compile_with_other_processes(kernel_specs[::-1])

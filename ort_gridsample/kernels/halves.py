@@ -7,8 +7,8 @@ Numba has neither type. Compiled code therefore handles arrays of halves as arra
 
 The integer types uint16 and int16 exist as well. The type of the sums tells which is meant: sums of
 halves are float32, and sums of integers have the type of the integers. The kernels round sums of
-halves with :func:`round_to`. Where only floating point occurs (grids, theta, panels, attention),
-uint16 and int16 always mean halves.
+halves with :func:`write_rounded`. Where only floating point occurs (grids, theta, panels,
+attention), uint16 and int16 always mean halves.
 
 Rounding is to nearest, ties to even.
 """
@@ -26,7 +26,7 @@ from .pointers import by_types
 
 #: Whether the processor has instructions that convert float16. Otherwise integer arithmetic does.
 #: All 64-bit ARM processors have them. ``f16c`` is a feature of x86-64.
-CONVERTS = target.machine == "aarch64" or target.has("f16c")
+CPU_CONVERTS_FLOAT16 = target.machine == "aarch64" or target.has("f16c")
 
 
 #: The Numba types of the bits of halves.
@@ -36,7 +36,7 @@ HALF_BITS = (FLOAT16_BITS, BFLOAT16_BITS)
 
 
 @intrinsic
-def rounded_by_cpu(typing_context: Any, value: Any) -> Any:
+def round_by_cpu(typing_context: Any, value: Any) -> Any:
     """Convert as :func:`to_float16`, with the processor's instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -47,7 +47,7 @@ def rounded_by_cpu(typing_context: Any, value: Any) -> Any:
 
 
 @intrinsic
-def widened_by_cpu(typing_context: Any, half: Any) -> Any:
+def widen_by_cpu(typing_context: Any, half: Any) -> Any:
     """Convert as :func:`from_float16`, with the processor's instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -108,19 +108,19 @@ class Half(NamedTuple):
     #: The integer type of its bits.
     bits: np.dtype[Any]
     #: Converts its bits to float32.
-    widened: Callable[[Any], Any]
+    widen: Callable[[Any], Any]
     #: Rounds a float32 to its bits.
-    rounded: Callable[[Any], Any]
+    round: Callable[[Any], Any]
 
 
-_float16 = (widened_by_cpu, rounded_by_cpu) if CONVERTS else (from_float16, to_float16)
+_float16 = (widen_by_cpu, round_by_cpu) if CPU_CONVERTS_FLOAT16 else (from_float16, to_float16)
 HALVES = {
     "float16": Half(np.dtype(np.uint16), *_float16),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
 _unchanged = register_jitable(lambda value: value)
 #: The conversions of a type that is not a half: none.
-EXACT = Half(np.dtype(np.void), _unchanged, _unchanged)
+NO_CONVERSION = Half(np.dtype(np.void), _unchanged, _unchanged)
 _BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 
@@ -136,17 +136,17 @@ def stored(type_name: str) -> np.dtype[Any]:
 @by_types
 def widened(pixel: Any) -> Any:
     """Convert the bits of a half to float32. Return a pixel of another type as it is."""
-    widen = _BY_BITS.get(str(pixel), EXACT).widened
+    widen = _BY_BITS.get(str(pixel), NO_CONVERSION).widen
     return lambda pixel: widen(pixel)
 
 
 @by_types
-def round_to(values: Any, halves: Any) -> Any:
+def write_rounded(values: Any, halves: Any) -> Any:
     """Round float32 ``values`` (P,) to halves, whose bits are written to ``halves`` (≥ P,)."""
-    rounded = _BY_BITS[str(halves.dtype)].rounded
+    round_value = _BY_BITS[str(halves.dtype)].round
 
     def loop(values: Any, halves: Any) -> None:
         for p in range(len(values)):
-            halves[p] = rounded(values[p])
+            halves[p] = round_value(values[p])
 
     return loop

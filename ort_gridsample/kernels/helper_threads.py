@@ -11,16 +11,16 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from .compilation import compile_time
+from .compilation import compiles_in
 from .pointers import (
-    array,
+    array_at,
     call,
     compare_and_swap,
     fetch_add,
     load_shared,
+    record_at,
     sched_yield,
     store_shared,
-    struct,
 )
 from .structs import SLOT, TASK
 
@@ -33,7 +33,7 @@ ACCEPTED = 1
 SPIN_LIMIT = 1000
 
 
-@compile_time(0.65)
+@compiles_in(0.65)
 def offer_task(task_address: int, slots_address: int, count: int) -> int:
     """Offer a task to helpers, first to those that are spinning.
 
@@ -45,8 +45,8 @@ def offer_task(task_address: int, slots_address: int, count: int) -> int:
     Returns:
         The number of threads to start. They find their offers in slots that have no thread yet.
     """
-    task = struct(task_address, TASK)
-    slots = array(slots_address, (count,), SLOT)
+    task = record_at(task_address, TASK)
+    slots = array_at(slots_address, (count,), SLOT)
     n_offers = 0
     n_threads = 0
     for has_thread in (1, 0):
@@ -65,14 +65,14 @@ def offer_task(task_address: int, slots_address: int, count: int) -> int:
     return n_threads
 
 
-@compile_time(0.55)
+@compiles_in(0.55)
 def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
     """Withdraw the offers of a task that no helper has accepted, and wait for the other helpers.
 
     The arguments are those of :func:`offer_task`. Returns 0.
     """
-    task = struct(task_address, TASK)
-    slots = array(slots_address, (count,), SLOT)
+    task = record_at(task_address, TASK)
+    slots = array_at(slots_address, (count,), SLOT)
     for i in range(len(slots)):
         if load_shared(task, "expected") == 0:
             break
@@ -83,7 +83,7 @@ def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
     return 0
 
 
-@compile_time(0.7)
+@compiles_in(0.7)
 def helper_loop(slots_address: int, count: int) -> int:
     """Work on tasks that are offered, until there was no offer :data:`SPIN_LIMIT` times in a row.
 
@@ -94,7 +94,7 @@ def helper_loop(slots_address: int, count: int) -> int:
     Returns:
         0. Without a free slot the function returns at once.
     """
-    slots = array(slots_address, (count,), SLOT)
+    slots = array_at(slots_address, (count,), SLOT)
     index = _occupy_slot(slots)
     if index < 0:
         return 0
@@ -103,7 +103,7 @@ def helper_loop(slots_address: int, count: int) -> int:
     while spins_left > 0:
         offer = load_shared(slot, "offer")
         if offer > ACCEPTED and compare_and_swap(slot, "offer", offer, ACCEPTED):
-            task = struct(offer, TASK)
+            task = record_at(offer, TASK)
             number = fetch_add(task, "number", 1)
             while call(task.function, (task.argument, number)):
                 pass

@@ -15,15 +15,15 @@ import numpy as np
 
 from ..reference import sampler
 from ..reference.arrays import Array, Floats, Indices
-from ..reference.cpus import available_cpus
 from ..reference.plan import Plan, type_name
-from ..reference.process import after_fork
 from ..reference.taps import MAX_TAPS
-from ..reference.threads import submit
+from ..system.cpus import available_cpus
+from ..system.process import after_fork
+from ..system.threads import submit
 from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled
-from .structs import ARENA, ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
+from .structs import ARENA, ATTENTION_LAUNCH, KERNEL, LAUNCH, SLOT, ctypes_type
 from .workers import END, NEW, PADDING_CODES, TAPS, kernel_constants, kernel_functions
 
 logger = logging.getLogger("ort_gridsample")
@@ -34,8 +34,8 @@ NAME: Final = "jit"
 #: The number of taps for each helper of a launch, and for each helper whose thread must be started.
 TAPS_PER_HELPER = 1 << 16
 TAPS_PER_THREAD = 1 << 18
-#: The scratch memory that each thread keeps for its next call, because fresh memory costs more than
-#: writing to it.
+#: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
+#: than writing to it.
 KEPT_BYTES = 1 << 21
 #: The number of slots for helpers. A caller may ask for more threads than the machine has
 #: processors.
@@ -52,7 +52,56 @@ _HELPER_FUNCTIONS: dict[str, KernelSpec] = {
 }
 _Kernel: Any = ctypes_type(KERNEL)
 _Launch: Any = ctypes_type(LAUNCH)
-_Attention: Any = ctypes_type(ATTENTION)
+_Attention: Any = ctypes_type(ATTENTION_LAUNCH)
+
+
+#: The first fields of a LAUNCH: its arguments, its phase and its arena. To pack them takes a third
+#: of the time of a ctypes structure with keyword arguments.
+_LAUNCH_ARGUMENTS = struct.Struct(f"={(LAUNCH.fields['arena'][1] + ARENA.itemsize) // 8}q")  # type: ignore[index]
+assert LAUNCH.names is not None
+assert LAUNCH.names[:16] == (
+    "kernel",
+    "X",
+    "grid",
+    "Y",
+    "n",
+    "c",
+    "r",
+    "pixels",
+    "positions",
+    "taps",
+    "lengths",
+    "out_lengths",
+    "workers",
+    "must_pause",
+    "phase",
+    "arena",
+), "grid_sample packs them in this order"
+_LENGTHS_OFFSET = LAUNCH.itemsize
+_ARENA_OFFSET = _LENGTHS_OFFSET + 8 * MAX_AXES
+
+
+@cache
+def _int64s(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
+
+
+class _Workspace:
+    """The memory of a call, which its thread keeps for the next one.
+
+    Attributes:
+        buffer: the memory: a LAUNCH, the lengths of X, and the arena.
+        launch: the LAUNCH.
+        address: the address of the buffer, and of the LAUNCH.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = (ctypes.c_byte * (_ARENA_OFFSET + KEPT_BYTES))()
+        self.launch = _Launch.from_buffer(self.buffer)
+        self.address = ctypes.addressof(self.buffer)
+
+
+_thread_local = threading.local()
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -64,17 +113,18 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     lengths = X.shape[2:]
     pixels = math.prod(lengths)
     mode = plan.mode
-    rows = TAPS.get(mode, 0) ** len(lengths)
+    taps_per_position = TAPS.get(mode, 0) ** len(lengths)
     X_type = type_name(X.dtype)
     has_kernels = mode in TAPS and plan.padding_mode in PADDING_CODES
     is_string = X_type == "str"  # Numba does not support arrays of strings or objects
     # The index of a tap has 31 bits.
-    if not has_kernels or is_string or pixels > tap_table.MAX_PIXELS or rows > MAX_TAPS:
+    is_small = pixels <= tap_table.MAX_PIXELS and taps_per_position <= MAX_TAPS
+    if not has_kernels or is_string or not is_small:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
     variant = _variant(X_type, type_name(grid.dtype), mode, plan.padding_mode, plan.align_corners)
     X = _contiguous(X)
     grid = _contiguous(grid)
-    taps = n * c * positions * rows
+    taps = n * c * positions * taps_per_position
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
@@ -91,11 +141,11 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         len(lengths),
         pixels,
         positions,
-        rows,
+        taps_per_position,
         workspace.address + _LENGTHS_OFFSET,
         0,  # out_lengths
         min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1),
-        1,  # pauses
+        1,  # must_pause
         NEW,
         workspace.address + _ARENA_OFFSET,
         KEPT_BYTES,
@@ -138,13 +188,13 @@ def deformable_attention(
         heads=heads,
         channels=channels,
         queries=queries,
-        weighted=weights.shape[1],
+        weight_queries=weights.shape[1],
         points=weights.shape[3],
         r=r,
         n_levels=len(levels),
         align_corners=plan.align_corners,
         worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
-        pauses=1,
+        must_pause=1,
     )
     # The locations, as all queries may share the weights of one.
     points = locations.size // r
@@ -155,36 +205,6 @@ def deformable_attention(
     launch.arena.nbytes = KEPT_BYTES
     _run(variant, launch, ctypes.addressof(launch), taps)
     _thread_local.workspace = workspace
-
-
-#: The arguments of a LAUNCH, its phase and its arena are its first fields. To pack them takes a
-#: third of the time of a ctypes structure with keyword arguments.
-_LAUNCH_ARGUMENTS = struct.Struct(f"={(LAUNCH.fields['arena'][1] + ARENA.itemsize) // 8}q")  # type: ignore[index]
-_LENGTHS_OFFSET = LAUNCH.itemsize
-_ARENA_OFFSET = _LENGTHS_OFFSET + 8 * MAX_AXES
-
-
-@cache
-def _int64s(count: int) -> struct.Struct:
-    return struct.Struct(f"={count}q")
-
-
-class _Workspace:
-    """The memory of a call, which its thread keeps for the next one.
-
-    Attributes:
-        buffer: the memory: a LAUNCH, the lengths of X, and the arena.
-        launch: the LAUNCH.
-        address: the address of the buffer, and of the LAUNCH.
-    """
-
-    def __init__(self) -> None:
-        self.buffer = (ctypes.c_byte * (_ARENA_OFFSET + KEPT_BYTES))()
-        self.launch = _Launch.from_buffer(self.buffer)
-        self.address = ctypes.addressof(self.buffer)
-
-
-_thread_local = threading.local()
 
 
 def _run(variant: _Variant, launch: Any, launch_address: int, taps: int) -> None:
@@ -202,7 +222,7 @@ def _run(variant: _Variant, launch: Any, launch_address: int, taps: int) -> None
         variant.proceed(launch_address)
         raise
     if n_workers < 0:
-        raise MemoryError(f"cannot allocate {launch.nbytes} bytes of scratch memory")
+        raise MemoryError(f"cannot allocate {launch.scratch_bytes} bytes of scratch memory")
 
 
 def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: int) -> None:
@@ -216,7 +236,7 @@ def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: i
         while variant.worker(launch_address, 0):  # between these calls Python handles signals
             pass
     except BaseException:
-        launch.next = launch.items  # the helpers stop after their current item
+        launch.next_item = launch.items  # the helpers stop after their current item
         raise
     finally:
         if n_workers > 1:

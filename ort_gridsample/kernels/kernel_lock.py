@@ -1,7 +1,6 @@
-"""Locks between processes, each of which one process has while it compiles a kernel.
+"""File locks, by which only one process compiles a kernel.
 
-They are locks of a file by the operating system, which ends them with the process. A forked child
-does not inherit them.
+The operating system releases them when the process ends. A forked child does not inherit them.
 """
 
 from __future__ import annotations

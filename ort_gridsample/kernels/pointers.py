@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
+from numba.np.arrayobj import make_array, populate_array
 
 from . import target
 from .structs import CACHE_LINE
@@ -75,7 +75,7 @@ call = caller()
 
 
 @intrinsic
-def struct(typing_context: Any, address: Any, dtype: Any) -> Any:
+def record_at(typing_context: Any, address: Any, dtype: Any) -> Any:
     """Return the record of ``dtype``, one of :mod:`.structs`, at an ``address``."""
     record = dtype.dtype
 
@@ -86,7 +86,7 @@ def struct(typing_context: Any, address: Any, dtype: Any) -> Any:
 
 
 @intrinsic
-def address(typing_context: Any, record: Any) -> Any:
+def address_of(typing_context: Any, record: Any) -> Any:
     """Return the address of a ``record``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -103,7 +103,7 @@ def sizeof(typing_context: Any, dtype: Any) -> Any:
 
 
 @intrinsic
-def local(typing_context: Any, dtype: Any) -> Any:
+def local_record(typing_context: Any, dtype: Any) -> Any:
     """Return an uninitialized record of ``dtype`` on the stack of the calling function.
 
     The size of the record must be a multiple of 8 bytes.
@@ -189,7 +189,7 @@ def compare_and_swap(
 
 
 @intrinsic(prefer_literal=True)
-def chars(typing_context: Any, text: Any) -> Any:
+def c_string(typing_context: Any, text: Any) -> Any:
     """Return the address of a literal ``text`` as a null-terminated C string."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -200,17 +200,35 @@ def chars(typing_context: Any, text: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def array_at(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
+    """Return the array in C order at an ``address``.
+
+    :func:`numba.carray` does the same in several functions, which are compiled for each type.
+    """
+    array_type = types.Array(dtype.dtype, len(shape), "C")
+
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+        made = make_array(array_type)(context, builder)
+        lengths = [
+            context.cast(builder, length, length_type, types.intp)
+            for length, length_type in zip(
+                cgutils.unpack_tuple(builder, values[1]), signature.args[1], strict=True
+            )
+        ]
+        itemsize = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+        strides = [_INT64(itemsize)]
+        for length in lengths[:0:-1]:
+            strides.insert(0, builder.mul(strides[0], length))
+        data = builder.inttoptr(values[0], made.data.type)
+        populate_array(made, data, lengths, strides, itemsize, meminfo=None)
+        return made._getvalue()
 
-    return types.voidptr(types.int64), generate
+    return array_type(types.int64, shape, dtype), generate
 
 
-@register_jitable
-def array(address: int, shape: Any, dtype: Any) -> Any:
-    """Return the array in C order at an ``address``."""
-    return numba.carray(_pointer(address), shape, dtype)
+#: Decorate a function for compiled code that returns an array. Numba refuses such a function if the
+#: code that calls it has no reference counts, unless the function has them.
+returns_array: Any = register_jitable(_nrt=True)
 
 
 def by_types(choose: Callable[..., Any]) -> Any:
@@ -245,11 +263,11 @@ sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
 if target.system == "win32":
     sched_yield = register_jitable(lambda: 0)
 
-allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
+malloc: Any = types.ExternalFunction("malloc", types.int64(types.int64))
 free: Any = types.ExternalFunction("free", types.void(types.int64))
 _MEMSET = types.int64(types.int64, types.int32, types.int64)
-set_memory: Any = types.ExternalFunction("memset", _MEMSET)
-copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+memset: Any = types.ExternalFunction("memset", _MEMSET)
+memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
 # Memory in cache lines
@@ -275,7 +293,7 @@ def arena_alloc(arena: Any, nbytes: int) -> tuple[int, int]:
         arena.start = start + size
         arena.nbytes -= size
         return aligned(start), 0
-    start = allocate(size)
+    start = malloc(size)
     return aligned(start), start
 
 
@@ -309,7 +327,7 @@ def copy_past_caches(to: Any, source: Any) -> None:
     nbytes = source.nbytes
     first = min(-to_address & _WITHIN_LINE, nbytes)
     last = first + (nbytes - first & -CACHE_LINE)
-    copy(to_address, source_address, first)
+    memcpy(to_address, source_address, first)
     for offset in range(first, last, CACHE_LINE):
         _copy_line_past_caches(to_address + offset, source_address + offset)
-    copy(to_address + last, source_address + last, nbytes - last)
+    memcpy(to_address + last, source_address + last, nbytes - last)

@@ -19,8 +19,8 @@ _INT64 = ir.IntType(64)
 class ScratchArray(NamedTuple):
     """A row of the table: an array in C order.
 
-    A field is a name of an int64 field of the launch. ``"kernel.taps"`` is a field of the record
-    whose address is in the field ``kernel`` of the launch.
+    A *field* is the name of an int64 field of the launch. ``"kernel.taps_per_axis"`` is a field of
+    the record whose address is in the field ``kernel`` of the launch.
     """
 
     name: str

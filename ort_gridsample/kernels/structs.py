@@ -1,6 +1,6 @@
 """The records that compiled functions share, as aligned NumPy structured dtypes.
 
-Compiled code accesses a record through :func:`.pointers.struct`, Python through the ctypes
+Compiled code accesses a record through :func:`.pointers.record_at`, Python through the ctypes
 structure of the same dtype. Fields are int64 unless a type is given. This includes addresses.
 """
 
@@ -71,7 +71,7 @@ KERNEL = record(
     "pack",  # packs a part of X; 0 if X is never packed
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.
-    "taps",  # the number of taps of a position on one axis
+    "taps_per_axis",  # the number of taps of a position on one axis
     "padding",  # one of workers.PADDING_CODES
     "align_corners",  # the attribute
     "X_size",  # the size of an element of X, in bytes
@@ -114,41 +114,43 @@ LAUNCH = record(
     "X",  # the address of X (n, c, pixels)
     "grid",  # the address of the grid (n, positions, r), or of what it is computed from
     "Y",  # the address of Y (n, c, positions)
-    "n",  # the number of batches
+    "n",  # the batch size
     "c",  # the number of channels
     "r",  # the number of spatial axes
     "pixels",  # the number of pixels of a channel of X
     "positions",  # the number of positions of a channel of Y
-    "rows",  # the number of taps of a position, on all axes together
+    "taps",  # the number of taps of a position, on all axes together
     "lengths",  # the address of the lengths of X's spatial axes (r,)
     "out_lengths",  # the address of the lengths of Y's spatial axes (r,), without a grid input
     "workers",  # the maximum number of workers
-    "pauses",  # whether a worker returns after ``pause`` items, to let Python handle signals
+    # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
+    "must_pause",
     "phase",  # one of the phases in workers; NEW when a launch begins
     ("arena", ARENA),  # memory that the caller keeps
     # The division.
-    "tile",  # the number of positions of a tile, for which a table of taps is computed
-    "width",  # the number of columns of a tile's table
-    "chunk",  # the number of positions of a chunk, which a worker samples tile by tile
-    "chunks",  # the number of chunks of a batch
+    "tile_positions",  # the number of positions of a tile, for which a table of taps is computed
+    "table_columns",  # the number of columns of a tile's table
+    "chunk_positions",  # the number of positions of a chunk, which a worker samples tile by tile
+    "chunks_per_batch",  # the number of chunks of a batch
     # The phase.
     "items",  # the number of items of the phase
-    "next",  # the next item
-    "pause",  # the number of items after which a worker returns; 2**62 without ``pauses``
+    "next_item",  # the next item
+    "items_per_call",  # the number of items after which a worker returns; 2**62: it does not
     # The scratch memory of all workers.
-    "nbytes",  # its size
+    "scratch_bytes",  # its size in bytes
     "memory",  # the address to free, or 0
     "first_worker",  # the address of the WORKER of the first worker
     "worker_size",  # the size of the scratch memory of a worker
     # X, packed in panels: a panel has the channels of each pixel next to each other.
     "packed",  # the address of the panels; 0 if X is not packed
     "packed_memory",  # the address to free, or 0
-    "packing",  # the phase that packs X; READING if X is not packed
-    "panel",  # the number of channels of a panel
-    "parts",  # the number of parts of a panel. A part has some of the pixels.
-    "groups",  # the number of groups of panels of a batch that a worker packs for itself
-    "batches",  # the number of batches that are packed at a time
-    "panels",  # the number of panels that are packed at a time
+    "packing_phase",  # the phase that packs X; READING if X is not packed
+    "panel_channels",  # the number of channels of a panel
+    "parts_per_panel",  # the number of parts of a panel
+    # The number of groups of a batch. A group has the panels that a worker packs for itself.
+    "groups_per_batch",
+    "batches_at_once",  # the number of batches that are packed at a time
+    "panels_at_once",  # the number of panels that are packed at a time
     "first_batch",  # the first of these batches
     "first_channel",  # the first channel of these panels
     ("task", TASK),
@@ -156,48 +158,49 @@ LAUNCH = record(
 
 #: The beginning of a worker's scratch memory.
 WORKER = record(
-    "channel",  # the first channel that the worker reads from panels
+    "first_channel",  # the first channel that the worker reads from panels
     "first_panel",  # the first of these panels
-    "panels",  # the number of these panels
+    "n_panels",  # the number of these panels
     "layout",  # the layout of the taps in the worker's table, as in :mod:`.simd`
     "has_columns",  # whether the worker has the positions of Y's columns
 )
 
 #: The arguments and the progress of a launch of deformable attention.
 #: :func:`.attention.proceed_attention` divides it into items.
-ATTENTION = record(
+ATTENTION_LAUNCH = record(
     # Arguments.
     "value",  # the address of value (n, pixels, heads, channels)
     "locations",  # the address of the locations (n, queries, heads, points, r)
     "weights",  # the address of the weights (n, weighted, heads, points)
     "Y",  # the address of Y (n, queries, heads, channels)
     "levels",  # the address of levels (n_levels, 1 + r), int64: numbers of points, and lengths
-    "n",  # the number of batches
+    "n",  # the batch size
     "pixels",  # the number of pixels of all levels
     "heads",  # the number of heads
     "channels",  # the number of channels of a head
     "queries",  # the number of queries
-    "weighted",  # ``queries``; or 1 if the weights apply to all queries
+    "weight_queries",  # ``queries``; or 1 if the weights apply to all queries
     "points",  # the number of points of a head, on all levels
     "r",  # the number of spatial axes
     "n_levels",  # the number of levels
     "align_corners",  # the attribute
     "worker",  # the address of the function with the work of a thread
     "workers",  # the maximum number of workers
-    "pauses",  # whether a worker returns after ``pause`` items, to let Python handle signals
+    # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
+    "must_pause",
     # The division.
-    "tile",  # the number of queries of an item
-    "tiles",  # the number of items of a batch
+    "tile_queries",  # the number of queries of an item
+    "tiles_per_batch",  # the number of items of a batch
     "taps",  # the number of taps of a sample, on all axes together
     "samples",  # the number of samples of an item
-    "width",  # the number of columns of a table: the samples, and columns after them
+    "table_columns",  # the number of columns of a table: the samples, and columns after them
     # As in a LAUNCH.
     "phase",
     "items",
-    "next",
-    "pause",
+    "next_item",
+    "items_per_call",
     ("arena", ARENA),
-    "nbytes",
+    "scratch_bytes",
     "memory",
     "first_worker",
     "worker_size",

@@ -18,12 +18,12 @@ import numpy as np
 from numba import njit, types
 from numba.extending import register_jitable
 
-from . import simd
-from .halves import CONVERTS, FLOAT16_BITS, HALF_BITS, widened
+from . import simd, simd_sums
+from .halves import CPU_CONVERTS_FLOAT16, FLOAT16_BITS, HALF_BITS, widened
 from .pointers import by_types
 from .simd import (
+    CPU_HAS_FAST_VECTORS,
     GATHERED,
-    GATHERS,
     NARROW_PANEL,
     NARROW_VECTOR,
     OUTSIDE_BIT,
@@ -114,10 +114,7 @@ def copy_packed(panel: Any, index: Any, Y: Any, start: int, positions: int) -> N
 @by_types
 def sum_taps(
     X: Any,
-    index: Any,
-    offsets: Any,
-    layout: int,
-    weight: Any,
+    table: Any,
     Y: Any,
     start: int,
     positions: int,
@@ -126,10 +123,7 @@ def sum_taps(
 
     Args:
         X: channels (C, S).
-        index: the pixels of the taps (R, ≥ P).
-        offsets: the distances of contiguous taps to the first (R,), in pixels.
-        layout: the layout of the taps.
-        weight: the weights of the taps (R, ≥ P).
+        table: the :class:`.tap_table.TapTable`.
         Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
         start: see ``Y``.
         positions: P.
@@ -138,22 +132,21 @@ def sum_taps(
         The new layout of the table, which may have been converted to GATHERED.
     """
     is_short_integer = X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS
+    weight = table.types[table.fields.index("weight")]
     has_vectors = is_short_integer or Y.dtype == weight.dtype
-    return _sum_in_vectors if GATHERS and has_vectors else _sum_in_loops
+    return _sum_in_vectors if CPU_HAS_FAST_VECTORS and has_vectors else _sum_in_loops
 
 
 @register_jitable
 def _sum_in_vectors(
     X: Any,
-    index: Any,
-    offsets: Any,
-    layout: int,
-    weight: Any,
+    table: Any,
     Y: Any,
     start: int,
     positions: int,
 ) -> int:
     """Add up as :func:`sum_taps`: in vectors of positions, and the last positions one by one."""
+    weight = table.weight
     wide = WIDE_VECTOR // weight.itemsize
     narrow = NARROW_VECTOR // weight.itemsize
     # Integers do not gain from wide vectors.
@@ -164,27 +157,24 @@ def _sum_in_vectors(
     for channel in range(len(X)):
         x = X[channel]
         y = Y[channel]
-        simd.sum_wide(x, index, offsets, layout, weight, 0, wide_end, y, start)
-        simd.sum_narrow(x, index, offsets, layout, weight, wide_end, narrow_end, y, start)
-        simd.sum_single(x, index, offsets, layout, weight, narrow_end, positions, y, start)
-    return layout
+        simd_sums.sum_wide(x, table, 0, wide_end, y, start)
+        simd_sums.sum_narrow(x, table, wide_end, narrow_end, y, start)
+        simd_sums.sum_single(x, table, narrow_end, positions, y, start)
+    return table.layout
 
 
 @register_jitable
 def _sum_in_loops(
     X: Any,
-    index: Any,
-    offsets: Any,
-    layout: int,
-    weight: Any,
+    table: Any,
     Y: Any,
     start: int,
     positions: int,
 ) -> int:
     """Add up as :func:`sum_taps`, for types and processors without vectors."""
-    if layout != GATHERED:
-        convert_to_gathered(index, offsets, weight, layout, positions)
-    _sum_gathered(X, index, weight, Y, start, positions)
+    if table.layout != GATHERED:
+        convert_to_gathered(table, positions)
+    _sum_gathered(X, table.index, table.weight, Y, start, positions)
     return GATHERED
 
 
@@ -350,7 +340,7 @@ def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
 @by_types
 def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) -> Any:
     """Copy pixels ``begin`` to ``end`` of X (C, S) to a panel, from ``channel`` on."""
-    has_vectors = CONVERTS or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
+    has_vectors = CPU_CONVERTS_FLOAT16 or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
     return _transpose_in_vectors if has_vectors else _transpose_in_fours
 
 
@@ -392,10 +382,7 @@ def _transpose_in_fours(X: Any, channel: int, begin: int, end: int, panel: Any) 
 @register_jitable
 def sum_packed(
     panel: Any,
-    index: Any,
-    offsets: Any,
-    layout: int,
-    weight: Any,
+    table: Any,
     strip: Any,
     Y: Any,
     start: int,
@@ -405,10 +392,7 @@ def sum_packed(
 
     Args:
         panel: the panel (S + 1, W).
-        index: the pixels of the taps (R, ≥ P).
-        offsets: the distances of contiguous taps to the first (R,), in pixels.
-        layout: the layout of the taps.
-        weight: the weights of the taps (R, ≥ P).
+        table: the :class:`.tap_table.TapTable`.
         strip: scratch memory (STRIP, W).
         Y: the result is written to Y[:W, start:] (C, ≥ start + P), where C may be less than W.
             Sums of halves are float32.
@@ -422,9 +406,9 @@ def sum_packed(
         end = begin + size
         whole = size - size % width if channels == width else 0
         if width == NARROW_PANEL:
-            simd.sum_rows_narrow(panel, index, offsets, layout, weight, begin, end, strip, -begin)
+            simd_sums.sum_rows_narrow(panel, table, begin, end, strip, -begin)
         else:
-            simd.sum_rows_wide(panel, index, offsets, layout, weight, begin, end, strip, -begin)
+            simd_sums.sum_rows_wide(panel, table, begin, end, strip, -begin)
         for p in range(0, whole, width):
             simd.transpose(strip, p, 0, Y, 0, start + begin + p, width)
         for channel in range(channels):

@@ -27,7 +27,7 @@ from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
 from .halves import widened
-from .pointers import array
+from .pointers import array_at
 from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
 
 ZEROS, BORDER, REFLECTION = range(3)
@@ -61,13 +61,15 @@ class Axis(NamedTuple):
     taps: int
 
 
-class Taps(NamedTuple):
+class TapTable(NamedTuple):
     """A table of taps: R taps of P positions."""
 
-    #: The pixels (R, ≥ P).
+    #: The pixels (R, ≥ P). Only the first row is set unless the layout is GATHERED.
     index: Any
     #: The weights (R, ≥ P).
     weight: Any
+    #: The distances of contiguous taps to the first (≥ R,), in pixels.
+    offsets: Any
     #: GATHERED, MASKED or CONTIGUOUS.
     layout: int
 
@@ -433,7 +435,7 @@ def can_be_contiguous(taps: int, padding: int) -> bool:
 
 
 @njit(nogil=True, error_model="numpy")
-def axis_taps(
+def compute_axis_taps(
     axis: Any,
     normalized: Any,
     coordinates: Any,
@@ -497,7 +499,7 @@ def split_axes(grid: Any, normalized: Any) -> None:
         normalized: where the coordinates are written (r, ≥ P), the outermost axis first.
     """
     positions, r = grid.shape
-    flat = array(np.int64(grid.ctypes.data), (positions * r,), grid.dtype)
+    flat = array_at(np.int64(grid.ctypes.data), (positions * r,), grid.dtype)
     # Unsigned indices, because Numba checks whether a signed index counts from the end.
     first = np.uint64(0)
     second = np.uint64(1)
@@ -536,29 +538,22 @@ def split_axes(grid: Any, normalized: Any) -> None:
 
 
 @register_jitable
-def convert_to_gathered(
-    index: Any,
-    offsets: Any,
-    weight: Any,
-    layout: int,
-    positions: int,
-) -> None:
-    """Convert a table of contiguous taps to the layout GATHERED.
+def convert_to_gathered(table: Any, positions: int) -> None:
+    """Convert the arrays of a :class:`TapTable` of contiguous taps to the layout GATHERED.
 
     Args:
-        index: the first row has the first taps (R, ≥ P). All rows are written.
-        offsets: the distances of the taps to the first (≥ R,), in pixels.
-        weight: the weights (R, ≥ P). Those of masked taps become 0.
-        layout: MASKED or CONTIGUOUS.
+        table: the table. All rows of its index are written. Weights of masked taps become 0.
         positions: P.
     """
+    index = table.index
+    weight = table.weight
     first = index[0]
     for row in range(len(index) - 1, -1, -1):
         row_index = index[row]
-        offset = np.uint32(offsets[row])
+        offset = np.uint32(table.offsets[row])
         for p in range(positions):
             row_index[p] = first[p] + offset
-    if layout == MASKED:
+    if table.layout == MASKED:
         for row in range(len(index)):
             row_index = index[row]
             row_weight = weight[row]
@@ -570,9 +565,8 @@ def convert_to_gathered(
 
 @register_jitable
 def combine_taps(
-    taps: Any,
-    axis_taps: Any,
-    offsets: Any,
+    outer: Any,
+    inner: Any,
     length: int,
     positions: int,
     new_index: Any,
@@ -581,10 +575,10 @@ def combine_taps(
     """Combine every tap of a table with every tap of an inner axis.
 
     Args:
-        taps: the :class:`Taps` so far, R of them.
-        axis_taps: the :class:`Taps` on the inner axis, T of them.
-        offsets: the distances of contiguous taps so far to the first (≥ R · T,), in pixels. They
-            are replaced by those of the new table.
+        outer: the :class:`TapTable` so far, of R taps. Its offsets (≥ R · T,) are replaced by those
+            of the new table.
+        inner: the :class:`TapTable` of the inner axis, of T taps. It has the same array of offsets,
+            whose values are those of ``outer``.
         length: the length of the inner axis.
         positions: P.
         new_index: where the pixels of the new table are written (R · T, ≥ P).
@@ -593,43 +587,41 @@ def combine_taps(
     Returns:
         The layout of the new table.
     """
-    index = taps.index
-    weight = taps.weight
-    axis_index = axis_taps.index
-    axis_weight = axis_taps.weight
-    rows = len(index)
-    n_taps = len(axis_index)
+    offsets = outer.offsets
+    rows = len(outer.index)
+    n_inner_taps = len(inner.index)
     # A table is gathered if the taps on any axis are, and masked if any are masked.
-    new_layout = min(taps.layout, axis_taps.layout)
-    if new_layout == GATHERED and taps.layout != GATHERED:
-        convert_to_gathered(index, offsets, weight, taps.layout, positions)
+    new_layout = min(outer.layout, inner.layout)
+    if new_layout == GATHERED and outer.layout != GATHERED:
+        convert_to_gathered(outer, positions)
     for row in range(rows - 1, -1, -1):
         offset = offsets[row] * length
-        for tap in range(n_taps - 1, -1, -1):
-            offsets[row * n_taps + tap] = offset + tap
-    if new_layout == GATHERED and axis_taps.layout != GATHERED:
+        for tap in range(n_inner_taps - 1, -1, -1):
+            offsets[row * n_inner_taps + tap] = offset + tap
+    if new_layout == GATHERED and inner.layout != GATHERED:
         # The offsets of the first row's taps are those on the inner axis.
-        convert_to_gathered(axis_index, offsets, axis_weight, axis_taps.layout, positions)
+        convert_to_gathered(inner, positions)
     stride = np.uint32(length)
     if new_layout != GATHERED:
-        outer = index[0]
-        inner = axis_index[0]
+        outer_pixels = outer.index[0]
+        inner_pixels = inner.index[0]
         new_row = new_index[0]
         for p in range(positions):
-            new_row[p] = outer[p] * stride + inner[p]
+            new_row[p] = outer_pixels[p] * stride + inner_pixels[p]
     for row in range(rows):
-        outer = index[row]
-        outer_weight = weight[row]
-        for tap in range(n_taps):
+        outer_pixels = outer.index[row]
+        outer_weight = outer.weight[row]
+        for tap in range(n_inner_taps):
             if new_layout == GATHERED:
-                inner = axis_index[tap]
-                new_row = new_index[row * n_taps + tap]
+                inner_pixels = inner.index[tap]
+                new_row = new_index[row * n_inner_taps + tap]
                 for p in range(positions):
-                    is_outside = (outer[p] | inner[p]) >= OUTSIDE_BIT
-                    new_row[p] = OUTSIDE if is_outside else outer[p] * stride + inner[p]
-            if n_taps > 1:
-                inner_weight = axis_weight[tap]
-                product = new_weight[row * n_taps + tap]
+                    is_outside = (outer_pixels[p] | inner_pixels[p]) >= OUTSIDE_BIT
+                    pixel = outer_pixels[p] * stride + inner_pixels[p]
+                    new_row[p] = OUTSIDE if is_outside else pixel
+            if n_inner_taps > 1:
+                inner_weight = inner.weight[tap]
+                product = new_weight[row * n_inner_taps + tap]
                 for p in range(positions):
                     product[p] = outer_weight[p] * inner_weight[p]
     return new_layout

@@ -22,26 +22,27 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from ..reference.taps import COMPILED_MODES, MODES
+from ..reference.taps import COMPILED_MODES, MODE_RULES
 from . import helper_threads, simd, tap_sums, tap_table
-from .compilation import KernelSpec, compile_time
-from .halves import HALVES, round_to, stored
+from .compilation import KernelSpec, compiles_in
+from .halves import HALVES, stored, write_rounded
 from .pointers import (
-    address,
+    address_of,
     arena_alloc,
-    array,
+    array_at,
     call,
     copy_past_caches,
     fetch_add,
     free,
-    struct,
+    record_at,
 )
 from .scratch import ScratchArray, scratch_layout
-from .simd import GATHERED, GATHERS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
+from .simd import CPU_HAS_FAST_VECTORS, GATHERED, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
+from .tap_table import TapTable
 
 #: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
-TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
+TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
 #: The paddings that have kernels.
 PADDING_CODES = {
     "zeros": tap_table.ZEROS,
@@ -64,16 +65,18 @@ CHUNKS_PER_LAUNCH = 64
 TAPS_PER_PAUSE = 1 << 24
 #: The work for a position's part of the table, in channels.
 POSITION_OVERHEAD = 8
-#: The minimum number of positions of a chunk in mode nearest, if each thread has so many. With 256
-#: channels, chunks of 256 positions take 1.2 times the time.
+#: In mode nearest, chunks have at least so many positions, if that leaves work for each thread.
+#: With 256 channels, chunks of 256 positions take 1.2 times the time.
 MIN_COPIED_POSITIONS = 1024
 #: The maximum number of workers if the caller does not know its number of threads, unless there are
 #: more processors.
 DEFAULT_WORKERS = 64
 #: The maximum size of the scratch memory of all workers together.
 MAX_SCRATCH_BYTES = 32 << 20
-#: The number of channels whose sums wait in float32 until they are rounded to halves.
+#: The number of channels whose sums wait in float32 until they are rounded to halves. They may be
+#: those of a wide panel.
 CHANNELS_PER_GROUP = 16
+assert CHANNELS_PER_GROUP >= WIDE_PANEL
 
 # When X is packed: the minimum reads per pixel for which the copy pays off. Incoherent grids, whose
 # neighbouring positions are pixels apart, gain more. Narrow panels pay off if taps are read one by
@@ -111,19 +114,19 @@ MIN_BYTES_PAST_CACHES = 1 << 24
 #: The scratch memory of a worker, after a WORKER.
 SCRATCH_ARRAYS = (
     # The coordinates of a tile: normalized ones by axis, and those of one axis in pixels.
-    ScratchArray("coordinates", "kernel.coordinate_size", ("r", "tile")),
-    ScratchArray("pixel_coordinates", "kernel.coordinate_size", ("tile",)),
+    ScratchArray("coordinates", "kernel.coordinate_size", ("r", "tile_positions")),
+    ScratchArray("pixel_coordinates", "kernel.coordinate_size", ("tile_positions",)),
     # The taps of an inner axis, and their weights.
-    ScratchArray("axis_index", np.dtype(np.uint32), ("kernel.taps", "width")),
-    ScratchArray("axis_weight", "kernel.weight_size", ("kernel.taps", "width")),
+    ScratchArray("axis_index", np.dtype(np.uint32), ("kernel.taps_per_axis", "table_columns")),
+    ScratchArray("axis_weight", "kernel.weight_size", ("kernel.taps_per_axis", "table_columns")),
     # The table's taps and weights, in two buffers.
-    ScratchArray("index", np.dtype(np.uint32), (2, "rows", "width")),
-    ScratchArray("weight", "kernel.weight_size", (2, "rows", "width")),
+    ScratchArray("index", np.dtype(np.uint32), (2, "taps", "table_columns")),
+    ScratchArray("weight", "kernel.weight_size", (2, "taps", "table_columns")),
     # The distances of contiguous taps to the first.
-    ScratchArray("offsets", np.dtype(np.int64), ("rows",)),
+    ScratchArray("offsets", np.dtype(np.int64), ("taps",)),
     # Values that wait to be rounded, or to be written.
-    ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "width")),
-    ScratchArray("copies", "kernel.copy_size", ("width",)),
+    ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "table_columns")),
+    ScratchArray("copies", "kernel.copy_size", ("table_columns",)),
     # Sums with the channels last: up to WIDE_PANEL channels of STRIP positions.
     ScratchArray("strip", "kernel.weight_size", (tap_sums.STRIP * WIDE_PANEL,)),
     # The positions of Y's columns, if an AffineGrid is computed.
@@ -137,7 +140,7 @@ scratch_size, scratch_address, scratch_array = scratch_layout(
 # The phases of a launch
 
 
-@compile_time(3.3)
+@compiles_in(3.3)
 def proceed(launch_address: int) -> int:
     """Begin a launch or, after all workers of a phase have finished, its next phase.
 
@@ -147,14 +150,14 @@ def proceed(launch_address: int) -> int:
 
     Returns:
         The number of workers of the phase; 0 if the launch has ended and its memory is free; -1 if
-        there is not enough memory for the workers. A phase of a single worker that need not return
-        from time to time is over already.
+        there is not enough memory for the workers. Before it returns, it runs every phase that has
+        one worker and no pauses.
     """
-    launch = struct(launch_address, LAUNCH)
+    launch = record_at(launch_address, LAUNCH)
     count = _next_phase(launch)
-    while count == 1 and launch.packing == READING and launch.items <= launch.pause:
+    while count == 1 and launch.packing_phase == READING and launch.items <= launch.items_per_call:
         # A small launch is a single call of the caller.
-        call(struct(launch.kernel, KERNEL).worker, (launch_address, 0))
+        call(record_at(launch.kernel, KERNEL).worker, (launch_address, 0))
         count = _next_phase(launch)
     return count
 
@@ -164,7 +167,7 @@ def _next_phase(launch: Any) -> int:
     """Begin a launch or its next phase, as :func:`proceed`."""
     if launch.phase == NEW:
         _divide(launch)
-        launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.nbytes)
+        launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.scratch_bytes)
         if launch.first_worker == 0:
             return -1
         _worker_record(launch, 0).has_columns = 0
@@ -174,22 +177,22 @@ def _next_phase(launch: Any) -> int:
         if size > 0:
             launch.packed, launch.packed_memory = arena_alloc(launch.arena, size)
         if launch.packed == 0:  # also if there is not enough memory: read all channels of X at once
-            launch.packing = READING
-            launch.batches = launch.n
-            launch.panels = 1
-            launch.panel = launch.c
+            launch.packing_phase = READING
+            launch.batches_at_once = launch.n
+            launch.panels_at_once = 1
+            launch.panel_channels = launch.c
         launch.first_batch = 0
         launch.first_channel = 0
-        return _begin_phase(launch, launch.packing)
+        return _begin_phase(launch, launch.packing_phase)
     if launch.phase == PACKING:
         return _begin_phase(launch, READING)
     if launch.phase == READING:
-        launch.first_channel += launch.panels * launch.panel
+        launch.first_channel += launch.panels_at_once * launch.panel_channels
         if launch.first_channel >= launch.c:
             launch.first_channel = 0
-            launch.first_batch += launch.batches
+            launch.first_batch += launch.batches_at_once
         if launch.first_batch < launch.n:
-            return _begin_phase(launch, launch.packing)
+            return _begin_phase(launch, launch.packing_phase)
     # The last phase was READING or PACKING_AND_READING, or the caller aborts the launch.
     launch.phase = END
     free(launch.packed_memory)
@@ -203,39 +206,39 @@ def _next_phase(launch: Any) -> int:
 @register_jitable
 def _begin_phase(launch: Any, phase: int) -> int:
     """Begin a ``phase``; return its number of workers."""
-    batches = min(launch.batches, launch.n - launch.first_batch)
+    batches = min(launch.batches_at_once, launch.n - launch.first_batch)
     if phase == PACKING_AND_READING:
-        launch.items = launch.n * launch.groups
+        launch.items = launch.n * launch.groups_per_batch
     elif phase == PACKING:
-        launch.items = batches * _panel_count(launch, launch.first_channel) * launch.parts
+        launch.items = batches * _panel_count(launch, launch.first_channel) * launch.parts_per_panel
     else:
-        launch.items = batches * launch.chunks
+        launch.items = batches * launch.chunks_per_batch
     launch.phase = phase
-    launch.next = 0
+    launch.next_item = 0
     count = min(launch.items, launch.workers)
-    kernel = struct(launch.kernel, KERNEL)
-    helper_threads.begin_task(launch.task, kernel.worker, address(launch), count - 1)
+    kernel = record_at(launch.kernel, KERNEL)
+    helper_threads.begin_task(launch.task, kernel.worker, address_of(launch), count - 1)
     return count
 
 
 @register_jitable
 def _divide(launch: Any) -> None:
     """Divide the launch into chunks and tiles, and choose the number of workers."""
-    work = (launch.c + POSITION_OVERHEAD) * launch.rows  # for a position
+    work = (launch.c + POSITION_OVERHEAD) * launch.taps  # for a position
     _choose_chunk(launch, work)
-    launch.pause = 1 << 62
-    if launch.pauses:
-        launch.pause = max(1, TAPS_PER_PAUSE // (work * launch.chunk))
-    max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.rows)
-    launch.tile = max(1, min(max_tile, launch.positions))
-    launch.width = launch.tile + tap_table.ROW_PADDING
+    launch.items_per_call = 1 << 62
+    if launch.must_pause:
+        launch.items_per_call = max(1, TAPS_PER_PAUSE // (work * launch.chunk_positions))
+    max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.taps)
+    launch.tile_positions = max(1, min(max_tile, launch.positions))
+    launch.table_columns = launch.tile_positions + tap_table.ROW_PADDING
     launch.worker_size = scratch_size(launch)
     # Work that is not worth two chunks is not worth a second worker, even if it has several
     # batches.
     useful_workers = 1 + launch.n * launch.positions * work // MIN_TAPS_PER_CHUNK
     fitting_workers = max(1, MAX_SCRATCH_BYTES // launch.worker_size)
     launch.workers = min(launch.workers, fitting_workers, useful_workers)
-    launch.nbytes = launch.workers * launch.worker_size
+    launch.scratch_bytes = launch.workers * launch.worker_size
 
 
 @register_jitable
@@ -245,27 +248,28 @@ def _choose_chunk(launch: Any, work: int) -> None:
     max_chunk = max(1, TAPS_PER_PAUSE // work)
     all_positions = launch.n * launch.positions
     even_chunk = all_positions // max(CHUNKS_PER_LAUNCH, launch.workers)
-    kernel = struct(launch.kernel, KERNEL)
+    kernel = record_at(launch.kernel, KERNEL)
     if kernel.copy_size != 0:  # mode nearest
         threads = max(1, min(launch.workers, kernel.cpus))
         min_chunk = max(min_chunk, min(MIN_COPIED_POSITIONS, all_positions // threads))
     chunk = min(max(min_chunk, even_chunk), max_chunk)
     # A multiple of the line, and at least one line, as ``chunk`` may be 0.
-    launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
-    launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
+    launch.chunk_positions = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
+    last_of_chunk = launch.chunk_positions - 1
+    launch.chunks_per_batch = (launch.positions + last_of_chunk) // launch.chunk_positions
 
 
 @register_jitable
-def _panel_width(launch: Any) -> int:
+def _choose_panel_channels(launch: Any) -> int:
     """Return the number of channels of a panel, or 0 if packing X does not pay off."""
-    kernel = struct(launch.kernel, KERNEL)
+    kernel = record_at(launch.kernel, KERNEL)
     if kernel.pack == 0 or launch.c < 2:
         return 0
     is_narrow = launch.c <= 2 * NARROW_PANEL
     width = NARROW_PANEL if is_narrow else WIDE_PANEL
     if _panel_size(launch, width) > MAX_PACKED_BYTES:
         return 0
-    reads = float(launch.positions * launch.rows) / float(launch.pixels)
+    reads = float(launch.positions * launch.taps) / float(launch.pixels)
     min_reads, min_reads_incoherent = _min_reads(launch, is_narrow)
     if reads >= min_reads or (reads >= min_reads_incoherent and _is_incoherent(launch)):
         return width
@@ -284,16 +288,16 @@ def _min_reads(launch: Any, is_narrow: bool) -> tuple[float, float]:
         The numbers for any grid and for an incoherent one. If packing never pays off, the number is
         NaN, as any comparison with it is false.
     """
-    kernel = struct(launch.kernel, KERNEL)
+    kernel = record_at(launch.kernel, KERNEL)
     if kernel.copy_size != 0:  # mode nearest
         if is_narrow or _stays_in_cache(launch, kernel.copy_size):
             return np.nan, np.nan
         return np.nan, float(MIN_READS_COPIED)
     if not is_narrow:
         return float(MIN_READS_WIDE), float(MIN_READS_INCOHERENT)
-    if not GATHERS:
+    if not CPU_HAS_FAST_VECTORS:
         return float(MIN_READS_NARROW), float(MIN_READS_INCOHERENT)
-    if tap_table.can_be_contiguous(kernel.taps, kernel.padding):
+    if tap_table.can_be_contiguous(kernel.taps_per_axis, kernel.padding):
         return np.nan, np.nan
     return np.nan, float(MIN_READS_INCOHERENT)
 
@@ -304,39 +308,41 @@ def _panel_size(launch: Any, width: int) -> int:
 
     A panel has one pixel more than X. Taps outside read this pixel.
     """
-    return (launch.pixels + 1) * width * struct(launch.kernel, KERNEL).packed_size
+    return (launch.pixels + 1) * width * record_at(launch.kernel, KERNEL).packed_size
 
 
 @register_jitable
 def _plan_packing(launch: Any) -> int:
     """Decide whether and how X is packed; return the size of the panels in bytes, or 0."""
-    launch.panel = _panel_width(launch)
-    if launch.panel == 0:
+    launch.panel_channels = _choose_panel_channels(launch)
+    if launch.panel_channels == 0:
         return 0
-    size = _panel_size(launch, launch.panel)
-    threads = min(struct(launch.kernel, KERNEL).cpus, launch.workers)
-    panels = (launch.c + launch.panel - 1) // launch.panel
-    launch.panels = max(1, min(panels, WORKER_PANELS_BYTES // size))
-    launch.groups = (panels + launch.panels - 1) // launch.panels
-    launch.parts = launch.pixels // tap_sums.PIXELS_PER_PART + 1
+    size = _panel_size(launch, launch.panel_channels)
+    threads = min(record_at(launch.kernel, KERNEL).cpus, launch.workers)
+    panels = (launch.c + launch.panel_channels - 1) // launch.panel_channels
+    launch.panels_at_once = max(1, min(panels, WORKER_PANELS_BYTES // size))
+    launch.groups_per_batch = (panels + launch.panels_at_once - 1) // launch.panels_at_once
+    launch.parts_per_panel = launch.pixels // tap_sums.PIXELS_PER_PART + 1
     # It is best if each thread packs what it reads: then no data moves between the processors'
     # caches.
-    total = threads * launch.panels * size
-    if launch.n * launch.groups >= threads and total <= MAX_PACKED_BYTES:
-        launch.packing = PACKING_AND_READING
+    total = threads * launch.panels_at_once * size
+    if launch.n * launch.groups_per_batch >= threads and total <= MAX_PACKED_BYTES:
+        launch.packing_phase = PACKING_AND_READING
         launch.workers = threads
         return total
     fitting_panels = max(1, SHARED_PANELS_BYTES // size)
-    launch.packing = PACKING
-    launch.panels = min(panels, fitting_panels)
-    launch.batches = max(1, min(launch.n, fitting_panels // launch.panels))
-    return launch.batches * launch.panels * size
+    launch.packing_phase = PACKING
+    launch.panels_at_once = min(panels, fitting_panels)
+    launch.batches_at_once = max(1, min(launch.n, fitting_panels // launch.panels_at_once))
+    return launch.batches_at_once * launch.panels_at_once * size
 
 
 @register_jitable
 def _panel_count(launch: Any, channel: int) -> int:
     """Return the number of panels that are packed at a time, from ``channel`` on."""
-    return min(launch.panels, (launch.c - channel + launch.panel - 1) // launch.panel)
+    channels = launch.c - channel
+    panels = (channels + launch.panel_channels - 1) // launch.panel_channels
+    return min(launch.panels_at_once, panels)
 
 
 @register_jitable
@@ -344,11 +350,11 @@ def _is_incoherent(launch: Any) -> bool:
     """Whether neighbouring positions read pixels far apart, so that each read waits for memory."""
     if launch.positions < INCOHERENT_POSITIONS:
         return False
-    count = min(INCOHERENT_POSITIONS, launch.tile)
+    count = min(INCOHERENT_POSITIONS, launch.tile_positions)
     worker = _worker_record(launch, 0)
     buffer = _fill_table(launch, worker, 0, 0, count)
-    first_tap = scratch_array(launch, address(worker), "index", np.uint32)[buffer, 0]
-    lengths = array(launch.lengths, (launch.r,), np.int64)
+    first_tap = scratch_array(launch, address_of(worker), "index", np.uint32)[buffer, 0]
+    lengths = array_at(launch.lengths, (launch.r,), np.int64)
     n_incoherent = 0
     for p in range(count - 1):
         pixel = np.int64(first_tap[p])
@@ -368,7 +374,7 @@ def _is_incoherent(launch: Any) -> bool:
 # The work of a thread
 
 
-@compile_time(1.2)
+@compiles_in(1.2)
 def process_items(launch_address: int, number: int) -> int:
     """Process items of the launch's phase, until there are none or it is time for a pause.
 
@@ -379,37 +385,37 @@ def process_items(launch_address: int, number: int) -> int:
     Returns:
         1 if there may be more items, otherwise 0.
     """
-    launch = struct(launch_address, LAUNCH)
+    launch = record_at(launch_address, LAUNCH)
     worker = _worker_record(launch, number)
     phase = launch.phase
-    panels = launch.panels
+    panels = launch.panels_at_once
     worker.has_columns = 0
-    for _ in range(launch.pause):
-        item = fetch_add(launch, "next", 1)
+    for _ in range(launch.items_per_call):
+        item = fetch_add(launch, "next_item", 1)
         if item >= launch.items:
             return 0
         if phase == PACKING_AND_READING:
-            batch = item // launch.groups
-            channel = item % launch.groups * panels * launch.panel
+            batch = item // launch.groups_per_batch
+            channel = item % launch.groups_per_batch * panels * launch.panel_channels
             count = _panel_count(launch, channel)
             worker.first_panel = number * panels
-            worker.channel = channel
-            worker.panels = count
-            _pack(launch, worker.first_panel, batch, channel, 0, count * launch.parts)
+            worker.first_channel = channel
+            worker.n_panels = count
+            _pack(launch, worker.first_panel, batch, channel, 0, count * launch.parts_per_panel)
             _sample(launch, worker, batch, 0, launch.positions)
         elif phase == PACKING:
-            parts = _panel_count(launch, launch.first_channel) * launch.parts
+            parts = _panel_count(launch, launch.first_channel) * launch.parts_per_panel
             batch = item // parts
             part = item % parts
             source = launch.first_batch + batch
             _pack(launch, batch * panels, source, launch.first_channel, part, part + 1)
         else:
-            batch = item // launch.chunks
-            start = item % launch.chunks * launch.chunk
-            stop = min(start + launch.chunk, launch.positions)
+            batch = item // launch.chunks_per_batch
+            start = item % launch.chunks_per_batch * launch.chunk_positions
+            stop = min(start + launch.chunk_positions, launch.positions)
             worker.first_panel = batch * panels
-            worker.channel = launch.first_channel
-            worker.panels = _panel_count(launch, worker.channel)
+            worker.first_channel = launch.first_channel
+            worker.n_panels = _panel_count(launch, worker.first_channel)
             _sample(launch, worker, launch.first_batch + batch, start, stop)
     return 1
 
@@ -417,7 +423,7 @@ def process_items(launch_address: int, number: int) -> int:
 @register_jitable
 def _worker_record(launch: Any, number: int) -> Any:
     """Return the :data:`.structs.WORKER` of a worker."""
-    return struct(launch.first_worker + number * launch.worker_size, WORKER)
+    return record_at(launch.first_worker + number * launch.worker_size, WORKER)
 
 
 @register_jitable
@@ -433,15 +439,15 @@ def _pack(
 
     The panels begin with ``first_panel``. Parts are counted across panels.
     """
-    pack = struct(launch.kernel, KERNEL).pack
+    pack = record_at(launch.kernel, KERNEL).pack
     for part in range(first_part, last_part):
-        number = part // launch.parts
+        number = part // launch.parts_per_panel
         arguments = (
-            address(launch),
+            address_of(launch),
             first_panel + number,
             batch,
-            channel + number * launch.panel,
-            part % launch.parts,
+            channel + number * launch.panel_channels,
+            part % launch.parts_per_panel,
         )
         call(pack, arguments)
 
@@ -449,20 +455,20 @@ def _pack(
 @register_jitable
 def _sample(launch: Any, worker: Any, batch: int, start: int, stop: int) -> None:
     """Fill Y[batch, :, start:stop]: all channels, or those of the worker's panels."""
-    kernel = struct(launch.kernel, KERNEL)
+    kernel = record_at(launch.kernel, KERNEL)
     read = kernel.read if launch.packed == 0 else kernel.read_packed
-    for begin in range(start, stop, launch.tile):
-        size = min(launch.tile, stop - begin)
+    for begin in range(start, stop, launch.tile_positions):
+        size = min(launch.tile_positions, stop - begin)
         buffer = _fill_table(launch, worker, batch, begin, size)
-        call(read, (address(launch), address(worker), buffer, batch, begin, size))
+        call(read, (address_of(launch), address_of(worker), buffer, batch, begin, size))
 
 
 @register_jitable
 def _fill_table(launch: Any, worker: Any, batch: int, begin: int, positions: int) -> int:
     """Compute the table of the tile from position ``begin`` on; return the number of its buffer."""
-    kernel = struct(launch.kernel, KERNEL)
-    launch_address = address(launch)
-    worker_address = address(worker)
+    kernel = record_at(launch.kernel, KERNEL)
+    launch_address = address_of(launch)
+    worker_address = address_of(worker)
     rows = 1
     call(kernel.coordinates, (launch_address, worker_address, batch, begin, positions))
     for axis in range(launch.r):
@@ -472,14 +478,14 @@ def _fill_table(launch: Any, worker: Any, batch: int, begin: int, positions: int
                 kernel.combine, (launch_address, worker_address, rows, axis, positions, layout)
             )
         worker.layout = layout
-        rows *= kernel.taps
+        rows *= kernel.taps_per_axis
     return (launch.r - 1) % 2
 
 
 # The kernels, by types
 
 
-@compile_time(1.4)
+@compiles_in(1.4)
 def coordinates_for(grid_type: str) -> Callable[..., int]:
     """Return the kernel that reads the coordinates of a tile from a grid of this type."""
     bits = stored(grid_type)
@@ -488,8 +494,8 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     def coordinates(
         launch_address: int, worker_address: int, batch: int, begin: int, positions: int
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        grid = array(launch.grid, (launch.n, launch.positions, launch.r), bits)
+        launch = record_at(launch_address, LAUNCH)
+        grid = array_at(launch.grid, (launch.n, launch.positions, launch.r), bits)
         normalized = scratch_array(launch, worker_address, "coordinates", real)
         tap_table.split_axes(grid[batch, begin : begin + positions], normalized)
         return 0
@@ -497,7 +503,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     return coordinates
 
 
-@compile_time(8.0)
+@compiles_in(8.0)
 def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     """Return the kernel that computes the taps of a tile on one axis.
 
@@ -507,9 +513,9 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     real = np.dtype(weight_type)
 
     def axis_taps(launch_address: int, worker_address: int, positions: int, axis: int) -> int:
-        launch = struct(launch_address, LAUNCH)
-        kernel = struct(launch.kernel, KERNEL)
-        taps = kernel.taps
+        launch = record_at(launch_address, LAUNCH)
+        kernel = record_at(launch.kernel, KERNEL)
+        taps = kernel.taps_per_axis
         index_address = scratch_address(launch, worker_address, "axis_index")
         weight_address = scratch_address(launch, worker_address, "axis_weight")
         if axis == 0:
@@ -518,20 +524,20 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             offsets = scratch_array(launch, worker_address, "offsets", np.int64)
             for tap in range(taps):
                 offsets[tap] = tap
-        length = array(launch.lengths, (launch.r,), np.int64)[axis]
-        return tap_table.axis_taps(
+        length = array_at(launch.lengths, (launch.r,), np.int64)[axis]
+        return tap_table.compute_axis_taps(
             tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, taps),
             scratch_array(launch, worker_address, "coordinates", coordinate)[axis, :positions],
             scratch_array(launch, worker_address, "pixel_coordinates", coordinate),
-            array(index_address, (taps, launch.width), np.uint32),
-            array(weight_address, (taps, launch.width), real),
+            array_at(index_address, (taps, launch.table_columns), np.uint32),
+            array_at(weight_address, (taps, launch.table_columns), real),
             kernel.may_mask != 0,
         )
 
     return axis_taps
 
 
-@compile_time(3.7)
+@compiles_in(3.7)
 def combine_for(weight_type: str) -> Callable[..., int]:
     """Return the kernel that adds the taps of an inner axis to the table.
 
@@ -547,20 +553,20 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         positions: int,
         axis_layout: int,
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        worker = struct(worker_address, WORKER)
-        new_rows = rows * struct(launch.kernel, KERNEL).taps
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
+        new_rows = rows * record_at(launch.kernel, KERNEL).taps_per_axis
         index = scratch_array(launch, worker_address, "index", np.uint32)
         weight = scratch_array(launch, worker_address, "weight", real)
+        offsets = scratch_array(launch, worker_address, "offsets", np.int64)
         source = (axis - 1) % 2
         target = axis % 2
         axis_index = scratch_array(launch, worker_address, "axis_index", np.uint32)
         axis_weight = scratch_array(launch, worker_address, "axis_weight", real)
         return tap_table.combine_taps(
-            tap_table.Taps(index[source, :rows], weight[source, :rows], worker.layout),
-            tap_table.Taps(axis_index, axis_weight, axis_layout),
-            scratch_array(launch, worker_address, "offsets", np.int64),
-            array(launch.lengths, (launch.r,), np.int64)[axis],
+            TapTable(index[source, :rows], weight[source, :rows], offsets, worker.layout),
+            TapTable(axis_index, axis_weight, offsets, axis_layout),
+            array_at(launch.lengths, (launch.r,), np.int64)[axis],
             positions,
             index[target, :new_rows],
             weight[target, :new_rows],
@@ -569,7 +575,7 @@ def combine_for(weight_type: str) -> Callable[..., int]:
     return combine
 
 
-@compile_time(1.5)
+@compiles_in(1.5)
 def copy_packed_for(bits_type: str) -> Callable[..., int]:
     """Return the kernel that reads packed panels through a table of one tap without weights.
 
@@ -586,15 +592,15 @@ def copy_packed_for(bits_type: str) -> Callable[..., int]:
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        worker = struct(worker_address, WORKER)
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
         index = scratch_array(launch, worker_address, "index", np.uint32)[buffer, 0]
-        Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         first_panel = worker.first_panel
-        panels_shape = (first_panel + worker.panels, launch.pixels + 1, WIDE_PANEL)
-        panels = array(launch.packed, panels_shape, bits)
-        for number in range(worker.panels):
-            first = worker.channel + number * WIDE_PANEL
+        panels_shape = (first_panel + worker.n_panels, launch.pixels + 1, WIDE_PANEL)
+        panels = array_at(launch.packed, panels_shape, bits)
+        for number in range(worker.n_panels):
+            first = worker.first_channel + number * WIDE_PANEL
             last = min(first + WIDE_PANEL, launch.c)
             panel = panels[first_panel + number]
             tap_sums.copy_packed(panel, index, Y[first:last], begin, positions)
@@ -603,7 +609,7 @@ def copy_packed_for(bits_type: str) -> Callable[..., int]:
     return read
 
 
-@compile_time(2.6)
+@compiles_in(2.6)
 def copy_for(bits_type: str) -> Callable[..., int]:
     """Return the kernel that reads X through a table of one tap without weights.
 
@@ -621,8 +627,8 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        layout = struct(worker_address, WORKER).layout
+        launch = record_at(launch_address, LAUNCH)
+        layout = record_at(worker_address, WORKER).layout
         table = scratch_array(launch, worker_address, "index", np.uint32)
         index = table[buffer, 0, :positions]
         n_outside = 0
@@ -631,8 +637,8 @@ def copy_for(bits_type: str) -> Callable[..., int]:
             n_outside = simd.list_outside(table[buffer, 0], inside, positions, table[buffer, 0])
             index = inside[:positions]
         outside = table[buffer, 0, :n_outside]
-        X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
-        Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
+        X = array_at(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
         copies = scratch_array(launch, worker_address, "copies", bits)
         step = simd.SMOOTH_STEP
@@ -665,13 +671,13 @@ def weights_of(X_type: str) -> np.dtype[Any]:
     return np.dtype(np.finfo(str(spec.TYPES[X_type].compute)).dtype)
 
 
-@compile_time(1.9)
+@compiles_in(1.9)
 def sum_for(X_type: str) -> Callable[..., int]:
     """Return the kernel that reads X of this type through a table with weights."""
     return _sum_kernel(X_type, reads_panels=False)
 
 
-@compile_time(2.8)
+@compiles_in(2.8)
 def sum_packed_for(X_type: str) -> Callable[..., int]:
     """Return the kernel that reads the panels of X of this type through a table with weights."""
     return _sum_kernel(X_type, reads_panels=True)
@@ -696,23 +702,21 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        worker = struct(worker_address, WORKER)
-        layout = worker.layout
-        index, weight, offsets = _table(launch, worker_address, buffer, real)
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
         waiting_sums = scratch_array(launch, worker_address, "sums", real)
-        Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         if reads_panels:
             first_panel = worker.first_panel
-            panels_shape = (first_panel + worker.panels, launch.pixels + 1, launch.panel)
-            panels = array(launch.packed, panels_shape, real)
+            panels_shape = (first_panel + worker.n_panels, launch.pixels + 1, launch.panel_channels)
+            panels = array_at(launch.packed, panels_shape, real)
             strip_address = scratch_address(launch, worker_address, "strip")
-            strip = array(strip_address, (tap_sums.STRIP, launch.panel), real)
-            first_channel = worker.channel
-            last_channel = min(first_channel + worker.panels * launch.panel, launch.c)
-            step = launch.panel
+            strip = array_at(strip_address, (tap_sums.STRIP, launch.panel_channels), real)
+            first_channel = worker.first_channel
+            last_channel = min(first_channel + worker.n_panels * launch.panel_channels, launch.c)
+            step = launch.panel_channels
         else:
-            X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
+            X = array_at(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
             first_channel = 0
             last_channel = launch.c
             step = CHANNELS_PER_GROUP if are_halves else launch.c
@@ -724,33 +728,31 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
             else:
                 sums = Y[first:last]
                 start = begin
+            table = _table(launch, worker, buffer, real)
             if reads_panels:
                 panel = panels[first_panel + (first - first_channel) // step]
-                tap_sums.sum_packed(
-                    panel, index, offsets, layout, weight, strip, sums, start, positions
-                )
+                tap_sums.sum_packed(panel, table, strip, sums, start, positions)
             else:
-                layout = tap_sums.sum_taps(
-                    X[first:last], index, offsets, layout, weight, sums, start, positions
-                )
+                worker.layout = tap_sums.sum_taps(X[first:last], table, sums, start, positions)
             if are_halves:
                 for channel in range(first, last):
-                    round_to(sums[channel - first, :positions], Y[channel, begin:])
+                    write_rounded(sums[channel - first, :positions], Y[channel, begin:])
         return 0
 
     return read
 
 
-@compile_time(1.7)
+@compiles_in(1.7)
 def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
     """Return the kernel that packs a part of a panel, channels last, for these types."""
     bits = stored(X_type)
     real = np.dtype(packed_type)
 
     def pack(launch_address: int, panel: int, batch: int, channel: int, part: int) -> int:
-        launch = struct(launch_address, LAUNCH)
-        X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)
-        packed = array(launch.packed, (panel + 1, launch.pixels + 1, launch.panel), real)
+        launch = record_at(launch_address, LAUNCH)
+        X = array_at(launch.X, (launch.n, launch.c, launch.pixels), bits)
+        panels_shape = (panel + 1, launch.pixels + 1, launch.panel_channels)
+        packed = array_at(launch.packed, panels_shape, real)
         tap_sums.pack_part(X, batch, channel, part * tap_sums.PIXELS_PER_PART, packed[panel])
         return 0
 
@@ -758,12 +760,13 @@ def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _table(launch: Any, worker_address: int, buffer: int, real: Any) -> Any:
-    """Return the table in a buffer: taps and weights (rows, width), and offsets (rows,)."""
+def _table(launch: Any, worker: Any, buffer: int, real: Any) -> Any:
+    """Return the :class:`.tap_table.TapTable` in a buffer of a worker."""
+    worker_address = address_of(worker)
     index = scratch_array(launch, worker_address, "index", np.uint32)[buffer]
     weight = scratch_array(launch, worker_address, "weight", real)[buffer]
     offsets = scratch_array(launch, worker_address, "offsets", np.int64)
-    return index, weight, offsets
+    return TapTable(index, weight, offsets, worker.layout)
 
 
 # The fields of a kernel descriptor
@@ -775,7 +778,7 @@ def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
     X_size = stored(X_type).itemsize
     has_weights = mode != "nearest"
     return {
-        "taps": TAPS[mode],
+        "taps_per_axis": TAPS[mode],
         "X_size": X_size,
         "coordinate_size": stored(coordinate).itemsize,
         "weight_size": stored(weight).itemsize if has_weights else 0,

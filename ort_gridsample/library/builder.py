@@ -18,6 +18,8 @@ from importlib import metadata
 from os import PathLike
 from pathlib import Path
 
+import onnx
+
 from .. import spec, versions
 from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
@@ -26,17 +28,17 @@ from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
-from ..kernels import target as host
-from ..reference.cpus import available_cpus
-from ..reference.process import interpreter
+from ..kernels import target as this_machine
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.unfusing import unfused
+from ..system.cpus import available_cpus
+from ..system.process import interpreter
 
 #: The place that errors name.
 WHERE = "library"
 
 #: The oldest Numba whose LLVM reads the assembly of :mod:`.emission`.
-NUMBA = "0.62"
+OLDEST_NUMBA = "0.62"
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,16 @@ class Cpu:
     host_features: tuple[str, ...] = ()
 
 
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "cx16", "popcnt", "sahf")
 _V3 = ("avx2", "fma", "f16c")
 
 #: The levels of processors by name.
 CPUS = {
-    "x86-64-v2": Cpu(2),
+    "x86-64-v2": Cpu(2, host_features=_V2),
     "x86-64-v3": Cpu(3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
     "x86-64-v4": Cpu(4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
     "generic": Cpu(1),
 }
-#: The machines by name.
-TARGETS = MACHINES
 #: The name for the highest level that the processor of this machine has.
 NATIVE = "native"
 
@@ -98,7 +99,7 @@ class Task:
         cpu: LLVM's name of the processor.
         level: its level.
         features: the features for which the kernels are chosen.
-        wanted: the types and modes that the library has, or None for all.
+        needed: the types and modes that the library has, or None for all.
         release: the release of this package.
         share: the index of the share.
         shares: the number of shares.
@@ -111,7 +112,7 @@ class Task:
     cpu: str
     level: int
     features: tuple[str, ...] = ()
-    wanted: dict[str, list[str]] | None = None
+    needed: dict[str, list[str]] | None = None
     release: str = ""
     share: int = 0
     shares: int = 1
@@ -123,7 +124,7 @@ def build_library(
     path: str | PathLike[str],
     cpu: str | Sequence[str] = (),
     target: str | None = None,
-    models: Iterable[Model] = (),
+    models: Model | Iterable[Model] = (),
 ) -> str:
     """Write a library of the compiled ops that any onnxruntime registers, from any language.
 
@@ -137,9 +138,9 @@ def build_library(
         cpu: the processors that the library has a variant for, of :data:`CPUS`, or ``"native"``.
             When it is registered, the library chooses the best variant for the processor. By
             default it has all variants of the target.
-        target: the machine that the library is for, of :data:`TARGETS`; by default, this one.
-        models: models as :func:`inspect_model` accepts them. The library has only what they need;
-            by default, it has everything.
+        target: the machine that the library is for, of :data:`MACHINES`; by default, this one.
+        models: a model as :func:`inspect_model` accepts it, or several. The library has only what
+            they need; by default, it has everything.
 
     Returns:
         The release that built the library, its machine and its processors.
@@ -147,7 +148,7 @@ def build_library(
     Raises:
         GridSampleError: there is no such target or processor, a model is invalid, there is no
             linker, or the program is frozen.
-        ImportError: Numba is not installed, or is older than :data:`NUMBA`.
+        ImportError: Numba is not installed, or is older than :data:`OLDEST_NUMBA`.
         OSError: the library cannot be written.
     """
     path = Path(path)
@@ -156,11 +157,11 @@ def build_library(
     machine = _machine(target)
     cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
     _check_numba()
-    wanted = _wanted(models)
+    needed = _needed(models)
     with tempfile.TemporaryDirectory() as folder:
         # Before anything is compiled, as there may be no linker.
         link_command = linker(machine, WHERE)
-        tasks = _variant_tasks(machine, cpus, folder, wanted, release)
+        tasks = _variant_tasks(machine, cpus, folder, needed, release)
         tasks.append(_entry_task(machine, cpus, folder, release))
         with ThreadPoolExecutor(available_cpus()) as pool:
             list(pool.map(lambda task: _compile(python, machine, task), tasks))
@@ -182,8 +183,9 @@ def _interpreter() -> str:
     """
     python = interpreter()
     if python is None:
-        expected = "Python's executable, as other processes compile: use an installed Python"
-        raise GridSampleError(WHERE, "this program", f"{sys.executable!r}", expected)
+        found = f"{sys.executable!r}, which is no Python interpreter"
+        expected = "an installed Python, because other processes compile the library"
+        raise GridSampleError(WHERE, "this program", found, expected)
     return python
 
 
@@ -193,13 +195,13 @@ def _interpreter() -> str:
 def _machine(target: str | None) -> Machine:
     """Return the machine ``target``, or this machine if it is None."""
     if target is None:
-        target = f"{host.machine}-{host.system}"
-        for name, machine in TARGETS.items():
+        target = f"{this_machine.machine}-{this_machine.system}"
+        for name, machine in MACHINES.items():
             if machine.is_this:
                 target = name
-    if target not in TARGETS:
-        raise GridSampleError(WHERE, "target", repr(target), format_choices(TARGETS))
-    return TARGETS[target]
+    if target not in MACHINES:
+        raise GridSampleError(WHERE, "target", repr(target), format_choices(MACHINES))
+    return MACHINES[target]
 
 
 def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
@@ -216,28 +218,35 @@ def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
 
 
 def _native_cpu(machine: Machine) -> str:
-    """Return the highest level of ``machine`` that the processor of this machine has."""
+    """Return the highest level of ``machine`` that the processor of this machine has.
+
+    Raises:
+        GridSampleError: it has none of them.
+    """
     for name in reversed(machine.cpus):
-        if host.has(*CPUS[name].host_features):
+        if this_machine.has(*CPUS[name].host_features):
             return name
-    raise AssertionError("the lowest level needs no features")
+    found = f"{NATIVE!r}, but this processor has fewer features than the lowest of these levels"
+    raise GridSampleError(WHERE, "cpu", found, format_choices(machine.cpus))
 
 
 def _check_numba() -> None:
     if importlib.util.find_spec("numba") is None:
         raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
     version = metadata.version("numba")
-    if not versions.is_at_least(version, NUMBA):
+    if not versions.is_at_least(version, OLDEST_NUMBA):
         remedy = f"{version} is installed: pip install -U numba"
-        raise ImportError(f"a library needs numba {NUMBA} or newer, and {remedy}")
+        raise ImportError(f"a library needs numba {OLDEST_NUMBA} or newer, and {remedy}")
 
 
-def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
+def _needed(models: Model | Iterable[Model]) -> dict[str, list[str]] | None:
     """Return the types and modes of the nodes of ``models``, as :meth:`.Op.needs_state` takes them.
 
     None if there are no models.
     """
-    wanted: dict[str, set[str]] = {}
+    needed: dict[str, set[str]] = {}
+    if isinstance(models, onnx.ModelProto | bytes | str | PathLike):
+        models = [models]
     models = list(models)
     for model in models:
         proto = read_model(model)
@@ -247,11 +256,11 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
             for name, types in spec.newest(record.operator).types.items():
                 known_types = record.types.get(name, ())
                 is_known = known_types and all(value.type for value in record.inputs[name])
-                wanted.setdefault(name, set()).update(known_types if is_known else types)
+                needed.setdefault(name, set()).update(known_types if is_known else types)
             if record.operator == "GridSample":
                 modes = [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
-                wanted.setdefault("mode", set()).update(modes)
-    return {name: sorted(values) for name, values in wanted.items()} if models else None
+                needed.setdefault("mode", set()).update(modes)
+    return {name: sorted(values) for name, values in needed.items()} if models else None
 
 
 # --- Compilation ---
@@ -261,7 +270,7 @@ def _variant_tasks(
     machine: Machine,
     cpus: Sequence[str],
     folder: str,
-    wanted: dict[str, list[str]] | None,
+    needed: dict[str, list[str]] | None,
     release: str,
 ) -> list[Task]:
     """Return the tasks that compile the variants."""
@@ -272,7 +281,7 @@ def _variant_tasks(
             cpu=name,
             level=CPUS[name].level,
             features=CPUS[name].features,
-            wanted=wanted,
+            needed=needed,
             release=release,
             share=share,
             shares=_SHARES,

@@ -28,18 +28,19 @@ from ..custom_ops.compiled_ops.catalog import (
     schema_fields,
 )
 from ..custom_ops.compiled_ops.descriptions import description_function
-from ..custom_ops.compiled_ops.image import Image, Relocation
-from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
+from ..custom_ops.compiled_ops.record_image import RecordImage, Relocation
+from ..custom_ops.compiled_ops.sentences import SHARED_FUNCTIONS
+from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.image import add_factory
-from ..kernels.compilation import KernelSpec
+from ..kernels.compilation import OPTIONS, KernelSpec
 from ..reference.taps import COMPILED_MODES
 from .entry import create_ep_factories, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The
 #: helper of ``reshape`` is none of them: a library does not contain it, so linking a call of it
 #: must fail.
-_NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
+_NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)(NRT|numba|Py|_Py)_\w+")
 
 _ENTRY_SYMBOL = "ort_gridsample_entry"
 
@@ -105,23 +106,23 @@ class Emitter:
         self._triple = triple
         self._level = level
 
-    def symbol(self, part: KernelSpec) -> str:
-        """Return the symbol of a function. A part that begins with a string is a symbol itself."""
-        make, *type_names = part
-        if isinstance(make, str):
-            return make
-        module = make.__module__.rpartition(".")[2]
-        words = ["ort_gridsample", f"v{self._level}", module, make.__name__, *type_names]
+    def symbol(self, kernel_spec: KernelSpec) -> str:
+        """Return the symbol of a function. A spec that begins with a string is a symbol itself."""
+        factory, *type_names = kernel_spec
+        if isinstance(factory, str):
+            return factory
+        module = factory.__module__.rpartition(".")[2]
+        words = ["ort_gridsample", f"v{self._level}", module, factory.__name__, *type_names]
         return "_".join(words)
 
-    def compile_function(self, part: KernelSpec) -> bytes:
+    def compile_function(self, kernel_spec: KernelSpec) -> bytes:
         """Return the object file of a function."""
-        make, *type_names = part
-        function: Callable[..., int] = make(*type_names) if type_names else make
+        factory, *type_names = kernel_spec
+        function: Callable[..., int] = factory(*type_names) if type_names else factory
         arguments = tuple([types.int64] * function.__code__.co_argcount)
-        symbol = self.symbol(part)
+        symbol = self.symbol(kernel_spec)
         with global_compiler_lock:
-            c_function = CFunc(function, (arguments, types.int64), {}, {"error_model": "numpy"})
+            c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
             compiled = c_function._compile_uncached()
             module = compiled.library._get_module_for_linking().clone()
         wrapper = module.get_function(compiled.fndesc.llvm_cfunc_wrapper_name)
@@ -130,7 +131,7 @@ class Emitter:
         wrapper.visibility = "hidden"
         return self._emit(self._parse(""), module, symbol)
 
-    def compile_data(self, symbol: str, image: Image, definitions: str = "") -> bytes:
+    def compile_data(self, symbol: str, image: RecordImage, definitions: str = "") -> bytes:
         """Return the object file of an image.
 
         Args:
@@ -139,7 +140,9 @@ class Emitter:
             definitions: LLVM assembly to compile with it.
         """
         words = [str(word) for word in np.frombuffer(image.data, "<i8")]
-        functions = {offset: self.symbol(part) for offset, part in image.functions.items()}
+        functions = {
+            offset: self.symbol(kernel_spec) for offset, kernel_spec in image.functions.items()
+        }
         for offset, function in functions.items():
             words[offset // 8] = f"ptrtoint (ptr @{function} to i64)"
         for offset, place in image.relocations.items():
@@ -161,7 +164,7 @@ class Emitter:
             messages: the error messages of ENTRY: no variant, and onnxruntime is too old for the
                 ops, or for the execution provider.
         """
-        image = Image()
+        image = RecordImage()
         entry = image.add_records(ENTRY, {})
         no_variant, too_old, too_old_for_provider = messages
         fields = {
@@ -240,33 +243,33 @@ class Emitter:
 
 
 def variant_image(
-    wanted: Mapping[str, Sequence[str]] | None,
+    needed: Mapping[str, Sequence[str]] | None,
     level: int,
     release: str,
-) -> Image:
+) -> RecordImage:
     """Return the image of a library's ops for one level of processors. It begins with its VARIANT.
 
     Args:
-        wanted: the types and modes that the library has, as in :meth:`.Op.needs_state`; None: all.
+        needed: the types and modes that the library has, as in :meth:`.Op.needs_state`; None: all.
         level: the level.
         release: the release of this package.
     """
-    image = Image()
+    image = RecordImage()
     variant = image.add_records(VARIANT, {})
-    library = image.add_records(LIBRARY, {})
-    rows, indices = _op_rows(image, OPS, wanted, library)
+    op_context = image.add_records(OP_CONTEXT, SHARED_FUNCTIONS)
+    rows, indices = _op_rows(image, OPS, needed, op_context)
     ops = image.add_records(OP, *rows)
 
     def op_address(overload: Overload) -> Relocation | None:
         index = indices.get((overload.op, overload.types))
         return None if index is None else Relocation(ops + index * OP.itemsize)
 
-    domains = _add_foreign_domains(image, wanted, library)
+    domains = _add_foreign_domains(image, needed, op_context)
     fields = {
         "level": level,
         "ops": ops,
         "n_ops": len(rows),
-        "library": library,
+        "op_context": op_context,
         "factory": add_factory(image, release, op_address, [0] * (1 + len(domains))),
         "foreign": image.add_records(FOREIGN_DOMAIN, *domains),
         "n_foreign": len(domains),
@@ -276,20 +279,21 @@ def variant_image(
 
 
 def _op_rows(
-    image: Image,
+    image: RecordImage,
     ops: Sequence[Op],
-    wanted: Mapping[str, Sequence[str]] | None,
-    library: Relocation,
-    has_all: bool = True,
+    needed: Mapping[str, Sequence[str]] | None,
+    op_context: Relocation,
+    keeps_ops_without_states: bool = True,
 ) -> tuple[list[Fields], dict[tuple[Op, tuple[str, ...]], int]]:
     """Append what the OPs of ``ops`` refer to.
 
     Args:
         image: the image.
         ops: the ops.
-        wanted: the types and modes that the library has; None: all.
-        library: the offset of the LIBRARY.
-        has_all: whether ops without any state are included. They fail with an error message.
+        needed: the types and modes that the library has; None: all.
+        op_context: the offset of the OP_CONTEXT.
+        keeps_ops_without_states: whether ops without any state are included. They fail with an
+            error message.
 
     Returns:
         The fields of the OPs, and the indices of those that have a state.
@@ -298,25 +302,27 @@ def _op_rows(
     rows: list[Fields] = []
     indices = {}
     for op in ops:
-        if not has_all and not any(_has_states(op, op_types, wanted) for op_types in op.types):
+        if not keeps_ops_without_states and not any(
+            _has_states(op, op_types, needed) for op_types in op.types
+        ):
             continue
         kernels = op.load()
         common = {
-            "library": library,
+            "op_context": op_context,
             "sentences": image.add_texts(kernels.sentences),
             "name": image.add_text(op.op_type.encode()),
             **descriptions,
             **kernels.functions,
         }
         for op_types in op.types:
-            if _has_states(op, op_types, wanted):
+            if _has_states(op, op_types, needed):
                 indices[op, op_types] = len(rows)
-            elif not has_all:
+            elif not keeps_ops_without_states:
                 continue
             row = {
                 **common,
                 **schema_fields(op, op_types),
-                "states": _add_states(image, op, op_types, wanted),
+                "states": _add_states(image, op, op_types, needed),
                 "description": image.add_text(op.describe(op_types).encode()),
             }
             rows.append(row)
@@ -324,14 +330,14 @@ def _op_rows(
 
 
 def _add_foreign_domains(
-    image: Image,
-    wanted: Mapping[str, Sequence[str]] | None,
-    library: Relocation,
+    image: RecordImage,
+    needed: Mapping[str, Sequence[str]] | None,
+    op_context: Relocation,
 ) -> list[Fields]:
     """Append the ops of other packages' domains; return the fields of the FOREIGN_DOMAINs."""
     domains: list[Fields] = []
     for name, ops in FOREIGN_DOMAINS.items():
-        rows, _ = _op_rows(image, ops, wanted, library, has_all=False)
+        rows, _ = _op_rows(image, ops, needed, op_context, keeps_ops_without_states=False)
         if rows:
             fields = {
                 "name": image.add_text(name.encode()),
@@ -345,25 +351,25 @@ def _add_foreign_domains(
 def _has_states(
     op: Op,
     op_types: Sequence[str],
-    wanted: Mapping[str, Sequence[str]] | None,
+    needed: Mapping[str, Sequence[str]] | None,
 ) -> bool:
     """Whether a library has a state of ``op`` for these types."""
     n_states = len(COMPILED_MODES) if op.has_modes else 1
-    return any(op.needs_state(op_types, index, wanted) for index in range(n_states))
+    return any(op.needs_state(op_types, index, needed) for index in range(n_states))
 
 
 def _add_states(
-    image: Image,
+    image: RecordImage,
     op: Op,
     op_types: Sequence[str],
-    wanted: Mapping[str, Sequence[str]] | None,
+    needed: Mapping[str, Sequence[str]] | None,
 ) -> Relocation:
     """Append the initial states of ``op``, and an array of their addresses; return the array."""
     record, states = op.load().states(*op_types)
     pointers: list[Relocation | int] = []
     for index, fields in enumerate(states):
-        is_wanted = op.needs_state(op_types, index, wanted)
-        pointers.append(image.add_records(record, fields) if is_wanted else 0)
+        is_needed = op.needs_state(op_types, index, needed)
+        pointers.append(image.add_records(record, fields) if is_needed else 0)
     return image.add_pointers(pointers)
 
 
@@ -379,13 +385,14 @@ def main(json_task: str) -> None:
     if task["variants"]:
         entry = emitter.compile_entry(task["variants"], task["messages"])
         (folder / "entry.o").write_bytes(entry)
-        parts: Sequence[KernelSpec] = [(register,), (create_ep_factories,)]
+        kernel_specs: Sequence[KernelSpec] = [(register,), (create_ep_factories,)]
     else:
-        image = variant_image(task["wanted"], task["level"], task["release"])
-        all_parts = [*dict.fromkeys(image.functions.values())]
-        parts = all_parts[task["share"] :: task["shares"]]
+        image = variant_image(task["needed"], task["level"], task["release"])
+        all_specs = [*dict.fromkeys(image.functions.values())]
+        kernel_specs = all_specs[task["share"] :: task["shares"]]
         if task["share"] == 0:
             symbol = f"ort_gridsample_v{task['level']}"
             (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
-    for part in parts:
-        (folder / f"{emitter.symbol(part)}.o").write_bytes(emitter.compile_function(part))
+    for kernel_spec in kernel_specs:
+        path = folder / f"{emitter.symbol(kernel_spec)}.o"
+        path.write_bytes(emitter.compile_function(kernel_spec))

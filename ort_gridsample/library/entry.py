@@ -1,9 +1,9 @@
-"""The compiled functions that only a library has: those that it exports, and descriptions of ops.
+"""The compiled functions that only a library has: those behind its exports.
 
 They choose the variant of the ops for the processor that they run on.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -19,25 +19,80 @@ from ..custom_ops.compiled_ops.c_api import (
 from ..custom_ops.compiled_ops.creation import strcspn
 from ..custom_ops.compiled_ops.requests import api_function
 from ..custom_ops.compiled_ops.sentences import create_status
-from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, LIBRARY, OP, VARIANT
+from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.factory import add_factory, open_api
 from ..custom_ops.provider.structs import FACTORY
 from ..dialects.table import COMPILED_DOMAIN
 from ..kernels import pointers, target
-from ..kernels.pointers import array, call, chars, sizeof, struct
+from ..kernels.pointers import array_at, c_string, call, record_at, sizeof
 
 # --- The level of the processor ---
 
-#: The levels of x86-64 processors above 1, and the bits that a processor of each level has. Source:
-#: the x86-64 psABI. Columns: the level; the features in leaf 1's ecx, in leaf 7's ebx and in leaf
-#: 0x80000001's ecx; the registers that the operating system saves.
-_LEVELS = (
-    (2, 1 << 0 | 1 << 9 | 1 << 13 | 1 << 19 | 1 << 20 | 1 << 23, 0, 1 << 0, 0),
-    (3, 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29, 1 << 3 | 1 << 5 | 1 << 8, 1 << 5, 0x6),
-    (4, 0, 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, 0, 0xE6),
-)
-#: The bit in leaf 1's ecx of processors whose operating system saves more registers: OSXSAVE.
+# Bits of registers after the instruction cpuid. Leaf 1, ecx:
+_SSE3 = 1 << 0
+_SSSE3 = 1 << 9
+_CMPXCHG16B = 1 << 13
+_SSE4_1 = 1 << 19
+_SSE4_2 = 1 << 20
+_POPCNT = 1 << 23
+_FMA = 1 << 12
+_MOVBE = 1 << 22
+#: The operating system saves more registers than those of SSE, and xgetbv tells which.
 _OSXSAVE = 1 << 27
+_AVX = 1 << 28
+_F16C = 1 << 29
+# Leaf 7, ebx:
+_BMI1 = 1 << 3
+_AVX2 = 1 << 5
+_BMI2 = 1 << 8
+_AVX512F = 1 << 16
+_AVX512DQ = 1 << 17
+_AVX512CD = 1 << 28
+_AVX512BW = 1 << 30
+_AVX512VL = 1 << 31
+# Leaf 0x80000001, ecx:
+_LAHF = 1 << 0
+_LZCNT = 1 << 5
+# Bits of the result of xgetbv: the registers that the operating system saves.
+_XMM = 1 << 1
+_YMM = 1 << 2
+#: The mask registers, the upper halves of ZMM0 to ZMM15, and ZMM16 to ZMM31.
+_ZMM = 1 << 5 | 1 << 6 | 1 << 7
+
+
+class _Level(NamedTuple):
+    """A level of x86-64 processors, with the bits that a processor of the level has.
+
+    Bits of a lower level are not repeated.
+    """
+
+    number: int
+    leaf_1_ecx: int = 0
+    leaf_7_ebx: int = 0
+    extended_ecx: int = 0
+    saved_registers: int = 0
+
+
+#: The levels of x86-64 processors above 1. Source: the x86-64 psABI.
+_LEVELS = (
+    _Level(
+        number=2,
+        leaf_1_ecx=_SSE3 | _SSSE3 | _CMPXCHG16B | _SSE4_1 | _SSE4_2 | _POPCNT,
+        extended_ecx=_LAHF,
+    ),
+    _Level(
+        number=3,
+        leaf_1_ecx=_FMA | _MOVBE | _OSXSAVE | _AVX | _F16C,
+        leaf_7_ebx=_BMI1 | _AVX2 | _BMI2,
+        extended_ecx=_LZCNT,
+        saved_registers=_XMM | _YMM,
+    ),
+    _Level(
+        number=4,
+        leaf_7_ebx=_AVX512F | _AVX512DQ | _AVX512CD | _AVX512BW | _AVX512VL,
+        saved_registers=_XMM | _YMM | _ZMM,
+    ),
+)
 
 _INT64 = ir.IntType(64)
 _INT32 = ir.IntType(32)
@@ -87,20 +142,20 @@ def _x86_level() -> int:
     extended_ecx = _cpuid(0x80000001, 0)[2] if max_extended_leaf >= 0x80000001 else 0
     saved_registers = _xgetbv(0, 0)[0] if leaf_1_ecx & _OSXSAVE else 0
     level = 1
-    for number, basic, more, extended, registers in _LEVELS:
+    for row in _LEVELS:
         has_features = (
-            leaf_1_ecx & basic == basic
-            and leaf_7_ebx & more == more
-            and extended_ecx & extended == extended
-            and saved_registers & registers == registers
+            leaf_1_ecx & row.leaf_1_ecx == row.leaf_1_ecx
+            and leaf_7_ebx & row.leaf_7_ebx == row.leaf_7_ebx
+            and extended_ecx & row.extended_ecx == row.extended_ecx
+            and saved_registers & row.saved_registers == row.saved_registers
         )
-        if level == number - 1 and has_features:
-            level = number
+        if level == row.number - 1 and has_features:
+            level = row.number
     return level
 
 
 #: The level of this processor; 1 on machines with only one level.
-level: Any = _x86_level if target.machine == "x86_64" else register_jitable(lambda: 1)
+processor_level: Any = _x86_level if target.machine == "x86_64" else register_jitable(lambda: 1)
 
 # --- The number of processors ---
 
@@ -127,7 +182,7 @@ _ALL_PROCESSOR_GROUPS = 0xFFFF
 
 
 def _linux_cpus() -> int:
-    mask = pointers.address(pointers.local(_CPU_SET))
+    mask = pointers.address_of(pointers.local_record(_CPU_SET))
     if _sched_getaffinity(0, sizeof(_CPU_SET), mask) != 0:
         return 1
     return max(_sched_cpucount(sizeof(_CPU_SET), mask), 1)
@@ -139,7 +194,7 @@ _CPUS = {
     "win32": lambda: max(np.int64(_get_active_processor_count(_ALL_PROCESSOR_GROUPS)), 1),
 }
 #: The number of processors that this process may use.
-cpus: Any = register_jitable(_CPUS[target.system])
+count_processors: Any = register_jitable(_CPUS[target.system])
 
 # --- Staying loaded ---
 #
@@ -162,15 +217,15 @@ _MODULE = np.dtype([("path", np.int64), ("more", np.int64, 3)])
 
 
 def _keep_loaded_on_macos(at: int) -> int:
-    module = pointers.local(_MODULE)
-    if _dladdr(at, pointers.address(module)) == 0:
+    module = pointers.local_record(_MODULE)
+    if _dladdr(at, pointers.address_of(module)) == 0:
         return 0
     return _dlopen(module.path, _LAZY_FOR_EVER)
 
 
 def _keep_loaded_on_windows(at: int) -> int:
-    module = pointers.local(_MODULE)
-    return _get_module_handle(_PIN_BY_ADDRESS, at, pointers.address(module))
+    module = pointers.local_record(_MODULE)
+    return _get_module_handle(_PIN_BY_ADDRESS, at, pointers.address_of(module))
 
 
 _KEEP_LOADED = {
@@ -205,8 +260,8 @@ def register(options: int, base: int, entry_address: int) -> int:
     Returns:
         An OrtStatus*, 0 for success.
     """
-    entry = struct(entry_address, ENTRY)
-    base_functions = array(base, (2,), np.int64)
+    entry = record_at(entry_address, ENTRY)
+    base_functions = array_at(base, (2,), np.int64)
     api = call(base_functions[0], (VERSION,))
     if api == 0:
         message = entry.too_old_message
@@ -232,14 +287,14 @@ def create_ep_factories(
     Returns:
         An OrtStatus*, 0 for success.
     """
-    entry = struct(entry_address, ENTRY)
+    entry = record_at(entry_address, ENTRY)
     status, api = open_api(base, entry.too_old_for_provider_message)
     if status != 0:
         return status
     status, variant_address = _open_variant(entry, base, api)
     if status != 0:
         return status
-    variant = struct(variant_address, VARIANT)
+    variant = record_at(variant_address, VARIANT)
     lock_entry(entry)
     status = _create_foreign_domains(entry, variant, api)
     unlock_entry(entry)
@@ -261,9 +316,9 @@ def _create_foreign_domains(entry: Any, variant: Any, api: int) -> int:
     Returns:
         An OrtStatus*, 0 for success.
     """
-    factory = struct(variant.factory, FACTORY)
-    domains = array(factory.domains, (factory.n_domains,), np.int64)
-    foreign = array(variant.foreign, (variant.n_foreign,), FOREIGN_DOMAIN)
+    factory = record_at(variant.factory, FACTORY)
+    domains = array_at(factory.domains, (factory.n_domains,), np.int64)
+    foreign = array_at(variant.foreign, (variant.n_foreign,), FOREIGN_DOMAIN)
     domains[0] = entry.domain
     status = 0
     for index in range(variant.n_foreign):
@@ -291,11 +346,11 @@ def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
     lock_entry(entry)
     status = 0
     if entry.domain == 0:
-        get_version = array(base, (2,), np.int64)[1]
+        get_version = array_at(base, (2,), np.int64)[1]
         version = call(get_version, ())  # the address of a text such as "1.17.0"
-        status = _create_domain(entry, struct(variant_address, VARIANT), api, version)
+        status = _create_domain(entry, record_at(variant_address, VARIANT), api, version)
     elif entry.api != api:
-        message = chars("another onnxruntime of this process has these ops")
+        message = c_string("another onnxruntime of this process has these ops")
         status = create_status(api, (INVALID_ARGUMENT, message))
     unlock_entry(entry)
     return status, variant_address
@@ -317,13 +372,13 @@ def unlock_entry(entry: Any) -> None:
 @register_jitable
 def _best_variant(entry: Any) -> int:
     """Return the address of the VARIANT with the highest level that this processor has; or 0."""
-    processor_level = level()
-    variants = array(entry.variants, (entry.n_variants,), np.int64)
+    available_level = processor_level()
+    variants = array_at(entry.variants, (entry.n_variants,), np.int64)
     best_address = 0
     best_level = 0
     for i in range(len(variants)):
-        variant_level = struct(variants[i], VARIANT).level
-        if best_level < variant_level <= processor_level:
+        variant_level = record_at(variants[i], VARIANT).level
+        if best_level < variant_level <= available_level:
             best_address = variants[i]
             best_level = variant_level
     return best_address
@@ -331,7 +386,7 @@ def _best_variant(entry: Any) -> int:
 
 @register_jitable
 def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
-    """Create the domain with the ops of ``variant``, and initialize their LIBRARY.
+    """Create the domain with the ops of ``variant``, and initialize their OP_CONTEXT.
 
     Args:
         entry: the library's ENTRY.
@@ -342,18 +397,18 @@ def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
     Returns:
         An OrtStatus*, 0 for success.
     """
-    library = struct(variant.library, LIBRARY)
-    library.api = api
-    library.cpus = cpus()
-    library.get_shape_reference = 0
-    minor_version = _atoi(version + strcspn(version, chars(".")) + 1)
+    op_context = record_at(variant.op_context, OP_CONTEXT)
+    op_context.api = api
+    op_context.cpus = count_processors()
+    op_context.get_shape_reference = 0
+    minor_version = _atoi(version + strcspn(version, c_string(".")) + 1)
     # A build from the development branch has the number of the next release, and may still lack the
     # function.
     if minor_version > SHAPE_REFERENCE_SINCE:
-        functions = array(api, (_SHAPE_REFERENCE_INDEX + 1,), np.int64)
-        library.get_shape_reference = functions[_SHAPE_REFERENCE_INDEX]
+        functions = array_at(api, (_SHAPE_REFERENCE_INDEX + 1,), np.int64)
+        op_context.get_shape_reference = functions[_SHAPE_REFERENCE_INDEX]
     entry.api = api
-    name = chars(COMPILED_DOMAIN)
+    name = c_string(COMPILED_DOMAIN)
     status, entry.domain = _new_domain(api, name, variant.ops, variant.n_ops)
     return status
 

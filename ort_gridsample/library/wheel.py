@@ -18,10 +18,10 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..custom_ops.compiled_ops.linking import SUFFIXES
+from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES
 from ..custom_ops.provider.definitions import NAME
 from ..graph.files import Model, atomic_write
-from .builder import CPUS, NATIVE, TARGETS, build_library
+from .builder import CPUS, NATIVE, build_library
 
 #: The name of the distribution, and of its package.
 DISTRIBUTION = "onnxruntime_ep_gridsample"
@@ -93,7 +93,7 @@ def build_wheel(
     folder: Path,
     cpu: str | Sequence[str] = (),
     target: str | None = None,
-    models: Iterable[Model] = (),
+    models: Model | Iterable[Model] = (),
 ) -> Path:
     """Build a library, and write it to ``folder`` as a wheel.
 
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("folder", type=Path, help="the folder of the wheel")
     cpus = f"processors: {', '.join(CPUS)}, or {NATIVE}"
     parser.add_argument("--cpu", nargs="+", default=[], help=cpus)
-    parser.add_argument("--target", help=f"build for another machine: {', '.join(TARGETS)}")
+    parser.add_argument("--target", help=f"build for another machine: {', '.join(MACHINES)}")
     parser.add_argument("--model", nargs="+", default=[], help="only what these models need")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from .. import spec
 from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
 from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECTS
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from ..graph.scope import (
     Names,
     Scope,
@@ -25,7 +25,7 @@ from ..graph.scope import (
 )
 from ..graph.use_def import drop_initializers
 from .inlining import import_used, inline, versions_of, without_weights
-from .newer import allow_empty, changes_meaning, keep_meaning
+from .newer import has_flattening_nodes_to_rewrite, rewrite_flattening_nodes, set_allowzero
 from .older.conversion import OLDEST, write_older
 from .older.value_types import all_values, label_of
 
@@ -38,8 +38,8 @@ _SAME = "ort_gridsample.same"
 _OLDEST_IR_VERSION = 4
 
 
-def convert_opset(model: onnx.ModelProto, version: int) -> None:
-    """Convert ``model`` to a version of the ONNX domain, in place.
+def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
+    """Convert ``model`` to another opset, in place.
 
     1. All functions are inlined, because onnx's converter does not convert them.
     2. The types of all values are inferred, if phase 4 reads them. This must precede phase 3: nodes
@@ -58,39 +58,41 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
             attribute or type of another node.
         Exception: onnx's version converter cannot convert the model.
     """
-    before = versions_of(model).get("", opset_of(model) or version)
+    old_opset = versions_of(model).get("", opset_of(model) or new_opset)
     if all(domain_of(entry.domain) for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid("", before))
+        model.opset_import.append(helper.make_opsetid("", old_opset))
     # Phase 1
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
     # Phase 2
     scopes = scopes_of(model)
     inference = all_values(model, scopes)
-    is_rewritten = version < before or changes_meaning(version, before, scopes)
+    is_rewritten = new_opset < old_opset
+    if has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
+        is_rewritten = True
     if is_rewritten:
         inference.prepare()
     # Phase 3
     _move_foreign_nodes(model)
-    _move_sampling_nodes(model, version)
+    _move_sampling_nodes(model, new_opset)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     # Phase 4
     read_before = [set(scope.readers) for scope in scopes]
     flat_values: set[str] = set()
-    if version < before and before > OLDEST:
-        write_older(model, max(version, OLDEST), inference, scopes)
-    elif is_rewritten and version > before:
-        flat_values = keep_meaning(inference, scopes, Names(model, scopes))
+    if new_opset < old_opset and old_opset > OLDEST:
+        write_older(model, max(new_opset, OLDEST), inference, scopes)
+    elif is_rewritten and new_opset > old_opset:
+        flat_values = rewrite_flattening_nodes(inference, scopes, Names(model, scopes))
     # Phase 5
-    _convert(model, version)
+    _convert_stepwise(model, new_opset)
     if flat_values:
-        allow_empty(_nodes(model), version, flat_values)
+        set_allowzero(_nodes(model), new_opset, flat_values)
     # Phase 6
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     # Phase 7
-    if version < before:
-        _finish_older_model(model, before, version, read_before)
+    if new_opset < old_opset:
+        _finish_older_model(model, old_opset, new_opset, read_before)
 
 
 def _move_foreign_nodes(model: onnx.ModelProto) -> None:
@@ -108,16 +110,16 @@ def _move_foreign_nodes(model: onnx.ModelProto) -> None:
 
 def _finish_older_model(
     model: onnx.ModelProto,
-    before: int,
-    version: int,
+    old_opset: int,
+    new_opset: int,
     read_before: Sequence[Set[str]],
 ) -> None:
     """Check a model that was converted to an older opset, and remove what it does not need.
 
     Args:
-        model: the model.
-        before: its opset before the conversion.
-        version: its opset.
+        model: the model, which is changed.
+        old_opset: its opset before the conversion.
+        new_opset: its opset.
         read_before: for each scope, the values that nodes read before the conversion.
 
     Raises:
@@ -126,10 +128,10 @@ def _finish_older_model(
     try:
         shape_inference.infer_shapes(without_weights(model), check_type=True)
     except shape_inference.InferenceError as error:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         expected = f"one that has the types of all nodes, and onnx says: {text}"
-        raise GridSampleError("model", "opset", str(version), expected) from None
-    _drop_attributes(model, before, version)
+        raise GridSampleError("model", "opset", str(new_opset), expected) from None
+    _drop_attributes(model, old_opset, new_opset)
     for scope, names in zip(scopes_of(model), read_before, strict=True):
         _drop_constants(scope, names - scope.readers.keys())  # such as axes, now attributes
     # Tools for older opsets read only older files.
@@ -160,8 +162,8 @@ def _return_to_onnx_domain(model: onnx.ModelProto, domain: str) -> None:
             node.domain = ""
 
 
-def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
-    """Return why :func:`convert_opset` failed.
+def first_unconvertible_node(model: onnx.ModelProto, new_opset: int) -> tuple[str, str]:
+    """Find the node because of which :func:`convert_opset` failed.
 
     Returns:
         The first node of the main graph that the converter cannot convert, and its error message.
@@ -174,9 +176,9 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
         del part.graph.node[last + 1 :]
         del part.functions[:]
         try:
-            _convert(part, version)
+            _convert_stepwise(part, new_opset)
         except Exception as error:
-            messages[last] = " ".join(str(error).split())
+            messages[last] = one_line(error)
         return last in messages
 
     nodes = model.graph.node
@@ -186,61 +188,61 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
     return label_of(nodes[index]), messages[index]
 
 
-def _convert(model: onnx.ModelProto, version: int) -> None:
+def _convert_stepwise(model: onnx.ModelProto, new_opset: int) -> None:
     """Convert the nodes of ``model``, in steps around the nodes that onnx's converter lacks.
 
     The converter stops at nodes that it does not know, even if they mean the same in the opset
     before. These are moved to another domain for one step.
     """
-    opsets = range(opset_of(model), version, -1)
+    opsets = range(opset_of(model), new_opset, -1)
     stops = [
-        opset for opset in opsets if any(_means_the_same(node, opset) for node in _nodes(model))
+        opset for opset in opsets if any(_keeps_signature(node, opset) for node in _nodes(model))
     ]
     for opset in stops:
-        _convert_known_nodes(model, opset)
+        _run_converter(model, opset)
         # The types behind such nodes can be inferred only while these are in ONNX's domain.
         typed = shape_inference.infer_shapes(without_weights(model))
         for node in _nodes(typed):
-            if _means_the_same(node, opset):
+            if _keeps_signature(node, opset):
                 node.domain = _SAME
         import_used(typed, {_SAME: 1})
-        _convert_known_nodes(model, opset - 1, typed)
-    _convert_known_nodes(model, version)
+        _run_converter(model, opset - 1, typed)
+    _run_converter(model, new_opset)
 
 
-def _convert_known_nodes(
+def _run_converter(
     model: onnx.ModelProto,
-    version: int,
+    new_opset: int,
     source: onnx.ModelProto | None = None,
 ) -> None:
     """Convert ``model``, all of whose nodes onnx's converter knows.
 
     Args:
-        model: the model, which is changed.
-        version: the opset.
+        model: the model, whose nodes are replaced in place.
+        new_opset: the opset to convert to.
         source: the model that the converter reads, by default ``model`` without weights.
     """
-    if opset_of(model) == version:
+    if opset_of(model) == new_opset:
         return
     source = source or without_weights(model)
-    converted = version_converter.convert_version(source, version)
+    converted = version_converter.convert_version(source, new_opset)
     _replace_nodes(model.graph, converted.graph)
     _return_to_onnx_domain(model, _SAME)
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
-            entry.version = version
+            entry.version = new_opset
 
 
-def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
-    """Whether ``version`` changed the operator of ``node``, but not the meaning of ``node``."""
-    if domain_of(node.domain) or not onnx.defs.has(node.op_type, version - 1):
+def _keeps_signature(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether ``opset`` has a new version of the operator of ``node`` of the same signature."""
+    if domain_of(node.domain) or not onnx.defs.has(node.op_type, opset - 1):
         return False
     if any(True for _ in subgraphs(node)):
         return False
-    new = onnx.defs.get_schema(node.op_type, version, "")
-    if new.since_version != version:
+    new = onnx.defs.get_schema(node.op_type, opset, "")
+    if new.since_version != opset:
         return False
-    old = onnx.defs.get_schema(node.op_type, version - 1, "")
+    old = onnx.defs.get_schema(node.op_type, opset - 1, "")
     return _signature(new) == _signature(old)
 
 
@@ -265,14 +267,14 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
     return helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
 
 
-def _move_sampling_nodes(model: onnx.ModelProto, version: int) -> None:
-    """Set standard sampling nodes aside if ``version`` has another version of their operator."""
+def _move_sampling_nodes(model: onnx.ModelProto, new_opset: int) -> None:
+    """Set standard sampling nodes aside if ``new_opset`` has another version of their operator."""
     for scope in scopes_of(model):
         for node in scope:
             if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
                 continue
             current = spec.version_of(node.op_type, scope.opsets.get("", 0))
-            if current is None or current == spec.version_of(node.op_type, version):
+            if current is None or current == spec.version_of(node.op_type, new_opset):
                 continue
             dialect = STANDARD[node.op_type][current]
             attributes = dialect.read(label_of(node), node, lambda _: None, "")
@@ -285,23 +287,23 @@ def _move_sampling_nodes(model: onnx.ModelProto, version: int) -> None:
             node.domain = UNVERSIONED
 
 
-def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
-    """Drop attributes that opset ``version`` lacks, which the converter keeps.
+def _drop_attributes(model: onnx.ModelProto, old_opset: int, new_opset: int) -> None:
+    """Drop attributes that ``new_opset`` lacks, which the converter keeps.
 
     Raises:
         GridSampleError: such an attribute has an effect.
     """
     for node in _nodes(model):
-        if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
+        if domain_of(node.domain) or not onnx.defs.has(node.op_type, new_opset):
             continue
-        known = onnx.defs.get_schema(node.op_type, version, "").attributes
+        known = onnx.defs.get_schema(node.op_type, new_opset, "").attributes
         for attribute in list(node.attribute):
             if attribute.name in known:
                 continue
-            old_schema = onnx.defs.get_schema(node.op_type, before, "")
+            old_schema = onnx.defs.get_schema(node.op_type, old_opset, "")
             if not _is_default(attribute, old_schema):
                 found = repr(helper.get_attribute_value(attribute))
-                expected = f"a value that opset {version} has"
+                expected = f"a value that opset {new_opset} has"
                 raise GridSampleError(label_of(node), attribute.name, found, expected)
             node.attribute.remove(attribute)
 

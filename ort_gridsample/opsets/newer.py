@@ -18,18 +18,26 @@ _FIRST_OPSET_WITHOUT_FLATTENING = 13
 _FIRST_OPSET_WITH_ALLOWZERO = 14
 
 
-def changes_meaning(version: int, before: int, scopes: Sequence[Scope]) -> bool:
-    """Whether the converter would change nodes on the way from opset ``before`` to ``version``."""
-    if not before < _FIRST_OPSET_WITHOUT_FLATTENING <= version:
+def has_flattening_nodes_to_rewrite(
+    old_opset: int,
+    new_opset: int,
+    scopes: Sequence[Scope],
+) -> bool:
+    """Whether the converter would change the meaning of flattening nodes."""
+    if not old_opset < _FIRST_OPSET_WITHOUT_FLATTENING <= new_opset:
         return False
     return any(_is_flattening(node) for scope in scopes for node in scope.nodes)
 
 
-def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) -> set[str]:
-    """Rewrite the nodes in ``scopes`` that the converter would change.
+def rewrite_flattening_nodes(
+    inference: Inference,
+    scopes: Sequence[Scope],
+    names: Names,
+) -> set[str]:
+    """Rewrite the flattening nodes in ``scopes``, whose meaning the converter would change.
 
     Returns:
-        The values that new Reshapes read, for :func:`allow_empty`.
+        The values that new Reshapes read, for :func:`set_allowzero`.
     """
     flat_values = set()
     # Inner graphs first: a list of nodes that was rewritten holds copies.
@@ -37,7 +45,7 @@ def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) ->
         replaced = {}
         for index, node in enumerate(scope.nodes):
             if _is_flattening(node):
-                rank = inference.common_value(scope, node.input[0]).rank
+                rank = inference.value_in_all_calls(scope, node.input[0]).rank
                 nodes = _flattened(node, rank, names)
                 replaced[index] = nodes
                 if nodes[-1].op_type == "Reshape":
@@ -46,12 +54,16 @@ def keep_meaning(inference: Inference, scopes: Sequence[Scope], names: Names) ->
     return flat_values
 
 
-def allow_empty(nodes: Iterable[onnx.NodeProto], version: int, flat_values: Set[str]) -> None:
-    """Set ``allowzero`` of the Reshapes of ``flat_values`` where ``version`` has the attribute.
+def set_allowzero(
+    nodes: Iterable[onnx.NodeProto],
+    new_opset: int,
+    flat_values: Set[str],
+) -> None:
+    """Set ``allowzero`` of the Reshapes of ``flat_values`` if ``new_opset`` has the attribute.
 
     Without it, a Reshape to the shape of an empty tensor fails.
     """
-    if version < _FIRST_OPSET_WITH_ALLOWZERO:
+    if new_opset < _FIRST_OPSET_WITH_ALLOWZERO:
         return
     for node in nodes:
         if node.op_type == "Reshape" and node.input[0] in flat_values:

@@ -33,8 +33,8 @@ def body_of(
     graphs or calls functions is not used.
 
     Args:
-        node: the node.
-        schema: the schema of its operator.
+        node: the node that the body replaces; not changed.
+        schema: the schema of its operator, in the version of the node.
         inputs: the types of its inputs; None for inputs that are left out.
         names: returns names of new values and nodes.
 

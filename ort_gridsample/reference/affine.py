@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 
+from ..system.threads import for_each
 from .arrays import Array, Floats
 from .coordinates import Axis, Values, normalize
-from .threads import for_each
 
 #: The elements of a grid that are worth another thread.
 ELEMENTS_PER_THREAD = 1 << 15

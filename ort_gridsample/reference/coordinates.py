@@ -140,7 +140,7 @@ class Padding:
     pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well
 
 
-PADDING: Mapping[str, Padding] = {
+PADDING_RULES: Mapping[str, Padding] = {
     "zeros": Padding(lambda xp, x, axis: x, _clip_far, zero_outside=True),
     "border": Padding(clip, _clip_far, pad_handles_infinity=True),
     "reflection": Padding(reflect),

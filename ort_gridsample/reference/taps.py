@@ -85,7 +85,7 @@ def _column(of_taps: Sequence[float], like: Values) -> Array:
 
 
 #: numpy's rint rounds half to even.
-MODES: Mapping[str, Mode] = {
+MODE_RULES: Mapping[str, Mode] = {
     "nearest": Mode(lambda xp, x: xp.rint(x), (0,), None, pads_taps=False),
     "linear": Mode(lambda xp, x: xp.floor(x), (0, 1), _linear, pads_taps=False),
     "cubic": Mode(lambda xp, x: xp.floor(x), (-1, 0, 1, 2), _cubic, pads_taps=True),

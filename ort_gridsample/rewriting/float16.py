@@ -43,7 +43,7 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
     float32 = []
     for scope, values in rounded:
         in_float32 = [
-            name for name in values if inference.common_value(scope, name).type == "float32"
+            name for name in values if inference.value_in_all_calls(scope, name).type == "float32"
         ]
         float32.append((scope, in_float32))
     names = Names(model, all_scopes)

@@ -15,10 +15,10 @@ import onnx
 from ..detection.find import SearchOptions, find_matches
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..errors import GridSampleError
+from ..errors import GridSampleError, one_line
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
-from ..opsets.convert import convert_opset, unconvertible
+from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
 from .expansion import ALLOWZERO, expanded
 from .planar_samplers import BEFORE_GRID_SAMPLE
@@ -209,7 +209,7 @@ def _convert_to(model: onnx.ModelProto, opset: int) -> None:
     before = opset_of(model)
     error = _try_to_convert(model, opset)
     if error is not None:
-        place, text = unconvertible(model, opset)
+        place, text = first_unconvertible_node(model, opset)
         found = f"{opset} in the patched model"
         expected = f"one to which onnx's version converter converts opset {before}; it says: {text}"
         raise GridSampleError(place, "opset", found, expected)
@@ -246,7 +246,7 @@ def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
     before = opset_of(model)
     error = _try_to_convert(model, needed[match])
     if error is not None:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         needed_opset = needed[match]
         reason = f"onnx's version converter cannot convert the model to {needed_opset}: {text}"
         found = f"{before} in the model"

@@ -14,7 +14,7 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import Probe, forget_guesses
+from ..inference.types import Probe, clear_unconfirmed_shapes
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
@@ -210,7 +210,9 @@ def _rewrite(patch: Patch, plan: PatchPlan) -> None:
     if preparing_nodes:
         names.take_all({name for node in preparing_nodes for name in node.output})
     replacements = {match: target.replace(match, names) for match, target in targets.items()}
-    forget_guesses(patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements))
+    clear_unconfirmed_shapes(
+        patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements)
+    )
     insert_replacements(patch.all_scopes, replacements)
     _add_functions(patch.model, replacements.values())
     _import_domains(patch, plan)

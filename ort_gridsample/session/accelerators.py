@@ -27,8 +27,8 @@ from ..rewriting.patch import patch_in_place
 from ..rewriting.targets import Target
 from ..rewriting.targets.runtimes import ANY, RUNTIMES
 from ..rewriting.targets.spelled import Spelled
-from .probe_answers import ANSWERS, RUNS, ProbeProcess, Providers, run_probe
-from .probes import NodeProbe, build_probe
+from .probe_cases import ProbeCase, build_case
+from .provider_trials import ANSWERS, RUNS, ProbeProcess, Providers, try_on_providers
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
@@ -83,8 +83,8 @@ def accelerators_of(
     ]
 
 
-class AcceleratorProber:
-    """Find the forms of nodes that the accelerators of a session run.
+class AcceleratorProbe:
+    """Find, by trying them, the forms of nodes that the accelerators of a session run.
 
     Close the object when the placements of all nodes are known.
 
@@ -111,7 +111,7 @@ class AcceleratorProber:
         self.name = " or ".join(name for name, _ in accelerators)
 
     def close(self) -> None:
-        """End the process in which the accelerators run probes."""
+        """End the process in which the accelerators run models."""
         self._process.close()
 
     @property
@@ -135,17 +135,17 @@ class AcceleratorProber:
             return ProviderForm()
         if record.patched or record.error is not None:
             return None
-        probes = list[NodeProbe]()
-        for case in record.cases:
-            probe = build_probe(record, case, opsets, self._only_sampling_nodes)
-            if probe is None:
+        cases = list[ProbeCase]()
+        for values in record.cases:
+            case = build_case(record, values, opsets, self._only_sampling_nodes)
+            if case is None:
                 return None
-            probes.append(probe)
-        if not probes:
+            cases.append(case)
+        if not cases:
             return None
         first_refusal = ""
         for name, target in self._forms(record):
-            refusals = (self._refusal(probe, target) for probe in probes)
+            refusals = (self._refusal(case, target) for case in cases)
             refusal = next(filter(None, refusals), "")
             if not refusal:
                 return ProviderForm(name, target, first_refusal)
@@ -171,28 +171,28 @@ class AcceleratorProber:
             yield "4-D GridSamples", TwoAxes(runtime=runtime)
         yield "basic operators", Primitives(runtime=runtime)
 
-    def _refusal(self, probe: NodeProbe, target: Target | None) -> str:
-        """Return why the accelerators refuse a probe written by ``target``, else ""."""
-        proto = deepcopy(probe.model)
+    def _refusal(self, case: ProbeCase, target: Target | None) -> str:
+        """Return why the accelerators refuse a case written by ``target``, else ""."""
+        proto = deepcopy(case.model)
         if target is not None and not _rewrite(proto, target):
             return "it has no such form"
         model = proto.SerializeToString(deterministic=True)
-        key = self._key(model)
+        key = self._key(model, case)
         answer = ANSWERS.get(key)
         if not answer:
-            answer = run_probe(self._process, model, self._accelerators, probe)
+            answer = try_on_providers(self._process, model, self._accelerators, case)
             ANSWERS.put(key, answer)
         return "" if answer == RUNS else answer
 
-    def _key(self, model: bytes) -> str:
+    def _key(self, model: bytes, case: ProbeCase) -> str:
         """Return a key of an answer: a hash of all that the answer depends on."""
         accelerators = [(name, sorted(options.items())) for name, options in self._accelerators]
-        environment = repr((onnxruntime.__version__, _devices(), accelerators)).encode()
-        return hashlib.sha256(environment + model).hexdigest()
+        environment = (onnxruntime.__version__, _devices(), accelerators, case.data_key)
+        return hashlib.sha256(repr(environment).encode() + model).hexdigest()
 
 
 def _rewrite(model: onnx.ModelProto, target: Target) -> bool:
-    """Rewrite the node of a probe; whether the target has a form of it."""
+    """Rewrite the node of a case; whether the target has a form of it."""
     try:
         replaced, _ = patch_in_place(model, target)
     except GridSampleError:

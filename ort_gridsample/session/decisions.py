@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from .. import spec
 from ..custom_ops.compiled_ops import library_file, registry
-from ..detection.match import FusedGrid, Match
+from ..custom_ops.compiled_ops.fused_types import source_types, state_index
+from ..detection.match import Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, FUSED
@@ -27,8 +27,8 @@ from ..rewriting.targets import Target
 from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention
 from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported_reason
 from ..rewriting.targets.python_op import PythonOp
-from . import native
-from .accelerators import AcceleratorProber
+from . import installed_runtime
+from .accelerators import AcceleratorProbe
 from .placement import (
     COMPILED_OP,
     ONNXRUNTIME,
@@ -92,13 +92,13 @@ class DecisionContext:
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function of a
             record. If None, a node is replaced if there is a compiled op for it, or if
             onnxruntime does not run it.
-        prober: finds the forms of nodes that accelerators run. None if no accelerator may run a
-            node.
+        accelerator_probe: finds the forms of nodes that accelerators run. None if no accelerator
+            may run a node.
         op_targets: the targets that write ops of this package.
     """
 
     nodes: Selection | None
-    prober: AcceleratorProber | None
+    accelerator_probe: AcceleratorProbe | None
     op_targets: OpTargets
 
     @cached_property
@@ -109,7 +109,7 @@ class DecisionContext:
 
 def context_of(
     nodes: Selection | None,
-    prober: AcceleratorProber,
+    accelerator_probe: AcceleratorProbe,
     is_saved: bool,
 ) -> DecisionContext:
     """Return the context of the decisions of a session.
@@ -117,11 +117,15 @@ def context_of(
     Args:
         nodes: the session's argument. If it requires ops of this package, no accelerator runs a
             node.
-        prober: the prober of the session's accelerators.
+        accelerator_probe: the probe of the session's accelerators.
         is_saved: whether onnxruntime saves the model.
     """
-    may_accelerate = prober.is_active and nodes in (None, "unsupported")
-    return DecisionContext(nodes, prober if may_accelerate else None, OpTargets(is_saved))
+    may_accelerate = accelerator_probe.is_active and nodes in (None, "unsupported")
+    return DecisionContext(
+        nodes=nodes,
+        accelerator_probe=accelerator_probe if may_accelerate else None,
+        op_targets=OpTargets(is_saved),
+    )
 
 
 def decide(match: Match, context: DecisionContext) -> Decision:
@@ -157,7 +161,7 @@ def decide_without_compiled_op(match: Match, context: DecisionContext, reason: s
 
 def _leave_attention_to_accelerators(match: Match, context: DecisionContext) -> Decision | None:
     """Keep decomposed deformable attention, whose GridSamples have decisions of their own."""
-    if context.prober is None or match.record.operator != ATTENTION:
+    if context.accelerator_probe is None or match.record.operator != ATTENTION:
         return None
     reason = "its GridSamples may run on another provider"
     return Decision(Placement(match.record, ONNXRUNTIME, reason))
@@ -184,15 +188,17 @@ def _leave_supported_node(match: Match, context: DecisionContext) -> Decision | 
 
 def _run_on_accelerator(match: Match, context: DecisionContext) -> Decision | None:
     """Write the node in the first form that the accelerators run."""
-    if context.prober is None:
+    if context.accelerator_probe is None:
         return None
-    form = context.prober.form_of(match.record, match.scope.opsets)
+    form = context.accelerator_probe.form_of(match.record, match.scope.opsets)
     if form is None:
         return None
+    accelerators = context.accelerator_probe.name
     reason = ""
     if form.name:
-        reason = f"written as {form.name}, as it does not run the node itself: {form.refusal}"
-    return Decision(Placement(match.record, context.prober.name, reason), form.target)
+        refusal = f"{accelerators} refuses the node itself: {form.refusal}"
+        reason = f"written as {form.name}, because {refusal}"
+    return Decision(Placement(match.record, accelerators, reason), form.target)
 
 
 Rule = Callable[[Match, DecisionContext], Decision | None]
@@ -210,7 +216,9 @@ def _probed_record(match: Match) -> NodeRecord:
 
     A placement has the record without that reason, and a reason of its own.
     """
-    return replace(match.record, reason=reason_of(match.record, match.scope.opsets, native.PROBE))
+    return replace(
+        match.record, reason=reason_of(match.record, match.scope.opsets, installed_runtime.PROBE)
+    )
 
 
 def _library_description() -> str:
@@ -220,7 +228,7 @@ def _library_description() -> str:
 
 def resolve_fusion(
     match: Match,
-    decide_alone: Callable[[Match], Decision],
+    decide_unfused: Callable[[Match], Decision],
     fused_target: Target,
     fusion_error: Callable[[Match], str] = lambda sample: "",
 ) -> Decision:
@@ -228,31 +236,29 @@ def resolve_fusion(
 
     Args:
         match: the node to decide on.
-        decide_alone: returns the decision of :func:`decide` for this or another node.
+        decide_unfused: returns the decision of :func:`decide` for this or another node.
         fused_target: the target that fuses the nodes of a grid into their GridSample.
         fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
             compiled ops, or "" if it can.
     """
     sample = match.fused_into or match
-    attention_match = _enclosing_attention(sample, decide_alone)
+    attention_match = _replacing_attention(sample, decide_unfused)
     if attention_match is not None and _is_on_path(match, attention_match):
-        return _decision_of_fused_node(match, attention_match, decide_alone(attention_match))
-    # Before the nodes of the grid: the first decision is kept, and the match of an AffineGrid in
-    # ``fused_grid`` lacks ``fused_into``.
-    decision = decide_alone(match)
+        return _absorbed_decision(match, attention_match, decide_unfused(attention_match))
+    decision = decide_unfused(match)
     if match.attention is not None:
-        return _decision_of_fusing_node(match, decision, decision.target)
-    if not _is_grid_fused(sample, attention_match, decide_alone):
+        return _host_decision(match, decision, decision.target)
+    if not _is_grid_fused(sample, attention_match, decide_unfused):
         return decision
     error = fusion_error(sample)
     if error:
         return Decision(replace(decision.placement, reason=error), decision.target)
     if match is sample:
-        return _decision_of_fusing_node(match, decision, fused_target)
-    return _decision_of_fused_node(match, sample, Decision(decision.placement, fused_target))
+        return _host_decision(match, decision, fused_target)
+    return _absorbed_decision(match, sample, Decision(decision.placement, fused_target))
 
 
-def _decision_of_fusing_node(
+def _host_decision(
     match: Match,
     decision: Decision,
     target: Target | None,
@@ -267,7 +273,7 @@ def _decision_of_fusing_node(
     return Decision(replace(decision.placement, fused=match.record.fused), target)
 
 
-def _decision_of_fused_node(match: Match, fusing: Match, decision: Decision) -> Decision:
+def _absorbed_decision(match: Match, fusing: Match, decision: Decision) -> Decision:
     """Return the decision for a node that is fused into another node.
 
     Args:
@@ -280,13 +286,13 @@ def _decision_of_fused_node(match: Match, fusing: Match, decision: Decision) -> 
     return Decision(placement, decision.target)
 
 
-def _enclosing_attention(
+def _replacing_attention(
     sample: Match,
-    decide_alone: Callable[[Match], Decision],
+    decide_unfused: Callable[[Match], Decision],
 ) -> Match | None:
     """Return the deformable attention that ``sample`` is part of, if an op replaces it."""
     attention_match = sample.enclosing_attention
-    if attention_match is None or decide_alone(attention_match).target is None:
+    if attention_match is None or decide_unfused(attention_match).target is None:
         return None
     return attention_match
 
@@ -300,7 +306,7 @@ def _is_on_path(match: Match, attention_match: Match) -> bool:
 def _is_grid_fused(
     sample: Match,
     attention_match: Match | None,
-    decide_alone: Callable[[Match], Decision],
+    decide_unfused: Callable[[Match], Decision],
 ) -> bool:
     """Whether the nodes of the grid of ``sample`` are fused into it.
 
@@ -308,16 +314,19 @@ def _is_grid_fused(
         sample: a GridSample.
         attention_match: the deformable attention that replaces readers of ``sample``, or None. It
             reads the grid of an AffineGrid.
-        decide_alone: as in :func:`resolve_fusion`.
+        decide_unfused: as in :func:`resolve_fusion`.
     """
     if sample.fused_grid is None:
         return False
     affine_grid = sample.fused_grid.affine_grid
     if affine_grid is None:
-        return decide_alone(sample).placement.runs_on == COMPILED_OP
+        return decide_unfused(sample).placement.runs_on == COMPILED_OP
     if attention_match is not None:
         return False
-    placements = [decide_alone(node).placement for node in (sample, affine_grid)]
+    # The match in ``fused_grid`` lacks ``fused_into``. Without it, the op of the AffineGrid would
+    # be compiled, which the fused op replaces.
+    affine_grid = replace(affine_grid, fused_into=sample)
+    placements = [decide_unfused(node).placement for node in (sample, affine_grid)]
     return all(placement.runs_on == COMPILED_OP for placement in placements)
 
 
@@ -349,8 +358,8 @@ def compile_fused_op(sample: Match) -> str:
     if sample.fused_grid is None or not _has_valid_attributes(record):
         return ""
     try:
-        state = _grid_type_index(sample.fused_grid) * len(COMPILED_MODES) + _mode_index(record)
-        for types in product(record.types["X"], *_grid_source_types(sample.fused_grid)):
+        state = state_index(record, sample.fused_grid)
+        for types in product(record.types["X"], *source_types(sample.fused_grid)):
             registry.prepare(FUSED, types, state)
     except Exception as error:
         return f"its grid is not fused, as compiling that failed: {error}"
@@ -366,18 +375,3 @@ def _mode_index(record: NodeRecord) -> int:
     if record.operator != "GridSample":
         return 0
     return COMPILED_MODES.index(str(record.mode))
-
-
-def _grid_type_index(fused: FusedGrid) -> int:
-    """Return the index of a fused op's group of states: see :mod:`~.compiled_ops.affine`."""
-    if fused.affine_grid is None or not fused.type:
-        return 0
-    return 1 + spec.FLOATS.index(fused.type)
-
-
-def _grid_source_types(fused: FusedGrid) -> list[tuple[str, ...]]:
-    """Return the possible types of a fused op's second and third input."""
-    if fused.affine_grid is None:
-        return [(fused.type,), (fused.type,)]
-    types = fused.affine_grid.record.types
-    return [types["size"], types["theta"]]

@@ -1,9 +1,9 @@
 """Keep a forked child from destroying sessions of its parent, which would hang.
 
 The destructor of a session joins the session's threads, and a forked child has no threads but the
-one that forked. So before a fork this module takes references to all native sessions that it
-tracks. The parent drops the references after the fork; the child keeps them forever. The child can
-run these sessions, and create and drop its own.
+one that forked. So before a fork this module takes references to all C sessions (``_sess``)
+that it tracks. The parent drops the references after the fork; the child keeps them forever. The
+child can run these sessions, and create and drop its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import onnxruntime
 
 #: onnxruntime's own class: :func:`ort_gridsample.quantization_sessions` replaces it for a while.
 _PLAIN_SESSION = onnxruntime.InferenceSession
-#: Number -> weak reference to a native session (``InferenceSession._sess``). The references have no
+#: Number -> weak reference to a C session (``InferenceSession._sess``). The references have no
 #: callbacks, because an exception that a signal handler raises in a callback is lost. A number is
 #: used once, so that threads can add and remove references at the same time without a lock.
 _tracked: dict[int, ref[Any]] = {}
@@ -36,7 +36,7 @@ _inherited: list[Any] = []
 
 
 def track(session: Any) -> None:
-    """Never destroy this native session in a forked child."""
+    """Never destroy this C session (``_sess``) in a forked child."""
     global _limit
     _tracked[next(_numbers)] = ref(session)
     if len(_tracked) > _limit:
@@ -80,7 +80,7 @@ def keep_sessions_through_forks() -> None:
 
 
 def track_attribute(name: str, value: Any) -> None:
-    """Track ``value`` if ``name`` is the attribute that holds the native session of a session."""
+    """Track ``value`` if ``name`` is the attribute that holds the C session of a session."""
     if name == "_sess" and value is not None:
         track(value)
 

@@ -5,7 +5,7 @@ what was added to the options as code: libraries of custom ops and execution pro
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -15,8 +15,10 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
+from ..custom_ops.python_ops import extensions
 from ..custom_ops.signals import with_signals_deferred
-from ..reference.process import after_fork
+from ..dialects.table import DOMAIN
+from ..system.process import after_fork
 from . import forks
 from .config_keys import CONFIG_KEYS
 
@@ -25,8 +27,12 @@ _ATTRIBUTES = [name for name, member in _MEMBERS.items() if isinstance(member, p
 _MODEL: dict[str, Any] = {"opset_imports": [helper.make_opsetid("", 13)], "ir_version": 8}
 _EMPTY_GRAPH = helper.make_graph([], "empty", [], [])
 _EMPTY_MODEL = helper.make_model(_EMPTY_GRAPH, **_MODEL).SerializeToString()
-#: The smallest int64, three times. An element-wise maximum with any other tensor differs from it.
+#: The smallest int64, three times. Used to find in one run whether options replace any initializer:
+#: if none, the element-wise Max of all is this value.
 _MIN_INT64S = [-(1 << 63)] * 3
+
+#: Domains of operators that onnxruntime or this package has. All domains below them count too.
+_BUILTIN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 
 #: Attributes by name, and configuration entries by key.
 State: TypeAlias = tuple[dict[str, Any], dict[str, str]]
@@ -54,7 +60,7 @@ def set_default_entry(options: onnxruntime.SessionOptions, key: str, value: str)
 
 
 def load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
-    """Load ``model`` into a native session of onnxruntime that is not initialized for runs.
+    """Load ``model`` into a C session (``_sess``) that is not initialized for runs.
 
     Raises:
         Exception: onnxruntime's error if it refuses the model.
@@ -96,14 +102,28 @@ def added_initializers(options: onnxruntime.SessionOptions, names: Sequence[str]
     copy.intra_op_num_threads = 1
     copy.log_severity_level = 4  # onnxruntime warns of added initializers of another shape
     # Most options have none. Then the maximum of all initializers is the smallest number.
-    maximum_node = helper.make_node("Max", [names[0], *names], ["maximum"])
+    known_names = set(names)
+    maximum_name = _unused_name("maximum", known_names)
+    maximum_node = helper.make_node("Max", [names[0], *names], [maximum_name])
     maximums = _outputs(copy, names, _MIN_INT64S, [maximum_node])
     if maximums and maximums[0].tolist() == _MIN_INT64S:
         return set()
     # The initializers of this model are empty, unlike those that a session needs.
-    shape_nodes = [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]
-    shapes = _outputs(copy, names, [], shape_nodes) or []
-    return {name for name, shape in zip(names, shapes, strict=False) if shape.tolist() != [0]}
+    shape_nodes = []
+    for index, name in enumerate(names):
+        shape_name = _unused_name(f"shape {index}", known_names)
+        shape_nodes.append(helper.make_node("Shape", [name], [shape_name]))
+    shapes = _outputs(copy, names, [], shape_nodes)
+    if shapes is None:
+        return set()
+    return {name for name, shape in zip(names, shapes, strict=True) if shape.tolist() != [0]}
+
+
+def _unused_name(name: str, names: Collection[str]) -> str:
+    """Return ``name``, with a suffix if it is one of ``names``."""
+    while name in names:
+        name += " "
+    return name
 
 
 def _outputs(
@@ -137,6 +157,20 @@ def _outputs(
 def has_providers(options: onnxruntime.SessionOptions) -> bool:
     """Whether execution providers were added to ``options``, which newer onnxruntimes support."""
     return hasattr(options, "has_providers") and bool(options.has_providers())
+
+
+def are_builtin_domains(domains: Collection[str]) -> bool:
+    """Whether all operators of ``domains`` are onnxruntime's or this package's."""
+    return all(map(_is_builtin_domain, domains))
+
+
+def _is_builtin_domain(domain: str) -> bool:
+    """Whether all operators of ``domain`` are onnxruntime's or this package's."""
+    if domain in extensions.DOMAINS:
+        return False
+    if not domain:
+        return True
+    return any(domain == known or domain.startswith(f"{known}.") for known in _BUILTIN_DOMAINS)
 
 
 def read_state(options: onnxruntime.SessionOptions) -> State:

@@ -59,11 +59,11 @@ def compiled_ops_unavailable_reason(requested: OpsName | None = None) -> str:
     Raises:
         ImportError: compiled ops are required and not available.
     """
-    requested = requested or settings.OPS.get()
-    if requested == "python":
+    ops = requested or settings.OPS.get()
+    if ops == "python":
         return "Python ops were asked for"
     reason = registry.unavailable_reason()
-    if reason and requested == "compiled":
+    if reason and ops == "compiled":
         raise ImportError(f"compiled ops are unavailable: {reason}")
     return reason
 
@@ -77,11 +77,16 @@ class Placement:
         runs_on: ``"compiled op"``, ``"Python op"``, the name of an execution provider that comes
             before the CPU's, or ``"onnxruntime"`` for onnxruntime's own kernel. Empty if a session
             refuses the node.
-        reason: why a session refuses the node, or why the node is not a compiled op, or the node
-            that it is fused into, or why its grid could not be fused into it. For another provider:
-            the form that the node is written in, and why. Empty for any other compiled op, and for
-            a node that a provider runs as it is. ``record.reason`` is another reason: why
-            onnxruntime by itself does not run the node.
+        reason: depends on ``runs_on``. ``record.reason`` is another reason: why onnxruntime by
+            itself does not run the node.
+
+            - ``"compiled op"``: the node that this one is fused into, or why its grid could not be
+              fused into it. Empty for all others.
+            - ``"Python op"`` and ``"onnxruntime"``: why the node is not a compiled op.
+            - another provider: the form that the node is written in, and why. Empty if the provider
+              runs the node as it is.
+            - empty: why a session refuses the node.
+
         fused: the names of the nodes that are fused into this node. They compute only its grid.
         library: the path of the library of the compiled op, and the library's description. Empty if
             this process compiles the op.
@@ -99,9 +104,14 @@ class Placement:
         return f"{self.record.where}: {self.runs_on or 'refused'}{library}{note}"
 
     @property
-    def ours(self) -> bool:
+    def is_ours(self) -> bool:
         """Whether the node runs on an op of this package."""
         return self.runs_on in (COMPILED_OP, PYTHON_OP)
+
+    @property
+    def ours(self) -> bool:
+        """The former name of :attr:`is_ours`."""
+        return self.is_ours
 
     @property
     def note(self) -> str:

@@ -15,19 +15,19 @@ from ..graph.scope import scopes_of
 from ..graph.use_def import UseDef
 from ..rewriting.unfusing import unfused
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
-from . import native
-from .accelerators import AcceleratorProber
+from . import installed_runtime
+from .accelerators import AcceleratorProbe
 from .decisions import context_of
 from .placement import ONNXRUNTIME, REFUSED, Placement
 from .session_target import SessionTarget
 
 
-def predict_placements(model: Model, prober: AcceleratorProber) -> list[Placement]:
+def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> list[Placement]:
     """Return where the nodes of a model run in a session with the default options.
 
     Args:
         model: the model, as :func:`ort_gridsample.inspect_model` reads it.
-        prober: finds the forms of nodes that accelerators run.
+        accelerator_probe: finds the forms of nodes that accelerators run.
 
     Returns:
         A placement for each node. Kernels that read outside of their input and quantized nodes that
@@ -39,8 +39,10 @@ def predict_placements(model: Model, prober: AcceleratorProber) -> list[Placemen
     proto = read_model(model)
     with translate_errors(proto):
         restored = unfused(proto)
-        matches = find_matches(restored, scopes_of(restored), native.PROBE, with_reasons=True)
-        target = SessionTarget(context_of(None, prober, is_saved=False), compiles=False)
+        matches = find_matches(
+            restored, scopes_of(restored), installed_runtime.PROBE, with_reasons=True
+        )
+        target = SessionTarget(context_of(None, accelerator_probe, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:
             target.decision_for(match)

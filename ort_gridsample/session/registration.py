@@ -25,12 +25,10 @@ from ..custom_ops.provider import registration as ep_registration
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from ..graph.files import imported_domains
-from ..inference.one_node import one_node
+from ..inference.one_node import one_node_model
 from .options import load_model
 
 logger = logging.getLogger("ort_gridsample")
-
-_RUNS_PYTHON_OPS = "_runs_python_ops"
 
 
 @dataclass
@@ -39,7 +37,7 @@ class _Registered:
 
     options: ref[onnxruntime.SessionOptions]
     #: The ops that are registered in the domain ``ort_gridsample`` of Python ops, if any.
-    ops_of_domain: Literal["", "Python", "compiled"] = ""
+    python_domain_ops: Literal["", "Python", "compiled"] = ""
 
 
 #: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed,
@@ -70,13 +68,15 @@ def register(
         GridSampleError: the configured library of compiled ops cannot be used.
     """
     if session_options is None:
-        return register_new(onnxruntime.SessionOptions())
+        return register_on_unregistered(onnxruntime.SessionOptions())
     if _lookup(session_options) is not None:
         return session_options
-    return register_new(session_options, has_compiled_ops=_loads(session_options, COMPILED_DOMAIN))
+    return register_on_unregistered(
+        session_options, has_compiled_ops=_has_ops_of(session_options, COMPILED_DOMAIN)
+    )
 
 
-def register_new(
+def register_on_unregistered(
     options: onnxruntime.SessionOptions,
     has_compiled_ops: bool = False,
     selection: OpSelection = None,
@@ -135,24 +135,24 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
             before the Python ops were defined.
     """
     entry = _lookup(options)
-    if entry is None or entry.ops_of_domain == "Python":
+    if entry is None or entry.python_domain_ops == "Python":
         return
-    if entry.ops_of_domain == "compiled":
+    if entry.python_domain_ops == "compiled":
         raise ImportError(
             "compiled ops stand in for the Python ops on these options: use new SessionOptions for "
             "a model that needs Python ops",
             name="onnxruntime_extensions",
         )
     path = _define_python_ops()
-    if not _loads(options, DOMAIN):
-        if _loads(options, EXTENSIONS_DOMAIN):
+    if not _has_ops_of(options, DOMAIN):
+        if _has_ops_of(options, EXTENSIONS_DOMAIN):
             raise ImportError(
                 "onnxruntime-extensions was registered on these options before ort_gridsample "
                 "defined its Python ops: import onnxruntime_extensions before ort_gridsample",
                 name="onnxruntime_extensions",
             )
         signals.with_signals_deferred(options.register_custom_ops_library, path)
-    entry.ops_of_domain = "Python"
+    entry.python_domain_ops = "Python"
 
 
 def _define_python_ops_early() -> None:
@@ -191,11 +191,13 @@ def _prepare_plain_session(
     entry = _lookup(options)
     if entry is None:
         return ep_registration.is_registered()
-    if _RUNS_PYTHON_OPS not in vars(session):  # sessions of this package have added their ops
+    if signals.RUNS_PYTHON_OPS not in vars(
+        session
+    ):  # sessions of this package have added their ops
         domains = _imported_domains(model)
         if domains is None or DOMAIN in domains:
             _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
-        setattr(session, _RUNS_PYTHON_OPS, entry.ops_of_domain == "Python")
+        setattr(session, signals.RUNS_PYTHON_OPS, entry.python_domain_ops == "Python")
     return True
 
 
@@ -218,7 +220,7 @@ def _add_ops_for_plain_session(
     Raises:
         ImportError: neither is possible, and ops are certainly needed.
     """
-    if entry.ops_of_domain:
+    if entry.python_domain_ops:
         return
     try:
         add_python_ops(options)
@@ -228,7 +230,7 @@ def _add_ops_for_plain_session(
             reason = registry.unavailable_reason()
         if not reason:
             registry.compiled_ops().register(options, [DOMAIN])
-            entry.ops_of_domain = "compiled"
+            entry.python_domain_ops = "compiled"
         elif is_needed:
             raise
         else:
@@ -244,17 +246,17 @@ def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
     return entry if entry is not None and entry.options() is options else None
 
 
-def _loads(options: onnxruntime.SessionOptions, domain: str) -> bool:
+def _has_ops_of(options: onnxruntime.SessionOptions, domain: str) -> bool:
     """Whether sessions with ``options`` have the ops of ``domain``."""
     try:
-        load_model(options, _one_node_model(domain))
+        load_model(options, _model_with_op_of(domain))
     except Exception:
         return False
     return True
 
 
 @cache
-def _one_node_model(domain: str) -> bytes:
+def _model_with_op_of(domain: str) -> bytes:
     """Return a model of one op of ``domain``. onnxruntime loads it only if it has the op."""
     types = [("theta", "float32"), ("size", "int64")]
     if domain == EXTENSIONS_DOMAIN:
@@ -267,7 +269,7 @@ def _one_node_model(domain: str) -> bytes:
         node = helper.make_node("AffineGrid", [], ["status"], domain=domain, **attributes)
     imports = [("", 20), (domain, VERSION)]
     unknown_shapes = [None] * len(types)
-    return one_node(node, imports, types, unknown_shapes).SerializeToString()
+    return one_node_model(node, imports, types, unknown_shapes).SerializeToString()
 
 
 _define_python_ops_early()

@@ -20,23 +20,23 @@ from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
 from ..graph.weights import exceeds_protobuf
-from ..reference import memory
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
+from ..system import memory
 from . import forks
 from .accelerators import ACCELERATED, Accelerated, accelerators_of
-from .builder import (
+from .model_preparation import (
     PatchedModel,
     SessionArguments,
     Source,
-    options_for,
     patch_for_session,
-    prepare_python_ops,
     too_large_to_pickle,
 )
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
 from .placement import Placement
+from .python_ops import prepare_python_ops
+from .session_options import options_for
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -92,7 +92,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         model: another name for ``path_or_bytes``.
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
             :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
-            if onnxruntime does not run it. :attr:`replaced` lists the result.
+            if onnxruntime does not run it. :attr:`placements` lists the result.
         accelerated: what to do with nodes, other than those that ``nodes`` selects, if providers
             come before the CPU's. ``"lower"``: the nodes stay on these providers, in another form
             if a provider runs only that form. ``"keep"``: the nodes that a provider runs stay as
@@ -134,7 +134,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
-        # If the kept model is patched, nodes that a function left to onnxruntime stay there.
+        # The kept bytes are already patched and the function is not called again; 'unsupported'
+        # leaves to onnxruntime the nodes that the function left.
         is_patched_by_function = path is None and callable(nodes)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.source,
@@ -165,7 +166,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._placements = patched.placements
         self._source_weights = patched.source_weights
         self._given_options = sess_options
-        # A model that onnx cannot read may have any nodes.
+        # This is signals.RUNS_PYTHON_OPS. A model that onnx cannot read may have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
         reopen_arguments = self._reopen_arguments
         super().__init__(
@@ -185,9 +186,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         forks.track_attribute(name, value)
 
     @property
-    def replaced(self) -> list[Placement]:
+    def placements(self) -> list[Placement]:
         """Where each GridSample and AffineGrid node runs, and why."""
         return list(self._placements)
+
+    @property
+    def replaced(self) -> list[Placement]:
+        """The former name of :attr:`placements`, which also lists nodes that are not replaced."""
+        return self.placements
 
     def run(
         self,
@@ -206,7 +212,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         names = output_names or self._output_names
         if self._runs_python_ops:
-            memory.probe(sum(map(_copied_bytes, input_feed.values())))
+            memory.check_allocatable(sum(map(_copied_bytes, input_feed.values())))
             return self._call("run", names, input_feed, run_options)
         # As in _call, of which each step counts here: a tiny run takes 5 µs.
         shutdown.block_if_exiting()
@@ -324,6 +330,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         if not self._placements:
             super().set_providers(providers, provider_options)
+            self._reopen_arguments = replace(
+                self._reopen_arguments,
+                providers=providers,
+                provider_options=provider_options,
+            )
             return
         reopen_arguments = self._reopen_arguments
         InferenceSession.__init__(

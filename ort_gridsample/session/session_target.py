@@ -74,7 +74,7 @@ class SessionTarget(Target):
         self._compiles = compiles
         #: Decisions without fusion. A node is decided once, also because the user's function is
         #: called.
-        self._alone = _RecordMap[Decision]()
+        self._unfused = _RecordMap[Decision]()
         self._resolved = _RecordMap[Decision]()
         #: By GridSample: why its grid cannot be fused, or "".
         self._fusion_errors = _RecordMap[str]()
@@ -86,42 +86,50 @@ class SessionTarget(Target):
             return decision
         decision = self._resolve(match)
         if _may_be_fused(match):
-            alone = self._decide_alone(match)
-            is_fused = decision.target is not alone.target
-            if not is_fused and self._with_compiled_op(match, alone) is not alone:
+            unfused = self._decide_unfused(match)
+            runs_unfused = decision.target is unfused.target
+            # `_decide_unfused` postponed compilation, as a fused op may replace this one. If it
+            # fails now, the fallback may change the fusion, so resolve again.
+            if runs_unfused and self._compile_or_fall_back(match, unfused) is not unfused:
                 decision = self._resolve(match)
         return self._resolved.set(match.record, decision)
 
     def _resolve(self, match: Match) -> Decision:
         return resolve_fusion(
             match,
-            decide_alone=self._decide_alone,
+            decide_unfused=self._decide_unfused,
             fused_target=self._context.op_targets.fused_op,
             fusion_error=self._fusion_error,
         )
 
-    def _decide_alone(self, match: Match) -> Decision:
-        decision = self._alone.get(match.record)
+    def _decide_unfused(self, match: Match) -> Decision:
+        decision = self._unfused.get(match.record)
         if decision is not None:
             return decision
         decision = decide(match, self._context)
         if _may_be_fused(match):
             # A fused op is compiled instead of this one, if it can be: see decision_for.
-            return self._alone.set(match.record, decision)
-        return self._with_compiled_op(match, decision)
+            return self._unfused.set(match.record, decision)
+        return self._compile_or_fall_back(match, decision)
 
-    def _with_compiled_op(self, match: Match, decision: Decision) -> Decision:
-        """Compile the op of ``decision``, a decision of :func:`decide`.
+    def _compile_or_fall_back(self, match: Match, decision: Decision) -> Decision:
+        """Compile the op of ``decision``; if that fails, decide without a compiled op.
+
+        The result is kept as the node's decision without fusion.
+
+        Args:
+            match: the node that the op replaces.
+            decision: its decision of :func:`decide`.
 
         Returns:
-            The decision without fusion, which is another one if the op cannot be compiled.
+            ``decision`` itself, or another decision if the op cannot be compiled.
         """
         error = compile_op(match, decision) if self._compiles else ""
         if error:
             decision = decide_without_compiled_op(match, self._context, error)
             runs_on = decision.placement.runs_on
             logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
-        return self._alone.set(match.record, decision)
+        return self._unfused.set(match.record, decision)
 
     def _fusion_error(self, sample: Match) -> str:
         if not self._compiles:
@@ -146,7 +154,7 @@ class SessionTarget(Target):
                 placement = decision.placement
             else:
                 placement = Placement(record, _UNREPLACED.get(record.dialect.name, ONNXRUNTIME))
-            if placement.ours or record.operator != ATTENTION:
+            if placement.is_ours or record.operator != ATTENTION:
                 placements.append(placement)
         return placements
 
@@ -155,7 +163,7 @@ class SessionTarget(Target):
         return None if target is None else target.target_for(match)
 
     def replaces_composite(self, match: Match) -> bool:
-        if match.signature is None or self._context.prober is not None:
+        if match.signature is None or self._context.accelerator_probe is not None:
             return False
         return not self.needs_expansion(match)
 
@@ -166,7 +174,7 @@ class SessionTarget(Target):
         its levels do not follow each other, or other providers may run the GridSamples.
         """
         dialect = match.record.dialect
-        has_accelerators = self._context.prober is not None
+        has_accelerators = self._context.accelerator_probe is not None
         if dialect.has_planar_grids:
             return True
         if match.signature is not None:

@@ -118,16 +118,16 @@ def test_bench_compares_runs_with_the_native_one() -> None:
     def rows(sides: dict[str, bench.SideResult]) -> list[str]:
         return [re.sub(" {2,}", "|", line.strip()) for line in bench.as_text(sides).splitlines()]
 
-    sides = {bench.NATIVE: side(4, 0.006, 0.004), bench.OURS: side(3, 0.003, 0.002)}
+    sides = {bench.BASELINE: side(4, 0.006, 0.004), bench.OURS: side(3, 0.003, 0.002)}
     expected = ["warp|GridSample|4|2 2×", "all other nodes|1|1", "a run|6 ±0%|3 ±0% 2×"]
-    assert rows(sides) == [f"ms|operator|{bench.NATIVE}|{bench.OURS}", *expected]
+    assert rows(sides) == [f"ms|operator|{bench.BASELINE}|{bench.OURS}", *expected]
     unrolled = bench.SideResult([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {})
-    assert rows(sides | {bench.NATIVE: unrolled})[1:-1] == [
+    assert rows(sides | {bench.BASELINE: unrolled})[1:-1] == [
         "warp|GridSample|–|2",
         "all other nodes|4|1",
     ]
     content = bench.as_json(sides, {})
-    assert content[bench.NATIVE]["difference"] is None
+    assert content[bench.BASELINE]["difference"] is None
     assert content[bench.OURS]["difference"] == 0.25
 
 
@@ -161,12 +161,12 @@ def test_bench_json_has_rounds_and_nodes_of_both_sides(
     assert main(f"{BENCH} --threads 1 --json".split()) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["model"], content["threads"]) == ("model.onnx", 1)
-    assert set(content["sides"]) == {bench.NATIVE, bench.OURS}
+    assert set(content["sides"]) == {bench.BASELINE, bench.OURS}
     for side in content["sides"].values():
         sampled = {name for name, node in side["nodes"].items() if node["op_type"] == "GridSample"}
         assert len(side["rounds"]) == 2
         assert sampled == {"sample0", "sample1"}
-    assert content["sides"][bench.NATIVE]["ratio"] == 1
+    assert content["sides"][bench.BASELINE]["ratio"] == 1
     assert content["sides"][bench.OURS]["difference"] < 1e-6
     # onnxruntime's profiles are removed.
     assert sorted(path.name for path in folder.iterdir()) == ["grid.npy", "model.onnx"]
@@ -191,5 +191,5 @@ def test_bench_of_model_without_native_kernels_prints_our_times(
     onnx.save(model, path)
     assert main(["bench", str(path), "--rounds", "1", "--threads", "2", "--json"]) == 0
     sides = json.loads(capsys.readouterr().out)["sides"]
-    assert "GridSample" in sides[bench.NATIVE]["refusal"]
+    assert "GridSample" in sides[bench.BASELINE]["refusal"]
     assert sides[bench.OURS]["ratio"] is None

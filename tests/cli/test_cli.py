@@ -23,10 +23,10 @@ import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample import spec, versions
 from ort_gridsample.cli import COMMANDS, agreement, demo, main
-from ort_gridsample.cli.demo import draw_grid
-from ort_gridsample.cli.far import LIMIT, zero_far_coordinates
+from ort_gridsample.cli.demo import _draw_grid
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
+from ort_gridsample.rewriting.far_coordinates import LIMIT, zero_far_coordinates
 from ort_gridsample.session import decisions, prediction
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
@@ -199,10 +199,10 @@ def test_inspect_of_a_refused_node_shows_the_error(
 
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
-    prober = MagicMock()
-    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), prober)
+    accelerator_probe = MagicMock()
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerator_probe)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    prober.form_of.assert_not_called()
+    accelerator_probe.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
@@ -336,7 +336,7 @@ def test_run_accepts_the_shape_of_a_scalar(cli: Cli) -> None:
 
 def test_run_refuses_an_input_without_a_file(cli: Cli) -> None:
     err = cli("run model.onnx --input X=", 2)
-    expected = "--input is without a file, expected an array saved by numpy.save"
+    expected = "--input has no file, expected an array saved by numpy.save"
     assert err == f"ort-gridsample: model.onnx: command line: {expected}\n"
 
 
@@ -538,7 +538,7 @@ def test_verify_compares_outputs_of_any_type() -> None:
 def test_verify_compares_outputs_without_a_finite_value(values: list[float]) -> None:
     Y = np.array(values, "f")
     (result,) = agreement.agreements({"Y": Y}, {"Y": Y.copy()}, 1e-5)
-    assert (result.difference, result.of, result.agrees) == (0, 0, True)
+    assert (result.difference, result.magnitude, result.agrees) == (0, 0, True)
 
 
 def test_log_of_onnxruntime_about_refused_model_is_hidden(
@@ -636,11 +636,27 @@ def test_broken_pipe_prints_no_error(words: str) -> None:
     assert done.returncode == (0 if ignored else 141)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize("words", ["verify model.onnx model.onnx", "inspect model.onnx"])
+def test_full_disk_is_an_error_of_the_user(words: str) -> None:
+    folders = [str(Path(ogs.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    environment["PYTHONUNBUFFERED"] = ""  # so that only the last flush fails
+    command = [sys.executable, "-m", "ort_gridsample", *words.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ort-gridsample: the output cannot be written: ")
+
+
 def missing(name: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-REPORT = "please report it, with what --version and, for this command, --traceback print"
+REPORT = "please report it, with the output of --version and of this command with --traceback"
 FAILURES = [
     (KeyboardInterrupt(), 130, "interrupted"),
     (MemoryError(), 2, "MemoryError (there is not enough memory)"),
@@ -756,7 +772,7 @@ def test_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[
     # The last position is not a tie.
     pixels = np.array([[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]])
     differences = {("nearest", "zeros"): np.array([1.0, 1, 1, 0]) * np.ones((1, 3, 1, 4))}
-    demo.print_ties(differences, (2 * pixels[None] + 1) / (16, 8) - 1, (8, 16))
+    demo._print_ties(differences, (2 * pixels[None] + 1) / (16, 8) - 1, (8, 16))
     assert "at 75.00% of the positions. They lie at most 4e-03\n" in capsys.readouterr().out
 
 
@@ -810,7 +826,7 @@ def assert_difference_axes(axes: Any, difference: float, largest: float) -> None
     (image,) = axes.images
     assert f"{image.get_array().max():.1e}" == f"{difference:.1e}"
     assert image.get_cmap().name == "magma"
-    assert image.norm.vmin == demo.LEAST
+    assert image.norm.vmin == demo.MIN_SHOWN_DIFFERENCE
     assert f"{image.norm.vmax:.1e}" == f"{largest:.1e}"
     assert image.norm.clip is True
 
@@ -823,7 +839,7 @@ def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyP
 
     noise = np.random.default_rng(0).integers(0, 256, (1600, 2400, 3), np.uint8)
     Image.fromarray(noise).save("noise.bmp")
-    assert demo.read_photo(None).shape == (600, 512, 3)
+    assert demo._read_photo(None).shape == (600, 512, 3)
     figures = []
 
     def save_figure(figure: Figure, file: object, **options: object) -> None:
@@ -839,7 +855,7 @@ def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyP
     assert [axes.get_title() for axes in others[:3]] == list(spec.MODES)
     assert np.array_equal(photo.images[0].get_array(), noise)
     X = noise.transpose(2, 0, 1)[None].astype("float32") / 255
-    grid = ogs.affine_grid(demo.theta(1600, 2400), (1, 3, *demo.OUTPUT))
+    grid = ogs.affine_grid(demo._warp_theta(1600, 2400), (1, 3, *demo.OUTPUT_LENGTHS))
     for number, (mode, padding_mode) in enumerate(
         itertools.product(spec.MODES, spec.PADDING_MODES)
     ):
@@ -875,7 +891,7 @@ def test_demo_draws_output_pixels_at_their_positions() -> None:
     height = 60
     width = 80
     axes = MagicMock()
-    draw_grid(axes, np.eye(2, 3, dtype=np.float32)[None], height, width)
+    _draw_grid(axes, np.eye(2, 3, dtype=np.float32)[None], height, width)
     plots = axes.plot.call_args_list
     *lines, (x, y) = (np.array(plot.args) for plot in plots)
     widths = [plot.kwargs.get("linewidth") for plot in plots]

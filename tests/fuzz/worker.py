@@ -50,9 +50,9 @@ def main() -> None:
     """Read cases as lines of JSON, and write their outcomes, after a line when ready."""
     import resource
 
-    from ort_gridsample.reference import sampler
+    from ort_gridsample.reference import blocks
 
-    sampler.INDEX_MODE = "raise"  # for indices outside X
+    blocks.INDEX_MODE = "raise"  # for indices outside X
     sys.unraisablehook = _end_if_outside
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

@@ -18,7 +18,7 @@ import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.session.accelerators import AcceleratorProber
+from ort_gridsample.session.accelerators import AcceleratorProbe
 from ort_gridsample.session.placement import Placement
 from ort_gridsample.session.prediction import predict_placements
 from support.attention_models import (
@@ -803,7 +803,7 @@ def quantize_outputs(model: onnx.ModelProto, op_type: str) -> list[str]:
 
 
 def predicted(model: onnx.ModelProto) -> list[Placement]:
-    return predict_placements(model, AcceleratorProber([], "lower", only_sampling_nodes=False))
+    return predict_placements(model, AcceleratorProbe([], "lower", only_sampling_nodes=False))
 
 
 @pytest.mark.parametrize("op_type", ["GridSample", "Mul"])

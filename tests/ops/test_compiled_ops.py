@@ -17,9 +17,9 @@ from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
-from ort_gridsample.reference.memory import available
 from ort_gridsample.reference.taps import COMPILED_MODES
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
+from ort_gridsample.system.memory import available
 from support.cases import (
     ATTRIBUTES,
     RANKS,
@@ -141,7 +141,7 @@ def test_compiled_op_of_large_inputs_agrees_with_the_numpy_core(
         expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
     model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
     for threads, cpus in ((1, 1), (3, 2), (3, 64)):
-        monkeypatch.setattr(registry.compiled_ops()._library, "cpus", cpus)
+        monkeypatch.setattr(registry.compiled_ops()._op_context, "cpus", cpus)
         options = quiet_options()
         options.intra_op_num_threads = threads
         (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
@@ -420,7 +420,7 @@ def test_shapes_are_read_without_the_function_of_newer_releases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of X, grid, theta, size and the fused op's inputs. Other tests use the function."""
-    monkeypatch.setattr(registry.compiled_ops()._library, "get_shape_reference", 0)
+    monkeypatch.setattr(registry.compiled_ops()._op_context, "get_shape_reference", 0)
     model = transformer(attributes=Attributes())
     feeds = transformer_feeds()
     expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))

@@ -4,7 +4,6 @@ import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
-from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -15,8 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.dialects.registry import target_names
-from ort_gridsample.dialects.table import ATTENTION, PACKAGE_DIALECTS
-from ort_gridsample.interop import openvino as interop
+from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
 from support import faults
 from support.cases import (
     ATTRIBUTES,
@@ -40,6 +38,10 @@ pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
 Runner = Callable[..., list[np.ndarray]]
+
+
+#: The type of TensorRT's plugin for deformable attention.
+PLUGIN = "MultiscaleDeformableAttnPlugin_TRT"
 
 
 def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
@@ -213,6 +215,48 @@ def test_evaluator_reads_the_size_of_an_aten_grid_from_an_attribute() -> None:
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
+def plugin_model(domain: str) -> onnx.ModelProto:
+    """Return a model of one node, TensorRT's plugin for deformable attention."""
+    name = f"{domain}.{PLUGIN}" if domain else PLUGIN
+    imports = f', "{domain}": 1' if domain else ""
+    return parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 17{imports}]>
+        g (float[B, S, H, D] value, int32[L, 2] lengths, int32[L] starts,
+           float[B, Q, H, L, P, 2] locations, float[B, Q, H, L, P] weights) => (float[] Y) {{
+            Y = {name} (value, lengths, starts, locations, weights)
+        }}""")
+
+
+def plugin_feeds() -> list[np.ndarray]:
+    """Return inputs of :func:`plugin_model`, with two levels."""
+    rng = np.random.default_rng(0)
+    lengths = np.array([[3, 4], [2, 2]], np.int32)
+    value = rng.normal(size=(2, 16, 3, 4)).astype(np.float32)
+    locations = rng.uniform(-0.2, 1.2, (2, 5, 3, 2, 2, 2)).astype(np.float32)
+    weights = rng.random((2, 5, 3, 2, 2)).astype(np.float32)
+    return [value, lengths, np.array([0, 12], np.int32), locations, weights]
+
+
+@pytest.mark.parametrize("domain", ["", "trt.plugins"])
+def test_evaluator_runs_tensorrts_plugin_of_attention(domain: str) -> None:
+    model = plugin_model(domain)
+    feeds = plugin_feeds()
+    (Y,) = run(model, *feeds)
+    value, lengths, _, locations, weights = feeds
+    expected = ogs.deformable_attention(value, lengths, locations, weights)
+    assert_identical(Y, expected.reshape(Y.shape))
+    assert Y.ndim == 4
+
+
+def test_evaluator_of_inconsistent_level_starts_raises() -> None:
+    value, lengths, starts, locations, weights = plugin_feeds()
+    error = refusal(
+        run, plugin_model("trt.plugins"), value, lengths, starts + 1, locations, weights
+    )
+    assert error.argument == "level_start_index"
+    assert error.found == "inconsistent with spatial_shapes"
+
+
 # Lengths of 0
 
 
@@ -251,6 +295,18 @@ def test_openvino_grid_sample_of_an_empty_axis_has_its_shape(
 def test_openvino_image_without_pixels_is_zeros() -> None:
     model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 0
+    X = np.ones((1, 1, 0, 5), np.float32)
+    grid = np.zeros((1, 3, 4, 2), np.float32)
+    (Y,) = run_openvino(ogs.patch_model(model), X, grid)
+    assert Y.shape == (1, 1, 3, 4)
+    assert not Y.any()
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_openvino_image_of_unknown_height_without_pixels_is_zeros(mode: str) -> None:
+    """OpenVINO's own operator would read memory outside of X."""
+    model = grid_sample_model("float32", "float32", 2, [Attributes(mode)])
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
     X = np.ones((1, 1, 0, 5), np.float32)
     grid = np.zeros((1, 3, 4, 2), np.float32)
     (Y,) = run_openvino(ogs.patch_model(model), X, grid)
@@ -378,9 +434,15 @@ def test_openvino_of_an_unsupported_model_raises(model: onnx.ModelProto, message
     assert message in str(raised.value)
 
 
-def test_fused_attention_is_refused_by_openvino_with_a_remedy() -> None:
-    node = Mock()
-    node.get_attribute.return_value = "sum"
-    error = refusal(interop._convert, PACKAGE_DIALECTS[ATTENTION], node)
-    assert error.where == "DeformableAttention node 'sum'"
-    assert "patch_model" in error.expected
+@pytest.mark.parametrize("domain", [DOMAIN, COMPILED_DOMAIN])
+def test_openvino_of_fused_attention_raises_with_a_remedy(domain: str) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 20, "{domain}": 1]>
+        g (float[1, 4, 1, 2] value, int64[1, 3] levels, float[1, 1, 1, 1, 2] locations,
+           float[1, 1, 1, 1] weights) => (float[1, 1, 2] Y) {{
+            Y = {domain}.DeformableAttention <node = "sum"> (value, levels, locations, weights)
+        }}""")
+    with pytest.raises(RuntimeError, match="GridSampleError") as raised:
+        read(model)
+    assert "DeformableAttention node 'sum'" in str(raised.value)
+    assert "patch_model" in str(raised.value)

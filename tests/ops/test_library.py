@@ -31,10 +31,11 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
+from ort_gridsample.kernels import target
 from ort_gridsample.library import builder, wheel
-from ort_gridsample.reference.cpus import available_cpus
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
+from ort_gridsample.system.cpus import available_cpus
 from support.attention_models import op_model, operands
 from support.cases import Attributes
 from support.compare import refusal
@@ -45,17 +46,33 @@ from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
 CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
-    metadata.version("numba"), builder.NUMBA
+    metadata.version("numba"), builder.OLDEST_NUMBA
 )
 HAS_ZIG = bool(importlib.util.find_spec("ziglang"))
 CAN_LINK = CAN_COMPILE and (HAS_ZIG or bool(shutil.which("cc")))
 pytestmark = [
     pytest.mark.skipif(
-        not CAN_LINK, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"
+        not CAN_LINK, reason=f"a library needs Numba {builder.OLDEST_NUMBA}, and cc or ziglang"
     ),
     pytest.mark.timeout(1800),
 ]
 needs_zig = pytest.mark.skipif(not HAS_ZIG, reason="ziglang links for other machines")
+#: The folder with onnxruntime_cxx_api.h. onnxruntime's archives have it, its wheels do not.
+INCLUDE_VARIABLE = "ORT_GRIDSAMPLE_ONNXRUNTIME_INCLUDE"
+#: The jar of onnxruntime's package for Java.
+JAR_VARIABLE = "ORT_GRIDSAMPLE_ONNXRUNTIME_JAR"
+needs_cc = pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("cc"),
+    reason="the program is built by cc, for Linux",
+)
+needs_headers = pytest.mark.skipif(
+    INCLUDE_VARIABLE not in os.environ or sys.platform != "linux" or not shutil.which("c++"),
+    reason=f"{INCLUDE_VARIABLE} names no folder of headers, or there is no c++ for Linux",
+)
+needs_jar = pytest.mark.skipif(
+    JAR_VARIABLE not in os.environ or not shutil.which("javac"),
+    reason=f"{JAR_VARIABLE} names no jar, or there is no javac",
+)
 ROOT = Path(__file__).parents[2]
 
 Feeds = dict[str, np.ndarray]
@@ -93,6 +110,8 @@ def sample_models() -> dict[str, Sample]:
     value, locations, weights = operands(levels)
     feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
     samples["DeformableAttention"] = Sample(op_model("float32", "float32", False), feeds)
+    model, feeds = unmodified_sample("uint8")
+    samples["uint8"] = Sample(ogs.patch_model(model, target="compiled"), feeds)
     return samples
 
 
@@ -102,6 +121,14 @@ def grid_sample_of(mode: str, rank: int) -> Sample:
     length = 300 if rank == 2 else 7
     grid = _rng.uniform(-1.2, 1.2, (1, *[length] * rank, rank)).astype(np.float32)
     return Sample(ogs.patch_model(model, target="compiled"), {"X": X, "grid": grid})
+
+
+def unmodified_sample(x_type: str) -> Sample:
+    """Return an unpatched model, and feeds of 4x5 pixels."""
+    model = loose(grid_sample_model(x_type, "float32", 2, [Attributes("linear", "border")]))
+    X = _rng.uniform(0, 256, (1, 2, 4, 5)).astype(x_type)
+    grid = _rng.uniform(-1.2, 1.2, (1, 6, 7, 2)).astype("f")
+    return Sample(model, {"X": X, "grid": grid})
 
 
 def fused_program() -> Sample:
@@ -261,6 +288,21 @@ def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Pa
         assert strings.startswith(f"{error} on Python ops only")
 
 
+def run_with_relative_library(expression: str, path: Path) -> list[str]:
+    """Print ``expression`` in a process that is in the library's folder and names it."""
+    return run_script(f"""
+import os
+os.chdir({str(path.parent)!r})
+os.environ[{library_file.VARIABLE!r}] = {path.name!r}
+import ort_gridsample as ogs
+print({expression})
+""")
+
+
+def test_library_of_a_relative_path_is_registered(built: Path) -> None:
+    assert run_with_relative_library("bool(ogs.register())", built) == ["True"]
+
+
 @needs_python_ops
 def test_library_and_onnxruntime_extensions_run_in_one_session(built: Path) -> None:
     """In either order, registered by hand and by this package."""
@@ -287,9 +329,9 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda content: content.replace(b" for x86_64-", b" for s390x-"),
         "machine is s390x-linux",
     ),
-    "an older interface": (
+    "an older format": (
         lambda content: content.replace(b"ops 2 of", b"ops 1 of"),
-        "interface is 1, of release",
+        "format is 1, of release",
     ),
 }
 
@@ -358,6 +400,31 @@ def test_build_library_of_an_unknown_name_is_refused(
     assert error.expected.startswith(expected)
 
 
+@pytest.mark.parametrize("kind", ["path", "text", "bytes", "model"])
+def test_library_for_a_single_model_has_what_the_model_needs(kind: str, tmp_path: Path) -> None:
+    model = grid_sample_model("uint8", "float32", 2, [Attributes("nearest")])
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    kinds = {
+        "path": path,
+        "text": str(path),
+        "bytes": model.SerializeToString(),
+        "model": model,
+    }
+    needed = builder._needed(kinds[kind])
+    assert needed == {"X": ["uint8"], "grid": ["float32"], "mode": ["nearest"]}
+
+
+def test_native_cpu_below_the_lowest_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_features", {"sse3"})
+    machine = linking.MACHINES["x86_64-linux"]
+    monkeypatch.setattr(target, "system", machine.system)
+    monkeypatch.setattr(target, "machine", machine.machine)
+    error = refusal(builder._cpus, machine, (builder.NATIVE,))
+    assert error.argument == "cpu"
+    assert error.found.startswith("'native'")
+
+
 def test_build_library_of_no_model_is_refused(build: Callable[..., object]) -> None:
     error = refusal(build, models=[b"nonsense"])
     assert error.expected == "an ONNX model"
@@ -367,7 +434,7 @@ def test_build_library_with_an_old_numba_is_refused(
     build: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "0.61.2")
-    needed = f"a library needs numba {builder.NUMBA} or newer, and 0.61.2 is installed"
+    needed = f"a library needs numba {builder.OLDEST_NUMBA} or newer, and 0.61.2 is installed"
     with pytest.raises(ImportError, match=re.escape(f"{needed}: pip install -U numba")):
         build()
 
@@ -411,7 +478,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_build_library_in_a_frozen_program_is_refused(build: Callable[..., object]) -> None:
     error = refusal(build)
     assert (error.where, error.argument) == ("library", "this program")
-    assert "use an installed Python" in error.expected
+    assert "an installed Python" in error.expected
 
 
 @pytest.mark.usefixtures("frozen")
@@ -431,7 +498,7 @@ def test_library_has_the_kernels_of_its_models_only() -> None:
         grid_sample_model("float16", "float32", 2, [Attributes("nearest")]),
         affine_grid_model("float64", 2, True),
     ]
-    assert builder._wanted(models) == {
+    assert builder._needed(models) == {
         "X": ["float16"],
         "grid": ["float32"],
         "mode": ["nearest"],
@@ -448,51 +515,72 @@ def test_library_for_function_called_with_unknown_type_has_the_kernels_of_all_ty
             U = other.Unknown (X)
             Z = local.warp (U, G) }
         <opset_import: ["": 20], domain: "local"> warp (A, B) => (C) { C = GridSample (A, B) }""")
-    wanted = builder._wanted([model])
-    assert wanted is not None
-    assert wanted["grid"] == ["float32"]
-    assert {"float16", "float32", "uint8"} < set(wanted["X"])
+    needed = builder._needed([model])
+    assert needed is not None
+    assert needed["grid"] == ["float32"]
+    assert {"float16", "float32", "uint8"} < set(needed["X"])
+
+
+def run_page_commands(heading: str, folder: Path) -> None:
+    """Run the commands below a heading of the examples' page; a compiler's warning is an error."""
+    page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n{heading}\n")[2]
+    commands = section.partition("```bash\n")[2].partition("```")[0]
+    commands = re.sub("^(cc|c[+]{2}) ", r"\1 -Wall -Wextra -Werror ", commands, flags=re.MULTILINE)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path}
+    subprocess.run(["bash", "-ec", commands], cwd=folder, env=environment, check=True)
 
 
 def build_program(
-    folder: Path, cc: list[str], runtime: Path | None = None, name: str = "run_model"
+    folder: Path,
+    compiler: list[str],
+    runtime: Path | None = None,
+    name: str = "run_model",
+    source: str = "c/run_model.c",
 ) -> Path:
-    """Build the example in C in ``folder``, next to a copy of onnxruntime's shared library.
+    """Build an example in C or C++ in ``folder``, next to a copy of onnxruntime's shared library.
 
     Args:
         folder: where to build.
-        cc: the words of the compiler's command.
+        compiler: the words of the compiler's command.
         runtime: the shared library of onnxruntime, by default the installed one.
         name: the file name of the program.
+        source: the example's path in the folder of the examples.
     """
     if runtime is None:
         runtime = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     is_windows = runtime.suffix == ".dll"
     runtime_copy = folder / ("onnxruntime.dll" if is_windows else "libonnxruntime.so.1")
     shutil.copy(runtime, runtime_copy)
-    source = ROOT / "examples/c/run_model.c"
     flags = [] if is_windows else ["-Wl,-rpath,$ORIGIN"]
     program = folder / name
-    command = [*cc, "-O1", str(source), str(runtime_copy), *flags, "-o", str(program)]
+    files = [str(ROOT / "examples" / source), str(runtime_copy)]
+    command = [*compiler, "-O1", *files, *flags, "-o", str(program)]
     subprocess.run(command, check=True, capture_output=True)
     return program
+
+
+def save_files(sample: Sample, folder: Path, name: str = "model.onnx") -> None:
+    """Save a model, and its feeds as .npy files."""
+    onnx.save(sample.model, folder / name)
+    for name, value in sample.feeds.items():
+        np.save(folder / f"{name}.npy", value)
 
 
 def run_on_files(
     command: list[str], library: str, sample: Sample, folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run the example in C on files in ``folder``; the output is Y.npy."""
-    model, feeds = sample
-    onnx.save(model, folder / "model.onnx")
-    for name, value in feeds.items():
-        np.save(folder / f"{name}.npy", value)
-    inputs = [f"{value.name}.npy" for value in model.graph.input]
+    """Run an example in another language on files in ``folder``; the output is Y.npy."""
+    save_files(sample, folder)
+    inputs = [f"{value.name}.npy" for value in sample.model.graph.input]
     words = [*command, library, "model.onnx", "Y.npy", *inputs]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True)
 
 
 def assert_program_runs_every_model(command: list[str], library: Path, folder: Path) -> None:
-    """Assert that the example in C has the right outputs and errors with a library.
+    """Assert that an example in another language has the right outputs and errors with a library.
 
     Args:
         command: the words that run the program in ``folder``.
@@ -516,47 +604,71 @@ def assert_program_runs_every_model(command: list[str], library: Path, folder: P
     assert f"GridSample node 'sample0': {error}" in done.stderr
 
 
-def assert_program_runs_unmodified(command: list[str], path: Path, folder: Path) -> None:
-    """Assert that the program at the end of ``command`` runs a model on a library's provider."""
-    shutil.copy(path, folder / path.name)
-    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
-    onnx.save(loose(model), folder / "model.onnx")
-    feed = {"X": _rng.normal(size=(1, 2, 4, 5)), "grid": _rng.uniform(-1.2, 1.2, (1, 6, 7, 2))}
-    feed = {name: value.astype("f") for name, value in feed.items()}
-    for name, value in feed.items():
-        np.save(folder / f"{name}.npy", value)
-    np.save(folder / "wrong.npy", feed["grid"][..., :1])
-    words = [*command, "--provider", f"./{path.name}", "model.onnx", "Y.npy", "X.npy"]
-    done = subprocess.run([*words, "grid.npy"], cwd=folder, capture_output=True, text=True)
+def assert_program_runs_unmodified(
+    command: list[str], library: Path, folder: Path, x_type: str
+) -> None:
+    """Assert that an example in another language runs a model on a library's provider.
+
+    Args:
+        command: the words that run the program in ``folder``.
+        library: the path of the library.
+        folder: where the program runs.
+        x_type: the type of X.
+    """
+    shutil.copy(library, folder / library.name)
+    model, feeds = unmodified_sample(x_type)
+    command = [*command, "--provider"]
+    done = run_on_files(command, library.name, Sample(model, feeds), folder)
     assert done.returncode == 0, done.stderr
-    expected = ogs.grid_sample(*feed.values(), "linear", "border")
-    np.testing.assert_allclose(np.load(folder / "Y.npy"), expected, rtol=0, atol=1e-5)
-    failed = subprocess.run([*words, "wrong.npy"], cwd=folder, capture_output=True, text=True)
-    assert failed.returncode == 1
-    assert "grid is of shape (1, 6, 7, 1), expected shape (N, D1_out, D2_out, 2)" in failed.stderr
+    expected = ogs.grid_sample(feeds["X"], feeds["grid"], "linear", "border")
+    np.testing.assert_allclose(np.load(folder / "Y.npy"), expected, rtol=1e-6, atol=1e-5)
+    wrong = Sample(model, feeds | {"grid": feeds["grid"][..., :1]})
+    done = run_on_files(command, library.name, wrong, folder)
+    assert done.returncode == 1
+    assert "grid is of shape (1, 6, 7, 1), expected shape (N, D1_out, D2_out, 2)" in done.stderr
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or not shutil.which("cc"),
-    reason="the program is built by cc, for Linux",
-)
+@needs_cc
 def test_example_in_c_runs_models_with_a_library(built: Path, tmp_path: Path) -> None:
     """The commands on the examples' page build and run it, without a warning of the compiler."""
-    page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
-    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
-    commands = re.sub("^cc ", "cc -Wall -Wextra -Werror ", commands, flags=re.MULTILINE)
-    model, feeds = sample_models()["linear 2"]
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    sample = sample_models()["linear 2"]
     shutil.copy(built, tmp_path / "libort_gridsample.so")
-    onnx.save(model, tmp_path / "patched.onnx")
-    for name, value in feeds.items():
-        np.save(tmp_path / f"{name}.npy", value)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path}
-    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, check=True)
-    expected = ogs.grid_sample(feeds["X"], feeds["grid"], padding_mode="border")
+    save_files(sample, tmp_path, "patched.onnx")
+    run_page_commands("### C", tmp_path)
+    expected = ogs.grid_sample(sample.feeds["X"], sample.feeds["grid"], padding_mode="border")
     np.testing.assert_allclose(np.load(tmp_path / "Y.npy"), expected, rtol=0, atol=1e-6)
     assert_program_runs_every_model(["./run_model"], built.resolve(), tmp_path)
+
+
+@needs_headers
+def test_example_in_cpp_runs_models_with_a_library(built: Path, tmp_path: Path) -> None:
+    build_cpp_program(tmp_path)
+    assert_program_runs_every_model(["./run_model"], built, tmp_path)
+
+
+@needs_jar
+def test_example_in_java_runs_models_with_a_library(built: Path, tmp_path: Path) -> None:
+    assert_program_runs_every_model(build_java_program(tmp_path), built, tmp_path)
+
+
+def cpp_compiler(*command: str) -> list[str]:
+    """Return the words of a C++ compiler's command with the folder of onnxruntime's headers."""
+    words = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
+    return [*command, *words, "-isystem", os.environ[INCLUDE_VARIABLE]]
+
+
+def build_cpp_program(folder: Path) -> None:
+    """Build the example in C++ in ``folder``."""
+    build_program(folder, cpp_compiler("c++"), source="cpp/run_model.cpp")
+
+
+def build_java_program(folder: Path) -> list[str]:
+    """Compile the example in Java in ``folder``, and return the words that run it."""
+    source = ROOT / "examples/java/RunModel.java"
+    jar = str(Path(os.environ[JAR_VARIABLE]).resolve())
+    command = ["javac", "-Xlint:all", "-Werror", "-cp", jar, "-d", str(folder), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    return ["java", "-cp", os.pathsep.join([jar, "."]), "RunModel"]
 
 
 @pytest.mark.skipif(
@@ -660,22 +772,31 @@ def download_runtime(machine: Machine, folder: Path) -> Path:
 @needs_zig
 @pytest.mark.parametrize("target", MACHINES)
 def test_library_for_another_machine_runs_every_model_there(target: str, tmp_path: Path) -> None:
-    """In an emulator, with onnxruntime's wheel for that machine."""
+    """In an emulator, with onnxruntime's wheel for that machine.
+
+    The program is the example in C and, if there are headers, also the one in C++.
+    """
     machine = MACHINES[target]
     if not machine.has_emulator:
         pytest.skip("no emulator of this machine is installed")
     runtime = download_runtime(machine, tmp_path)
-    library = tmp_path / f"built{linking.SUFFIXES[builder.TARGETS[target].system]}"
+    library = tmp_path / f"built{linking.SUFFIXES[linking.MACHINES[target].system]}"
     models = [sample.model for sample in sample_models().values()]
-    ogs.build_library(library, builder.TARGETS[target].cpus[:1], target, models)
+    ogs.build_library(library, linking.MACHINES[target].cpus[:1], target, models)
     folder = tmp_path / "programs"
     folder.mkdir()
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", machine.zig_target]
-    build_program(folder, zig, runtime, machine.program)
+    zig = [sys.executable, "-m", "ziglang"]
+    target_words = ["-target", machine.zig_target]
+    build_program(folder, [*zig, "cc", *target_words], runtime, machine.program)
     command = [*machine.emulator(folder), f"./{machine.program}"]
     assert_program_runs_every_model(command, library, folder)
     if HAS_PROVIDER:
-        assert_program_runs_unmodified(command, library, folder)
+        for x_type in ("float32", "uint8"):
+            assert_program_runs_unmodified(command, library, folder, x_type)
+    if HAS_PROVIDER and INCLUDE_VARIABLE in os.environ:
+        compiler = cpp_compiler(*zig, "c++", *target_words)
+        build_program(folder, compiler, runtime, machine.program, "cpp/run_model.cpp")
+        assert_program_runs_unmodified(command, library, folder, "uint8")
 
 
 @pytest.mark.slow
@@ -730,7 +851,7 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
     from ort_gridsample.library import entry
 
     llvmlite.binding.initialize_native_asmparser()
-    count, level = njit(lambda: (entry.cpus(), entry.level()))()
+    count, level = njit(lambda: (entry.count_processors(), entry.processor_level()))()
     (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level
@@ -769,13 +890,67 @@ def test_provider_of_a_library_runs_unmodified_models(built: Path, tmp_path: Pat
 
 
 @needs_provider
-@pytest.mark.skipif(
-    sys.platform != "linux" or not shutil.which("cc"),
-    reason="the program is built by cc, for Linux",
-)
-def test_a_program_in_c_runs_an_unmodified_model(built: Path, tmp_path: Path) -> None:
+def test_provider_of_a_relative_library_is_registered(built: Path) -> None:
+    name = "GridSampleExecutionProvider"
+    assert run_with_relative_library("ogs.register_provider()", built) == [name]
+
+
+@needs_provider
+@needs_cc
+@pytest.mark.parametrize("x_type", ["float32", "uint8"])
+def test_example_in_c_runs_an_unmodified_model(x_type: str, built: Path, tmp_path: Path) -> None:
     build_program(tmp_path, ["cc"])
-    assert_program_runs_unmodified(["./run_model"], built, tmp_path)
+    assert_program_runs_unmodified(["./run_model"], built, tmp_path, x_type)
+
+
+@needs_provider
+@needs_cc
+def test_example_in_c_finds_a_relative_library(built: Path, tmp_path: Path) -> None:
+    """The program passes an absolute path: onnxruntime prepends the folder of its own library."""
+    build_program(tmp_path, ["cc"])
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert_program_runs_unmodified(["../run_model"], built, folder, "uint8")
+
+
+@needs_provider
+@needs_headers
+@pytest.mark.parametrize("x_type", ["float32", "uint8"])
+def test_example_in_cpp_runs_an_unmodified_model(x_type: str, built: Path, tmp_path: Path) -> None:
+    build_cpp_program(tmp_path)
+    assert_program_runs_unmodified(["./run_model"], built, tmp_path, x_type)
+
+
+@needs_provider
+@needs_headers
+def test_commands_for_cpp_run_an_unmodified_model(built: Path, tmp_path: Path) -> None:
+    """The commands on the examples' page build the program without a warning of the compiler."""
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime/include").symlink_to(Path(os.environ[INCLUDE_VARIABLE]).resolve())
+    assert_page_runs_unmodified("### C++", built, tmp_path)
+
+
+@needs_jar
+def test_commands_for_java_run_an_unmodified_model(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.jar").symlink_to(Path(os.environ[JAR_VARIABLE]).resolve())
+    assert_page_runs_unmodified("### Java", built, tmp_path)
+
+
+def assert_page_runs_unmodified(heading: str, library: Path, folder: Path) -> None:
+    """Assert that the commands below a heading of the examples' page run an unmodified model."""
+    shutil.copy(library, folder / "libort_gridsample.so")
+    sample = unmodified_sample("uint8")
+    save_files(sample, folder)
+    run_page_commands(heading, folder)
+    expected = ogs.grid_sample(sample.feeds["X"], sample.feeds["grid"], "linear", "border")
+    np.testing.assert_array_equal(np.load(folder / "Y.npy"), expected)
+
+
+@needs_jar
+@pytest.mark.parametrize("x_type", ["float32", "uint8"])
+def test_example_in_java_runs_an_unmodified_model(x_type: str, built: Path, tmp_path: Path) -> None:
+    command = build_java_program(tmp_path)
+    assert_program_runs_unmodified(command, built, tmp_path, x_type)
 
 
 @needs_provider

@@ -378,12 +378,8 @@ def test_no_copies_are_inserted(tmp_path: Path) -> None:
     profile = json.loads(Path(session.end_profiling()).read_text())
     names = [event["args"].get("op_name", "") for event in profile if "args" in event]
     assert not [name for name in names if name.startswith("Memcpy")]
-    providers = {
-        event["args"]["provider"]
-        for event in profile
-        if event.get("args", {}).get("op_name") in spec.OPERATORS
-    }
-    assert providers == {definitions.NAME}
+    assert spec.OPERATORS.keys().isdisjoint(names)  # a fused node has a name of the provider
+    assert any(name.startswith(definitions.NAME) for name in names)
 
 
 # --- Registration ---

@@ -13,7 +13,7 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
-from ort_gridsample.custom_ops.provider import definitions, ep_api, fused_nodes
+from ort_gridsample.custom_ops.provider import ep_api, fused_nodes
 from support.attention_models import FORMS, Arrays, definition, form, form_feeds
 from support.cases import dtype_of
 from support.exported_models import EXPORTED_FOLDER, run_stored_inputs
@@ -26,18 +26,13 @@ from support.paths import (
     provider_options,
 )
 from support.processes import run_program
+from support.provider_nodes import count_fused, in_both_branches
 
 pytestmark = needs_provider
 #: Exported models -> the number of their deformable attentions.
 EXPORTED = {"deformable_detr": 3, "grounding_dino": 3, "mask2former": 1, "rt_detr_v2": 2}
 #: The smallest form.
 SMALL = "single/static-dynamo"
-
-
-def count_fused(session: onnxruntime.InferenceSession) -> int:
-    """Return the number of a session's fused nodes."""
-    parts = session.get_provider_graph_assignment_info()
-    return sum(part.ep_name == definitions.NAME and len(part.get_nodes()) > 1 for part in parts)
 
 
 def assert_close(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
@@ -77,33 +72,11 @@ def test_one_session_runs_any_batch_and_queries(name: str) -> None:
         assert_close(session.run(None, feeds), native.run(None, feeds))
 
 
-def in_if(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model of an If, both of whose branches are ``model`` with its inputs from outside.
-
-    The output of the second branch is negated.
-    """
-    graph = model.graph
-    (output,) = graph.output
-    branches = {}
-    for name in ("then_branch", "else_branch"):
-        branch = onnx.GraphProto(name=name, node=graph.node, initializer=graph.initializer)
-        negated = helper.make_node("Neg", [output.name], ["result"])
-        copied = helper.make_node("Identity", [output.name], ["result"])
-        branch.node.append(copied if name == "then_branch" else negated)
-        branch.output.append(helper.make_tensor_value_info("result", onnx.TensorProto.FLOAT, None))
-        branches[name] = branch
-    node = helper.make_node("If", ["condition"], ["Y"], **branches)
-    condition = helper.make_tensor_value_info("condition", onnx.TensorProto.BOOL, [])
-    Y = helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)
-    outer = helper.make_graph([node], "outer", [condition, *graph.input], [Y])
-    return helper.make_model(outer, opset_imports=model.opset_import, ir_version=model.ir_version)
-
-
 @pytest.mark.parametrize("name", [SMALL, "concatenated/queries-torchscript"])
 def test_attention_in_both_branches_of_an_if_is_fused_since_1_25(name: str) -> None:
     model = form(name)
     feeds = form_feeds(name)
-    session = open_provider(in_if(model))
+    session = open_provider(in_both_branches(model))
     is_fused = versions.is_at_least(onnxruntime.__version__, ep_api.OLDEST_WITH_FUSED_BODIES)
     assert count_fused(session) == (2 if is_fused else 0)
     (expected,) = open_native(model).run(None, feeds)
@@ -250,7 +223,7 @@ def test_failure_of_the_search_leaves_single_nodes(monkeypatch: pytest.MonkeyPat
     def fail(graph: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fused_nodes, "find_fused_attentions", fail)
+    monkeypatch.setattr(fused_nodes, "find_fused_subgraphs", fail)
     session = open_provider(form(SMALL))
     assert count_fused(session) == 0
     feeds = form_feeds(SMALL)

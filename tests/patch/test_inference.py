@@ -21,7 +21,7 @@ from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
 from ort_gridsample.inference.types import Inference, Value, value_of
 from ort_gridsample.patching import TargetName
-from ort_gridsample.session import native
+from ort_gridsample.session import installed_runtime
 from support import faults
 from support.graphs import FEEDS, GRID, X
 from support.models import parsed
@@ -182,7 +182,7 @@ def test_ranks_and_lengths_behind_unknown_operators_and_computed_shapes_are_infe
 
 
 def test_onnxruntime_is_asked_only_for_unknown_types() -> None:
-    runtime = Mock(wraps=native.PROBE)
+    runtime = Mock(wraps=installed_runtime.PROBE)
     known = halves(BEHIND_GELU["main graph"])
     known.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT16, None))
     aside = halves(f"{SIGNATURE} {{ A = {GELU} (X) Y = GridSample (X, G) Z = {GELU} (Y) }}")
@@ -201,7 +201,7 @@ def test_types_inferred_by_onnxruntime(capfd: pytest.CaptureFixture[str]) -> Non
             B = Identity (S)
             C = SequenceConstruct (S)
             D = ReduceSum <keepdims = 0> (X) }}""")
-    assert native.PROBE.types_of(model) == {
+    assert installed_runtime.PROBE.types_of(model) == {
         "A": helper.make_tensor_type_proto(TensorProto.BFLOAT16, [2, None]),
         "B": helper.make_tensor_type_proto(TensorProto.STRING, [3]),
         "D": helper.make_tensor_type_proto(
@@ -209,7 +209,11 @@ def test_types_inferred_by_onnxruntime(capfd: pytest.CaptureFixture[str]) -> Non
         ),  # onnxruntime says no more of a number
     }
     model.graph.node[0].domain = "unknown"
-    assert native.PROBE.types_of(model) == native.PROBE.types_of(onnx.ModelProto()) == {}
+    assert (
+        installed_runtime.PROBE.types_of(model)
+        == installed_runtime.PROBE.types_of(onnx.ModelProto())
+        == {}
+    )
     assert capfd.readouterr() == ("", "")
 
 
@@ -383,7 +387,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
 def test_inference_gets_no_weights(given: list[onnx.ModelProto]) -> None:
     model = with_weights()
     assert model.ByteSize() > 80_000
-    runtime = Mock(wraps=native.PROBE)
+    runtime = Mock(wraps=installed_runtime.PROBE)
     (record,) = records_of(model, runtime)
     assert record.inputs["grid"] == [Value("float32", ("N", "h", "w", 2))]
     asked = [call.args[0] for call in runtime.types_of.call_args_list]
@@ -537,7 +541,7 @@ def test_calls_nested_in_branches_are_inferred_up_to_a_depth(levels: int) -> Non
 def test_uncalled_functions_and_lists_of_graphs_are_read() -> None:
     model = in_function(call="GridSample")
     model_scopes = scopes_of(model)
-    assert Inference(model, model_scopes).cases(model_scopes[1], ["A"]) == [(Value(),)]
+    assert Inference(model, model_scopes).values_by_call(model_scopes[1], ["A"]) == [(Value(),)]
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [
         parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}")
@@ -580,7 +584,11 @@ def test_recursive_functions_are_inferred_in_bounded_time() -> None:
 
 @pytest.mark.parametrize(
     "ask",
-    [inference._infer, native.PROBE.types_of, lambda model: native.PROBE.answers(model, [])],
+    [
+        inference._infer,
+        installed_runtime.PROBE.types_of,
+        lambda model: installed_runtime.PROBE.first_outputs(model, []),
+    ],
 )
 def test_failed_inference_is_logged(ask: Callable, caplog: pytest.LogCaptureFixture) -> None:
     model = halves(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
@@ -763,4 +771,20 @@ def test_prepared_inference_has_types_after_nodes_change(
     if is_prepared:
         inferred.prepare()
     model.graph.node[0].domain = "other"
-    assert inferred.common_value(model_scopes[0], "A") == expected
+    assert inferred.value_in_all_calls(model_scopes[0], "A") == expected
+
+
+def test_name_of_a_new_input_is_no_name_of_the_model() -> None:
+    """In opset 12, ``axes`` is an attribute; the slice has newer nodes, with an input."""
+    model = parsed(
+        """g (float[1, 2, 3, 4, 5] X, float[2, 4, 4, 2] grid) => (Y) {
+            A = Squeeze <axes = [0]> (X)
+            Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0>
+                (A, grid)
+        }""",
+        12,
+    )
+    model.graph.input[1].name = model.graph.node[1].input[1] = "A axes"
+    (scope,) = scopes_of(model)
+    slice_types = Inference(model, [scope])
+    assert slice_types.value_in_all_calls(scope, "A") == Value("float32", (2, 3, 4, 5))

@@ -31,12 +31,16 @@ from support.fused_models import (
     open_unfused,
 )
 from support.models import function_of, parsed
-from support.paths import open_native, quiet_options
+from support.paths import HAS_PROVIDER, Open, open_native, open_provider, quiet_options
 from support.pixel_graphs import GraphBuilder, GridFunction, Shape, build_graph
 
 
 def open_fused(model: onnx.ModelProto) -> ogs.InferenceSession:
     return ogs.InferenceSession(model, quiet_options())
+
+
+#: Functions that open sessions which fuse grids.
+FUSING_SESSIONS: list[Open] = [open_fused, *([open_provider] if HAS_PROVIDER else [])]
 
 
 def recorded_counts(model: onnx.ModelProto) -> list[int]:
@@ -468,15 +472,16 @@ def random_grids(draw: st.DrawFn) -> RandomGrid:
 
 @needs_compiled_ops
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(random_grids(), st.sampled_from(ATTRIBUTES))
+@pytest.mark.parametrize("open_model", FUSING_SESSIONS)
+@given(random_grid=random_grids(), attributes=st.sampled_from(ATTRIBUTES))
 def test_fused_random_chain_has_the_output_of_the_graph(
-    random_grid: RandomGrid, attributes: Attributes
+    open_model: Open, random_grid: RandomGrid, attributes: Attributes
 ) -> None:
     graph, grid, X_shape = random_grid
     if graph.type == "float64":
         attributes = replace(attributes, mode="linear")
     model = graph.model(grid, X_shape, attributes)
-    (output,) = open_fused(model).run(None, graph.feeds)
+    (output,) = open_model(model).run(None, graph.feeds)
     assert_identical(output, open_unfused(model).run(None, graph.feeds)[0])
 
 
@@ -532,9 +537,10 @@ def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @needs_compiled_ops
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(random_grids(), st.data())
+@pytest.mark.parametrize("open_model", FUSING_SESSIONS)
+@given(random_grid=random_grids(), data=st.data())
 def test_fused_random_chain_of_wrong_lengths_has_the_output_of_the_graph_or_is_refused(
-    random_grid: RandomGrid, data: st.DataObject
+    open_model: Open, random_grid: RandomGrid, data: st.DataObject
 ) -> None:
     """Lengths differ from symbols, from stale value_info, or between the calls of a function."""
     graph, grid, X_shape = random_grid
@@ -558,7 +564,7 @@ def test_fused_random_chain_of_wrong_lengths_has_the_output_of_the_graph_or_is_r
             if name != "X":
                 feeds[f"{name}_2"] = array.take([0], 0) if data.draw(st.booleans()) else array
     expected = output_of(open_unfused(model), feeds)
-    output = output_of(open_fused(model), feeds)
+    output = output_of(open_model(model), feeds)
     if expected is None:
         assert output is None
     else:

@@ -15,8 +15,8 @@ import ort_gridsample as ogs
 from conftest import CORES
 from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
-from ort_gridsample.reference.coordinates import PADDING, Padding
-from ort_gridsample.reference.taps import MODES, Mode
+from ort_gridsample.reference.coordinates import PADDING_RULES, Padding
+from ort_gridsample.reference.taps import MODE_RULES, Mode
 from ort_gridsample.rewriting.targets import row_sampler
 from ort_gridsample.rewriting.targets.expressions import Expressions
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
@@ -203,7 +203,7 @@ LARGE_X_LENGTHS = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
 
 def min_large_channels(mode, axes):
     """Return the number of channels from which on an X of enough values is large."""
-    return row_sampler.MIN_LARGE_CHANNELS_PER_TAP * len(MODES[mode].offsets) ** axes
+    return row_sampler.MIN_LARGE_CHANNELS_PER_TAP * len(MODE_RULES[mode].offsets) ** axes
 
 
 def large_X(mode, axes):  # noqa: N802
@@ -648,9 +648,9 @@ def _new_modes(monkeypatch):
     """Add the modes "upward" and "lanczos3", and the padding "wrap"."""
     upward = Mode(lambda xp, x: xp.floor(x), (0, 1, 2), upward_weights, pads_taps=False)
     lanczos = Mode(lambda xp, x: xp.floor(x), LANCZOS_OFFSETS, lanczos_weights, pads_taps=True)
-    monkeypatch.setitem(MODES, "upward", upward)
-    monkeypatch.setitem(MODES, "lanczos3", lanczos)
-    monkeypatch.setitem(PADDING, "wrap", Padding(wrap))
+    monkeypatch.setitem(MODE_RULES, "upward", upward)
+    monkeypatch.setitem(MODE_RULES, "lanczos3", lanczos)
+    monkeypatch.setitem(PADDING_RULES, "wrap", Padding(wrap))
     monkeypatch.setattr(spec, "MODES", (*spec.MODES, "lanczos3"))
 
 

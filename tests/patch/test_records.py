@@ -20,7 +20,7 @@ from ort_gridsample.detection.records import NOT_ASKED, columns
 from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.inference.runtime_probe import RuntimeProbe
-from ort_gridsample.session import forks, native
+from ort_gridsample.session import forks, installed_runtime
 from support.cases import Attributes
 from support.compare import refusal
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
@@ -142,7 +142,7 @@ def test_inspect_command_writes_references_to_attributes(
 
 @pytest.mark.parametrize(
     ("runtime", "expected"),
-    [(None, (False, NOT_ASKED)), (native.PROBE, (True, ""))],
+    [(None, (False, NOT_ASKED)), (installed_runtime.PROBE, (True, ""))],
     ids=["without onnxruntime", "with onnxruntime"],
 )
 def test_record_is_native_only_if_onnxruntime_was_asked(
@@ -160,8 +160,8 @@ def test_record_is_native_only_if_onnxruntime_was_asked(
 def test_patch_asks_onnxruntime_only_if_the_choice_of_nodes_needs_it(
     nodes: object, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal_of_node = Mock(side_effect=native.PROBE.refusal)
-    monkeypatch.setattr(native.PROBE, "refusal", refusal_of_node)
+    refusal_of_node = Mock(side_effect=installed_runtime.PROBE.refusal)
+    monkeypatch.setattr(installed_runtime.PROBE, "refusal", refusal_of_node)
     ogs.patch_model(SAMPLE, nodes=nodes)
     open_session(SAMPLE)  # replaces all nodes
     assert [call.args[2] for call in refusal_of_node.call_args_list] == ["GridSample"] * calls
@@ -175,7 +175,9 @@ def test_node_whose_kernel_is_wrong_is_not_native(monkeypatch: pytest.MonkeyPatc
             return list(super().run(names, feeds | {"grid": feeds["grid"].clip(-1, 1)}))
 
     model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
-    monkeypatch.setattr(native, "PROBE", RuntimeProbe(native.InstalledRuntime()))
+    monkeypatch.setattr(
+        installed_runtime, "PROBE", RuntimeProbe(installed_runtime.InstalledRuntime())
+    )
     monkeypatch.setattr(forks, "_PLAIN_SESSION", OlderSession)
     record = record_of(model)
     assert record.native is False

@@ -644,7 +644,7 @@ def test_patch_to_a_dialect_without_the_padding_is_refused() -> None:
 @pytest.mark.usefixtures("_new_registry")
 def test_add_dialect_without_attributes_is_refused() -> None:
     error = refusal(ogs.add_dialect, replace(MY_DIALECT, name="half", attributes={}))
-    assert (error.where, error.argument) == ("dialect 'half'", "attributes")
+    assert (error.where, error.argument, error.verb) == ("dialect 'half'", "attributes", "are")
 
 
 @pytest.mark.usefixtures("_new_registry")
@@ -661,6 +661,8 @@ def test_add_dialect_of_an_unknown_operator_is_refused() -> None:
         ("GridSample", ""),
         ("AffineGrid", "ai.onnx"),
         ("GridSample", "ort_gridsample"),
+        ("CompiledGridSample", "ort_gridsample.compiled"),
+        ("ort_gridsample_GridSample", "ai.onnx.contrib"),
         ("DeformableAttention", "ort_gridsample.compiled"),
         ("MultiScaleDeformableAttnTRT", "my.domain"),
     ],

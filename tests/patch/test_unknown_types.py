@@ -8,7 +8,7 @@ import ort_gridsample as ogs
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.records import columns
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.inference.types import Inference, Value, forget_guesses
+from ort_gridsample.inference.types import Inference, Value, clear_unconfirmed_shapes
 from support.models import parsed
 
 
@@ -46,8 +46,8 @@ def test_value_that_is_unknown_in_one_call_is_unknown() -> None:
     scopes = scopes_of(TWO_CALLS)
     inference = Inference(TWO_CALLS, scopes, values={id(scopes[1]): ["B", "moved"]})
     expected = {(Value("float32", (1, 3, 3, 2)),), (Value(),)}
-    assert set(inference.cases(scopes[1], ["B"])) == expected
-    assert inference.common_value(scopes[1], "B") == Value()
+    assert set(inference.values_by_call(scopes[1], ["B"])) == expected
+    assert inference.value_in_all_calls(scopes[1], "B") == Value()
 
 
 def test_length_that_is_unknown_in_one_call_is_cleared() -> None:
@@ -55,7 +55,7 @@ def test_length_that_is_unknown_in_one_call_is_cleared() -> None:
     declared = helper.make_tensor_value_info("moved", TensorProto.FLOAT, [1, 3, 3, 2])
     model.functions[0].value_info.append(declared)
     scopes = scopes_of(model)
-    forget_guesses(model, scopes, {id(scopes[1]): ["moved"]})
+    clear_unconfirmed_shapes(model, scopes, {id(scopes[1]): ["moved"]})
     (value,) = model.functions[0].value_info
     assert [dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim] == [False] * 4
 

@@ -24,7 +24,7 @@ from ort_gridsample.graph.scope import Names, opset_of, scopes_of
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
 from ort_gridsample.inference.types import Value
-from ort_gridsample.session import native
+from ort_gridsample.session import installed_runtime
 from support import faults
 from support.cases import Attributes
 from support.decomposed_models import BILINEAR_ZEROS, DECOMPOSED_MODELS, load_decomposed
@@ -608,14 +608,14 @@ def test_decomposed_sample_may_read_lengths_of_a_tensor_of_the_same_shape(
 def test_equal_decomposed_operators_are_run_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_models = native.PROBE.answers
+    run_models = installed_runtime.PROBE.first_outputs
     calls = []
 
     def count_calls(model: onnx.ModelProto, feeds: Sequence[object]) -> object:
         calls.append(len(feeds))
         return run_models(model, feeds)
 
-    monkeypatch.setattr(native.PROBE, "answers", count_calls)
+    monkeypatch.setattr(installed_runtime.PROBE, "first_outputs", count_calls)
     model = load_decomposed(name)
     detected_operators(model)
     calls_of_one = len(calls)
@@ -629,8 +629,8 @@ def test_equal_decomposed_operators_are_run_once(
 def test_results_of_trials_are_kept_for_the_next_detection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_models = Mock(wraps=native.PROBE.answers)
-    monkeypatch.setattr(native.PROBE, "answers", run_models)
+    run_models = Mock(wraps=installed_runtime.PROBE.first_outputs)
+    monkeypatch.setattr(installed_runtime.PROBE, "first_outputs", run_models)
     expected = detected_operators(load_decomposed(BILINEAR_ZEROS))
     assert run_models.call_count > 0
     run_models.reset_mock()
@@ -722,7 +722,7 @@ def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
         18,
     )
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert DecomposedSearch(scopes_of(model), native.PROBE).values == {}
+    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values == {}
 
 
 RESHAPED = """g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
@@ -745,7 +745,7 @@ def test_models_without_gathers_or_products_are_not_analyzed(
     model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UseDef, "__init__", None)  # calls raise
-    assert DecomposedSearch(scopes_of(model), native.PROBE).values == {}
+    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values == {}
 
 
 def test_possible_shapes_give_unknown_lengths_different_numbers() -> None:
@@ -887,7 +887,7 @@ def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
     theta_shapes = list[tuple[int, ...]]()
 
     class Probe:
-        def answers(
+        def first_outputs(
             self, model: onnx.ModelProto, feeds: Sequence[Sequence[np.ndarray]]
         ) -> list[np.ndarray] | None:
             """Run a model that accepts theta of three axes only."""

@@ -10,7 +10,7 @@ import os  # noqa: E402
 import numpy as np  # noqa: E402
 
 import ort_gridsample as ogs  # noqa: E402
-from ort_gridsample.reference import memory  # noqa: E402
+from ort_gridsample.system import memory  # noqa: E402
 from support.paths import open_session  # noqa: E402
 from support.programs import GRID, X, open_sampling, shape_or_error  # noqa: E402
 

@@ -1,6 +1,7 @@
 """Create and drop sessions of the execution provider, and print how much the memory grew.
 
-Arguments: the number of sessions; and a form of deformable attention, by default a GridSample.
+Arguments: the number of sessions; and a form of deformable attention, or "transformer" for an
+AffineGrid with a GridSample, by default a GridSample.
 """
 
 import sys
@@ -9,11 +10,17 @@ import onnxruntime
 
 from support.attention_models import form
 from support.cases import Attributes
+from support.fused_models import transformer
 from support.models import grid_sample_model
 from support.paths import provider_options
 
 count, *names = sys.argv[1:]
-proto = form(names[0]) if names else grid_sample_model("float32", "float32", 2, [Attributes()])
+if not names:
+    proto = grid_sample_model("float32", "float32", 2, [Attributes()])
+elif names == ["transformer"]:
+    proto = transformer()
+else:
+    proto = form(names[0])
 model = proto.SerializeToString()
 options = provider_options()
 options.intra_op_num_threads = 1

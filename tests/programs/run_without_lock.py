@@ -13,7 +13,7 @@ import time
 import numpy as np
 from numba import cfunc, types
 
-from ort_gridsample.kernels.pointers import array
+from ort_gridsample.kernels.pointers import array_at
 from support.paths import open_compiled
 from support.programs import open_sampling
 
@@ -26,7 +26,7 @@ usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 @cfunc(types.int64(types.int64, types.int64))
 def wait_for_byte(address, milliseconds):  # type: ignore[no-untyped-def]
-    while array(address, (1,), np.uint8)[0] == 0 and milliseconds > 0:
+    while array_at(address, (1,), np.uint8)[0] == 0 and milliseconds > 0:
         usleep(1000)
         milliseconds -= 1
     return milliseconds

@@ -1,6 +1,7 @@
 """Sessions with other execution providers: a faked one, OpenVINO's, WebGPU's and CUDA's."""
 
 import json
+import math
 import os
 import pickle
 import re
@@ -26,12 +27,12 @@ from ort_gridsample.cli import main
 from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
-from ort_gridsample.inference.runtime_probe import case_for
-from ort_gridsample.session import accelerators, native, probe_answers
-from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
-from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
+from ort_gridsample.inference.runtime_probe import sampling_case
+from ort_gridsample.session import accelerators, installed_runtime, provider_trials
+from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
+from ort_gridsample.session.probe_cases import build_case
 from ort_gridsample.session.probe_process import READY
-from ort_gridsample.session.probes import build_probe
+from ort_gridsample.session.provider_trials import RUNS, AnswerCache, ProbeProcess, try_on_providers
 from support.attention_models import form
 from support.compare import refusal
 from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
@@ -110,7 +111,7 @@ def feeds_of(rank: int) -> dict[str, np.ndarray]:
 def empty_answer_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
     # Not by XDG_CACHE_HOME, where the kernels would have to be compiled again.
-    monkeypatch.setattr(probe_answers, "cache_folder", lambda: tmp_path / "ort_gridsample")
+    monkeypatch.setattr(provider_trials, "cache_folder", lambda: tmp_path / "ort_gridsample")
 
 
 #: Whether a faked provider runs the nodes of a model.
@@ -129,7 +130,7 @@ def fake_provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
             return RUNS if rule(nodes) else REFUSAL
 
         probe = Mock(side_effect=answer)
-        monkeypatch.setattr(accelerators, "run_probe", probe)
+        monkeypatch.setattr(accelerators, "try_on_providers", probe)
         return probe
 
     return fake
@@ -139,7 +140,7 @@ def form_of(
     record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20
 ) -> ProviderForm | None:
     with closing(
-        AcceleratorProber([(AZURE, {})], accelerated, only_sampling_nodes=False)
+        AcceleratorProbe([(AZURE, {})], accelerated, only_sampling_nodes=False)
     ) as providers:
         return providers.form_of(record, {"": opset})
 
@@ -206,7 +207,7 @@ def test_form_is_the_first_that_the_provider_runs(
     case: FormCase, fake_provider: FakeProvider
 ) -> None:
     probe = fake_provider(case.rule)
-    (record,) = records_of(sampling_model(case.rank, case.mode, 20), native.PROBE)
+    (record,) = records_of(sampling_model(case.rank, case.mode, 20), installed_runtime.PROBE)
     for _ in range(2):
         form = form_of(record, "lower")
         assert form.name == case.form
@@ -265,7 +266,7 @@ def test_session_runs_our_op_if_the_user_requests_it(
 def test_node_of_another_dialect_is_written_as_the_standards(fake_provider: FakeProvider) -> None:
     probe = fake_provider(lambda nodes: has_mode(nodes, b"linear"))
     mmcv_model = ogs.patch_model(sampling_model(2, "linear", 20), target="mmcv")
-    (record,) = records_of(mmcv_model, native.PROBE)
+    (record,) = records_of(mmcv_model, installed_runtime.PROBE)
     assert form_of(record, "lower").name == "the standard's node"
     assert probe.call_count == 2
 
@@ -351,7 +352,7 @@ def test_session_with_unknown_value_of_accelerated_is_refused() -> None:
 
 def test_name_of_accelerators_has_all_providers() -> None:
     with closing(
-        AcceleratorProber([(AZURE, {}), (OPENVINO, {})], "keep", only_sampling_nodes=False)
+        AcceleratorProbe([(AZURE, {}), (OPENVINO, {})], "keep", only_sampling_nodes=False)
     ) as providers:
         assert providers.name == f"{AZURE} or {OPENVINO}"
 
@@ -378,6 +379,15 @@ def test_model_that_the_provider_fails_to_open_is_opened_for_the_cpu(
         f"{providers} failed (no memory); retrying with these nodes on the CPU"
     ]
     assert [placement.ours for placement in session.replaced] == [True]
+
+
+@needs_azure
+def test_pickle_after_set_providers_of_a_model_without_sampling_nodes_has_these() -> None:
+    model = parsed("g (float[1] X) => (float[1] Y) { Y = Relu (X) }", 20).SerializeToString()
+    session = ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session.set_providers([AZURE, "CPUExecutionProvider"])
+    restored = pickle.loads(pickle.dumps(session))
+    assert restored.get_providers() == [AZURE, "CPUExecutionProvider"]
 
 
 @needs_azure
@@ -428,7 +438,7 @@ def test_node_without_a_standard_form_is_not_probed(
     model: onnx.ModelProto, expected: ProviderForm | None, fake_provider: FakeProvider
 ) -> None:
     probe = fake_provider(lambda nodes: True)
-    (record,) = records_of(model, native.PROBE)
+    (record,) = records_of(model, installed_runtime.PROBE)
     assert form_of(record, "lower") == expected
     probe.assert_not_called()
 
@@ -452,7 +462,7 @@ def test_inspect_shows_the_form_that_a_provider_runs(
     assert main(["inspect", str(tmp_path / "model.onnx"), "--provider", AZURE, "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     assert record["session"]["runs_on"] == AZURE
-    start = "written as basic operators, as it does not run the node itself: it takes"
+    start = f"written as basic operators, because {AZURE} refuses the node itself: it takes"
     assert record["session"]["reason"].startswith(start)
 
 
@@ -463,14 +473,14 @@ def test_inspect_shows_the_form_that_a_provider_runs(
 def probe(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Return the mock of a probe whose answer is that the provider does not run the node."""
     mock = Mock(return_value="no")
-    monkeypatch.setattr(accelerators, "run_probe", mock)
+    monkeypatch.setattr(accelerators, "try_on_providers", mock)
     return mock
 
 
 @pytest.fixture
 def form_in_another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], ProviderForm | None]:
     """Return a function that finds a node's form with a cache that was read from disk."""
-    (record,) = records_of(sampling_model(2, "nearest", 16), native.PROBE)
+    (record,) = records_of(sampling_model(2, "nearest", 16), installed_runtime.PROBE)
 
     def find_form() -> ProviderForm | None:
         monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
@@ -514,6 +524,18 @@ def test_only_a_negative_answer_expires(
     assert answer_file(tmp_path).read_text() == answer
 
 
+def test_affine_grids_of_other_constant_sizes_are_probed_separately(probe: Mock) -> None:
+    for length in (4, 64):
+        text = f"""g (float[1, 2, 3] theta) => (float[] Y) {{
+            size = Constant <value_ints: ints = [1, 1, {length}, {length}]> ()
+            Y = AffineGrid (theta, size)
+        }}"""
+        (record,) = records_of(parsed(text, 20), installed_runtime.PROBE)
+        form_of(record)
+    n_values = [math.prod(call.args[3].make()[1].shape) for call in probe.call_args_list]
+    assert sorted(n_values) == [2 * 4 * 4, 2 * 64 * 64]
+
+
 @needs_azure
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_forked_child_probes_nothing_twice(tmp_path: Path) -> None:
@@ -544,12 +566,12 @@ def send_output(values: object) -> str:
 
 def check_probe_answer(answer: str) -> None:
     """Check that a node has no form, as the answer to its probe starts with ``answer``."""
-    (record,) = records_of(sampling_model(2, "linear", 20), native.PROBE)
+    (record,) = records_of(sampling_model(2, "linear", 20), installed_runtime.PROBE)
     assert form_of(record) is None
-    probe = build_probe(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
+    probe = build_case(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
     with closing(ProbeProcess()) as process:
         model = probe.model.SerializeToString()
-        assert run_probe(process, model, [(AZURE, {})], probe).startswith(answer)
+        assert try_on_providers(process, model, [(AZURE, {})], probe).startswith(answer)
 
 
 @needs_azure
@@ -566,8 +588,8 @@ def test_probe_with_crash_or_wrong_output_is_negative(
 ) -> None:
     path = tmp_path / "probe.py"
     path.write_text(script)
-    monkeypatch.setattr(probe_answers, "_SCRIPT", path)
-    monkeypatch.setattr(probe_answers, "SECONDS", 1 if "longer" in answer else 60)
+    monkeypatch.setattr(provider_trials, "_SCRIPT", path)
+    monkeypatch.setattr(provider_trials, "SECONDS", 1 if "longer" in answer else 60)
     check_probe_answer(answer)
 
 
@@ -575,13 +597,13 @@ def test_probe_with_crash_or_wrong_output_is_negative(
 def test_probe_of_node_that_the_provider_leaves_to_the_cpu_is_negative(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe_answers, "SECONDS", 60)
+    monkeypatch.setattr(provider_trials, "SECONDS", 60)
     check_probe_answer("it leaves the node to the CPU")
 
 
 @needs_azure
 def test_probe_inside_a_host_program_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_answers, "interpreter", lambda: None)
+    monkeypatch.setattr(provider_trials, "interpreter", lambda: None)
     check_probe_answer("a host program that embeds Python cannot start a probe process")
 
 
@@ -612,8 +634,8 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
     of_sample = ((2, 3, 5, 6), (2, 2, 3, 2)) if static else ((8, 4, 9, 7), (8, 5, 3, 2))
     for model, shapes in ((sample, of_sample), (affine, ((2 if static else 8, 2, 3), (4,)))):
         model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
-        (record,) = records_of(model, native.PROBE)
-        probe = build_probe(record, record.cases[0], {"": 20}, alone)
+        (record,) = records_of(model, installed_runtime.PROBE)
+        probe = build_case(record, record.cases[0], {"": 20}, alone)
         op_types = [node.op_type for node in probe.model.graph.node]
         assert op_types == ([record.operator] if alone else ["Relu", record.operator])
         feeds, expected = probe.make()
@@ -636,7 +658,7 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
 
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_probe_of_onnxruntimes_kernel_has_its_expected_output(align_corners: int) -> None:
-    X, grid, Y = case_for(2, align_corners=align_corners)
+    X, grid, Y = sampling_case(2, align_corners=align_corners)
     pixels = np.unique(pixels_of(grid, 5, align_corners).round(6))
     np.testing.assert_allclose(pixels, (-0.7, 1.3, 4.4))
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))

@@ -16,10 +16,10 @@ from onnx import helper, numpy_helper
 import ort_gridsample as ogs
 from ort_gridsample import GridSampleError
 from ort_gridsample.graph import weights
-from ort_gridsample.reference import memory
 from ort_gridsample.rewriting.passes import Selection
-from ort_gridsample.session import builder
+from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
+from ort_gridsample.system import memory
 from support.models import parsed
 from support.processes import run_program
 
@@ -184,7 +184,7 @@ def test_model_that_protobuf_cannot_serialize_raises_its_error() -> None:
     model = Mock(spec=onnx.ModelProto)
     model.SerializeToString.side_effect = EncodeError("Failed to serialize proto")
     with pytest.raises(GridSampleError, match="Failed to serialize proto"):
-        builder.serialized(model)
+        model_preparation.serialized(model)
 
 
 @pytest.mark.slow

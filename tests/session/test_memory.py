@@ -12,7 +12,7 @@ import pytest
 
 import ort_gridsample as ogs
 from conftest import with_slow
-from ort_gridsample.reference import cgroups, cpus, memory
+from ort_gridsample.system import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
 from support.paths import needs_python_ops
@@ -71,9 +71,9 @@ def test_copied_bytes_are_those_of_a_copy(array: np.ndarray, size: int) -> None:
 
 
 def test_probe_raises_only_if_memory_cannot_be_allocated() -> None:
-    memory.probe(1 << 21)
+    memory.check_allocatable(1 << 21)
     with pytest.raises(MemoryError):
-        memory.probe(1 << 60)
+        memory.check_allocatable(1 << 60)
 
 
 HUGE_SIZES = [
@@ -297,6 +297,15 @@ def test_groups_outside_of_the_container_are_not_read(group_tree: Path) -> None:
 def test_group_whose_name_is_not_utf_8_is_listed(group_tree: Path) -> None:
     cgroups.GROUPS_FILE.write_bytes(b"0::/\xff\n")
     assert cgroups.group_folders("memory")[-1] == group_tree / os.fsdecode(b"\xff")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has control groups")
+@pytest.mark.parametrize("name", ["a\rb", "a\x0bb", "a\x1cb", "a\x85b", "a\u2028b"])
+def test_group_whose_name_has_a_line_separator_of_unicode_is_listed(
+    name: str, group_tree: Path
+) -> None:
+    cgroups.GROUPS_FILE.write_bytes(f"0::/{name}\n".encode())
+    assert cgroups.group_folders("memory")[-1] == group_tree / name
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from ort_gridsample.custom_ops.python_ops import failures, shutdown
 from ort_gridsample.reference import sampler
-from ort_gridsample.session import builder
+from ort_gridsample.session import model_preparation
 from support import faults
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
@@ -550,7 +550,7 @@ def test_session_prepares_the_kernels_of_its_nodes_once(
     is_patched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = Mock()
-    monkeypatch.setattr("ort_gridsample.session.builder.load_core", lambda: sampler)
+    monkeypatch.setattr("ort_gridsample.session.python_ops.load_core", lambda: sampler)
     monkeypatch.setattr(sampler, "prepare", prepare)
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if is_patched else model, nodes="all")
@@ -612,7 +612,7 @@ def test_function_whose_body_serves_all_calls_is_not_inlined() -> None:
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {
         C = GridSample <mode = "cubic"> (A, B) }""")
     patched = onnx.load_from_string(
-        builder.patch_for_session(model, builder.SessionArguments("all")).model
+        model_preparation.patch_for_session(model, model_preparation.SessionArguments("all")).model
     )
     assert [function.name for function in patched.functions] == ["warp"]
     assert [node.op_type for node in patched.graph.node] == ["warp"]

@@ -12,7 +12,7 @@ import ort_gridsample as ogs
 from conftest import with_slow
 from ort_gridsample import settings, spec
 from ort_gridsample.functions import cores
-from ort_gridsample.reference import sampler
+from ort_gridsample.reference import blocks, sampler
 from ort_gridsample.reference.plan import plan_for
 from support.cases import dtype_of, image
 from support.compare import about, finfo, refusal
@@ -173,7 +173,7 @@ def test_nearest_of_a_rough_grid_in_channels_last_copies_is_exact(
 )
 def test_numpy_core_of_many_channels_agrees_with_single_channels(name, num_threads, monkeypatch):
     """Many channels are sampled from a channels-last copy of X, and one channel from X itself."""
-    monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
+    monkeypatch.setattr(blocks, "TAPS_PER_THREAD", 1)
     channels_of_calls = []
     original = sampler._sample_channels_last
 
@@ -406,7 +406,7 @@ def test_scalar_loops_agree_with_numpy_core(tmp_path: Path) -> None:
     script = """
 import itertools, numpy as np
 from ort_gridsample.kernels import simd
-simd.GATHERS = False
+simd.CPU_HAS_FAST_VECTORS = False
 import ort_gridsample as ogs
 rng = np.random.default_rng(0)
 tolerances = {"float32": 1e-5, "float16": 2e-3, "int16": 0}

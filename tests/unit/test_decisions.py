@@ -12,8 +12,8 @@ from ort_gridsample.detection.match import Match
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.passes import Selection
-from ort_gridsample.session import decisions, native
-from ort_gridsample.session.accelerators import AcceleratorProber, ProviderForm
+from ort_gridsample.session import decisions, installed_runtime
+from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
 from ort_gridsample.session.decisions import DecisionContext, context_of, decide, resolve_fusion
 from ort_gridsample.session.session_target import SessionTarget
 from support.models import parsed
@@ -25,12 +25,12 @@ STN = """g (float[N,C,H,W] X, float[N,2,3] theta, int64[4] size) => (float[N,C,h
 
 def matches_of(graph: str) -> list[Match]:
     model: onnx.ModelProto = parsed(graph)
-    return find_matches(model, scopes_of(model), native.PROBE, with_reasons=False)
+    return find_matches(model, scopes_of(model), installed_runtime.PROBE, with_reasons=False)
 
 
 def environment(nodes: Selection | None = None) -> DecisionContext:
     return context_of(
-        nodes, AcceleratorProber([], "lower", only_sampling_nodes=False), is_saved=False
+        nodes, AcceleratorProbe([], "lower", only_sampling_nodes=False), is_saved=False
     )
 
 
@@ -80,9 +80,9 @@ def test_decide_without_compiled_ops_prefers_native(nodes: Selection | None, run
 def test_decide_form_of_a_provider_comes_before_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     (match,) = matches_of(WARP)
     form = ProviderForm("basic operators", Mock(), "no memory")
-    monkeypatch.setattr(AcceleratorProber, "form_of", lambda *arguments: form)
+    monkeypatch.setattr(AcceleratorProbe, "form_of", lambda *arguments: form)
     with closing(
-        AcceleratorProber([("Other", {})], "lower", only_sampling_nodes=False)
+        AcceleratorProbe([("Other", {})], "lower", only_sampling_nodes=False)
     ) as accelerators:
         decision = decide(match, context_of(None, accelerators, is_saved=False))
     assert decision.placement.runs_on == "Other"

@@ -28,7 +28,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
 from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
-from ort_gridsample.reference import memory
+from ort_gridsample.system import memory
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -40,9 +40,9 @@ def one_more(number: int) -> int:
 def load_or_compile(sources: list[Path]) -> bool:
     """Load a function from the cache or compile it; return whether it was ready."""
     function = compilation.CompiledFunction(one_more, sources)
-    was_ready = function.is_ready
+    was_ready = function.needs_no_lock
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41) == 42
-    assert function.is_ready
+    assert function.needs_no_lock
     return was_ready
 
 
@@ -59,11 +59,11 @@ def test_kernel_cache_after_change_of_any_source_compiles_again(
     for copy in copies:
         before = copy.read_bytes()
         copy.write_bytes(before + b"# changed\n")
-        assert not compilation.CompiledFunction(one_more, copies).is_ready
+        assert not compilation.CompiledFunction(one_more, copies).needs_no_lock
         fingerprints.add(compilation.fingerprint(copies))
         copy.write_bytes(before)
     assert len(fingerprints) == 1 + len(copies)
-    assert function.is_ready
+    assert function.needs_no_lock
     assert load_or_compile(copies)
 
 
@@ -182,18 +182,33 @@ def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.Monk
         ("darwin", "", "home/Library/Caches/ort_gridsample"),
         ("darwin", "XDG_CACHE_HOME", "cache/ort_gridsample"),
         ("win32", "LOCALAPPDATA", "cache/ort_gridsample"),
+        ("linux", "LOCALAPPDATA", "home/.cache/ort_gridsample"),
     ],
 )
 def test_cache_folder_is_in_the_systems_folder_for_caches(
-    system: str, variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    system: str, variable: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     if variable:
-        monkeypatch.setenv(variable, "cache")
+        monkeypatch.setenv(variable, str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(Path, "home", lambda: Path("home"))
-    assert cache_folder.cache_folder() == Path(expected)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert cache_folder.cache_folder() == tmp_path / expected
+
+
+@pytest.mark.parametrize(
+    ("system", "variable"), [("linux", "XDG_CACHE_HOME"), ("win32", "LOCALAPPDATA")]
+)
+def test_cache_folder_of_a_relative_variable_is_that_without_the_variable(
+    system: str, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "cache")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache_folder.cache_folder() == tmp_path / ".cache/ort_gridsample"
 
 
 def test_kernel_cache_in_a_read_only_folder_is_read(
@@ -224,7 +239,7 @@ def test_kernel_key_depends_on_numba_setting(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     assert not load_or_compile([Path(__file__)])
     monkeypatch.setattr(config, setting, value)
-    assert not compilation.CompiledFunction(one_more, [Path(__file__)]).is_ready
+    assert not compilation.CompiledFunction(one_more, [Path(__file__)]).needs_no_lock
 
 
 def create_files(folder: Path, ages: dict[str, float]) -> None:
@@ -262,7 +277,12 @@ def test_kernel_cache_marks_loaded_kernel_as_used(
     assert time.time() - file.stat().st_mtime < 3600
 
 
-KERNEL_FUNCTIONS = [workers.process_items, affine.compute, sampling.compute, program_grids.measure]
+KERNEL_FUNCTIONS = [
+    workers.process_items,
+    affine.compute,
+    sampling.compute,
+    program_grids.prepare_grid,
+]
 
 
 @pytest.mark.parametrize(
@@ -362,9 +382,9 @@ sys.path.insert(0, folder)
 from ort_gridsample.kernels import compilation, workers
 assert compilation.__file__.startswith(folder), compilation.__file__
 function = compilation.compiled_function((workers.copy_for, "uint8"))
-print(function.is_ready)
+print(function.needs_no_lock)
 function.address()
-print(function.is_ready, function._cache is not None)
+print(function.needs_no_lock, function._cache is not None)
 """
 
 
@@ -430,7 +450,7 @@ import os
 sys.path.insert(0, os.environ["PACKAGE_FOLDER"])
 from ort_gridsample.kernels import compilation, workers
 function = compilation.compiled_function((workers.copy_for, "uint8"))
-print(function.is_ready)
+print(function.needs_no_lock)
 function.address()
 print(function._cache.cache_path)
 """
@@ -500,7 +520,7 @@ def test_compilation_without_free_memory_raises(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     for nbytes in (1 << 26, 1 << 24):
         probe = Mock(side_effect=[MemoryError, None])
-        monkeypatch.setattr(memory, "probe", probe)
+        monkeypatch.setattr(memory, "check_allocatable", probe)
         with pytest.raises(MemoryError):
             load_or_compile([])
         load_or_compile([])
@@ -535,7 +555,7 @@ def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
     """Like Numba's compiler, its registries are not safe for several threads."""
     function = compilation.CompiledFunction(workers.proceed)
     results = []
-    thread = threading.Thread(target=lambda: results.append(function.is_ready))
+    thread = threading.Thread(target=lambda: results.append(function.needs_no_lock))
     with global_compiler_lock:
         thread.start()
         thread.join(0.3)
@@ -551,7 +571,7 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
         "compiled_function",
         lambda spec: compilation.CompiledFunction(one_more, [PACKAGE / "none"]),
     )
-    monkeypatch.setattr(compilation.CompiledFunction, "is_ready", False)
+    monkeypatch.setattr(compilation.CompiledFunction, "needs_no_lock", False)
     specs = workers.kernel_functions("float32", "float16", "linear").values()
     names = [factory.__name__ for factory, *_ in compilation.uncompiled([*specs, None])]
     assert names == [

@@ -97,7 +97,7 @@ def test_compilation_waits_for_the_process_that_compiles_the_same_kernel(
         thread.join(0.5)
         assert thread.is_alive()
     thread.join(60)
-    assert function.is_ready
+    assert function.needs_no_lock
 
 
 def test_compilation_after_the_maximum_wait_does_without_the_lock(
@@ -107,7 +107,7 @@ def test_compilation_after_the_maximum_wait_does_without_the_lock(
     assert function.lock_path is not None
     with locked_by_another_process(function.lock_path):
         compilation.addresses([(one_less,)])
-    assert function.is_ready
+    assert function.needs_no_lock
 
 
 def test_compilation_restores_the_threshold_of_the_garbage_collector(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
@@ -9,6 +10,7 @@ import pytest
 
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.use_def import UseDef
+from ort_gridsample.inference import lengths
 from ort_gridsample.inference.lengths import Length, Lengths
 from ort_gridsample.inference.types import Inference
 from support.models import parsed
@@ -118,14 +120,14 @@ CONSTANTS = """
 
 @pytest.mark.parametrize(("nodes", "expected"), UNKNOWN.items(), ids=UNKNOWN)
 def test_lengths_that_depend_on_values_are_unknown(nodes: str, expected: str | None) -> None:
-    lengths = lengths_of(f"{CONSTANTS} {nodes}")
+    shape = lengths_of(f"{CONSTANTS} {nodes}")
     if expected is None:
-        assert lengths is None
+        assert shape is None
         return
-    assert lengths is not None
+    assert shape is not None
     axes = [
         str(length.known or "".join(f"{name}{axis}" for name, axis in length.unknown))
-        for length in lengths
+        for length in shape
     ]
     assert " ".join(axes) == expected
 
@@ -133,12 +135,32 @@ def test_lengths_that_depend_on_values_are_unknown(nodes: str, expected: str | N
 @pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
 def test_lengths_are_those_of_a_run(nodes: str) -> None:
     model = parsed(f"g (float[N, 4, W] X, float[4, 1] b) => (Y) {{{nodes}}}")
-    lengths = lengths_of(nodes) or ()
-    assert {name for length in lengths for name, _ in length.unknown} == {"X"}
+    shape = lengths_of(nodes) or ()
+    assert {name for length in shape for name, _ in length.unknown} == {"X"}
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for X in (np.zeros((3, 4, 10), np.float32), np.zeros((6, 4, 5), np.float32)):
         (Y,) = session.run(None, {"X": X, "b": np.zeros((4, 1), np.float32)})
         assert Y.shape == tuple(
             length.number * math.prod(X.shape[axis] for _, axis in length.unknown)
-            for length in lengths
+            for length in shape
         )
+
+
+def squared(shape: str, count: int) -> str:
+    """Return nodes that square the elements of a shape ``count`` times, and reshape X by them."""
+    squares = " ".join(f"s{i + 1} = Mul(s{i}, s{i})" for i in range(count))
+    return f"s0 = {shape} {squares} Y = Reshape(U, s{count})"
+
+
+def test_elements_of_a_value_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Mock(side_effect=lengths._ELEMENT_RULES["Mul"])
+    monkeypatch.setitem(lengths._ELEMENT_RULES, "Mul", rule)
+    lengths_of(squared("Shape(X)", 10))
+    assert rule.call_count == 10
+
+
+@pytest.mark.parametrize("shape", ["Shape(X)", "Constant <value_ints = [2]> ()"])
+def test_lengths_of_too_many_factors_are_unknown(shape: str) -> None:
+    shape_of_Y = lengths_of(squared(shape, 12))
+    assert shape_of_Y
+    assert shape_of_Y[0] == Length(unknown=(("Y", 0),))

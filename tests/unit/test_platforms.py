@@ -47,6 +47,6 @@ def test_float16_is_converted_by_the_processor_if_it_has_the_instruction(
 from ort_gridsample.kernels import target
 target.choose("linux", {machine!r}, {features!r})
 from ort_gridsample.kernels import halves
-print(halves.CONVERTS)
+print(halves.CPU_CONVERTS_FLOAT16)
 """)
     assert output == str(converts)

@@ -132,7 +132,7 @@ def test_compilation_shows_progress(
 
     def axis_taps_for(kind: str) -> None: ...
 
-    function = types.SimpleNamespace(is_ready=False, address=lambda: 7, lock_path=None)
+    function = types.SimpleNamespace(needs_no_lock=False, address=lambda: 7, lock_path=None)
     monkeypatch.setattr(compilation, "compiled_function", lambda part: function)
     assert compilation.addresses([None, (axis_taps_for, "float32")]) == [0, 7]
     assert notebook_calls == [bar_options("compiling", 1), "axis taps float32", 0, "closed"]

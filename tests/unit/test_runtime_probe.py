@@ -98,7 +98,7 @@ def test_missing_runtime_refuses_a_node_and_has_no_open_question() -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [lambda probe: probe.types_of(MODEL), lambda probe: probe.answers(MODEL, [])],
+    [lambda probe: probe.types_of(MODEL), lambda probe: probe.first_outputs(MODEL, [])],
     ids=["types", "trial"],
 )
 def test_missing_runtime_that_was_called_for_a_part_of_a_model_has_open_questions(

@@ -18,8 +18,9 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample import settings
 from ort_gridsample.functions.attention import attend
-from ort_gridsample.reference import affine, cpus, sampler, threads
+from ort_gridsample.reference import affine, sampler
 from ort_gridsample.reference.plan import plan_for
+from ort_gridsample.system import cpus, threads
 from support.compare import refusal
 from support.processes import run_script
 
@@ -349,7 +350,7 @@ class TestHelpers:
     def test_large_call_asks_for_a_helper_for_each_other_processor(self):
         script = """
 import numpy as np, ort_gridsample as ogs
-from ort_gridsample.reference import cpus
+from ort_gridsample.system import cpus
 
 cpus.available_cpus = lambda: 100
 

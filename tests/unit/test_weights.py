@@ -20,9 +20,10 @@ import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
 from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.weights import Weights, split_source
-from ort_gridsample.reference.threads import submit
-from ort_gridsample.session import builder
+from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
+from ort_gridsample.session.options import added_initializers
+from ort_gridsample.system.threads import submit
 from support.models import parsed
 from support.paths import quiet_options
 
@@ -112,7 +113,7 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
         placements = session.replaced
         gc.collect()
         n_kept = sum(reference() is not None for reference in references)
-        assert n_kept == (1 if builder.READS_MEMORY else 0)
+        assert n_kept == (1 if model_preparation.READS_MEMORY else 0)
         session.set_providers(["CPUExecutionProvider"])
         np.testing.assert_array_equal(session.run(["Y"], FEEDS)[0], before)
         assert list(map(str, session.replaced)) == list(map(str, placements))
@@ -122,7 +123,9 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
         assert all(reference() is None for reference in references)
 
 
-@pytest.mark.skipif(not builder.READS_MEMORY, reason="this onnxruntime copies weights in memory")
+@pytest.mark.skipif(
+    not model_preparation.READS_MEMORY, reason="this onnxruntime copies weights in memory"
+)
 def test_session_runs_after_external_data_was_deleted(
     large: onnx.ModelProto, tmp_path: Path
 ) -> None:
@@ -301,13 +304,21 @@ def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
     zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
     options.add_initializer("w7", zeros)
     is_known = dict[str, bool]()
-    patch_in_place = builder.patch_in_place
+    patch_in_place = model_preparation.patch_in_place
 
     def patch(*args: object, all_scopes: list[Scope], **kwargs: object) -> object:
         for name in ("w7", "w8"):
             is_known[name] = all_scopes[0].find_constant(name) is not None
         return patch_in_place(*args, all_scopes=all_scopes, **kwargs)
 
-    monkeypatch.setattr(builder, "patch_in_place", patch)
+    monkeypatch.setattr(model_preparation, "patch_in_place", patch)
     ogs.InferenceSession(large.SerializeToString(), options)
     assert is_known == {"w7": False, "w8": True}
+
+
+@pytest.mark.parametrize("other", ["w is added", "maximum", "shape 0"])
+def test_added_initializers_of_any_names_are_found(other: str) -> None:
+    options = onnxruntime.SessionOptions()
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((2, 2), np.int64))
+    options.add_initializer("w", value)
+    assert added_initializers(options, sorted(["w", other])) == {"w"}

@@ -18,7 +18,7 @@ import ort_gridsample as ogs
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
-from ort_gridsample.session.native import InstalledRuntime
+from ort_gridsample.session.installed_runtime import InstalledRuntime
 from support.exported_models import EXPORTED_FOLDER
 
 PYTHON = Path(__file__).parents[2] / "examples" / "web" / "python"

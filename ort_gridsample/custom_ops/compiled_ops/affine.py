@@ -11,18 +11,18 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...functions import validation
-from ...kernels.compilation import compile_time
-from ...kernels.halves import EXACT, HALVES, stored, widened
+from ...kernels.compilation import compiles_in
+from ...kernels.halves import HALVES, NO_CONVERSION, stored, widened
 from ...kernels.pointers import (
-    address,
+    address_of,
     aligned,
-    array,
-    chars,
-    copy,
+    array_at,
+    c_string,
     copy_past_caches,
     fetch_add,
-    local,
-    struct,
+    local_record,
+    memcpy,
+    record_at,
 )
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
 from ...kernels.workers import DEFAULT_WORKERS, MIN_BYTES_PAST_CACHES, TAPS, scratch_array
@@ -56,11 +56,11 @@ from .sentences import (
     NO_ERROR,
     NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
+    SentenceTable,
     encode,
     error_with_number,
     error_with_shape,
     error_with_shapes,
-    index_names,
 )
 from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
@@ -68,7 +68,7 @@ normalize = register_jitable(reference_coordinates.normalize)
 
 #: The error messages of a run by name. A comment names the shapes and the number that the sentence
 #: contains.
-_SENTENCES = {
+_RUN_TEMPLATES = {
     # nbytes
     "NO_MEMORY": NO_MEMORY_SENTENCE,
     # theta
@@ -83,41 +83,45 @@ _SENTENCES = {
         "grid", "for size {size}", "fewer bytes than an address can reach"
     ),
 }
-N_SENTENCES = len(_SENTENCES)
-
-# Their indices, as numbers: compiled code reads no dictionary.
-_INDEX = index_names(_SENTENCES)
-THETA_SHAPE_INVALID_INDEX = _INDEX["THETA_SHAPE_INVALID"]
-SIZE_NOT_1D_INDEX = _INDEX["SIZE_NOT_1D"]
-SIZE_LENGTH_MISMATCH_INDEX = _INDEX["SIZE_LENGTH_MISMATCH"]
-SIZE_NEGATIVE_INDEX = _INDEX["SIZE_NEGATIVE"]
-SIZE_BATCH_MISMATCH_INDEX = _INDEX["SIZE_BATCH_MISMATCH"]
-GRID_TOO_LARGE_INDEX = _INDEX["GRID_TOO_LARGE"]
 
 
-def _run_sentences(r: int) -> list[bytes]:
-    """Encode the error messages of a run with ``r`` spatial axes."""
+def _run_rows(r: int) -> dict[str, bytes]:
+    """Encode the error messages of a run with ``r`` spatial axes, by name and ``r``."""
     axes = validation.SIZE_AXIS_NAMES[r]
-    return [encode(sentence, axes=axes, type="int64") for sentence in _SENTENCES.values()]
+    return {
+        f"{name} {r}": encode(template, axes=axes, type="int64")
+        for name, template in _RUN_TEMPLATES.items()
+    }
 
 
+_TABLE = SentenceTable({**_run_rows(2), **_run_rows(3), **LAST_SENTENCES})
 #: All error messages of an AffineGrid.
-SENTENCES = [*_run_sentences(2), *_run_sentences(3), *LAST_SENTENCES]
-#: The index of the first one of LAST_SENTENCES, which follow the messages of 2 and 3 spatial axes.
-AFFINE_INTERFACE_INDEX = 2 * N_SENTENCES
+SENTENCES = _TABLE.encoded
 
+# The indices of the sentences for two spatial axes, as numbers: compiled code reads no dictionary.
+# Those for three axes are greater by N_SENTENCES.
+N_SENTENCES = len(_RUN_TEMPLATES)
+THETA_SHAPE_INVALID_INDEX = _TABLE.index("THETA_SHAPE_INVALID 2")
+SIZE_NOT_1D_INDEX = _TABLE.index("SIZE_NOT_1D 2")
+SIZE_LENGTH_MISMATCH_INDEX = _TABLE.index("SIZE_LENGTH_MISMATCH 2")
+SIZE_NEGATIVE_INDEX = _TABLE.index("SIZE_NEGATIVE 2")
+SIZE_BATCH_MISMATCH_INDEX = _TABLE.index("SIZE_BATCH_MISMATCH 2")
+GRID_TOO_LARGE_INDEX = _TABLE.index("GRID_TOO_LARGE 2")
+AFFINE_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
+
+_GRID_TYPE_UNKNOWN = validation.ErrorTemplate(
+    "grid_type", "{value}", validation.format_choices(spec.FLOATS)
+)
+_FUSED_TABLE = SentenceTable(
+    {"GRID_TYPE_UNKNOWN": encode(_GRID_TYPE_UNKNOWN)},
+    after=[*SAMPLE_SENTENCES, *SENTENCES],
+)
 #: The error messages of a GridSample with a fused AffineGrid: the GridSample's, the AffineGrid's,
 #: and one more.
-FUSED_SENTENCES = [
-    *SAMPLE_SENTENCES,
-    *SENTENCES,
-    encode(
-        validation.ErrorTemplate("grid_type", "{value}", validation.format_choices(spec.FLOATS))
-    ),
-]
+FUSED_SENTENCES = _FUSED_TABLE.encoded
 #: The offset of the AffineGrid's sentences in an array of TEXT, in bytes.
 AFFINE_OFFSET = len(SAMPLE_SENTENCES) * TEXT.itemsize
-GRID_TYPE_UNKNOWN_INDEX = len(FUSED_SENTENCES) - 1
+GRID_TYPE_UNKNOWN_INDEX = _FUSED_TABLE.index("GRID_TYPE_UNKNOWN")
 
 #: The values of the attribute ``grid_type``, each followed by a blank.
 TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
@@ -142,7 +146,7 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
     return create_plain(
-        op_address, api, info, out, chars("AffineGrid node "), AFFINE_INTERFACE_INDEX
+        op_address, api, info, out, c_string("AffineGrid node "), AFFINE_INTERFACE_INDEX
     )
 
 
@@ -157,7 +161,7 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
             X_type,
             grid_type,
             mode,
-            measure=(measure,),
+            prepare_grid=(prepare_grid,),
             coordinates=(coordinates_for, theta_type, grid_type),
             columns=MAX_COLUMNS,
         )
@@ -168,23 +172,23 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
 
 def create_fused(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample with a fused AffineGrid."""
-    op = struct(op_address, OP)
-    node = local(NODE)
-    errors = open_node(node, op, api, info, chars("GridSample node "), WRONG_INTERFACE_INDEX)
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
+    errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
     affine_errors = create_errors(
         node,
-        chars("AffineGrid node "),
-        chars("affine_grid_node"),
+        c_string("AffineGrid node "),
+        c_string("affine_grid_node"),
         op.sentences + AFFINE_OFFSET,
     )
-    type_words = chars(TYPE_WORDS)
+    type_words = c_string(TYPE_WORDS)
     grid_type = choice_attribute(
-        node, chars("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN_INDEX
+        node, c_string("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN_INDEX
     )
     state_address = create_sample_state(node, op, errors, grid_type + 1, 3)
     if state_address != 0:
-        state = struct(state_address, GRID_SAMPLE)
-        align_corners = integer_attribute(node, chars("affine_grid_align_corners"), 0)
+        state = record_at(state_address, GRID_SAMPLE)
+        align_corners = integer_attribute(node, c_string("affine_grid_align_corners"), 0)
         state.affine_align_corners = align_corners
         state.affine_errors = affine_errors
     return close_node(node, state_address, out)
@@ -195,31 +199,31 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
 
 def compute(state_address: int, context: int) -> int:
     """KernelComputeV2: compute the grid; return an OrtStatus*, 0 for success."""
-    state = struct(state_address, PLAIN)
-    request = local(REQUEST)
+    state = record_at(state_address, PLAIN)
+    request = local_record(REQUEST)
     status = open_request(request, state, context, 2)
     if status == 0:
         theta = request.inputs[0]
         size = request.inputs[1]
-        status = _measure(request, theta, size, state.kernel.X_size, state.errors)
+        status = _check_and_set_grid(request, theta, size, state.kernel.X_size, state.errors)
     status = status or _fill(state, request)
     free_blocks(request.blocks)
     return status
 
 
-def measure(request_address: int) -> int:
+def prepare_grid(request_address: int) -> int:
     """Set the grid of a GridSample whose second input is size, and whose third input is theta.
 
     Returns:
         An OrtStatus*, 0 for success.
     """
-    request = struct(request_address, REQUEST)
-    errors = struct(request.launch.kernel, GRID_SAMPLE).affine_errors
-    return _measure(request, request.inputs[2], request.inputs[1], 8, errors)
+    request = record_at(request_address, REQUEST)
+    errors = record_at(request.launch.kernel, GRID_SAMPLE).affine_errors
+    return _check_and_set_grid(request, request.inputs[2], request.inputs[1], 8, errors)
 
 
 @register_jitable
-def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) -> int:
+def _check_and_set_grid(request: Any, theta: Any, size: Any, itemsize: int, errors: int) -> int:
     """Check the inputs of an AffineGrid, and set the shape and the data of ``request.grid``.
 
     The data are theta's.
@@ -247,7 +251,7 @@ def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) ->
     if len(lengths) != size_shape[0]:
         return error_with_number(request.api, errors, NO_MEMORY_INDEX, 8 * size_shape[0])
     # A copy, so that no other thread changes the lengths after they were checked.
-    copy(np.int64(lengths.ctypes.data), size.data, 8 * len(lengths))
+    memcpy(np.int64(lengths.ctypes.data), size.data, 8 * len(lengths))
     error = _size_error(lengths, theta_shape, r, itemsize)
     if error != NO_ERROR:
         index = first_sentence + error
@@ -288,7 +292,7 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
 def _fill(state: Any, request: Any) -> int:
     """Create the grid as the output, and fill it on ONNX Runtime's threads."""
     grid = shape(request.grid)
-    task = local(FILL)
+    task = local_record(FILL)
     status, task.grid = make_output(request, grid)
     if status != 0:
         return status
@@ -320,7 +324,7 @@ def _fill(state: Any, request: Any) -> int:
     task.buffers = aligned(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 4 * nbytes)
-    arguments = (request.context, state.kernel.worker, workers, 0, address(task))
+    arguments = (request.context, state.kernel.worker, workers, 0, address_of(task))
     return parallel_for(request.api, arguments)
 
 
@@ -361,7 +365,7 @@ def base_and_factor(theta: Any, lengths: Any, row: int, rows: int, align_corners
     return base, widened(theta[0])
 
 
-@compile_time(1.8)
+@compiles_in(1.8)
 def fill_for(theta_type: str) -> Callable[..., int]:
     """Return the worker of an AffineGrid, for ``KernelContext_ParallelFor``.
 
@@ -371,19 +375,19 @@ def fill_for(theta_type: str) -> Callable[..., int]:
     itemsize = bits.itemsize
     real = np.dtype(spec.TYPES[theta_type].compute)
     kind = real.type
-    rounded = HALVES.get(theta_type, EXACT).rounded
+    round_value = HALVES.get(theta_type, NO_CONVERSION).round
 
     def fill(task_address: int, number: int) -> int:
-        task = struct(task_address, FILL)
+        task = record_at(task_address, FILL)
         align_corners = task.align_corners
         r = task.r
         rows = task.rows
         columns = task.columns
-        lengths = array(task.lengths, (r,), np.int64)
-        theta = array(task.theta, (task.n, r, r + 1), bits)
-        grid = array(task.grid, (task.n, rows, columns * r), bits)
-        x = array(task.positions, (task.workers, CHUNK), real)[number]
-        buffer = array(task.buffers, (task.workers, 3 * CHUNK), bits)[number]
+        lengths = array_at(task.lengths, (r,), np.int64)
+        theta = array_at(task.theta, (task.n, r, r + 1), bits)
+        grid = array_at(task.grid, (task.n, rows, columns * r), bits)
+        x = array_at(task.positions, (task.workers, CHUNK), real)[number]
+        buffer = array_at(task.buffers, (task.workers, 3 * CHUNK), bits)[number]
         writes_past_caches = task.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
         while True:
             item = fetch_add(task, "next", 1)
@@ -403,14 +407,14 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                     factors = theta[batch, coordinate]
                     base, factor = base_and_factor(factors, lengths, row, rows, align_corners)
                     for i in range(count):
-                        out[r * i + coordinate] = rounded(base + x[i] * factor)
+                        out[r * i + coordinate] = round_value(base + x[i] * factor)
                 if writes_past_caches:
                     copy_past_caches(destination, out)
 
     return fill
 
 
-@compile_time(2.0)
+@compiles_in(2.0)
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """Return the function that computes the coordinates of a tile of a fused AffineGrid.
 
@@ -419,12 +423,12 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         grid_type: the type of the GridSample's grid, to which the coordinates are converted.
     """
     bits = stored(theta_type)
-    theta_half = HALVES.get(theta_type, EXACT)
-    theta_rounded = theta_half.rounded
-    theta_widened = theta_half.widened
-    grid_half = HALVES.get(grid_type, EXACT)
-    grid_rounded = grid_half.rounded
-    grid_widened = grid_half.widened
+    theta_half = HALVES.get(theta_type, NO_CONVERSION)
+    round_theta = theta_half.round
+    widen_theta = theta_half.widen
+    grid_half = HALVES.get(grid_type, NO_CONVERSION)
+    round_grid = grid_half.round
+    widen_grid = grid_half.widen
     kind = np.dtype(spec.TYPES[theta_type].compute).type
     grid_kind = np.dtype(spec.TYPES[grid_type].compute).type
 
@@ -435,11 +439,11 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        worker = struct(worker_address, WORKER)
-        align_corners = struct(launch.kernel, GRID_SAMPLE).affine_align_corners
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
+        align_corners = record_at(launch.kernel, GRID_SAMPLE).affine_align_corners
         r = launch.r
-        lengths = array(launch.out_lengths, (r,), np.int64)
+        lengths = array_at(launch.out_lengths, (r,), np.int64)
         columns = lengths[r - 1]
         rows = 1
         for axis in range(r - 1):
@@ -449,7 +453,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
             for i in range(columns):
                 x[i] = kind(normalized_position(i, columns, align_corners))
             worker.has_columns = 1
-        theta = array(launch.grid, (launch.n, r, r + 1), bits)[batch]
+        theta = array_at(launch.grid, (launch.n, r, r + 1), bits)[batch]
         g = scratch_array(launch, worker_address, "coordinates", grid_kind)
         done = 0
         while done < positions:
@@ -468,8 +472,8 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
                     theta[r - 1 - axis], lengths, row, rows, align_corners
                 )
                 for i in range(count):
-                    number = theta_widened(theta_rounded(base + x[column + i] * factor))
-                    along[i] = grid_kind(grid_widened(grid_rounded(number)))
+                    number = widen_theta(round_theta(base + x[column + i] * factor))
+                    along[i] = grid_kind(widen_grid(round_grid(number)))
             done += count
         return 0
 
@@ -482,9 +486,9 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: int, context: int) -> int:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or write_status_output(struct(state_address, PLAIN), context)
+    return status or write_status_output(record_at(state_address, PLAIN), context)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states)
 WITH_STATUS = KERNELS._replace(compute=compute_with_status)
-FUSED = Kernels(create_fused, sample, destroy, FUSED_SENTENCES, fused_states)
+FUSED_KERNELS = Kernels(create_fused, sample, destroy, FUSED_SENTENCES, fused_states)

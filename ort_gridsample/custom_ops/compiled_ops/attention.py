@@ -14,12 +14,20 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
-from ...kernels.compilation import compile_time
+from ...kernels.compilation import compiles_in
 from ...kernels.halves import stored
-from ...kernels.pointers import array, chars, copy, local, struct
-from ...kernels.structs import ATTENTION
+from ...kernels.pointers import (
+    array_at,
+    c_string,
+    local_record,
+    memcpy,
+    record_at,
+    returns_array,
+)
+from ...kernels.structs import ATTENTION_LAUNCH
 from .catalog import Fields, Kernels
 from .creation import LAST_SENTENCES, create_plain, destroy
+from .launches import fill_output
 from .requests import (
     alloc,
     alloc_int64s,
@@ -28,22 +36,16 @@ from .requests import (
     shape,
     write_status_output,
 )
-from .sampling import (
-    alloc_shape,
-    fill_output,
-    inferred_shape,
-    open_inference,
-    set_inferred_shape,
-)
 from .sentences import (
     NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
+    SentenceTable,
     encode,
     error_with_number,
     error_with_shape,
     error_with_shapes,
-    index_names,
 )
+from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
 from .structs import NODE, PLAIN, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
@@ -54,7 +56,7 @@ MAX_POINTS = 1 << 61
 
 #: The error messages of a run by name. A comment names the shapes and the number that the sentence
 #: contains.
-_SENTENCES = {
+_RUN_TEMPLATES = {
     # nbytes
     "NO_MEMORY": NO_MEMORY_SENTENCE,
     # value
@@ -81,19 +83,20 @@ _SENTENCES = {
         f"at most {tap_table.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
     ),
 }
-SENTENCES = [*map(encode, _SENTENCES.values()), *LAST_SENTENCES]
+_ROWS = {name: encode(template) for name, template in _RUN_TEMPLATES.items()}
+_TABLE = SentenceTable(_ROWS | LAST_SENTENCES)
+SENTENCES = _TABLE.encoded
 
-# Their indices, as numbers: compiled code reads no dictionary.
-_INDEX = index_names(_SENTENCES)
-VALUE_SHAPE_INVALID_INDEX = _INDEX["VALUE_SHAPE_INVALID"]
-LEVELS_SHAPE_INVALID_INDEX = _INDEX["LEVELS_SHAPE_INVALID"]
-LEVELS_NEGATIVE_INDEX = _INDEX["LEVELS_NEGATIVE"]
-LEVELS_PIXELS_MISMATCH_INDEX = _INDEX["LEVELS_PIXELS_MISMATCH"]
-LOCATIONS_SHAPE_MISMATCH_INDEX = _INDEX["LOCATIONS_SHAPE_MISMATCH"]
-WEIGHTS_SHAPE_MISMATCH_INDEX = _INDEX["WEIGHTS_SHAPE_MISMATCH"]
-Y_TOO_LARGE_INDEX = _INDEX["Y_TOO_LARGE"]
-VALUE_BEYOND_LIMITS_INDEX = _INDEX["VALUE_BEYOND_LIMITS"]
-WRONG_INTERFACE_INDEX = len(_SENTENCES)
+# The indices of the sentences, as numbers: compiled code reads no dictionary.
+VALUE_SHAPE_INVALID_INDEX = _TABLE.index("VALUE_SHAPE_INVALID")
+LEVELS_SHAPE_INVALID_INDEX = _TABLE.index("LEVELS_SHAPE_INVALID")
+LEVELS_NEGATIVE_INDEX = _TABLE.index("LEVELS_NEGATIVE")
+LEVELS_PIXELS_MISMATCH_INDEX = _TABLE.index("LEVELS_PIXELS_MISMATCH")
+LOCATIONS_SHAPE_MISMATCH_INDEX = _TABLE.index("LOCATIONS_SHAPE_MISMATCH")
+WEIGHTS_SHAPE_MISMATCH_INDEX = _TABLE.index("WEIGHTS_SHAPE_MISMATCH")
+Y_TOO_LARGE_INDEX = _TABLE.index("Y_TOO_LARGE")
+VALUE_BEYOND_LIMITS_INDEX = _TABLE.index("VALUE_BEYOND_LIMITS")
+WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
 
 
 def states(
@@ -110,14 +113,14 @@ def states(
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of deformable attention."""
-    operator = chars("DeformableAttention node ")
+    operator = c_string("DeformableAttention node ")
     return create_plain(op_address, api, info, out, operator, WRONG_INTERFACE_INDEX)
 
 
-@compile_time(1.7)
+@compiles_in(1.7)
 def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
-    node = local(NODE)
+    node = local_record(NODE)
     if open_inference(node, op_address, context):
         value_type, value = inferred_shape(node, 0)
         _, locations = inferred_shape(node, 2)
@@ -136,10 +139,10 @@ def infer(op_address: int, context: int) -> int:
 
 def compute(state_address: int, context: int) -> int:
     """KernelComputeV2: compute the weighted sums; return an OrtStatus*, 0 for success."""
-    state = struct(state_address, PLAIN)
-    request = local(REQUEST)
+    state = record_at(state_address, PLAIN)
+    request = local_record(REQUEST)
     status = open_request(request, state, context, 4)
-    status = status or attend(state, request, local(ATTENTION), 3)
+    status = status or attend(state, request, local_record(ATTENTION_LAUNCH), 3)
     free_blocks(request.blocks)
     return status
 
@@ -151,7 +154,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     Args:
         state: the state of the op.
         request: a REQUEST.
-        launch: an ATTENTION.
+        launch: an ATTENTION_LAUNCH.
         n_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
     """
     inputs = request.inputs
@@ -175,10 +178,10 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     if launch.levels == 0:
         return error_with_number(api, errors, NO_MEMORY_INDEX, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
-    copy(launch.levels, inputs[1].data, nbytes)
+    memcpy(launch.levels, inputs[1].data, nbytes)
     if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
         return error_with_shape(api, errors, VALUE_BEYOND_LIMITS_INDEX, value)
-    levels = array(launch.levels, (n_levels, 1 + r), np.int64)
+    levels = array_at(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)
     if pixels < 0:
         return error_with_shape(api, errors, LEVELS_NEGATIVE_INDEX, levels_shape)
@@ -191,7 +194,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     launch.queries = locations[1]
     if _count_points(value, weights, 0) != launch.points or not _fits_locations(weights, locations):
         return error_with_shapes(api, errors, WEIGHTS_SHAPE_MISMATCH_INDEX, weights, locations)
-    launch.weighted = weights[1]
+    launch.weight_queries = weights[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
         return error_with_shape(api, errors, Y_TOO_LARGE_INDEX, value)
@@ -206,7 +209,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     return fill_output(state, request, launch, Y, launch.pixels * launch.points)
 
 
-@register_jitable
+@returns_array
 def _output_lengths(request: Any, launch: Any, n_axes: int) -> Any:
     """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
     Y = alloc_int64s(request, n_axes)
@@ -296,7 +299,7 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: int, context: int) -> int:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or write_status_output(struct(state_address, PLAIN), context)
+    return status or write_status_output(record_at(state_address, PLAIN), context)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)

@@ -16,13 +16,13 @@ import onnxruntime
 from ... import versions
 
 #: The version of the struct and of the table: that of onnxruntime 1.17, the oldest release that
-#: this package supports. Its table has all functions of :data:`FUNCTIONS`.
+#: this package supports. Its table has all functions of :data:`FUNCTION_OFFSETS`.
 VERSION = 17
 #: The error code of an OrtStatus: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
 
 #: The offsets of functions in OrtApi, in bytes.
-FUNCTIONS = {
+FUNCTION_OFFSETS = {
     "CreateStatus": 0,
     "GetErrorMessage": 16,
     "CreateCustomOpDomain": 208,
@@ -102,7 +102,7 @@ def function(address: int, n_arguments: int) -> Any:
 
 def call(api: int, name: str, *arguments: int) -> int:
     """Call the function ``name`` of the OrtApi at ``api``, and return its OrtStatus*."""
-    address = word.from_address(api + FUNCTIONS[name]).value
+    address = word.from_address(api + FUNCTION_OFFSETS[name]).value
     return function(address, len(arguments))(*arguments)
 
 
@@ -122,7 +122,7 @@ def check(api: int, status: int) -> None:
 def create_status(api: int, message: str) -> int:
     """Return a new OrtStatus* with this message. The caller owns it."""
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
-    address = word.from_address(api + FUNCTIONS["CreateStatus"]).value
+    address = word.from_address(api + FUNCTION_OFFSETS["CreateStatus"]).value
     return create(address)(INVALID_ARGUMENT, message.encode())
 
 

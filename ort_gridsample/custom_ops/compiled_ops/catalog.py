@@ -23,10 +23,10 @@ from ...dialects.table import (
 )
 from ...reference.taps import COMPILED_MODES
 from .c_api import ELEMENT_TYPES, VERSION
-from .structs import MAX_TYPES
+from .structs import MAX_TYPED_INPUTS
 
 #: The operators for which there is a compiled op of the same name.
-OPERATORS = ("GridSample", "AffineGrid", ATTENTION)
+COMPILED_OPERATORS = ("GridSample", "AffineGrid", ATTENTION)
 
 #: The version of the ops' inputs and attributes. A node states it in its attribute ``interface``,
 #: whose default is 1.
@@ -43,7 +43,7 @@ _VARIADIC = 2
 
 #: The values of a record's fields: a number, a compiled function as
 #: :data:`ort_gridsample.kernels.compilation.KernelSpec` (None: 0), an
-#: :class:`.image.Relocation`, or the fields of a record inside the record.
+#: :class:`.record_image.Relocation`, or the fields of a record inside the record.
 Fields = Mapping[str, Any]
 
 #: The functions of an OrtCustomOp that describe the op. Their arguments are a record
@@ -101,14 +101,14 @@ class Kernels(NamedTuple):
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions to compile, by their fields in :data:`.structs.OP`."""
-        parts: dict[str, tuple[Callable[..., int]]] = {
+        kernel_specs: dict[str, tuple[Callable[..., int]]] = {
             "CreateKernelV2": (self.create,),
             "KernelComputeV2": (self.compute,),
             "KernelDestroy": (self.destroy,),
         }
         if self.infer is not None:
-            parts["InferOutputShapeFn"] = (self.infer,)
-        return parts
+            kernel_specs["InferOutputShapeFn"] = (self.infer,)
+        return kernel_specs
 
 
 @dataclass(frozen=True)
@@ -154,23 +154,23 @@ class Op:
         self,
         types: Sequence[str],
         index: int,
-        wanted: Mapping[str, Collection[str]] | None,
+        needed: Mapping[str, Collection[str]] | None,
     ) -> bool:
-        """Whether a library for the ``wanted`` nodes needs a state.
+        """Whether a library for the ``needed`` nodes needs a state.
 
         Args:
             types: the types of the inputs.
             index: the index of the state.
-            wanted: the types that the nodes have, by the names of inputs, and the modes that they
+            needed: the types that the nodes have, by the names of inputs, and the modes that they
                 have, as ``mode``. If None, all states are needed.
         """
-        if wanted is None:
+        if needed is None:
             return True
         properties = dict(zip(self.inputs, types, strict=True))
         if self.has_modes:
             properties["mode"] = COMPILED_MODES[index % len(COMPILED_MODES)]
         for name, value in properties.items():
-            if name not in _DEPENDENT_INPUTS and value not in wanted.get(name, ()):
+            if name not in _DEPENDENT_INPUTS and value not in needed.get(name, ()):
                 return False
         return True
 
@@ -197,7 +197,7 @@ class Op:
 def schema_fields(op: Op, types: Sequence[str]) -> dict[str, Any]:
     """Return the fields of :data:`.structs.OP` that state the schema, for inputs of ``types``."""
     element_types = [STRING if name == "str" else ELEMENT_TYPES[name] for name in types]
-    element_types += [0] * (MAX_TYPES - len(types))
+    element_types += [0] * (MAX_TYPED_INPUTS - len(types))
     return {
         "version": VERSION,
         "n_inputs": len(types),
@@ -255,7 +255,7 @@ OPS = (
     ),
     Op(
         FUSED,
-        "affine.FUSED",
+        "affine.FUSED_KERNELS",
         ("X", "size", "theta"),
         _combinations(_X_TYPES, _SIZE_TYPES, _THETA_TYPES),
         variadic=2,
@@ -348,5 +348,5 @@ FOREIGN_DOMAINS = {
 DOMAINS = {
     **FOREIGN_DOMAINS,
     COMPILED_DOMAIN: OPS,
-    DOMAIN: tuple(_python_op_replacement(op) for op in OPS if op.name in OPERATORS),
+    DOMAIN: tuple(_python_op_replacement(op) for op in OPS if op.name in COMPILED_OPERATORS),
 }

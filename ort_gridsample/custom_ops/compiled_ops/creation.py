@@ -11,13 +11,24 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions import validation
-from ...kernels.compilation import compile_time
-from ...kernels.pointers import array, chars, copy, field_address, local, sizeof, struct
+from ...kernels.compilation import compiles_in
+from ...kernels.pointers import (
+    address_of,
+    array_at,
+    c_string,
+    call,
+    field_address,
+    local_record,
+    memcpy,
+    record_at,
+    returns_array,
+    sizeof,
+)
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import alloc, alloc_int64s, api_function, free_blocks
-from .sentences import create_status, encode, error_with_number, strlen, write_repr
-from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, PLAIN, TEXT
+from .sentences import create_status, encode, error_with_number, strlen
+from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, PLAIN, TEXT
 
 get_integer = api_function("KernelInfoGetAttribute_int64", 1)
 get_text = api_function("KernelInfoGetAttribute_string")
@@ -38,8 +49,11 @@ WRONG_INTERFACE = validation.ErrorTemplate(
 MISSING_STATE = validation.ErrorTemplate(
     "library", "built without {what}{value}", "a library for this model, or for all models"
 )
-#: The last sentences of an op with one state.
-LAST_SENTENCES = [encode(WRONG_INTERFACE), encode(MISSING_STATE, what="")]
+#: The last sentences of an op with one state, by name.
+LAST_SENTENCES = {
+    "WRONG_INTERFACE": encode(WRONG_INTERFACE),
+    "MISSING_STATE": encode(MISSING_STATE, what=""),
+}
 
 
 # --- Nodes and states ---
@@ -69,12 +83,13 @@ def open_node(
         wrong.
     """
     node.api = api
+    node.op_context = op.op_context
     node.info = info
     node.blocks = 0
     node.lacks_memory = 0
     node.status = 0
-    errors = create_errors(node, operator, chars("node"), op.sentences)
-    interface = integer_attribute(node, chars("interface"), 1)
+    errors = create_errors(node, operator, c_string("node"), op.sentences)
+    interface = integer_attribute(node, c_string("interface"), 1)
     if interface != INTERFACE and is_good(node):
         node.status = error_with_number(api, errors, wrong_interface, interface)
     return errors
@@ -88,7 +103,7 @@ def close_node(node: Any, state: int, out: int) -> int:
         The status of the node.
     """
     if node.status == 0:
-        array(out, (1,), np.int64)[0] = state
+        array_at(out, (1,), np.int64)[0] = state
     else:
         free_blocks(node.blocks)
     return node.status
@@ -116,15 +131,18 @@ def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
     errors_address = alloc(node, sizeof(ERRORS))
     if errors_address == 0:
         return 0
-    name = local(TEXT)
+    name = local_record(TEXT)
     read_text(node, get_text, (node.info, label), name)
     if name.length <= 0:
         read_text(node, get_name, (node.info,), name)
-    errors = struct(errors_address, ERRORS)
+    errors = record_at(errors_address, ERRORS)
+    op_context = record_at(node.op_context, OP_CONTEXT)
+    errors.create_error = op_context.create_error
     errors.sentences = sentences
     errors.value.data = 0
     errors.value.length = 0
-    write_repr(node, operator, name, errors.where, is_node_name=True)
+    arguments = address_of(node), operator, address_of(name), address_of(errors.where), 1
+    call(op_context.write_repr, arguments)
     return errors_address
 
 
@@ -153,28 +171,28 @@ def create_state(
         The address of the state. 0 if ``node.status`` is not 0, because of an error, or because
         the initial state must be compiled: see :func:`.catalog.is_missing_state`.
     """
-    initial_state = array(op.states, (index + 1,), np.int64)[index]
-    library = struct(op.library, LIBRARY)
+    initial_state = array_at(op.states, (index + 1,), np.int64)[index]
+    op_context = record_at(op.op_context, OP_CONTEXT)
     state_address = alloc(node, sizeof(dtype))
     if node.status == 0 and node.lacks_memory != 0:
-        message = chars("not enough memory to create the kernel")
+        message = c_string("not enough memory to create the kernel")
         node.status = create_status(node.api, (INVALID_ARGUMENT, message))
-    elif node.status == 0 and initial_state == 0 and library.compiles_on_demand != 0:
+    elif node.status == 0 and initial_state == 0 and op_context.compiles_on_demand != 0:
         node.status = index + 1
     elif node.status == 0 and initial_state == 0:
-        value = struct(errors_address, ERRORS).value
+        value = record_at(errors_address, ERRORS).value
         value.data = op.description
         value.length = strlen(op.description)
         node.status = error_with_number(node.api, errors_address, missing_state, 0)
     if node.status != 0:
         return 0
-    copy(state_address, initial_state, sizeof(dtype))
-    state = struct(state_address, dtype)
+    memcpy(state_address, initial_state, sizeof(dtype))
+    state = record_at(state_address, dtype)
     state.api = node.api
-    state.get_shape_reference = library.get_shape_reference
+    state.get_shape_reference = op_context.get_shape_reference
     state.errors = errors_address
-    state.kernel.cpus = library.cpus
-    state.kernel.align_corners = integer_attribute(node, chars("align_corners"), 0) != 0
+    state.kernel.cpus = op_context.cpus
+    state.kernel.align_corners = integer_attribute(node, c_string("align_corners"), 0) != 0
     return state_address
 
 
@@ -191,14 +209,14 @@ def create_plain(
 
     Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface`` on.
     """
-    op = struct(op_address, OP)
-    node = local(NODE)
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
     errors = open_node(node, op, api, info, operator, wrong_interface)
     state = create_state(node, op, 0, PLAIN, errors, wrong_interface + 1)
     return close_node(node, state, out)
 
 
-@compile_time(0.5)
+@compiles_in(0.5)
 def destroy(state: int) -> int:
     """KernelDestroy: free a state, and all that its node allocated before it."""
     free_blocks(state - sizeof(BLOCK))
@@ -218,7 +236,7 @@ def integer_attribute(node: Any, name: int, default: int) -> int:
     return value
 
 
-@register_jitable
+@returns_array
 def integers_attribute(node: Any, name: int) -> Any:
     """Return the attribute ``name`` of ``node`` as an int64 array; empty if there is none."""
     status, count = get_row_size(node.api, (node.info, name, 0))
@@ -277,13 +295,15 @@ def choice_attribute(
         The index. If the attribute is none of ``words``, the result is 0, and ``node.status`` an
         error.
     """
-    word = local(TEXT)
+    word = local_record(TEXT)
     read_text(node, get_text, (node.info, name), word)
     if word.length < 0:
         return default
     index = word_index(words, word)
     if index < 0 and is_good(node):
-        write_repr(node, chars(""), word, struct(errors_address, ERRORS).value)
+        value = record_at(errors_address, ERRORS).value
+        arguments = address_of(node), c_string(""), address_of(word), address_of(value), 0
+        call(record_at(node.op_context, OP_CONTEXT).write_repr, arguments)
         node.status = error_with_number(node.api, errors_address, wrong_word, 0)
     return max(index, 0)
 
@@ -293,7 +313,7 @@ def word_index(words: int, word: Any) -> int:
     """Return the index of the TEXT ``word`` among ``words``, each followed by a blank; or -1."""
     index = 0
     while strlen(words) != 0:
-        length = strcspn(words, chars(" "))
+        length = strcspn(words, c_string(" "))
         if length == word.length and _memcmp(words, word.data, length) == 0:
             return index
         words += length + 1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from numba.extending import register_jitable
 
-from ...kernels.pointers import struct
+from ...kernels.pointers import record_at
 from .catalog import DESCRIPTION_FUNCTIONS
 from .structs import OP
 
@@ -13,5 +13,5 @@ def description_function(name: str) -> Callable[..., int]:
     """Return the function ``name`` of DESCRIPTION_FUNCTIONS for the OrtCustomOp at an address."""
     function = register_jitable(DESCRIPTION_FUNCTIONS[name])
     if DESCRIPTION_FUNCTIONS[name].__code__.co_argcount == 1:
-        return lambda op_address: function(struct(op_address, OP))
-    return lambda op_address, index: function(struct(op_address, OP), index)
+        return lambda op_address: function(record_at(op_address, OP))
+    return lambda op_address, index: function(record_at(op_address, OP), index)

@@ -11,12 +11,12 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...dialects.spelling import Spelling
-from ...functions.validation import ErrorTemplate
+from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
 from ...kernels import workers
 from ...kernels.attention import attention_functions
 from ...kernels.halves import stored
-from ...kernels.pointers import array, chars, local, struct
-from ...kernels.structs import ATTENTION
+from ...kernels.pointers import array_at, c_string, local_record, record_at
+from ...kernels.structs import ATTENTION_LAUNCH
 from . import attention, sampling
 from .catalog import Fields, Kernels
 from .creation import (
@@ -30,6 +30,7 @@ from .creation import (
 from .requests import alloc, alloc_int64s, free_blocks, open_request, shape
 from .sentences import (
     NO_MEMORY_INDEX,
+    SentenceTable,
     encode,
     error_with_number,
     error_with_shape,
@@ -48,18 +49,27 @@ _SPELLINGS = (
     Spelling("align_corners", {0: 0, 1: 1}),
 )
 
+
+def _attribute_rows() -> dict[str, bytes]:
+    """Encode the error messages for attributes, by the attribute's name and what is wrong."""
+    rows = {}
+    for spelling in _SPELLINGS:
+        for problem, found in (("wrong", "{number}"), ("missing", "missing")):
+            template = ErrorTemplate(spelling.name, found, spelling.choices_text())
+            rows[f"{spelling.name} {problem}"] = encode(template)
+    return rows
+
+
 #: The error messages of the op: those of GridSample, then two for each attribute.
-_CODED_SENTENCES = [
-    *sampling.SENTENCES,
-    *(
-        encode(ErrorTemplate(spelling.name, found, spelling.choices_text()))
-        for spelling in _SPELLINGS
-        for found in ("{number}", "missing")
-    ),
-]
-_WRONG_MODE_INDEX = len(sampling.SENTENCES)
-_WRONG_PADDING_INDEX = _WRONG_MODE_INDEX + 2
-_WRONG_ALIGNMENT_INDEX = _WRONG_PADDING_INDEX + 2
+_CODED_TABLE = SentenceTable(_attribute_rows(), after=sampling.SENTENCES)
+
+# The indices of the last sentences, as numbers: compiled code reads no dictionary.
+_MODE_WRONG_INDEX = _CODED_TABLE.index("interpolation_mode wrong")
+_MODE_MISSING_INDEX = _CODED_TABLE.index("interpolation_mode missing")
+_PADDING_WRONG_INDEX = _CODED_TABLE.index("padding_mode wrong")
+_PADDING_MISSING_INDEX = _CODED_TABLE.index("padding_mode missing")
+_ALIGNMENT_WRONG_INDEX = _CODED_TABLE.index("align_corners wrong")
+_ALIGNMENT_MISSING_INDEX = _CODED_TABLE.index("align_corners missing")
 #: The value of an attribute that the node does not have.
 _MISSING = -(1 << 62)
 
@@ -70,19 +80,29 @@ _PADDINGS = tuple(list(workers.PADDING_CODES).index(name) for name in _CODED_PAD
 
 def create_coded(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a grid_sampler, whose attributes are PyTorch's integers."""
-    op = struct(op_address, OP)
-    node = local(NODE)
-    operator = chars("grid_sampler node ")
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
+    operator = c_string("grid_sampler node ")
     errors = open_node(node, op, api, info, operator, sampling.WRONG_INTERFACE_INDEX)
-    mode = _code(node, chars("interpolation_mode"), 3, errors, _WRONG_MODE_INDEX)
-    padding = _code(node, chars("padding_mode"), 3, errors, _WRONG_PADDING_INDEX)
-    _code(node, chars("align_corners"), 2, errors, _WRONG_ALIGNMENT_INDEX)
+    name = c_string("interpolation_mode")
+    mode = _code(node, name, 3, errors, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
+    name = c_string("padding_mode")
+    padding = _code(node, name, 3, errors, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX)
+    name = c_string("align_corners")
+    _code(node, name, 2, errors, _ALIGNMENT_WRONG_INDEX, _ALIGNMENT_MISSING_INDEX)
     state = sampling.create_mode_state(node, op, errors, 0, 2, _MODES[mode], _PADDINGS[padding])
     return close_node(node, state, out)
 
 
 @register_jitable
-def _code(node: Any, name: int, n_codes: int, errors: int, wrong_index: int) -> int:
+def _code(
+    node: Any,
+    name: int,
+    n_codes: int,
+    errors: int,
+    wrong_index: int,
+    missing_index: int,
+) -> int:
     """Return an integer attribute of ``node`` between 0 and ``n_codes``.
 
     If there is no such value, return 0, and set ``node.status`` to an error.
@@ -92,43 +112,39 @@ def _code(node: Any, name: int, n_codes: int, errors: int, wrong_index: int) -> 
         name: the address of the attribute's name.
         n_codes: the number of values.
         errors: the address of the node's ERRORS.
-        wrong_index: the index of the sentence for a wrong value. The next one is for a missing
-            attribute.
+        wrong_index: the index of the sentence for a wrong value.
+        missing_index: the index of the sentence for a missing attribute.
     """
     value = integer_attribute(node, name, _MISSING)
     if 0 <= value < n_codes:
         return value
     if is_good(node):
-        missing_index = wrong_index + 1
         index = missing_index if value == _MISSING else wrong_index
         node.status = error_with_number(node.api, errors, index, value)
     return 0
 
 
-CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_SENTENCES)
+CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_TABLE.encoded)
 
 # --- Deformable attention ---
 
 _SHAPES = ErrorTemplate("spatial_shapes", "of shape {levels}", "shape (L, 2)")
-_STARTS = ErrorTemplate(
-    "level_start_index",
-    "inconsistent with spatial_shapes",
-    "the first pixel of each level, which begins where the previous level ends",
-)
 _LOCATION_AXES = ErrorTemplate(
     "sampling_locations",
     "of shape {sampling_locations}",
     "shape (B, Q, H, L, P, 2)",
 )
-_ATTENTION_SENTENCES = [
-    *attention.SENTENCES,
-    encode(_SHAPES),
-    encode(_STARTS),
-    encode(_LOCATION_AXES),
-]
-_WRONG_SHAPES_INDEX = len(attention.SENTENCES)
-_WRONG_STARTS_INDEX = _WRONG_SHAPES_INDEX + 1
-_WRONG_LOCATIONS_INDEX = _WRONG_STARTS_INDEX + 1
+_ATTENTION_TABLE = SentenceTable(
+    {
+        "SHAPES_INVALID": encode(_SHAPES),
+        "STARTS_INCONSISTENT": encode(LEVEL_STARTS_MISMATCH),
+        "LOCATIONS_INVALID": encode(_LOCATION_AXES),
+    },
+    after=attention.SENTENCES,
+)
+_WRONG_SHAPES_INDEX = _ATTENTION_TABLE.index("SHAPES_INVALID")
+_WRONG_STARTS_INDEX = _ATTENTION_TABLE.index("STARTS_INCONSISTENT")
+_WRONG_LOCATIONS_INDEX = _ATTENTION_TABLE.index("LOCATIONS_INVALID")
 _N_INPUTS = 5
 
 
@@ -147,10 +163,10 @@ def _states(
 
 def create_located(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a node that gets the locations of its samples."""
-    op = struct(op_address, OP)
-    node = local(NODE)
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
     wrong_interface = attention.WRONG_INTERFACE_INDEX
-    operator = chars("DeformableAttention node ")
+    operator = c_string("DeformableAttention node ")
     errors = open_node(node, op, api, info, operator, wrong_interface)
     state = create_state(node, op, 0, FOREIGN_ATTENTION, errors, wrong_interface + 1)
     return close_node(node, state, out)
@@ -168,11 +184,11 @@ def compute_by_head(state_address: int, context: int) -> int:
 
 @register_jitable
 def _compute(state_address: int, context: int, n_axes: int) -> int:
-    state = struct(state_address, FOREIGN_ATTENTION)
-    request = local(REQUEST)
+    state = record_at(state_address, FOREIGN_ATTENTION)
+    request = local_record(REQUEST)
     status = open_request(request, state, context, _N_INPUTS)
     status = status or _set_levels(state, request)
-    status = status or attention.attend(state, request, local(ATTENTION), n_axes)
+    status = status or attention.attend(state, request, local_record(ATTENTION_LAUNCH), n_axes)
     free_blocks(request.blocks)
     return status
 
@@ -200,7 +216,7 @@ def _set_levels(state: Any, request: Any) -> int:
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
         return error_with_number(api, state.errors, NO_MEMORY_INDEX, 24 * n_levels)
-    levels = array(memory, (n_levels, 3), np.int64)
+    levels = array_at(memory, (n_levels, 3), np.int64)
     start = 0
     for level in range(n_levels):
         levels[level, 0] = locations[4]
@@ -225,9 +241,9 @@ def _set_levels(state: Any, request: Any) -> int:
 def _integer(state: Any, at: int, index: int) -> int:
     """Return an element of spatial_shapes or level_start_index, which are of one type."""
     if state.is_int32 != 0:
-        return array(at, (index + 1,), np.int32)[index]
-    return array(at, (index + 1,), np.int64)[index]
+        return array_at(at, (index + 1,), np.int32)[index]
+    return array_at(at, (index + 1,), np.int64)[index]
 
 
-LOCATED = Kernels(create_located, compute_located, destroy, _ATTENTION_SENTENCES, _states)
+LOCATED = Kernels(create_located, compute_located, destroy, _ATTENTION_TABLE.encoded, _states)
 BY_HEAD = LOCATED._replace(compute=compute_by_head)

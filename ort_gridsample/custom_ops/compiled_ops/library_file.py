@@ -51,7 +51,8 @@ def configured_library() -> Path | None:
     """
     path = os.environ.get(VARIABLE)
     if path:
-        return Path(path)
+        # onnxruntime does not look for a relative path in the current folder.
+        return Path(path).absolute()
     candidates = (PACKAGED.with_suffix(suffix) for suffix in SUFFIXES.values())
     return next((path for path in candidates if path.exists()), None)
 
@@ -86,7 +87,7 @@ def validate(path: Path, any_machine: bool = False) -> str:
         raise GridSampleError(where, "content", "damaged", expected)
     if int(version) != FORMAT:
         found = f"{version}, of release {release}"
-        raise GridSampleError(where, "interface", found, f"{FORMAT}: build it again")
+        raise GridSampleError(where, "format", found, f"{FORMAT}: build it again")
     this_machine = f"{target.machine}-{target.system}"
     if machine != this_machine and not any_machine:
         raise GridSampleError(where, "machine", machine, this_machine)

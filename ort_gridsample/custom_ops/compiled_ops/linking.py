@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import GridSampleError
 from ...kernels import target
-from ...reference.process import interpreter
+from ...system.process import interpreter
 
 #: What to install if there is no linker.
 REMEDY = "the package ziglang, which links for every machine: pip install ziglang"

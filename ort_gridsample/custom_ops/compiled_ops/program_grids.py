@@ -16,8 +16,17 @@ from ... import spec
 from ...detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS, WITH_PROGRAM
 from ...functions import validation
 from ...kernels import tap_table
-from ...kernels.compilation import compile_time
-from ...kernels.pointers import address, array, by_types, chars, copy, local, sizeof, struct
+from ...kernels.compilation import compiles_in
+from ...kernels.pointers import (
+    address_of,
+    array_at,
+    by_types,
+    c_string,
+    local_record,
+    memcpy,
+    record_at,
+    sizeof,
+)
 from ...kernels.structs import LAUNCH
 from ...kernels.workers import TAPS, scratch_array
 from .catalog import Fields, Kernels
@@ -40,15 +49,15 @@ from .sampling import (
 )
 from .sentences import (
     NO_MEMORY_INDEX,
+    SentenceTable,
     encode,
     error_with_number,
     error_with_shape,
     error_with_shapes,
-    index_names,
 )
 from .structs import (
     COMPONENT,
-    COORDINATES,
+    COORDINATE_SHAPE,
     ERRORS,
     GRID_SAMPLE,
     NODE,
@@ -77,21 +86,23 @@ OTHER_SHAPE = replace(
 )
 WRONG_PROGRAMS = validation.ErrorTemplate("coordinates", "{X}", "what a session writes")
 
-_SENTENCES = {
-    "MISSING_VALUE": encode(MISSING_VALUE),
-    "WRONG_SHAPE": encode(WRONG_SHAPE),
-    "OTHER_SHAPE": encode(OTHER_SHAPE),
-    "WRONG_PROGRAMS": encode(WRONG_PROGRAMS),
-}
+_TABLE = SentenceTable(
+    {
+        "MISSING_VALUE": encode(MISSING_VALUE),
+        "WRONG_SHAPE": encode(WRONG_SHAPE),
+        "OTHER_SHAPE": encode(OTHER_SHAPE),
+        "WRONG_PROGRAMS": encode(WRONG_PROGRAMS),
+    },
+    after=SAMPLE_SENTENCES,
+)
 #: The error messages of the op: those of a GridSample, and others.
-SENTENCES = [*SAMPLE_SENTENCES, *_SENTENCES.values()]
+SENTENCES = _TABLE.encoded
 
 # The indices of the others, as numbers: compiled code reads no dictionary.
-_INDEX = index_names(_SENTENCES)
-MISSING_VALUE_INDEX = len(SAMPLE_SENTENCES) + _INDEX["MISSING_VALUE"]
-WRONG_SHAPE_INDEX = len(SAMPLE_SENTENCES) + _INDEX["WRONG_SHAPE"]
-OTHER_SHAPE_INDEX = len(SAMPLE_SENTENCES) + _INDEX["OTHER_SHAPE"]
-WRONG_PROGRAMS_INDEX = len(SAMPLE_SENTENCES) + _INDEX["WRONG_PROGRAMS"]
+MISSING_VALUE_INDEX = _TABLE.index("MISSING_VALUE")
+WRONG_SHAPE_INDEX = _TABLE.index("WRONG_SHAPE")
+OTHER_SHAPE_INDEX = _TABLE.index("OTHER_SHAPE")
+WRONG_PROGRAMS_INDEX = _TABLE.index("WRONG_PROGRAMS")
 
 #: The operations of the steps.
 ADD, SUB, MUL, DIV = map(OPERATIONS.index, ("Add", "Sub", "Mul", "Div"))
@@ -105,28 +116,31 @@ _NEWLINE = ord("\n")
 
 def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
     """Return the initial states, one per mode."""
-    source: dict[str, Any] = {"measure": (measure,), "coordinates": (coordinates_for, grid_type)}
+    source: dict[str, Any] = {
+        "prepare_grid": (prepare_grid,),
+        "coordinates": (coordinates_for, grid_type),
+    }
     return GRID_SAMPLE, [state_fields(X_type, grid_type, mode, **source) for mode in TAPS]
 
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample whose grid is computed by programs."""
-    op = struct(op_address, OP)
-    node = local(NODE)
-    errors = open_node(node, op, api, info, chars("GridSample node "), WRONG_INTERFACE_INDEX)
-    numbers = integers_attribute(node, chars("coordinates"))
-    head = local(PROGRAMS)
-    head.n_sources = _read_names(node, chars("sources"), head.names)
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
+    errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
+    numbers = integers_attribute(node, c_string("coordinates"))
+    head = local_record(PROGRAMS)
+    head.n_sources = _read_names(node, c_string("sources"), head.names)
     max_programs = len(numbers) // 5 + 1
     head.programs = alloc(node, max_programs * sizeof(PROGRAM))
     if is_good(node):
-        programs = array(head.programs, (max_programs,), PROGRAM)
+        programs = array_at(head.programs, (max_programs,), PROGRAM)
         if not _decode(head, numbers, programs):
             node.status = error_with_shape(api, errors, WRONG_PROGRAMS_INDEX, numbers)
     state = create_sample_state(node, op, errors, 0, 2 + head.n_sources)
     if state != 0:
-        programs_address = address(struct(state, GRID_SAMPLE).programs)
-        copy(programs_address, address(head), sizeof(PROGRAMS))
+        programs_address = address_of(record_at(state, GRID_SAMPLE).programs)
+        memcpy(programs_address, address_of(head), sizeof(PROGRAMS))
     return close_node(node, state, out)
 
 
@@ -137,9 +151,9 @@ def _read_names(node: Any, attribute: int, names: Any) -> int:
     Returns:
         The number of lines, even if it is greater than that of ``names``.
     """
-    text = local(TEXT)
+    text = local_record(TEXT)
     read_text(node, get_text, (node.info, attribute), text)
-    characters = array(text.data, (max(text.length, 0),), np.uint8)
+    characters = array_at(text.data, (max(text.length, 0),), np.uint8)
     count = 0
     begin = 0
     for index in range(text.length + 1):
@@ -217,7 +231,7 @@ def _is_valid(program: Any, n_sources: int, r: int) -> bool:
 # The shape (r + 1,) of a coordinate is N and the lengths of the grid's spatial axes.
 
 
-def measure(request_address: int) -> int:
+def prepare_grid(request_address: int) -> int:
     """Set the shape of the grid of a GridSample, and the components of its programs.
 
     The second input holds the scalars. The sources follow.
@@ -225,8 +239,8 @@ def measure(request_address: int) -> int:
     Returns:
         An OrtStatus*, 0 for success.
     """
-    request = struct(request_address, REQUEST)
-    state = struct(request.launch.kernel, GRID_SAMPLE)
+    request = record_at(request_address, REQUEST)
+    state = record_at(request.launch.kernel, GRID_SAMPLE)
     head = state.programs
     if not _has_inputs(request, state):
         return error_with_number(request.api, state.errors, MISSING_VALUE_INDEX, head.n_sources)
@@ -239,7 +253,7 @@ def measure(request_address: int) -> int:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_lengths + nbytes)
     grid = memory[: r + 2]
     coordinate = memory[r + 2 : 2 * r + 3]
-    programs = array(head.programs, (head.n_programs,), PROGRAM)
+    programs = array_at(head.programs, (head.n_programs,), PROGRAM)
     operand = r
     for index in range(r):
         for axis in range(r + 1):
@@ -261,7 +275,7 @@ def measure(request_address: int) -> int:
     grid[r + 1] = r
     request.grid.shape = np.int64(grid.ctypes.data)
     request.grid.axes = r + 2
-    components = array(request.components, (head.n_programs,), COMPONENT)
+    components = array_at(request.components, (head.n_programs,), COMPONENT)
     for index in range(head.n_programs):
         program = programs[index]
         source = request.inputs[2 + program.source]
@@ -286,21 +300,22 @@ def _has_inputs(request: Any, state: Any) -> bool:
 def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     """Return an OrtStatus*: the source of ``program`` has the shape ``found``."""
     name = state.programs.names[program.source]
-    node_errors = struct(state.errors, ERRORS)
+    node_errors = record_at(state.errors, ERRORS)
     # A copy, as several threads may run the op at the same time.
-    errors = local(ERRORS)
+    errors = local_record(ERRORS)
+    errors.create_error = node_errors.create_error
     errors.sentences = node_errors.sentences
     errors.where.data = node_errors.where.data
     errors.where.length = node_errors.where.length
     errors.value.data = name.data
     errors.value.length = name.length
-    expected = local(COORDINATES)
+    expected = local_record(COORDINATE_SHAPE)
     expected.axis = program.axis
     expected.length = program.length
     expected.r = state.programs.r
     sentence = WRONG_SHAPE_INDEX if state.programs.n_sources == 1 else OTHER_SHAPE_INDEX
-    coordinates = array(address(expected), (3,), np.int64)
-    return error_with_shapes(api, address(errors), sentence, found, coordinates)
+    coordinates = array_at(address_of(expected), (3,), np.int64)
+    return error_with_shapes(api, address_of(errors), sentence, found, coordinates)
 
 
 @register_jitable
@@ -375,7 +390,7 @@ def _set_component(component: Any, source: Any, program: Any, grid: Any, strides
 # --- The coordinates of a tile ---
 
 
-@compile_time(5.7)
+@compiles_in(5.7)
 def coordinates_for(grid_type: str) -> Callable[..., int]:
     """Return the function that computes the coordinates of a tile from sources of ``grid_type``."""
     dtype = np.dtype(spec.TYPES[grid_type].compute)
@@ -387,15 +402,15 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         begin: int,
         positions: int,
     ) -> int:
-        launch = struct(launch_address, LAUNCH)
-        request = struct(launch_address, REQUEST)  # begins with the launch
-        head = struct(launch.kernel, GRID_SAMPLE).programs
+        launch = record_at(launch_address, LAUNCH)
+        request = record_at(launch_address, REQUEST)  # begins with the launch
+        head = record_at(launch.kernel, GRID_SAMPLE).programs
         r = launch.r
         lengths = shape(request.grid)[: r + 1]
         first = batch * launch.positions + begin
-        programs = array(head.programs, (head.n_programs,), PROGRAM)
-        components = array(request.components, (head.n_programs,), COMPONENT)
-        scalars = array(request.inputs[1].data, (head.n_scalars,), dtype)
+        programs = array_at(head.programs, (head.n_programs,), PROGRAM)
+        components = array_at(request.components, (head.n_programs,), COMPONENT)
+        scalars = array_at(request.inputs[1].data, (head.n_scalars,), dtype)
         scalar = 0
         operand = r
         g = scratch_array(launch, worker_address, "coordinates", dtype)
@@ -405,7 +420,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         is_grid = _is_grid(components[:r], launch.positions)
         if is_grid:
             source = _element_address(components[0], lengths, first, g.itemsize)
-            tap_table.split_axes(array(source, (positions, r), dtype), g)
+            tap_table.split_axes(array_at(source, (positions, r), dtype), g)
         for index in range(r):
             program = programs[index]
             values = g[r - 1 - index, :positions]  # a grid lists the innermost axis first
@@ -454,7 +469,7 @@ def _element_address(component: Any, lengths: Any, position: int, itemsize: int)
         position: the index among all positions of all batches.
         itemsize: the bytes of an element.
     """
-    strides = array(component.strides, (len(lengths),), np.int64)
+    strides = array_at(component.strides, (len(lengths),), np.int64)
     outer = position // component.run
     element = component.first + position % component.run * component.step
     for axis in range(component.axes - 1, -1, -1):
@@ -471,7 +486,7 @@ def _load(component: Any, lengths: Any, first: int, destination: Any) -> None:
     while done < len(destination):
         count = min(len(destination) - done, component.run - (first + done) % component.run)
         start = _element_address(component, lengths, first + done, destination.itemsize)
-        source = array(start, (count,), destination.dtype)
+        source = array_at(start, (count,), destination.dtype)
         part = destination[done : done + count]
         if step == 1:
             for p in range(count):

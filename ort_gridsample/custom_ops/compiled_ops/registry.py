@@ -22,12 +22,12 @@ import onnxruntime
 
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
-from ...errors import GridSampleError
+from ...errors import GridSampleError, one_line
 from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
-from ...reference.cpus import available_cpus
-from ...reference.process import after_fork
+from ...system.cpus import available_cpus
+from ...system.process import after_fork
 from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
 from .catalog import (
@@ -39,8 +39,8 @@ from .catalog import (
     is_missing_state,
     schema_fields,
 )
-from .image import Image
-from .structs import LIBRARY, OP
+from .record_image import RecordImage
+from .structs import OP, OP_CONTEXT
 
 #: Why a node with a tensor of strings has no compiled op.
 NO_STRINGS = (
@@ -49,7 +49,7 @@ NO_STRINGS = (
 )
 
 _OpStruct: Any = ctypes_type(OP)
-_LibraryStruct: Any = ctypes_type(LIBRARY)
+_OpContext: Any = ctypes_type(OP_CONTEXT)
 
 
 class CompiledOps:
@@ -57,7 +57,7 @@ class CompiledOps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._library = _LibraryStruct(compiles_on_demand=1)
+        self._op_context = _OpContext(compiles_on_demand=1)
         #: The address of an OrtCustomOp -> the op, and the types of its inputs.
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
         #: The inverse of ``_overloads``.
@@ -79,7 +79,7 @@ class CompiledOps:
         self._register_custom_ops = c_api.function_type(2)(self._register)
         self._addresses = {name: _address(callback) for name, callback in callbacks.items()}
         # A session may call these functions after Python has ended.
-        _keep_forever((callbacks, self._register_custom_ops, self._library))
+        _keep_forever((callbacks, self._register_custom_ops, self._op_context))
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
@@ -144,10 +144,10 @@ class CompiledOps:
             return self._domain(api, name, None)
 
     def _domain(self, api: int, name: str, selection: OpSelection) -> int:
-        if not self._library.api:
-            self._library.api = api
-            self._library.get_shape_reference = c_api.shape_reference(api)
-            self._library.cpus = available_cpus()
+        if not self._op_context.api:
+            self._op_context.api = api
+            self._op_context.get_shape_reference = c_api.shape_reference(api)
+            self._op_context.cpus = available_cpus()
         key = name, selection
         if key not in self._domains:
             self._domains[key] = self._create_domain(api, name, selection)
@@ -161,8 +161,8 @@ class CompiledOps:
         """
         from .descriptions import description_function
 
-        specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
-        compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(specs), strict=True))
+        kernel_specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
+        compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(kernel_specs), strict=True))
         with self._lock:
             self._addresses |= compiled
             for op_address in self._overloads:
@@ -194,7 +194,9 @@ class CompiledOps:
     def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
         """Create the OrtCustomOp of an op for inputs of these ``types``, and return its address."""
         name = ctypes.create_string_buffer(op.op_type.encode())
-        struct = _OpStruct(name=ctypes.addressof(name), library=ctypes.addressof(self._library))
+        struct = _OpStruct(
+            name=ctypes.addressof(name), op_context=ctypes.addressof(self._op_context)
+        )
         for field, value in schema_fields(op, types).items():
             if field == "types":
                 struct.types[:] = value
@@ -218,7 +220,7 @@ class CompiledOps:
                 return c_api.create_status(api, NO_STRINGS)
             struct = _OpStruct.from_address(op_address)
             if not struct.KernelComputeV2:
-                _complete(struct, op, types)
+                _complete(struct, op, types, self._op_context)
             create = _compiled(op.load().create, 4)
             result = create(op_address, api, info, out)
             while is_missing_state(result):
@@ -265,7 +267,7 @@ def register(options: onnxruntime.SessionOptions, selection: OpSelection = None)
     try:
         with_signals_deferred(options.register_custom_ops_library, str(path))
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         where = f"library {str(path)!r}"
         found = f"refused: {reason}"
         raise GridSampleError(where, "file", found, "a library that loads") from error
@@ -314,7 +316,7 @@ def _registration_reason() -> str:
     except ImportError as error:
         return str(error)
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         return f"onnxruntime does not take compiled ops: {reason}"
     return ""
 
@@ -349,9 +351,12 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
 @cache
 def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
     """Compile what a node of ``op`` with these types and this state needs."""
+    from .sentences import SHARED_FUNCTIONS
+
     image = _state_image(op, types, index)
+    functions = op.load().functions
     # All together: each call compiles in two processes.
-    addresses([*op.load().functions.values(), *image.functions.values()])
+    addresses([*functions.values(), *SHARED_FUNCTIONS.values(), *image.functions.values()])
     state_address(op, types, index)
 
 
@@ -370,20 +375,25 @@ def state_address(op: Op, types: tuple[str, ...], index: int) -> int:
     return load_image(_state_image(op, types, index))
 
 
-def _state_image(op: Op, types: tuple[str, ...], index: int) -> Image:
+def _state_image(op: Op, types: tuple[str, ...], index: int) -> RecordImage:
     """Return the image of an initial state of ``op``."""
-    image = Image()
+    image = RecordImage()
     record, all_fields = op.load().states(*types)
     image.add_records(record, all_fields[index])
     return image
 
 
-def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
-    """Fill in the fields of an OrtCustomOp that need Numba."""
+def _complete(struct: Any, op: Op, types: tuple[str, ...], op_context: Any) -> None:
+    """Fill in the fields of an OrtCustomOp, and of its OP_CONTEXT, that need Numba."""
+    from .sentences import SHARED_FUNCTIONS
+
     kernels = op.load()
-    image = Image()
+    image = RecordImage()
     sentences = image.add_texts(kernels.sentences)
-    compute, destroy = addresses([(kernels.compute,), (kernels.destroy,)])
+    kernel_specs = [(kernels.compute,), (kernels.destroy,), *SHARED_FUNCTIONS.values()]
+    compute, destroy, *shared = addresses(kernel_specs)
+    for name, address in zip(SHARED_FUNCTIONS, shared, strict=True):
+        setattr(op_context, name, address)
     struct.sentences = load_image(image) + sentences
     n_states = len(kernels.states(*types)[1])
     struct.states = _keep_forever((c_api.word * n_states)())
@@ -392,7 +402,7 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
 
 
 def load_image(
-    image: Image,
+    image: RecordImage,
     compile_functions: Callable[[Sequence[Any]], list[int]] | None = None,
 ) -> int:
     """Copy ``image`` to memory that is never freed, set its addresses, and return its own.
@@ -407,7 +417,7 @@ def load_image(
     return address
 
 
-def copy_image(image: Image, address: int, compiled: Sequence[int]) -> None:
+def copy_image(image: RecordImage, address: int, compiled: Sequence[int]) -> None:
     """Copy ``image`` to memory at ``address``, and set its addresses.
 
     Args:
@@ -451,8 +461,8 @@ def _address(callback: Any) -> int:
     return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
 
-def addresses(parts: Sequence[Any]) -> list[int]:
+def addresses(kernel_specs: Sequence[Any]) -> list[int]:
     """Call :func:`ort_gridsample.kernels.compilation.addresses`. This imports Numba."""
     from ...kernels import compilation
 
-    return compilation.addresses(parts)
+    return compilation.addresses(kernel_specs)

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import address, allocate, array, caller, free, local, sizeof, struct
-from .c_api import FUNCTIONS
+from ...kernels.pointers import (
+    address_of,
+    array_at,
+    caller,
+    free,
+    local_record,
+    malloc,
+    record_at,
+    returns_array,
+    sizeof,
+)
+from .c_api import FUNCTION_OFFSETS
 from .structs import BLOCK, REQUEST, STATUS_SHAPE
 
 
@@ -24,7 +34,7 @@ def api_function(name: str, n_outputs: int = 0) -> Any:
         A function that takes the address of the OrtApi, and a tuple of the other arguments. It
         returns the status, or a tuple of the status and the results: see :func:`.pointers.caller`.
     """
-    return caller(n_outputs, FUNCTIONS[name])
+    return caller(n_outputs, FUNCTION_OFFSETS[name])
 
 
 get_input = api_function("KernelContext_GetInput", 1)
@@ -101,10 +111,10 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
     return status
 
 
-@register_jitable
+@returns_array
 def shape(tensor: Any) -> Any:
-    """Return the lengths (axes,) of an INPUT."""
-    return array(tensor.shape, (tensor.axes,), np.int64)
+    """Return the lengths (axes,) of an INPUT. An input that the node omits has no axes."""
+    return array_at(tensor.shape, (max(tensor.axes, 0),), np.int64)
 
 
 @register_jitable
@@ -113,27 +123,27 @@ def alloc(owner: Any, nbytes: int) -> int:
 
     Without memory, set ``owner.lacks_memory`` and return 0.
     """
-    block_address = allocate(sizeof(BLOCK) + nbytes)
+    block_address = malloc(sizeof(BLOCK) + nbytes)
     if block_address == 0:
         owner.lacks_memory = 1
         return 0
-    struct(block_address, BLOCK).next = owner.blocks
+    record_at(block_address, BLOCK).next = owner.blocks
     owner.blocks = block_address
     return block_address + sizeof(BLOCK)
 
 
-@register_jitable
+@returns_array
 def alloc_int64s(owner: Any, count: int) -> Any:
     """Return an array (count,) of int64 from :func:`alloc`; an empty one without memory."""
     memory = alloc(owner, 8 * count)
-    return array(memory, (count if memory != 0 else 0,), np.int64)
+    return array_at(memory, (count if memory != 0 else 0,), np.int64)
 
 
 @register_jitable
 def free_blocks(block_address: int) -> None:
     """Free a BLOCK, and all blocks that its owner allocated before it."""
     while block_address != 0:
-        next_address = struct(block_address, BLOCK).next
+        next_address = record_at(block_address, BLOCK).next
         free(block_address)
         block_address = next_address
 
@@ -157,21 +167,21 @@ def write_status_output(state: Any, context: int) -> int:
     It contains the positions along the first axis, as an int64 array (N, 1). N is the length of
     the first axis of the first input and of the first output.
     """
-    request = local(REQUEST)
+    request = local_record(REQUEST)
     status = open_request(request, state, context, 1)
     count = 0
     if status == 0 and request.inputs[0].axes > 0:
         count = shape(request.inputs[0])[0]
     free_blocks(request.blocks)
-    lengths = local(STATUS_SHAPE)
+    lengths = local_record(STATUS_SHAPE)
     lengths.rows = count
     lengths.columns = 1
     if status == 0:
-        status, value = get_output(state.api, (context, 1, address(lengths), 2))
+        status, value = get_output(state.api, (context, 1, address_of(lengths), 2))
     if status == 0:
         status, data = get_data(state.api, (value,))
         if status == 0:
-            positions = array(data, (count,), np.int64)
+            positions = array_at(data, (count,), np.int64)
             for i in range(count):
                 positions[i] = i
     return status

@@ -1,7 +1,7 @@
 """The compiled GridSample op, which runs the workers of :mod:`ort_gridsample.kernels.workers`.
 
 The grid is the second input, or has a source: :mod:`.affine` or :mod:`.program_grids`. A source
-consists of two compiled functions. ``measure`` computes the shape of the grid, and
+consists of two compiled functions. ``prepare_grid`` checks the inputs and sets the grid, and
 ``coordinates_for`` makes the function that computes the coordinates of a tile.
 """
 
@@ -13,10 +13,16 @@ from numba.extending import register_jitable
 from ... import spec
 from ...functions import validation
 from ...kernels import tap_table, workers
-from ...kernels.compilation import KernelSpec, compile_time
-from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
-from ...reference.coordinates import PADDING
-from ...reference.taps import MAX_TAPS, MODES
+from ...kernels.compilation import KernelSpec, compiles_in
+from ...kernels.pointers import (
+    address_of,
+    c_string,
+    call,
+    local_record,
+    record_at,
+)
+from ...reference.coordinates import PADDING_RULES
+from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
 from .catalog import Fields, Kernels
 from .creation import (
@@ -27,26 +33,25 @@ from .creation import (
     create_state,
     destroy,
     open_node,
-    release_status,
 )
-from .requests import api_function
+from .launches import fill_output
 from .sentences import (
     NO_ERROR,
     NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
+    SentenceTable,
     encode,
     error_with_number,
     error_with_shapes,
-    index_names,
-    strlen,
 )
-from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
+from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
+from .structs import GRID_SAMPLE, NODE, OP, REQUEST
 
 _PADDINGS = list(workers.PADDING_CODES)
 _MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
 
-_MODE_CHOICES = validation.format_choices((*MODES, *spec.MODE_SYNONYMS))
-_PADDING_CHOICES = validation.format_choices(PADDING)
+_MODE_CHOICES = validation.format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
+_PADDING_CHOICES = validation.format_choices(PADDING_RULES)
 
 _Y_TOO_LARGE = validation.ErrorTemplate(
     "Y",
@@ -61,11 +66,11 @@ _TOO_MANY_PIXELS = validation.ErrorTemplate(
 _TOO_MANY_TAPS = validation.ErrorTemplate(
     "X",
     "of shape {X}",
-    "fewer spatial axes: a position has too many taps",
+    f"fewer spatial axes: at most {MAX_TAPS} taps for each position",
 )
 #: The error messages of the op by name. There is one for each padding, and one for each mode. A
 #: comment names the shapes and the number that the sentence contains.
-_SENTENCES = {
+_ROWS = {
     # nbytes
     "NO_MEMORY": encode(NO_MEMORY_SENTENCE),
     # X
@@ -91,23 +96,23 @@ _SENTENCES = {
         for name in workers.TAPS
     },
 }
-SENTENCES = [*_SENTENCES.values()]
+_TABLE = SentenceTable(_ROWS)
+SENTENCES = _TABLE.encoded
 
 # The indices of the sentences, as numbers: compiled code reads no dictionary.
-_INDEX = index_names(_SENTENCES)
-X_SHAPE_INVALID_INDEX = _INDEX["X_SHAPE_INVALID"]
-GRID_SHAPE_MISMATCH_INDEX = _INDEX["GRID_SHAPE_MISMATCH"]
-GRID_BATCH_MISMATCH_INDEX = _INDEX["GRID_BATCH_MISMATCH"]
-Y_TOO_LARGE_INDEX = _INDEX["Y_TOO_LARGE"]
+X_SHAPE_INVALID_INDEX = _TABLE.index("X_SHAPE_INVALID")
+GRID_SHAPE_MISMATCH_INDEX = _TABLE.index("GRID_SHAPE_MISMATCH")
+GRID_BATCH_MISMATCH_INDEX = _TABLE.index("GRID_BATCH_MISMATCH")
+Y_TOO_LARGE_INDEX = _TABLE.index("Y_TOO_LARGE")
 #: The first of one sentence per padding.
-X_HAS_NO_PIXEL_INDEX = _INDEX[f"X_HAS_NO_PIXEL {_PADDINGS[0]}"]
-TOO_MANY_PIXELS_INDEX = _INDEX["TOO_MANY_PIXELS"]
-TOO_MANY_TAPS_INDEX = _INDEX["TOO_MANY_TAPS"]
-WRONG_INTERFACE_INDEX = _INDEX["WRONG_INTERFACE"]
-MODE_UNKNOWN_INDEX = _INDEX["MODE_UNKNOWN"]
-PADDING_MODE_UNKNOWN_INDEX = _INDEX["PADDING_MODE_UNKNOWN"]
+X_HAS_NO_PIXEL_INDEX = _TABLE.index(f"X_HAS_NO_PIXEL {_PADDINGS[0]}")
+TOO_MANY_PIXELS_INDEX = _TABLE.index("TOO_MANY_PIXELS")
+TOO_MANY_TAPS_INDEX = _TABLE.index("TOO_MANY_TAPS")
+WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
+MODE_UNKNOWN_INDEX = _TABLE.index("MODE_UNKNOWN")
+PADDING_MODE_UNKNOWN_INDEX = _TABLE.index("PADDING_MODE_UNKNOWN")
 #: The first of one sentence per mode.
-MISSING_STATE_INDEX = _INDEX[f"MISSING_STATE {next(iter(workers.TAPS))}"]
+MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(workers.TAPS))}")
 
 #: The values of the attributes, each followed by a blank. The synonyms follow the modes, in the
 #: order of the modes from LINEAR on that they are synonyms of.
@@ -115,15 +120,6 @@ MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
 N_MODES = len(workers.TAPS)
 LINEAR = _MODES.index("linear")
-
-get_input_type = api_function("ShapeInferContext_GetInputTypeShape", 1)
-get_element_type = api_function("GetTensorElementType", 1)
-get_names = api_function("GetSymbolicDimensions")
-make_type = api_function("CreateTensorTypeAndShapeInfo", 1)
-set_element_type = api_function("SetTensorElementType")
-set_lengths = api_function("SetDimensions")
-set_names = api_function("SetSymbolicDimensions")
-set_output_type = api_function("ShapeInferContext_SetOutputTypeShape")
 
 
 # --- Creation ---
@@ -139,7 +135,7 @@ def state_fields(
     grid_type: str,
     mode: str,
     *,
-    measure: KernelSpec | None = None,
+    prepare_grid: KernelSpec | None = None,
     coordinates: KernelSpec | None = None,
     columns: int = 0,
 ) -> Fields:
@@ -149,20 +145,21 @@ def state_fields(
         X_type: the type of X.
         grid_type: the type of the coordinates.
         mode: the mode.
-        measure: the function that measures the grid. None: the grid is the second input.
+        prepare_grid: the function that checks the inputs and sets the grid. None: the grid is the
+            second input.
         coordinates: the function that computes the coordinates of a tile. None: it reads the grid.
         columns: the number of columns whose positions a worker keeps.
     """
     functions = workers.kernel_functions(X_type, grid_type, mode, coordinates)
     constants = workers.kernel_constants(X_type, grid_type, mode)
-    return {"kernel": {**functions, **constants, "columns": columns}, "measure": measure}
+    return {"kernel": {**functions, **constants, "columns": columns}, "prepare_grid": prepare_grid}
 
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample whose grid is an input."""
-    op = struct(op_address, OP)
-    node = local(NODE)
-    errors = open_node(node, op, api, info, chars("GridSample node "), WRONG_INTERFACE_INDEX)
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
+    errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
     return close_node(node, create_sample_state(node, op, errors, 0, 2), out)
 
 
@@ -190,12 +187,12 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
         The address of the state; 0 if ``node.status`` is not 0.
     """
     mode = choice_attribute(
-        node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN_INDEX
+        node, c_string("mode"), c_string(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN_INDEX
     )
     mode = mode_of_word(mode)
-    padding_words = chars(PADDING_WORDS)
+    padding_words = c_string(PADDING_WORDS)
     padding = choice_attribute(
-        node, chars("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN_INDEX
+        node, c_string("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN_INDEX
     )
     return create_mode_state(node, op, errors, group, n_inputs, mode, padding)
 
@@ -218,22 +215,19 @@ def create_mode_state(
     index = group * N_MODES + mode
     state_address = create_state(node, op, index, GRID_SAMPLE, errors, MISSING_STATE_INDEX + mode)
     if state_address != 0:
-        state = struct(state_address, GRID_SAMPLE)
+        state = record_at(state_address, GRID_SAMPLE)
         state.kernel.padding = padding
         state.n_inputs = n_inputs
     return state_address
 
 
 # --- Inference of shapes ---
-#
-# A shape is an int64 array (2, axes): the lengths (-1: unknown), and the addresses of the names of
-# the axes. It is (2, 0) if the shape is unknown or there is no memory.
 
 
-@compile_time(1.7)
+@compiles_in(1.7)
 def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). Unknown shapes are not set."""
-    node = local(NODE)
+    node = local_record(NODE)
     if open_inference(node, op_address, context):
         X_type, X = inferred_shape(node, 0)
         _, grid = inferred_shape(node, 1)
@@ -249,101 +243,40 @@ def infer(op_address: int, context: int) -> int:
     return 0
 
 
-@register_jitable
-def open_inference(node: Any, op_address: int, context: int) -> bool:
-    """Initialize ``node``, whose shapes are inferred.
-
-    Returns:
-        Whether the OrtApi is known already.
-    """
-    # ONNX Runtime passes the first of all overloads of the op: only its LIBRARY is that of the
-    # node.
-    node.api = struct(struct(op_address, OP).library, LIBRARY).api
-    node.info = context
-    node.blocks = 0
-    return node.api != 0
-
-
-@register_jitable
-def alloc_shape(node: Any, axes: int) -> Any:
-    """Return an array (2, axes) for a shape; (2, 0) without memory."""
-    memory = requests.alloc(node, 16 * axes)
-    return array(memory, (2, axes if memory != 0 else 0), np.int64)
-
-
-@register_jitable
-def inferred_shape(node: Any, index: int) -> Any:
-    """Return the element type and the shape of an input during shape inference."""
-    api = node.api
-    axes = 0
-    element_type = 0
-    status, info = get_input_type(api, (node.info, index))
-    if status == 0:
-        status, element_type = get_element_type(api, (info,))
-    if status == 0:
-        status, axes = requests.get_axes(api, (info,))
-    memory = alloc_shape(node, axes)
-    lengths = np.int64(memory.ctypes.data)
-    names = lengths + 8 * axes
-    is_known = status == 0 and memory.shape[1] == axes
-    if is_known:
-        status = requests.get_lengths(api, (info, lengths, axes))
-        status = status or get_names(api, (info, names, axes))
-    if status != 0:
-        release_status(api, (status,))
-        is_known = False
-    # ONNX Runtime writes 32 bits of the element type.
-    return element_type & 0xFFFFFFFF, array(lengths, (2, axes if is_known else 0), np.int64)
-
-
-@register_jitable
-def set_inferred_shape(node: Any, element_type: int, shape: Any) -> None:
-    """Set the type and the shape of the output, if each axis has a length or a name."""
-    api = node.api
-    axes = shape.shape[1]
-    for axis in range(shape.shape[1]):
-        if shape[0, axis] < 0 and strlen(shape[1, axis]) == 0:
-            axes = 0
-    if axes == 0:
-        return
-    lengths = np.int64(shape.ctypes.data)
-    names = lengths + 8 * axes
-    status, info = make_type(api, ())
-    status = status or set_element_type(api, (info, element_type))
-    status = status or set_lengths(api, (info, lengths, axes))
-    status = status or set_names(api, (info, names, axes))
-    status = status or set_output_type(api, (node.info, 0, info))
-    if status != 0:
-        release_status(api, (status,))
-    if info != 0:
-        requests.release_info(api, (info,))
-
-
 # --- Computation ---
 
 
 def compute(state_address: int, context: int) -> int:
     """KernelComputeV2: sample; return an OrtStatus*, 0 for success."""
-    state = struct(state_address, GRID_SAMPLE)
-    request = local(REQUEST)
+    state = record_at(state_address, GRID_SAMPLE)
+    request = local_record(REQUEST)
     request.launch.kernel = state_address
     status = requests.open_request(request, state, context, state.n_inputs)
-    if status == 0:
-        if state.measure != 0:
-            status = call(state.measure, (address(request),))
-        else:
-            tensor = request.inputs[1]
-            request.grid.data = tensor.data
-            request.grid.shape = tensor.shape
-            request.grid.axes = tensor.axes
-    status = status or _sample(state, request)
+    status = status or sample(state, request)
     requests.free_blocks(request.blocks)
     return status
 
 
 @register_jitable
-def _sample(state: Any, request: Any) -> int:
-    """Check the shapes of X and of the grid, create the output Y, and fill it."""
+def sample(state: Any, request: Any) -> int:
+    """Check the shapes of X and of the grid, create the output Y, and fill it.
+
+    Args:
+        state: the state of the op.
+        request: a REQUEST whose inputs are set. Its launch has the address of ``state``.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    if state.prepare_grid != 0:
+        status = call(state.prepare_grid, (address_of(request),))
+        if status != 0:
+            return status
+    else:
+        tensor = request.inputs[1]
+        request.grid.data = tensor.data
+        request.grid.shape = tensor.shape
+        request.grid.axes = tensor.axes
     X = requests.shape(request.inputs[0])
     grid = requests.shape(request.grid)
     launch = request.launch
@@ -360,45 +293,6 @@ def _sample(state: Any, request: Any) -> int:
     launch.lengths = np.int64(X[2:].ctypes.data)
     launch.out_lengths = np.int64(Y[2:].ctypes.data)
     return fill_output(state, request, launch, Y, launch.pixels)
-
-
-@register_jitable
-def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
-    """Create the output, and fill it on ONNX Runtime's threads.
-
-    Args:
-        state: the state of the op.
-        request: a REQUEST.
-        launch: a LAUNCH, or an ATTENTION.
-        Y: the shape of the output.
-        samples: the number of pixels that can be read. If it is 0, the output is 0.
-
-    Returns:
-        An OrtStatus*, 0 for success.
-    """
-    status, launch.Y = requests.make_output(request, Y)
-    nbytes = state.kernel.X_size
-    for length in Y:
-        nbytes *= length
-    if status != 0 or nbytes == 0:
-        return status
-    if samples == 0:
-        set_memory(launch.Y, np.int32(0), nbytes)
-        return status
-    launch.workers = max(workers.DEFAULT_WORKERS, state.kernel.cpus)
-    launch.pauses = 0
-    launch.arena.nbytes = 0
-    launch.phase = workers.NEW
-    while True:
-        count = call(state.kernel.proceed, (address(launch),))
-        if count < 0:
-            return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, launch.nbytes)
-        if count == 0:
-            return status
-        arguments = (request.context, state.kernel.worker, count, 0, address(launch))
-        status = requests.parallel_for(request.api, arguments)
-        if status != 0:
-            launch.phase = workers.END
 
 
 @register_jitable
@@ -427,7 +321,7 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
         positions *= grid[axis + 1]
         nbytes *= float(max(grid[axis + 1], 1))
         pixels = min(pixels * min(X[axis + 2], too_many_pixels), too_many_pixels)
-        taps = min(taps * state.kernel.taps, MAX_TAPS + 1)
+        taps = min(taps * state.kernel.taps_per_axis, MAX_TAPS + 1)
     if nbytes >= 2.0**63:
         return Y_TOO_LARGE_INDEX
     if n * c * positions > 0:
@@ -442,7 +336,7 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     launch.r = r
     launch.pixels = pixels
     launch.positions = positions
-    launch.rows = taps
+    launch.taps = taps
     return NO_ERROR
 
 
@@ -452,7 +346,7 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: int, context: int) -> int:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or requests.write_status_output(struct(state_address, GRID_SAMPLE), context)
+    return status or requests.write_status_output(record_at(state_address, GRID_SAMPLE), context)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)

@@ -16,7 +16,7 @@ from .c_api import FIELDS
 MAX_INPUTS = 2 + MAX_SOURCES
 
 #: The maximum number of an op's inputs that may differ in type.
-MAX_TYPES = 5
+MAX_TYPED_INPUTS = 5
 
 # --- Calls ---
 
@@ -60,11 +60,13 @@ TEXT = record(
 # --- Ops ---
 
 #: What the ops of a process, or of a variant of a library, have in common.
-LIBRARY = record(
+OP_CONTEXT = record(
     "api",  # the address of the OrtApi
     # The address of GetTensorElementTypeAndShapeDataReference; 0 in releases without it.
     "get_shape_reference",
     "cpus",  # the number of processors that this process may use
+    "create_error",  # the address of the function :func:`.sentences.create_error`
+    "write_repr",  # the address of the function :func:`.sentences.write_repr`
     # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
     "compiles_on_demand",
 )
@@ -74,7 +76,7 @@ VARIANT = record(
     "level",  # the level of processors that the code needs
     "ops",  # the address of an array of OP
     "n_ops",  # its length
-    "library",  # the address of the LIBRARY of the ops
+    "op_context",  # the address of the OP_CONTEXT of the ops
     "factory",  # the address of the FACTORY of the execution provider
     "foreign",  # the address of an array of FOREIGN_DOMAIN
     "n_foreign",  # its length
@@ -106,8 +108,8 @@ OP = record(
     "n_inputs",
     "n_outputs",
     "variadic",  # the index of the variadic input, or -1
-    ("types", (np.int64, MAX_TYPES)),  # the ONNXTensorElementDataType of each input
-    "library",  # the address of its LIBRARY
+    ("types", (np.int64, MAX_TYPED_INPUTS)),  # the ONNXTensorElementDataType of each input
+    "op_context",  # the address of its OP_CONTEXT
     "states",  # the address of an array of addresses of initial states; 0 for a missing state
     "sentences",  # the address of an array of TEXT: the op's error messages
     "description",  # the address of a text that describes the types of the inputs
@@ -116,6 +118,7 @@ OP = record(
 #: A node while ONNX Runtime creates its kernel or infers its output's shape.
 NODE = record(
     "api",  # the address of the OrtApi
+    "op_context",  # the address of the OP_CONTEXT
     "info",  # the address of the OrtKernelInfo, or of the context of shape inference
     "blocks",  # as in a REQUEST
     "lacks_memory",  # as in a REQUEST
@@ -126,6 +129,7 @@ NODE = record(
 
 #: The data of a node's error messages.
 ERRORS = record(
+    "create_error",  # as in an OP_CONTEXT
     "sentences",  # the address of an array of TEXT
     ("where", TEXT),  # the name of the node, with which each message begins
     ("value", TEXT),  # a value that a message quotes
@@ -134,8 +138,8 @@ ERRORS = record(
 #: The first fields of every state.
 _STATE = (
     ("kernel", KERNEL),
-    "api",  # as in a LIBRARY
-    "get_shape_reference",  # as in a LIBRARY
+    "api",  # as in an OP_CONTEXT
+    "get_shape_reference",  # as in an OP_CONTEXT
     "errors",  # the address of the node's ERRORS
 )
 
@@ -162,7 +166,8 @@ PROGRAM = record(
 #: The state of a GridSample, with any source of its grid.
 GRID_SAMPLE = record(
     *_STATE,
-    "measure",  # the address of the function that measures the grid; 0 if it is the second input
+    # The address of the function that checks the inputs and sets the grid; 0 if it is an input.
+    "prepare_grid",
     "n_inputs",
     "affine_align_corners",  # the attribute align_corners of a fused AffineGrid
     "affine_errors",  # the address of the ERRORS of a fused AffineGrid
@@ -187,7 +192,7 @@ FILL = record(
     "grid",  # the address of the grid (n, rows, columns, r)
     "lengths",  # the address of the lengths (r,) of the grid's axes
     "align_corners",  # the attribute
-    "n",  # the number of batches
+    "n",  # the batch size
     "r",  # the number of spatial axes
     "rows",  # the number of rows of a batch
     "columns",  # the number of positions of a row
@@ -214,7 +219,7 @@ COMPONENT = record(
 )
 
 #: The shape of a coordinate, as an error message prints it.
-COORDINATES = record(
+COORDINATE_SHAPE = record(
     "axis",  # the axis of the value that lists coordinates, or -1
     "length",  # the length of that axis
     "r",  # the number of coordinates

@@ -4,7 +4,7 @@ In C's calling conventions a function may have fewer arguments than its caller p
 function here serves several fields.
 """
 
-from ...kernels.pointers import chars, struct
+from ...kernels.pointers import c_string, record_at
 from ..compiled_ops.requests import api_function
 from .calls import write_bool, write_int, write_word
 from .ep_api import NOT_APPLICABLE, NOT_IMPLEMENTED
@@ -62,8 +62,8 @@ def is_not_applicable(factory: int, devices: int, count: int, info: int, output:
 
 def refuse_to_compile(ep_address: int) -> int:
     """Compile: GetCapability claims single nodes only, so ONNX Runtime does not call it."""
-    api = struct(struct(ep_address, EP).factory, FACTORY).api
-    return _create_status(api, (NOT_IMPLEMENTED, chars("this provider compiles no subgraphs")))
+    api = record_at(record_at(ep_address, EP).factory, FACTORY).api
+    return _create_status(api, (NOT_IMPLEMENTED, c_string("this provider compiles no subgraphs")))
 
 
 def do_not_pack(kernel: int, tensor: int, index: int, allocator: int, cache: int, out: int) -> int:
@@ -74,4 +74,4 @@ def do_not_pack(kernel: int, tensor: int, index: int, allocator: int, cache: int
 
 def get_empty_text() -> int:
     """GetCompiledModelCompatibilityInfo: an empty text."""
-    return chars("")
+    return c_string("")

@@ -6,15 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import spec
+from ...detection.coordinate_rules import COORDINATE_RULES
 from ..compiled_ops.catalog import OPS, Op
 
 #: The name of the provider.
 NAME = "GridSampleExecutionProvider"
 VENDOR = "ort_gridsample"
 
+_MICROSOFT = "com.microsoft"
 #: The operators. No two of them have inputs of the same types, so that the types of a node's inputs
 #: determine its op.
 OPERATORS = ("GridSample", "AffineGrid")
+#: The domains of the operators.
+DOMAINS = ("", _MICROSOFT)
+#: The operators of the nodes that may compute a fused grid.
+GRID_OPERATORS = COORDINATE_RULES.keys() | {"AffineGrid", "Cast"}
 #: The versions of an operator whose later versions are not known yet.
 _LAST = 1 << 20
 #: The types of com.microsoft's GridSample that have kernels.
@@ -75,7 +81,7 @@ def definitions(available: Sequence[Overload]) -> list[Definition]:
             # onnxruntime's operator from before the standard had one. X and the grid are of type
             # T1, Y of type T2. onnxruntime's own kernel is for float32 only.
             same = tuple(name for name in _MICROSOFT_TYPES if (name, name) in combinations)
-            result.append(Definition(operator, "com.microsoft", 1, 1, (same, same)))
+            result.append(Definition(operator, _MICROSOFT, 1, 1, (same, same)))
     return [definition for definition in result if all(definition.types)]
 
 

@@ -72,6 +72,7 @@ FUNCTIONS = {
     "GetValueInfoTypeInfo": 2320,
     "HardwareDevice_Type": 2456,
     "GetEpApi": 2536,
+    "ValueInfo_GetValueProducer": 2584,
     "ValueInfo_GetInitializerValue": 2608,
     "ValueInfo_IsConstantInitializer": 2648,
     "Graph_GetOnnxIRVersion": 2680,

@@ -9,22 +9,23 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
-    address,
-    allocate,
-    array,
+    address_of,
+    array_at,
+    c_string,
     call,
-    chars,
     free,
-    local,
+    local_record,
+    malloc,
+    record_at,
     sizeof,
-    struct,
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
-from ..compiled_ops.structs import LIBRARY, OP, TEXT
+from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
 from .calls import acquire, api_function, ep_function, release, write_word
+from .definitions import GRID_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
 from .structs import BUFFER, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, NODE_INPUTS, OVERLOAD
@@ -34,6 +35,7 @@ _get_nodes = api_function("Graph_GetNodes")
 _get_num_inputs = api_function("Node_GetNumInputs", 1)
 _get_inputs = api_function("Node_GetInputs")
 _get_type = api_function("GetValueInfoTypeInfo", 1)
+_get_producer = api_function("ValueInfo_GetValueProducer", 2)
 _get_operator = api_function("Node_GetOperatorType", 1)
 _get_attribute = api_function("Node_GetAttributeByName", 1)
 _read_attribute = api_function("ReadOpAttr", 1)
@@ -57,7 +59,11 @@ _get_data_type = ep_function("GetTensorDataType", 1)
 
 def get_ep_name(ep: int) -> int:
     """GetName of OrtEp."""
-    return struct(struct(ep, EP).factory, FACTORY).name
+    return record_at(record_at(ep, EP).factory, FACTORY).name
+
+
+#: The operators of nodes that compute a grid, each followed by a blank.
+_GRID_OPERATORS = "".join(f"{name} " for name in sorted(GRID_OPERATORS))
 
 
 # --- Nodes ---
@@ -71,17 +77,17 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
         graph: the OrtGraph: the model's graph, or the body of a node.
         support: the OrtEpGraphSupportInfo, to which the nodes are added.
     """
-    ep = struct(ep_address, EP)
-    factory = struct(ep.factory, FACTORY)
+    ep = record_at(ep_address, EP)
+    factory = record_at(ep.factory, FACTORY)
     status, count = _get_num_nodes(factory.api, (graph,))
     if status != 0 or count == 0:
         return status
-    memory = allocate(8 * count)
+    memory = malloc(8 * count)
     if memory == 0:
         return _no_memory(factory)
     status = _get_nodes(factory.api, (graph, memory, count))
-    nodes = array(memory, (count,), np.int64)
-    if status == 0 and ep.fuse != 0 and _may_have_attention(factory, nodes):
+    nodes = array_at(memory, (count,), np.int64)
+    if status == 0 and ep.fuse != 0 and _may_fuse(factory, nodes):
         call(ep.fuse, (graph, support, memory, count))
     for index in range(count):
         node = nodes[index]
@@ -94,30 +100,64 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
 
 
 @register_jitable
-def _may_have_attention(factory: Any, nodes: Any) -> bool:
-    """Whether the graph contains every operator that deformable attention always uses.
+def _may_fuse(factory: Any, nodes: Any) -> bool:
+    """Whether the graph may have nodes to fuse.
 
-    To read a graph in Python takes longer than this test.
+    It has a GridSample, and the ReduceSum that deformable attention always has or an operator that
+    computes a grid. To read a graph in Python takes longer than this test.
     """
     has_sample = False
     has_sum = False
     for node in nodes:
-        status, operator = _get_operator(factory.api, (node,))
-        if status != 0:
-            release_status(factory.api, (status,))
-            return False
-        word = local(TEXT)
-        word.data = operator
-        word.length = strlen(operator)
-        index = word_index(chars("GridSample ReduceSum "), word)
-        has_sample = has_sample or index == 0
-        has_sum = has_sum or index == 1
+        operator = _operator_index(factory, node, c_string("GridSample ReduceSum "))
+        if operator == 0 and _has_computed_grid(factory, node):
+            return True
+        has_sample = has_sample or operator == 0
+        has_sum = has_sum or operator == 1
     return has_sample and has_sum
 
 
 @register_jitable
+def _operator_index(factory: Any, node: int, operators: int) -> int:
+    """Return the index of a node's type among ``operators``, each followed by a blank; or -1."""
+    status, operator = _get_operator(factory.api, (node,))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return -1
+    word = local_record(TEXT)
+    word.data = operator
+    word.length = strlen(operator)
+    return word_index(operators, word)
+
+
+@register_jitable
+def _has_computed_grid(factory: Any, node: int) -> bool:
+    """Whether an operator that the search for grids knows computes the grid of a GridSample."""
+    inputs = local_record(NODE_INPUTS)
+    if not _read_inputs(factory, node, inputs) or inputs.values[1] == 0:
+        return False
+    status, producer, _ = _get_producer(factory.api, (inputs.values[1],))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return False
+    return producer != 0 and _operator_index(factory, producer, c_string(_GRID_OPERATORS)) >= 0
+
+
+@register_jitable
+def _read_inputs(factory: Any, node: int, inputs: Any) -> bool:
+    """Set NODE_INPUTS to the inputs of a node; return whether it has as many."""
+    status, count = _get_num_inputs(factory.api, (node,))
+    if status == 0 and count == N_INPUTS:
+        status = _get_inputs(factory.api, (node, address_of(inputs), count))
+    if status != 0:
+        release_status(factory.api, (status,))
+        return False
+    return count == N_INPUTS
+
+
+@register_jitable
 def _no_memory(factory: Any) -> int:
-    message = chars("there is no memory for the nodes of a graph")
+    message = c_string("not enough memory for the nodes of a graph")
     return create_status(factory.api, (INVALID_ARGUMENT, message))
 
 
@@ -128,25 +168,19 @@ def _has_state(factory: Any, node: int) -> bool:
     A library may be built without some types and modes. A mode that does not exist counts as
     supported, so that creating the kernel fails with an error that lists the modes.
     """
-    inputs = local(NODE_INPUTS)
-    status, count = _get_num_inputs(factory.api, (node,))
-    if status == 0 and count == N_INPUTS:
-        status = _get_inputs(factory.api, (node, address(inputs), count))
-    if status != 0:
-        release_status(factory.api, (status,))
-        return False
-    if count != N_INPUTS:
+    inputs = local_record(NODE_INPUTS)
+    if not _read_inputs(factory, node, inputs):
         return False
     first = _value_type(factory, inputs.values[0])
     second = _value_type(factory, inputs.values[1])
     overload_address = find_overload(factory, first, second)
     if overload_address == 0:
         return False
-    overload = struct(overload_address, OVERLOAD)
-    op = struct(overload.op, OP)
-    if struct(op.library, LIBRARY).compiles_on_demand != 0:
+    overload = record_at(overload_address, OVERLOAD)
+    op = record_at(overload.op, OP)
+    if record_at(op.op_context, OP_CONTEXT).compiles_on_demand != 0:
         return True
-    states = array(op.states, (overload.n_states,), np.int64)
+    states = array_at(op.states, (overload.n_states,), np.int64)
     mode = _mode(factory, node) if overload.n_states > 1 else 0
     return mode < 0 or states[mode] != 0
 
@@ -164,24 +198,24 @@ def _value_type(factory: Any, value: int) -> int:
 @register_jitable
 def _mode(factory: Any, node: int) -> int:
     """Return the index of a node's mode; -1 if there is no such mode."""
-    status, attribute = _get_attribute(factory.api, (node, chars("mode")))
+    status, attribute = _get_attribute(factory.api, (node, c_string("mode")))
     if status != 0:
         release_status(factory.api, (status,))
         return LINEAR
     if attribute == 0:
         return LINEAR
-    value = local(BUFFER)
+    value = local_record(BUFFER)
     for index in range(len(value.words)):
         value.words[index] = 0
-    arguments = (attribute, STRING_ATTRIBUTE, address(value), sizeof(BUFFER) - 1)
+    arguments = (attribute, STRING_ATTRIBUTE, address_of(value), sizeof(BUFFER) - 1)
     status, _ = _read_attribute(factory.api, arguments)
     if status != 0:
         release_status(factory.api, (status,))
         return -1
-    word = local(TEXT)
-    word.data = address(value)
+    word = local_record(TEXT)
+    word.data = address_of(value)
     word.length = strlen(word.data)
-    return mode_of_word(word_index(chars(MODE_WORDS), word))
+    return mode_of_word(word_index(c_string(MODE_WORDS), word))
 
 
 # --- Kernels ---
@@ -189,7 +223,7 @@ def _mode(factory: Any, node: int) -> int:
 
 def get_kernel_registry(ep_address: int, out: int) -> int:
     """GetKernelRegistry: create the registry once."""
-    factory = struct(struct(ep_address, EP).factory, FACTORY)
+    factory = record_at(record_at(ep_address, EP).factory, FACTORY)
     acquire(factory)
     status = 0
     if factory.registry == 0:
@@ -209,7 +243,7 @@ def get_kernel_registry(ep_address: int, out: int) -> int:
 def _add_kernels(factory: Any, registry: int) -> int:
     """Add a kernel for each DEFINITION to an OrtKernelRegistry."""
     ep_api = factory.ep_api
-    definitions = array(factory.definitions, (factory.n_definitions,), DEFINITION)
+    definitions = array_at(factory.definitions, (factory.n_definitions,), DEFINITION)
     status = 0
     for index in range(factory.n_definitions):
         if status == 0:
@@ -230,12 +264,12 @@ def _add_definition(factory: Any, registry: int, builder: int, definition: Any) 
     status = status or _set_provider(ep_api, (builder, factory.name))
     for index in range(N_INPUTS):
         if status == 0:
-            name = chars("T1") if index == 0 else chars("T2")
+            name = c_string("T1") if index == 0 else c_string("T2")
             status = _add_types(ep_api, builder, name, definition.constraints[index])
     if status == 0:
         status, kernel = _build(ep_api, (builder,))
         if status == 0:
-            arguments = (registry, kernel, factory.create_kernel, address(factory))
+            arguments = (registry, kernel, factory.create_kernel, address_of(factory))
             status = _add_kernel(ep_api, arguments)
             _release_definition(ep_api, (kernel,))
     return status
@@ -244,10 +278,10 @@ def _add_definition(factory: Any, registry: int, builder: int, definition: Any) 
 @register_jitable
 def _add_types(ep_api: int, builder: int, name: int, constraint: Any) -> int:
     """Add a CONSTRAINT with this ``name`` to an OrtKernelDefBuilder."""
-    types = local(CONSTRAINT)
+    types = local_record(CONSTRAINT)
     status = 0
     for index in range(constraint.n_types):
         if status == 0:
             status, types.types[index] = _get_data_type(ep_api, (constraint.types[index],))
-    arguments = (builder, name, address(types), constraint.n_types)
+    arguments = (builder, name, address_of(types), constraint.n_types)
     return status or _add_constraint(ep_api, arguments)

@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import address, array, call, chars, copy, local, sizeof, struct
+from ...kernels.pointers import (
+    address_of,
+    array_at,
+    c_string,
+    call,
+    local_record,
+    memcpy,
+    record_at,
+    sizeof,
+)
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
 from ..compiled_ops.sentences import create_status
@@ -32,7 +41,7 @@ def open_api(base: int, too_old_message: int) -> tuple[int, int]:
         base: the OrtApiBase.
         too_old_message: the message of the status if this onnxruntime has no such providers.
     """
-    get_api = array(base, (1,), np.int64)[0]
+    get_api = array_at(base, (1,), np.int64)[0]
     api = call(get_api, (VERSION,))
     if api == 0:
         return create_status(call(get_api, (1,)), (INVALID_ARGUMENT, too_old_message)), 0
@@ -54,14 +63,14 @@ def add_factory(factory_address: int, api: int, factories: int, n_factories: int
     Returns:
         An OrtStatus*, 0 for success.
     """
-    factory = struct(factory_address, FACTORY)
+    factory = record_at(factory_address, FACTORY)
     acquire(factory)
     status = 0
     if factory.api == 0:
         factory.api = api
         factory.ep_api = _get_ep_api(api, ())
     elif factory.api != api:
-        message = chars("another onnxruntime of this process has this execution provider")
+        message = c_string("another onnxruntime of this process has this execution provider")
         status = create_status(api, (INVALID_ARGUMENT, message))
     release(factory)
     if status == 0:
@@ -77,17 +86,17 @@ def create_factories(api: int, factories: int, n_factories: int, factory_address
 
 def get_name(factory: int) -> int:
     """GetName of OrtEpFactory."""
-    return struct(factory, FACTORY).name
+    return record_at(factory, FACTORY).name
 
 
 def get_vendor(factory: int) -> int:
     """GetVendor."""
-    return struct(factory, FACTORY).vendor
+    return record_at(factory, FACTORY).vendor
 
 
 def get_version(factory: int) -> int:
     """GetVersion: the release of this package."""
-    return struct(factory, FACTORY).release
+    return record_at(factory, FACTORY).release
 
 
 def get_supported_devices(
@@ -99,9 +108,9 @@ def get_supported_devices(
     n_ep_devices: int,
 ) -> int:
     """GetSupportedDevices: the first CPU among ``devices``."""
-    factory = struct(factory_address, FACTORY)
+    factory = record_at(factory_address, FACTORY)
     write_word(n_ep_devices, 0)
-    all_devices: Any = array(devices, (n_devices,), np.int64)
+    all_devices: Any = array_at(devices, (n_devices,), np.int64)
     for index in range(n_devices if max_ep_devices > 0 else 0):
         device = all_devices[index]
         if _get_device_type(factory.api, (device,)) & _ENUM == CPU:
@@ -124,7 +133,7 @@ def create_ep(
     out: int,
 ) -> int:
     """CreateEp: an EP that all sessions share, as it has no state."""
-    factory = struct(factory_address, FACTORY)
+    factory = record_at(factory_address, FACTORY)
     fuses = factory.fusing_ep != 0 and not _has_context(factory.api, options)
     write_word(out, factory.fusing_ep if fuses else factory.ep)
     return 0
@@ -133,26 +142,26 @@ def create_ep(
 @register_jitable
 def _has_context(api: int, options: int) -> bool:
     """Whether a session saves a model with compiled nodes, which cannot have our fused nodes."""
-    key = chars("ep.context_enable")
-    value = local(BUFFER)
+    key = c_string("ep.context_enable")
+    value = local_record(BUFFER)
     value.words[0] = 0
-    size = local(POINTER)
+    size = local_record(POINTER)
     size.value = sizeof(BUFFER)
-    status = _get_config_entry(api, (options, key, address(value), address(size)))
+    status = _get_config_entry(api, (options, key, address_of(value), address_of(size)))
     if status != 0:  # there is no such entry
         release_status(api, (status,))
         return False
-    return array(address(value), (1,), np.uint8)[0] == _ONE
+    return array_at(address_of(value), (1,), np.uint8)[0] == _ONE
 
 
 def get_num_custom_op_domains(factory: int, out: int) -> int:
     """GetNumCustomOpDomains."""
-    write_word(out, struct(factory, FACTORY).n_domains)
+    write_word(out, record_at(factory, FACTORY).n_domains)
     return 0
 
 
 def get_custom_op_domains(factory_address: int, domains: int, n_domains: int) -> int:
     """GetCustomOpDomains."""
-    factory = struct(factory_address, FACTORY)
-    copy(domains, factory.domains, 8 * min(n_domains, factory.n_domains))
+    factory = record_at(factory_address, FACTORY)
+    memcpy(domains, factory.domains, 8 * min(n_domains, factory.n_domains))
     return 0

@@ -1,4 +1,4 @@
-"""The computation of a fused deformable attention, as the functions of OrtNodeComputeInfo.
+"""The computation of a fused deformable attention, as a function of OrtNodeComputeInfo.
 
 ONNX Runtime has replaced the nodes of a deformable attention by one node, whose inputs are all
 values that these nodes read. The operands of the compiled op are among them, or are computed from
@@ -11,8 +11,8 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.halves import stored, widened
-from ...kernels.pointers import allocate, array, copy, free, local, struct
-from ...kernels.structs import ATTENTION
+from ...kernels.pointers import array_at, local_record, memcpy, record_at
+from ...kernels.structs import ATTENTION_LAUNCH
 from ..compiled_ops import attention
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.requests import (
@@ -30,8 +30,7 @@ from ..compiled_ops.sentences import (
     error_with_shapes,
 )
 from ..compiled_ops.structs import PLAIN, REQUEST
-from .calls import write_word
-from .structs import COMPUTE_INFO, FUSED_ATTENTION, LEVEL
+from .structs import FUSED_ATTENTION, LEVEL
 
 #: The positions of the operands among a REQUEST's inputs.
 _VALUE = 0
@@ -49,30 +48,11 @@ _BFLOAT16_BITS = stored("bfloat16")
 _OTHER = 4
 
 
-def allocate_block(nbytes: int) -> int:
-    """Return the address of memory that :func:`release_compute_infos` frees; 0 without memory."""
-    return allocate(nbytes)
-
-
-def release_compute_infos(ep: int, infos: int, count: int) -> int:
-    """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
-    addresses = array(infos, (count,), np.int64)
-    for index in range(count):
-        free(addresses[index])
-    return 0
-
-
-def create_state(info: int, context: int, out: int) -> int:
-    """CreateState of OrtNodeComputeInfo."""
-    write_word(out, struct(info, COMPUTE_INFO).state)
-    return 0
-
-
 def compute_attention(info: int, state_address: int, context: int) -> int:
     """Compute of OrtNodeComputeInfo."""
-    state = struct(state_address, PLAIN)
-    fused = struct(state_address, FUSED_ATTENTION)
-    request = local(REQUEST)
+    state = record_at(state_address, PLAIN)
+    fused = record_at(state_address, FUSED_ATTENTION)
+    request = local_record(REQUEST)
     status = open_request(request, state, context, 0)
     status = status or _set_value(state, fused, request)
     status = status or _set_levels(state, fused, request)
@@ -82,7 +62,7 @@ def compute_attention(info: int, state_address: int, context: int) -> int:
     else:
         status = status or _set_locations(state, fused, request)
     status = status or _set_weights(state, fused, request)
-    status = status or attention.attend(state, request, local(ATTENTION), 3)
+    status = status or attention.attend(state, request, local_record(ATTENTION_LAUNCH), 3)
     free_blocks(request.blocks)
     return status
 
@@ -107,15 +87,14 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     if status != 0:
         return status
     lengths = shape(tensor)
-    is_split = fused.splits_heads == 0
-    is_right = len(lengths) == (4 if is_split else 3)
-    if is_right and not is_split:
-        is_right = lengths[2] == fused.heads * fused.channels
-    if not is_right:
+    has_shape = len(lengths) == fused.value_axes
+    if has_shape and len(lengths) == 3:
+        has_shape = lengths[2] == fused.heads * fused.channels
+    if not has_shape:
         return error_with_shape(
             request.api, state.errors, attention.VALUE_SHAPE_INVALID_INDEX, lengths
         )
-    if is_split:
+    if len(lengths) == 4:
         return 0
     split_lengths = alloc_int64s(request, 4)
     if len(split_lengths) == 0:
@@ -137,8 +116,8 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
         return _no_memory(state, request, nbytes)
-    rows = array(memory, (fused.n_levels, n_columns), np.int64)
-    levels = array(fused.levels, (fused.n_levels,), LEVEL)
+    rows = array_at(memory, (fused.n_levels, n_columns), np.int64)
+    levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     for index in range(fused.n_levels):
         level = levels[index]
         lengths = level.lengths
@@ -153,7 +132,9 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
-        rows[index, 1:] = array(lengths, (fused.r,), np.int64)
+        level_lengths = array_at(lengths, (fused.r,), np.int64)
+        for axis in range(fused.r):  # an assignment of an array needs reference counts
+            rows[index, 1 + axis] = level_lengths[axis]
     levels_shape[0] = fused.n_levels
     levels_shape[1] = n_columns
     request.inputs[_LEVELS].data = memory
@@ -176,7 +157,7 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     new_lengths = alloc_int64s(request, 4)
     if len(new_lengths) == 0:
         return _no_memory(state, request, 32)
-    if fused.has_heads_first != 0:
+    if fused.has_weights_by_head == 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
             locations = shape(request.inputs[_LOCATIONS])
             sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
@@ -218,7 +199,7 @@ def _copy_queries_first(to: int, source: int, lengths: Any, size: int) -> None:
         head = row % heads
         for query in range(queries):
             place = (batch * queries + query) * heads + head
-            copy(to + nbytes * place, source + nbytes * (row * queries + query), nbytes)
+            memcpy(to + nbytes * place, source + nbytes * (row * queries + query), nbytes)
 
 
 @register_jitable
@@ -233,7 +214,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         return _no_memory(state, request, 40)
     # Of the right shape, whose locations attend() checks.
     value = shape(request.inputs[_VALUE])
-    levels = array(fused.levels, (fused.n_levels,), LEVEL)
+    levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     n_points = 0
     for index in range(fused.n_levels):
         n_points += levels[index].points
@@ -330,8 +311,8 @@ def _copy_typed_grid(
 ) -> None:
     """Copy a grid as :func:`_copy_grid`, for the types of the locations and of the grid."""
     n, queries, heads, n_points, r = lengths
-    locations = array(to, (n * queries * heads, n_points * r), dtype)
-    grid = array(source, (n * heads * queries, points * r), grid_dtype)
+    locations = array_at(to, (n * queries * heads, n_points * r), dtype)
+    grid = array_at(source, (n * heads * queries, points * r), grid_dtype)
     half = dtype(0.5)
     for row in range(n * heads):
         batch = row // heads

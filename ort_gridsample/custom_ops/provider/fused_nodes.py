@@ -1,4 +1,4 @@
-"""Fuse deformable attention while ONNX Runtime creates a session.
+"""Fuse nodes while ONNX Runtime creates a session.
 
 ONNX Runtime calls GetCapability for each graph, and then Compile for the nodes that were fused in
 this graph. Both lead to :class:`FusedNodes`. A failure leaves the nodes of the graph as they are.
@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnxruntime
 
 from ... import versions
-from ...dialects.table import ATTENTION
 from ...functions.cores import logger
-from ...reference.cpus import available_cpus
 from ..compiled_ops import c_api, registry
-from ..compiled_ops.c_api import ELEMENT_TYPES
-from ..compiled_ops.catalog import OPS, Op
-from ..compiled_ops.image import Image, Relocation
-from ..compiled_ops.structs import ERRORS
-from . import answers, fused_attention
+from ..compiled_ops.record_image import RecordImage
+from . import answers, compute_infos
 from .ep_api import EP_FUNCTIONS, OLDEST_WITH_FUSED_BODIES, VERSION
-from .fusion import FusedAttention, find_fused_attentions
+from .fused_subgraph import FusedSubgraph
+from .fusion import find_fused_subgraphs
 from .ort_graph import Graph, OrtApi
-from .structs import COMPUTE_INFO, FUSED_ATTENTION, LEVEL, POINTER
+from .structs import COMPUTE_INFO
 
 _FUSES_IN_BODIES = versions.is_at_least(onnxruntime.__version__, OLDEST_WITH_FUSED_BODIES)
-#: The functions of OrtNodeComputeInfo.
-COMPUTE_INFO_FUNCTIONS = {
-    "CreateState": fused_attention.create_state,
-    "Compute": fused_attention.compute_attention,
-    "ReleaseState": answers.return_nothing,
-}
+
+
+def compute_info_functions(compute: Callable[..., int]) -> dict[str, Callable[..., int]]:
+    """Return the functions of OrtNodeComputeInfo, to compile, by their fields."""
+    return {
+        "CreateState": compute_infos.create_state,
+        "Compute": compute,
+        "ReleaseState": answers.return_nothing,
+    }
 
 
 class FusedNodes:
@@ -68,7 +67,7 @@ class FusedNodes:
         self._session.is_fusion_allowed = is_allowed
 
     def _fuse(self, graph_address: int, support: int, nodes: int, count: int) -> int:
-        """Fuse the deformable attentions of an OrtGraph.
+        """Fuse nodes of an OrtGraph.
 
         Args:
             graph_address: the OrtGraph.
@@ -77,32 +76,29 @@ class FusedNodes:
             count: its length.
         """
         try:
-            self._session.attentions = {}
+            self._session.subgraphs = {}
             graph = Graph(self._api, graph_address)
             if self._session.is_fusion_allowed and (_FUSES_IN_BODIES or not graph.is_body):
                 addresses = (c_api.word * count).from_address(nodes)
                 self._fuse_in(graph, support, addresses)
         except BaseException as error:  # the nodes run one by one
-            logger.debug("deformable attention is not fused: %r", error)
+            logger.debug("nodes are not fused: %r", error)
         return 0
 
     def _fuse_in(self, graph: Graph, support: int, addresses: Any) -> None:
-        """Fuse the deformable attentions of ``graph``.
+        """Fuse nodes of ``graph``.
 
         Args:
             graph: the graph.
             support: the OrtEpGraphSupportInfo.
             addresses: the addresses of its nodes, which become 0 for fused nodes.
         """
-        for attention in find_fused_attentions(graph):
-            positions = sorted(attention.positions)
-            nodes = [graph.nodes[index] for index in positions]
-            if any(graph.is_assigned(node) for node in nodes):
-                continue
-            self._prepare(attention)
-            self._add_nodes(support, [node.address for node in nodes])
-            self._session.attentions[attention.output] = attention
-            for index in positions:
+        for subgraph in find_fused_subgraphs(graph):
+            indices = sorted(subgraph.nodes)
+            self._prepare(subgraph)
+            self._add_nodes(support, [graph.nodes[index].address for index in indices])
+            self._session.subgraphs[subgraph.output] = subgraph
+            for index in indices:
                 addresses[index] = 0
 
     def _add_nodes(self, support: int, nodes: Sequence[int]) -> None:
@@ -112,17 +108,27 @@ class FusedNodes:
         addresses = (c_api.word * len(nodes))(*nodes)
         self._api.check(add_nodes(support, ctypes.addressof(addresses), len(nodes), 0))
 
-    def _prepare(self, attention: FusedAttention) -> None:
+    def _prepare(self, subgraph: FusedSubgraph) -> None:
         """Compile what the fused node needs, so that :meth:`_compile` does not fail."""
-        indices = dict.fromkeys(attention.inputs, 0)
-        image = _image(attention, indices, self._api.address, self._functions()[1:])
+        image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
+        self._compile_functions([compute_infos.allocate_block])
         registry.addresses([*image.functions.values()])
 
-    def _functions(self) -> list[int]:
-        """Return the addresses of allocate_block and of COMPUTE_INFO_FUNCTIONS."""
-        return self._compile_functions(
-            [fused_attention.allocate_block, *COMPUTE_INFO_FUNCTIONS.values()]
-        )
+    def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
+        """Return the data of a fused node, which begin with its COMPUTE_INFO.
+
+        Args:
+            subgraph: the nodes that it replaces.
+            input_indices: the names of the node's inputs -> their indices.
+        """
+        image = RecordImage()
+        functions = compute_info_functions(subgraph.compute)
+        addresses = self._compile_functions([*functions.values()])
+        info = dict(zip(functions, addresses, strict=True))
+        offset = image.add_records(COMPUTE_INFO, {"version": VERSION, **info})
+        state = subgraph.add_state(image, input_indices, self._api.address)
+        image.set_fields(offset, COMPUTE_INFO, {"state": state})
+        return image
 
     def _compile(
         self,
@@ -159,14 +165,13 @@ class FusedNodes:
         """Create the OrtNodeComputeInfo of the OrtNode ``node_address`` of ``graph``."""
         node = graph.node(node_address)
         (output,) = node.outputs
-        attention = self._session.attentions[output]
-        indices = {name: index for index, name in enumerate(node.inputs)}
-        allocate, *functions = self._functions()
-        image = _image(attention, indices, self._api.address, functions)
+        input_indices = {name: index for index, name in enumerate(node.inputs)}
+        image = self._image(self._session.subgraphs[output], input_indices)
+        (allocate,) = self._compile_functions([compute_infos.allocate_block])
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))
         if not address:
-            raise MemoryError("there is no memory for a fused node")
+            raise MemoryError("not enough memory for a fused node")
         registry.copy_image(image, address, compiled)
         return address
 
@@ -176,83 +181,10 @@ class _Session(threading.local):
 
     Attributes:
         is_fusion_allowed: whether nodes may be fused.
-        attentions: the fused nodes of the graph that ONNX Runtime asked for last, by their outputs.
+        subgraphs: the fused nodes of the graph that ONNX Runtime asked for last, by their outputs.
     """
 
     is_fusion_allowed = True
 
     def __init__(self) -> None:
-        self.attentions: dict[str, FusedAttention] = {}
-
-
-def _attention_op() -> Op:
-    return next(op for op in OPS if op.name == ATTENTION)
-
-
-def _image(
-    attention: FusedAttention,
-    indices: dict[str, int],
-    api: int,
-    functions: Sequence[int],
-) -> Image:
-    """Return the data of a fused node, which begin with its COMPUTE_INFO.
-
-    Args:
-        attention: the deformable attention.
-        indices: the names of the node's inputs -> their indices.
-        api: the address of the OrtApi.
-        functions: the addresses of :data:`COMPUTE_INFO_FUNCTIONS`.
-    """
-    image = Image()
-    info = dict(zip(COMPUTE_INFO_FUNCTIONS, functions, strict=True))
-    info_offset = image.add_records(COMPUTE_INFO, {"version": VERSION, **info})
-    kernels = _attention_op().load()
-    _, (initial_state,) = kernels.states(*attention.types)
-    where = attention.where.encode()
-    errors = {
-        "sentences": image.add_texts(kernels.sentences),
-        "where": {"data": image.add_text(where), "length": len(where)},
-    }
-    kernel = {
-        **initial_state["kernel"],
-        "cpus": available_cpus(),
-        "align_corners": attention.align_corners,
-    }
-    state = {
-        "plain": {
-            "kernel": kernel,
-            "api": api,
-            "get_shape_reference": c_api.shape_reference(api),
-            "errors": image.add_records(ERRORS, errors),
-        },
-        "value": indices[attention.value],
-        "locations": indices[attention.locations] if attention.locations else -1,
-        "weights": indices[attention.weights],
-        "heads": attention.heads,
-        "channels": attention.channels,
-        "splits_heads": attention.splits_heads,
-        "has_heads_first": attention.has_heads_first,
-        "grid_type": ELEMENT_TYPES[attention.grid_type],
-        "levels": _add_levels(image, attention, indices),
-        "n_levels": len(attention.levels),
-        "r": attention.r,
-    }
-    state_offset = image.add_records(FUSED_ATTENTION, state)
-    image.set_fields(info_offset, COMPUTE_INFO, {"state": state_offset})
-    return image
-
-
-def _add_levels(image: Image, attention: FusedAttention, indices: dict[str, int]) -> Relocation:
-    """Append the array of LEVEL of a fused node; return its offset."""
-    rows = []
-    for level in attention.levels:
-        lengths = image.add_records(POINTER, *({"value": length} for length in level.lengths))
-        rows.append(
-            {
-                "points": level.points,
-                "shape_input": indices[level.shape] if level.shape else -1,
-                "lengths": lengths,
-                "grid_input": indices[level.grid] if level.grid else -1,
-            }
-        )
-    return image.add_records(LEVEL, *rows)
+        self.subgraphs: dict[str, FusedSubgraph] = {}

@@ -8,8 +8,9 @@ from typing import Any
 from ...kernels.compilation import KernelSpec
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops.c_api import ELEMENT_TYPES
-from ..compiled_ops.image import Image, Relocation
-from . import answers, execution_provider, factory, fused_attention, node_kernels
+from ..compiled_ops.catalog import Fields
+from ..compiled_ops.record_image import RecordImage, Relocation
+from . import answers, compute_infos, execution_provider, factory, node_kernels
 from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
 from .ep_api import VERSION
 from .structs import DEFINITION, EP, FACTORY, MAX_TYPES, NODE_KERNEL, OVERLOAD
@@ -40,7 +41,7 @@ EP_FUNCTIONS: dict[str, KernelSpec] = {
     "GetName": (execution_provider.get_ep_name,),
     "GetCapability": (execution_provider.get_capability,),
     "Compile": (answers.refuse_to_compile,),
-    "ReleaseNodeComputeInfos": (fused_attention.release_compute_infos,),
+    "ReleaseNodeComputeInfos": (compute_infos.release_compute_infos,),
     "GetPreferredDataLayout": (answers.set_second_to_zero,),
     "ShouldConvertDataLayoutForOp": (answers.leave_layout,),
     "SetDynamicOptions": (answers.return_nothing,),
@@ -63,7 +64,7 @@ KERNEL_FUNCTIONS: dict[str, KernelSpec] = {
 
 
 def add_factory(
-    image: Image,
+    image: RecordImage,
     release: str,
     op_address: Callable[[Overload], int | None],
     domains: Sequence[Any],
@@ -100,7 +101,9 @@ def add_factory(
     ]
     definition_offset = image.add_records(DEFINITION, *definition_rows)
     for index, definition in enumerate(available_definitions):
-        _set_constraints(image, definition_offset + index * DEFINITION.itemsize, definition)
+        constraints = _constraint_rows(definition)
+        start = definition_offset + index * DEFINITION.itemsize
+        set_rows(image, start, DEFINITION, "constraints", constraints)
     factory_offset = image.add_records(FACTORY, {"version": VERSION, **FACTORY_FUNCTIONS})
     ep = {"version": VERSION, "factory": factory_offset, **EP_FUNCTIONS}
     fields = {
@@ -121,12 +124,29 @@ def add_factory(
     return factory_offset
 
 
-def _set_constraints(image: Image, offset: int, definition: Definition) -> None:
-    """Set the types of the DEFINITION at ``offset``."""
-    field, first_offset, *_ = DEFINITION.fields["constraints"]  # type: ignore[index]
-    for index, names in enumerate(definition.types):
+def _constraint_rows(definition: Definition) -> Sequence[Fields]:
+    """Return the fields of the CONSTRAINTs of a DEFINITION."""
+    rows = []
+    for names in definition.types:
         types = [ELEMENT_TYPES[name] for name in names]
         types += [0] * (MAX_TYPES - len(types))
-        fields = {"types": types, "n_types": len(names)}
-        start = offset + first_offset + index * field.base.itemsize
-        image.set_fields(start, field.base, fields)
+        rows.append({"types": types, "n_types": len(names)})
+    return rows
+
+
+def set_rows(
+    image: RecordImage, offset: int, dtype: Any, name: str, rows: Sequence[Fields]
+) -> None:
+    """Set a field that is an array of records.
+
+    Args:
+        image: the image.
+        offset: the offset of the record that has the field.
+        dtype: the type of that record.
+        name: the name of the field.
+        rows: the fields of the first elements of the array.
+    """
+    array, first_offset, *_ = dtype.fields[name]
+    for index, fields in enumerate(rows):
+        start = offset + first_offset + index * array.base.itemsize
+        image.set_fields(start, array.base, fields)

@@ -8,16 +8,16 @@ from typing import Any
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
-    address,
-    allocate,
-    array,
+    address_of,
+    array_at,
+    c_string,
     call,
-    chars,
-    copy,
     free,
-    local,
+    local_record,
+    malloc,
+    memcpy,
+    record_at,
     sizeof,
-    struct,
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
@@ -39,11 +39,11 @@ _release_type = api_function("ReleaseTypeInfo")
 @register_jitable
 def find_overload(factory: Any, first: int, second: int) -> int:
     """Return the address of the OVERLOAD for two ONNXTensorElementDataTypes; 0 if there is none."""
-    overloads = array(factory.overloads, (factory.n_overloads,), OVERLOAD)
+    overloads = array_at(factory.overloads, (factory.n_overloads,), OVERLOAD)
     for index in range(factory.n_overloads):
         overload = overloads[index]
         if overload.types[0] == first and overload.types[1] == second:
-            return address(overload)
+            return address_of(overload)
     return 0
 
 
@@ -82,26 +82,26 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
         info: the OrtKernelInfo.
         out: the address for the kernel.
     """
-    factory = struct(factory_address, FACTORY)
+    factory = record_at(factory_address, FACTORY)
     api = factory.api
     write_word(out, 0)
     overload_address = find_overload(factory, _input_type(api, info, 0), _input_type(api, info, 1))
     if overload_address == 0:  # GetCapability does not claim such a node
-        message = chars("there is no kernel for these types")
+        message = c_string("there is no kernel for these types")
         return create_status(api, (INVALID_ARGUMENT, message))
-    kernel_address = allocate(sizeof(NODE_KERNEL))
+    kernel_address = malloc(sizeof(NODE_KERNEL))
     if kernel_address == 0:
-        message = chars("not enough memory to create the kernel")
+        message = c_string("not enough memory to create the kernel")
         return create_status(api, (INVALID_ARGUMENT, message))
-    op_address = struct(overload_address, OVERLOAD).op
-    op = struct(op_address, OP)
-    state = local(POINTER)
-    status = call(op.CreateKernelV2, (op_address, api, info, address(state)))
+    op_address = record_at(overload_address, OVERLOAD).op
+    op = record_at(op_address, OP)
+    state = local_record(POINTER)
+    status = call(op.CreateKernelV2, (op_address, api, info, address_of(state)))
     if status != 0:
         free(kernel_address)
         return status
-    copy(kernel_address, factory.kernel, sizeof(NODE_KERNEL))
-    kernel = struct(kernel_address, NODE_KERNEL)
+    memcpy(kernel_address, factory.kernel, sizeof(NODE_KERNEL))
+    kernel = record_at(kernel_address, NODE_KERNEL)
     kernel.state = state.value
     # Ops that are compiled on demand have these functions only after a kernel was created.
     kernel.compute = op.KernelComputeV2
@@ -112,13 +112,13 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
 
 def compute(kernel_address: int, context: int) -> int:
     """Compute of OrtKernelImpl."""
-    kernel = struct(kernel_address, NODE_KERNEL)
+    kernel = record_at(kernel_address, NODE_KERNEL)
     return call(kernel.compute, (kernel.state, context))
 
 
 def release_kernel(kernel_address: int) -> int:
     """Release of OrtKernelImpl."""
-    kernel = struct(kernel_address, NODE_KERNEL)
+    kernel = record_at(kernel_address, NODE_KERNEL)
     call(kernel.destroy, (kernel.state,))
     free(kernel_address)
     return 0

@@ -74,7 +74,7 @@ class OrtApi:
         """Call a function, and return its result."""
         function = self._functions.get(name)
         if function is None:
-            offset = FUNCTIONS.get(name) or c_api.FUNCTIONS[name]
+            offset = FUNCTIONS.get(name) or c_api.FUNCTION_OFFSETS[name]
             address = c_api.word.from_address(self.address + offset).value
             function = c_api.function(address, len(arguments))
             self._functions[name] = function

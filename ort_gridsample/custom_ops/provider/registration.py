@@ -14,10 +14,10 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError
-from ...reference.process import after_fork
+from ...system.process import after_fork
 from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
-from ..compiled_ops.image import Image
+from ..compiled_ops.record_image import RecordImage
 from ..signals import with_signals_deferred
 from .definitions import NAME, Overload
 from .ep_api import FUNCTIONS, OLDEST, VERSION
@@ -195,7 +195,7 @@ def _load_factory(api: int) -> int:
     def op_address(overload: Overload) -> int:
         return ops.address(overload.op, overload.types)
 
-    image = Image()
+    image = RecordImage()
     offset = add_factory(image, release, op_address, domains)
     return registry.load_image(image, _compile) + offset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.structs import record
-from ..compiled_ops.structs import PLAIN
+from ..compiled_ops.structs import GRID_SAMPLE, PLAIN
 from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
 #: The number of inputs of the operators, and of the names T1 and T2 of their types.
@@ -102,14 +102,28 @@ FUSED_ATTENTION = record(
     "value locations weights",
     # The lengths of axes: heads, and channels of a head.
     "heads channels",
-    # Whether the value is (B, S, H·D) and not (B, S, H, D).
-    "splits_heads",
-    # Whether the weights are (B·H, 1, Q, P) and not (B, Q, H, …).
-    "has_heads_first",
-    # The ONNXTensorElementDataType of the grids; not used if there are locations.
+    # The number of axes of the value: 4 if it is (B, S, H, D), 3 if it is (B, S, H·D).
+    "value_axes",
+    # Whether the weights are (B, Q, H, …) and not (B·H, 1, Q, P).
+    "has_weights_by_head",
+    # The ONNXTensorElementDataType of the grids; 0 if there are locations.
     "grid_type",
     # The address of an array of LEVEL, its length, and the number of spatial axes.
     "levels n_levels r",
+)
+
+#: The state of a GridSample that is fused with the nodes that compute its grid.
+FUSED_GRID = record(
+    ("sample", GRID_SAMPLE),  # first, so that compiled code of the op can read a FUSED_GRID
+    # The address of an array: for each input of the op, the index of the node's input; -1 for the
+    # scalars of programs.
+    "op_inputs",
+    # The address of the scalars. Those that are inputs of the node are 0.
+    "scalars",
+    # The size of a scalar in bytes; 0 if there are no programs.
+    "scalar_size",
+    # The address of an array: for each scalar, the index of the node's input; -1 for a constant.
+    "scalar_inputs",
 )
 
 #: Memory for a function of ONNX Runtime that reads or writes a pointer.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import versions
 from ...dialects.table import EXTENSIONS_DOMAIN
-from ...reference.process import after_fork
+from ...system.process import after_fork
 
 _NAME = "onnxruntime_extensions"
 #: The domains of the operators of onnxruntime-extensions.

@@ -19,9 +19,9 @@ from ...errors import where_node
 from ...functions.affine import affine_grid
 from ...functions.attention import attend
 from ...functions.sampling import grid_sample
-from ...reference import memory
 from ...reference.arrays import Array
-from ...reference.concurrency import ops_limit
+from ...system import memory
+from ...system.concurrency import ops_limit
 from . import extensions, failures, shutdown
 
 _ocos = extensions.load()
@@ -79,7 +79,7 @@ def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple
                     num_threads=num_threads or None,
                 )
             # onnxruntime and the guard copy Y. Without memory for that, the process would end.
-            memory.probe(2 * memory.copied_bytes(Y))
+            memory.check_allocatable(2 * memory.copied_bytes(Y))
             positions = np.arange(len(Y), dtype=np.int64)[:, None]
             return Y.view(Output), positions.view(Output)
         except BaseException as failure:  # none may leave an op, nor KeyboardInterrupt

@@ -13,7 +13,7 @@ from types import FrameType
 
 import onnxruntime
 
-from ...reference.process import after_fork
+from ...system.process import after_fork
 
 #: How long the exit handler waits for runs to reach an op or their own end, in seconds.
 MAX_WAIT = 5.0
@@ -88,9 +88,8 @@ def begin_run() -> None:
     """
     if threading.get_ident() == _shutdown.exiting_thread:
         raise RuntimeError(
-            "this exit handler was registered before the process first used Python ops, "
-            "and these have ended already: "
-            "register it after the first session on Python ops is made"
+            "Python ops have already ended: register this exit handler after the first session "
+            "with Python ops is created"
         )
     block_if_exiting()
 

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import helper
 
 from .obstacles import ObstacleError
-from .same_node import keep_node
+from .same_node import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 #: Reductions for which the older version can be an Identity if there are no axes.
@@ -17,8 +17,8 @@ def move_axis_last(step: VersionStep) -> Rewritten:
     """Make ``axis`` the last axis: before opset 13 the axes from ``axis`` on are flattened."""
     node = step.node
     axis = step.attribute("axis", -1)
-    rank = step.rank(0)
-    step.set(axis=-1)
+    rank = step.input_rank(0)
+    step.set_attributes(axis=-1)
     if axis == -1 or axis + 1 == rank:
         return [node]
     if rank is not None:
@@ -60,11 +60,11 @@ def write_reduced_axes(step: VersionStep) -> Rewritten:
     """Write the axes of a reduction as an attribute."""
     node = step.node
     is_noop_without_axes = bool(step.attribute("noop_with_empty_axes", 0))
-    axes = step.integers(1) if step.input(1) else []
-    step.remove("noop_with_empty_axes")
+    axes = step.constant_integers(1) if step.input(1) else []
+    step.remove_attributes("noop_with_empty_axes")
     step.truncate_inputs(1)
     if axes:
-        step.set(axes=axes)
+        step.set_attributes(axes=axes)
     elif is_noop_without_axes:
         if node.op_type not in _IDENTITY_WITHOUT_AXES:
             raise step.obstacle("noop_with_empty_axes", 1)
@@ -75,9 +75,9 @@ def write_reduced_axes(step: VersionStep) -> Rewritten:
 def write_squeezed_axes(step: VersionStep) -> Rewritten:
     """Write the axes of a Squeeze or Unsqueeze as an attribute."""
     if step.input(1):
-        step.set(axes=step.integers(1))
+        step.set_attributes(axes=step.constant_integers(1))
     step.truncate_inputs(1)
-    return keep_node(step)
+    return fit_to_older_signature(step)
 
 
 def _positive_axes(step: VersionStep, axes: list[int]) -> tuple[list[int], int]:
@@ -86,21 +86,21 @@ def _positive_axes(step: VersionStep, axes: list[int]) -> tuple[list[int], int]:
     Raises:
         ObstacleError: the rank is not known.
     """
-    rank = step.rank(0)
+    rank = step.input_rank(0)
     if rank is None:
         expected = f"none before opset {step.since}, as the rank of the input is not known"
-        raise ObstacleError("axes", str(axes), expected)
+        raise ObstacleError("axes", str(axes), expected, verb="are")
     return [axis % rank for axis in axes], rank
 
 
 def pad_all_axes(step: VersionStep) -> Rewritten:
     """Write pads for all axes: the older Pad has no input ``axes``."""
     if not step.input(3):
-        return keep_node(step)
+        return fit_to_older_signature(step)
     node = step.node
-    axes, rank = _positive_axes(step, step.integers(3))
+    axes, rank = _positive_axes(step, step.constant_integers(3))
     nodes = step.new_nodes()
-    pads = step.constant(1)
+    pads = step.constant_input(1)
     positions = [*axes, *(axis + rank for axis in axes)]
     all_pads = np.zeros(2 * rank, np.int64)
     if pads is not None:
@@ -121,20 +121,21 @@ def resize_all_axes(step: VersionStep) -> Rewritten:
     axes = step.attribute("axes")
     has_sizes = _has_elements(step, 3)
     if not has_sizes:
-        step.remove("keep_aspect_ratio_policy")  # it applies to sizes only
+        step.remove_attributes("keep_aspect_ratio_policy")  # it applies to sizes only
     if axes is None:
-        return keep_node(step)
+        return fit_to_older_signature(step)
     axes, rank = _positive_axes(step, axes)
     if axes == list(range(rank)):
-        step.remove("axes")
-        return keep_node(step)
+        step.remove_attributes("axes")
+        return fit_to_older_signature(step)
     is_cropped = step.attribute("coordinate_transformation_mode") == b"tf_crop_and_resize"
     if is_cropped and step.input(1):
-        raise step.obstacle("axes", axes)
-    step.remove("axes")
-    keep_node(step)  # raises an error for other attributes that the older version lacks
+        raise step.obstacle("axes", axes, verb="are")
+    step.remove_attributes("axes")
+    # This raises an error for other attributes that the older version lacks.
+    fit_to_older_signature(step)
     nodes = step.new_nodes()
-    scales = step.constant(2)
+    scales = step.constant_input(2)
     positions = nodes.row(*axes)
     if has_sizes:
         sizes = nodes.add("Shape", node.input[0])
@@ -152,5 +153,5 @@ def resize_all_axes(step: VersionStep) -> Rewritten:
 
 def _has_elements(step: VersionStep, position: int) -> bool:
     """Whether an input is given, and not a constant without elements, which counts as left out."""
-    value = step.constant(position)
+    value = step.constant_input(position)
     return bool(step.input(position)) and (value is None or value.size > 0)

@@ -14,7 +14,7 @@ from ...inference.types import Inference
 from ..schema_functions import body_of, has_body
 from .obstacles import ObstacleError, combined_error
 from .rules import CONVERSION_RULES
-from .same_node import keep_node, schema_of
+from .same_node import fit_to_older_signature, schema_of
 from .step import Context, VersionStep
 from .value_types import forbidden_types, label_of
 
@@ -24,7 +24,7 @@ OLDEST = 11
 
 def write_older(
     model: onnx.ModelProto,
-    version: int,
+    new_opset: int,
     inference: Inference,
     scopes: Sequence[Scope],
 ) -> None:
@@ -32,20 +32,20 @@ def write_older(
 
     Args:
         model: a model without functions.
-        version: the opset, at least :data:`OLDEST`.
+        new_opset: the opset, at least :data:`OLDEST`.
         inference: the types of all values of ``model``.
         scopes: the scopes of ``model``, parents before their children.
 
     Raises:
         GridSampleError: nodes cannot be written in this opset; the error lists all of them.
     """
-    conversion = _Conversion(Names(model, scopes), inference, version)
+    conversion = _Conversion(Names(model, scopes), inference, new_opset)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
     for scope in reversed(scopes):
         conversion.convert_scope(scope)
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
-            entry.version = min(entry.version, version)
+            entry.version = min(entry.version, new_opset)
     obstacles = conversion.obstacles
     obstacles.update(conversion.type_obstacles(model, scopes))
     if obstacles:
@@ -66,27 +66,27 @@ class _Conversion:
         obstacles: the name of a node, as errors write it -> why it is not converted.
     """
 
-    def __init__(self, names: Names, inference: Inference, version: int) -> None:
+    def __init__(self, names: Names, inference: Inference, new_opset: int) -> None:
         self.obstacles: dict[str, ObstacleError] = {}
         self._names = names
         self._inference = inference
-        self._version = version
+        self._new_opset = new_opset
         self._origins: dict[str, str] = {}  # output -> the name of the original node
         self._unconverted: set[str] = set()  # outputs of nodes that are obstacles
 
     def convert_scope(self, scope: Scope) -> None:
         """Replace the nodes of ``scope`` by older ones, and record obstacles."""
-        opset = scope.opsets.get("", self._version)
-        if opset <= self._version:
+        old_opset = scope.opsets.get("", self._new_opset)
+        if old_opset <= self._new_opset:
             return
         replaced: dict[int, Sequence[onnx.NodeProto]] = {}
         for index, node in enumerate(scope.nodes):
             if domain_of(node.domain):
                 continue
             label = label_of(node)
-            context = Context(scope, self._inference, self._names, self._version)
+            context = Context(scope, self._inference, self._names, self._new_opset)
             try:
-                older = _convert_node(context, node, opset)
+                older = _convert_node(context, node, old_opset)
             except ObstacleError as obstacle:
                 self.obstacles[label] = obstacle
                 self._unconverted.update(node.output)
@@ -107,7 +107,7 @@ class _Conversion:
             model,
             self._inference,
             scopes,
-            version=self._version,
+            new_opset=self._new_opset,
             unconverted=self._unconverted,
         )
         for node, obstacle in forbidden:
@@ -116,18 +116,18 @@ class _Conversion:
         return obstacles
 
 
-def _convert_node(context: Context, node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
-    """Return the nodes that compute ``node``, of the opset ``opset``, in the older opset.
+def _convert_node(context: Context, node: onnx.NodeProto, old_opset: int) -> list[onnx.NodeProto]:
+    """Return the nodes that compute ``node``, of ``old_opset``, in the new opset.
 
     Raises:
         ObstacleError: there are no such nodes.
     """
     converted: list[onnx.NodeProto] = []
-    pending = [(node, opset)]
+    pending = [(node, old_opset)]
     while pending:
         node, opset = pending.pop()
         schema = None if domain_of(node.domain) else schema_of(node.op_type, opset)
-        if schema is None or schema.since_version <= context.version:
+        if schema is None or schema.since_version <= context.new_opset:
             context.record_constant(node)
             converted.append(node)
             continue
@@ -152,14 +152,15 @@ def _one_version_down(
     step = VersionStep(context, deepcopy(node), since)
     rule = CONVERSION_RULES.get((node.op_type, since))
     try:
-        older_nodes = keep_node(step) if rule is None else rule(step)
+        older_nodes = fit_to_older_signature(step) if rule is None else rule(step)
         return _labelled(older_nodes, node), since - 1
     except ObstacleError:
         if not has_body(schema):
             raise
         inference = context.inference
         types = [
-            inference.common_value(context.scope, name) if name else None for name in node.input
+            inference.value_in_all_calls(context.scope, name) if name else None
+            for name in node.input
         ]
         body = body_of(node, schema, types, context.names)
         if body is None:

@@ -39,7 +39,7 @@ class _Types:
         Raises:
             ObstacleError: the type of the input is not known.
         """
-        input_type = step.type(0)
+        input_type = step.input_type(0)
         if input_type is None or input_type not in spec.FLOATS:
             found = str(input_type or "not known")
             raise ObstacleError(f"the type of {step.input(0)}", found, "a known type of floats")
@@ -140,7 +140,7 @@ def _last_axes(step: VersionStep) -> list[int]:
     """
     axis = step.attribute("axis", -1)
     if axis >= 0:
-        rank = step.rank(0)
+        rank = step.input_rank(0)
         if rank is None:
             expected = "a negative one, as the rank of the input is not known"
             raise ObstacleError("axis", str(axis), expected)

@@ -11,14 +11,19 @@ class ObstacleError(Exception):
     """A node cannot be written in an older opset.
 
     Attributes:
-        argument, found, expected: those of :class:`GridSampleError`, which also names the node.
+        argument, found, expected, verb: those of :class:`GridSampleError`, which also names the
+            node.
     """
 
-    def __init__(self, argument: str, found: str, expected: str) -> None:
+    def __init__(self, argument: str, found: str, expected: str, verb: str = "is") -> None:
         super().__init__(argument, found, expected)
         self.argument = argument
         self.found = found
         self.expected = expected
+        self.verb = verb
+
+    def __str__(self) -> str:
+        return f"{self.argument} {self.verb} {self.found}, expected {self.expected}"
 
 
 def combined_error(obstacles: dict[str, ObstacleError]) -> GridSampleError:
@@ -30,12 +35,9 @@ def combined_error(obstacles: dict[str, ObstacleError]) -> GridSampleError:
     (label, first), *others = obstacles.items()
     expected = first.expected
     if others:
-        descriptions = [
-            f"{other} ({obstacle.argument} is {obstacle.found}, expected {obstacle.expected})"
-            for other, obstacle in others
-        ]
+        descriptions = [f"{other} ({obstacle})" for other, obstacle in others]
         expected += f"; {len(others)} more cannot be converted: {', '.join(descriptions)}"
-    return GridSampleError(label, first.argument, first.found, expected)
+    return GridSampleError(label, first.argument, first.found, expected, first.verb)
 
 
 def value_text(value: Any) -> str:

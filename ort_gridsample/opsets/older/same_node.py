@@ -21,16 +21,19 @@ _FIRST_OPSETS_OF_VALUES: dict[tuple[str, str], dict[bytes, int]] = {
 _CHANGED_MEANING = {("Attention", 24), ("Attention", 25)}
 
 
-def schema_of(op_type: str, version: int) -> defs.OpSchema | None:
+def schema_of(op_type: str, opset: int) -> defs.OpSchema | None:
     """Return the schema of a standard operator in an opset; None if the opset lacks it."""
     try:
-        return defs.get_schema(op_type, version, "")
+        return defs.get_schema(op_type, opset, "")
     except defs.SchemaError:
         return None
 
 
-def keep_node(step: VersionStep) -> list[onnx.NodeProto]:
-    """Return the node, changed to the signature of the older version of its operator.
+def fit_to_older_signature(step: VersionStep) -> list[onnx.NodeProto]:
+    """Change the node of ``step`` to the signature of the older version of its operator.
+
+    Returns:
+        The node, in a list.
 
     Raises:
         ObstacleError: the older version does not compute the same.
@@ -41,7 +44,7 @@ def keep_node(step: VersionStep) -> list[onnx.NodeProto]:
     is_changed = (node.op_type, step.since) in _CHANGED_MEANING
     if older is None or older.deprecated or newer is None or is_changed:
         expected = f"at least {step.since}, which has this {node.op_type}"
-        raise ObstacleError("opset", str(step.context.version), expected)
+        raise ObstacleError("opset", str(step.context.new_opset), expected)
     _convert_attributes(step, older, newer)
     _write_changed_defaults(node, older, newer)
     _check_count(step, "input", node.input, older.inputs)

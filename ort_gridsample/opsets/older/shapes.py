@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .obstacles import ObstacleError
-from .same_node import keep_node
+from .same_node import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 #: The default of Shape's attribute ``end``: beyond any rank.
@@ -17,7 +17,7 @@ _IMPOSSIBLE_LENGTH = 1 << 40
 def write_split_lengths(step: VersionStep) -> Rewritten:
     """Write the lengths of a Split as an attribute."""
     if step.input(1):
-        step.set(split=step.integers(1))
+        step.set_attributes(split=step.constant_integers(1))
     step.truncate_inputs(1)
     return [step.node]
 
@@ -29,12 +29,12 @@ def write_equal_lengths(step: VersionStep) -> Rewritten:
     """
     node = step.node
     if step.input(1):
-        step.remove("num_outputs")
-        return keep_node(step)
+        step.remove_attributes("num_outputs")
+        return fit_to_older_signature(step)
     axis = step.attribute("axis", 0)
     count = step.attribute("num_outputs", len(node.output))
-    step.remove("num_outputs")
-    shape = step.shape(0)
+    step.remove_attributes("num_outputs")
+    shape = step.input_shape(0)
     is_axis_known = shape is not None and -len(shape) <= axis < len(shape)
     length = shape[axis] if shape is not None and is_axis_known else None
     if isinstance(length, int):
@@ -74,7 +74,7 @@ def drop_allowzero(step: VersionStep) -> Rewritten:
     """Remove ``allowzero``: without it, a 0 in the shape means the input's length of that axis."""
     node = step.node
     allows_zero = bool(step.attribute("allowzero", 0))
-    step.remove("allowzero")
+    step.remove_attributes("allowzero")
     if not allows_zero:
         return [node]
     n_possible_zeros = _count_possible_zeros(step, _target_lengths(step))
@@ -96,7 +96,7 @@ def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     Raises:
         ObstacleError: the shape is an input of the graph or function, and may have zeros.
     """
-    shape = step.constant(1)
+    shape = step.constant_input(1)
     if shape is not None:
         return [int(length) for length in shape.ravel()]
     node = step.node
@@ -104,7 +104,7 @@ def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     defining_scope = scope.defining_scope(node.input[1])
     if defining_scope is not None and defining_scope.definitions[node.input[1]] is None:
         raise step.obstacle("allowzero", 1)
-    inferred = step.context.inference.common_value(scope, node.output[0]).shape
+    inferred = step.context.inference.value_in_all_calls(scope, node.output[0]).shape
     return inferred if inferred is not None else [None, None]
 
 
@@ -114,7 +114,7 @@ def _count_possible_zeros(step: VersionStep, lengths: Sequence[int | str | None]
     Raises:
         ObstacleError: a length is such a 0.
     """
-    input_shape = step.shape(0)
+    input_shape = step.input_shape(0)
     n_possible_zeros = 0
     for axis, length in enumerate(lengths):
         has_input_axis = input_shape is not None and axis < len(input_shape)
@@ -133,7 +133,7 @@ def slice_whole_shape(step: VersionStep) -> Rewritten:
     node = step.node
     start = step.attribute("start", 0)
     end = step.attribute("end", _NO_END)
-    step.remove("start", "end")
+    step.remove_attributes("start", "end")
     if start == 0 and end == _NO_END:
         return [node]
     nodes = step.new_nodes()

@@ -7,7 +7,7 @@ from onnx import helper
 
 from ...graph.scope import constant_tensor, subgraphs
 from .obstacles import ObstacleError, value_text
-from .same_node import keep_node
+from .same_node import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 #: Operators that make sequences.
@@ -26,9 +26,9 @@ def write_value_as_tensor(step: VersionStep) -> Rewritten:
     """Write the value of a Constant as a tensor."""
     tensor = constant_tensor(step.node)
     if tensor is None or step.attribute("value") is not None:
-        return keep_node(step)
+        return fit_to_older_signature(step)
     del step.node.attribute[:]
-    step.set(value=tensor)
+    step.set_attributes(value=tensor)
     return [step.node]
 
 
@@ -48,7 +48,7 @@ def write_omitted_inputs(step: VersionStep) -> Rewritten:
 def replace_by_identity(step: VersionStep) -> Rewritten:
     """Write an Identity for a Dropout outside of training."""
     node = step.node
-    training = step.constant(2)
+    training = step.constant_input(2)
     if step.input(2) and (training is None or bool(training.ravel()[0])):
         expected = f"false before opset {step.since}"
         raise ObstacleError("training_mode", "true or computed", expected)
@@ -62,7 +62,7 @@ def check_unused_statistics(step: VersionStep) -> Rewritten:
     """Check that the statistics, which are computed in training only, are not outputs."""
     if any(step.node.output[1:]):
         raise step.obstacle("the number of outputs", len(step.node.output))
-    return keep_node(step)
+    return fit_to_older_signature(step)
 
 
 def drop_transformation_mode(step: VersionStep) -> Rewritten:
@@ -70,17 +70,17 @@ def drop_transformation_mode(step: VersionStep) -> Rewritten:
     mode = step.attribute("coordinate_transformation_mode", b"half_pixel")
     if mode != b"output_half_pixel":
         raise step.obstacle("coordinate_transformation_mode", value_text(mode))
-    step.remove("coordinate_transformation_mode")
-    return keep_node(step)
+    step.remove_attributes("coordinate_transformation_mode")
+    return fit_to_older_signature(step)
 
 
 def write_dft_axis(step: VersionStep) -> Rewritten:
     """Write the axis of a DFT as an attribute."""
-    axis = step.integers(2) if step.input(2) else [-2]
+    axis = step.constant_integers(2) if step.input(2) else [-2]
     if step.attribute("inverse", 0) and step.attribute("onesided", 0):
         raise step.obstacle("onesided", 1)
     step.truncate_inputs(2)
-    step.set(axis=axis[0])
+    step.set_attributes(axis=axis[0])
     return [step.node]
 
 
@@ -97,4 +97,4 @@ def check_body_types(step: VersionStep) -> Rewritten:
                 found = kind.partition("_")[0]
                 expected = f"a tensor before opset {first_opset}"
                 raise ObstacleError(f"the type of {value.name}", found, expected)
-    return keep_node(step)
+    return fit_to_older_signature(step)

@@ -23,13 +23,13 @@ class Context:
         scope: the scope of the node.
         inference: the types of all values in ``scope``.
         names: the names of the model's values and nodes.
-        version: the opset to convert to.
+        new_opset: the opset to convert to.
     """
 
     scope: Scope
     inference: Inference
     names: Names
-    version: int
+    new_opset: int
     _new_constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def constant(self, name: str) -> npt.NDArray[Any] | None:
@@ -68,15 +68,15 @@ class VersionStep:
                 return helper.get_attribute_value(attribute)
         return default
 
-    def remove(self, *names: str) -> None:
+    def remove_attributes(self, *names: str) -> None:
         """Remove attributes."""
         for attribute in list(self.node.attribute):
             if attribute.name in names:
                 self.node.attribute.remove(attribute)
 
-    def set(self, **values: Any) -> None:
+    def set_attributes(self, **values: Any) -> None:
         """Set the values of attributes."""
-        self.remove(*values)
+        self.remove_attributes(*values)
         for name, value in values.items():
             self.node.attribute.append(helper.make_attribute(name, value))
 
@@ -88,17 +88,17 @@ class VersionStep:
         """Remove all inputs but the first ``count``."""
         del self.node.input[count:]
 
-    def constant(self, position: int) -> npt.NDArray[Any] | None:
+    def constant_input(self, position: int) -> npt.NDArray[Any] | None:
         """Return the value of an input if it is constant."""
         return self.context.constant(self.input(position))
 
-    def integers(self, position: int) -> list[int]:
+    def constant_integers(self, position: int) -> list[int]:
         """Return the integers of a constant input that is an attribute in the older opset.
 
         Raises:
             ObstacleError: the input is computed.
         """
-        value = self.constant(position)
+        value = self.constant_input(position)
         if value is None:
             schema = defs.get_schema(self.node.op_type, self.since, "")
             found = f"computed ({self.input(position)})"
@@ -106,37 +106,39 @@ class VersionStep:
             raise ObstacleError(schema.inputs[position].name, found, expected)
         return [int(number) for number in value.ravel()]
 
-    def known(self, position: int) -> Value:
-        """Return the type and the shape of an input, as far as they are known."""
-        return self.context.inference.common_value(self.context.scope, self.input(position))
+    def input_value(self, position: int) -> Value:
+        """Return what is known of the type and the shape of an input."""
+        return self.context.inference.value_in_all_calls(self.context.scope, self.input(position))
 
-    def type(self, position: int) -> str | None:
+    def input_type(self, position: int) -> str | None:
         """Return the type of an input, or None if it is not known."""
-        return self.known(position).type
+        return self.input_value(position).type
 
-    def shape(self, position: int) -> tuple[int | str | None, ...] | None:
+    def input_shape(self, position: int) -> tuple[int | str | None, ...] | None:
         """Return the shape of an input, or None if it is not known."""
-        return self.known(position).shape
+        return self.input_value(position).shape
 
-    def rank(self, position: int) -> int | None:
+    def input_rank(self, position: int) -> int | None:
         """Return the rank of an input, or None if it is not known."""
-        value = self.constant(position)
+        value = self.constant_input(position)
         if value is not None:
             return value.ndim
-        shape = self.shape(position)
+        shape = self.input_shape(position)
         return None if shape is None else len(shape)
 
     def new_nodes(self) -> Nodes:
         """Return an empty list of nodes, to be written in place of the node."""
         return Nodes(self.context.names, self.node.output[0] or self.node.op_type)
 
-    def obstacle(self, argument: str, found: object) -> ObstacleError:
+    def obstacle(self, argument: str, found: object, verb: str = "is") -> ObstacleError:
         """Return the error that the older opset lacks this value of an attribute or input."""
-        return ObstacleError(argument, str(found), f"a value that opset {self.since - 1} has")
+        expected = f"a value that opset {self.since - 1} has"
+        return ObstacleError(argument, str(found), expected, verb)
 
 
 #: The result of a rule: the nodes of the older opset. If the node may have attributes that the
-#: older version of its operator lacks, it is the result of :func:`.same_node.keep_node`.
+#: older version of its operator lacks, it is the result of
+#: :func:`.same_node.fit_to_older_signature`.
 Rewritten = Sequence[onnx.NodeProto]
 #: A function that rewrites a node, or raises ObstacleError.
 ConversionRule = Callable[[VersionStep], Rewritten]

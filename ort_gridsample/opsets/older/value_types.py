@@ -20,7 +20,7 @@ def all_values(model: onnx.ModelProto, scopes: Sequence[Scope]) -> Inference:
     """Return the inference of the types of all values that nodes of ``model`` make.
 
     Args:
-        model: a model.
+        model: the model whose values are inferred; not changed.
         scopes: the scopes of ``model``.
     """
     values = {}
@@ -56,7 +56,7 @@ class _IdentityProbe:
     def outputs(self, *args: Any) -> None:
         """Run no model."""
 
-    def answers(self, *args: Any) -> None:
+    def first_outputs(self, *args: Any) -> None:
         """Run no model."""
 
 
@@ -65,7 +65,7 @@ def forbidden_types(
     inference: Inference,
     scopes: Sequence[Scope],
     *,
-    version: int,
+    new_opset: int,
     unconverted: Collection[str],
 ) -> Iterator[tuple[onnx.NodeProto, ObstacleError]]:
     """Yield the nodes of ``model`` with types that an opset does not allow, and their obstacles.
@@ -74,7 +74,7 @@ def forbidden_types(
         model: the converted model.
         inference: the types of the values before the conversion.
         scopes: the scopes before the conversion.
-        version: the opset.
+        new_opset: the opset of ``model``.
         unconverted: outputs of nodes that are not converted, which are left out.
     """
     new_scopes = scopes_of(model)
@@ -83,19 +83,19 @@ def forbidden_types(
 
         def type_of(name: str, new: Scope = new_scope, old: Scope = old_scope) -> str | None:
             old_type = (
-                inference.common_value(old, name).type
+                inference.value_in_all_calls(old, name).type
                 if old.defining_scope(name) is not None
                 else None
             )
-            return old_type or new_inference.common_value(new, name).type
+            return old_type or new_inference.value_in_all_calls(new, name).type
 
         for node in new_scope:
             if domain_of(node.domain) or any(name in unconverted for name in node.output):
                 continue
-            schema = schema_of(node.op_type, version)
+            schema = schema_of(node.op_type, new_opset)
             if schema is None:
                 continue
-            obstacle = _forbidden_type(node, schema, version, type_of)
+            obstacle = _forbidden_type(node, schema, new_opset, type_of)
             if obstacle is not None:
                 yield node, obstacle
 
@@ -108,7 +108,7 @@ def label_of(node: onnx.NodeProto) -> str:
 def _forbidden_type(
     node: onnx.NodeProto,
     schema: defs.OpSchema,
-    version: int,
+    new_opset: int,
     type_of: Callable[[str], str | None],
 ) -> ObstacleError | None:
     """Return the obstacle of the first type of ``node`` that ``schema`` does not allow."""
@@ -120,14 +120,14 @@ def _forbidden_type(
                 continue
             parameter = parameters[min(position, len(parameters) - 1)]
             if _schema_type(type_name) not in parameter.types:
-                expected = f"a type that opset {version} has for {parameter.name}"
+                expected = f"a type that opset {new_opset} has for {parameter.name}"
                 return ObstacleError(f"the type of {name}", type_name, expected)
             is_bound = parameter.is_homogeneous and parameter.type_str not in parameter.types
             if not is_bound:
                 continue
             first_type = first_types.setdefault(parameter.type_str, type_name)
             if first_type != type_name:
-                expected = f"{first_type} in opset {version}, as another input has"
+                expected = f"{first_type} in opset {new_opset}, as another input has"
                 return ObstacleError(f"the type of {name}", type_name, expected)
     return None
 

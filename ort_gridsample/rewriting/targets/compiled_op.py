@@ -12,8 +12,8 @@ from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
-from ...reference.coordinates import PADDING
-from ...reference.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODES
+from ...reference.coordinates import PADDING_RULES
+from ...reference.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODE_RULES
 from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
 
@@ -151,12 +151,12 @@ def unsupported_reason(record: NodeRecord) -> str:
     for name, types in record.types.items():
         if "str" in types:
             return f"{name} is of type str"
-    if record.mode not in MODES:
+    if record.mode not in MODE_RULES:
         return ""
-    uncompiled_paddings = PADDING.keys() - {*COMPILED_PADDING}
+    uncompiled_paddings = PADDING_RULES.keys() - {*COMPILED_PADDING}
     if record.mode not in COMPILED_MODES or record.padding_mode in uncompiled_paddings:
         return f"compiled kernels lack {record.mode} with {record.padding_mode} padding"
-    taps = MODES[str(record.mode)].taps
+    taps = MODE_RULES[str(record.mode)].taps
     for axes in record.spatial_axes:
         if taps**axes > MAX_TAPS:
             return f"{record.mode} in {axes} spatial axes has more than {MAX_TAPS} taps"

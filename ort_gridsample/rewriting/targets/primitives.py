@@ -24,8 +24,8 @@ from ... import spec
 from ...errors import GridSampleError
 from ...functions import validation
 from ...reference.affine import transform
-from ...reference.coordinates import PADDING, Axis, Padding, normalize
-from ...reference.taps import MODES, Mode, pixel_coordinates, taps_at
+from ...reference.coordinates import PADDING_RULES, Axis, Padding, normalize
+from ...reference.taps import MODE_RULES, Mode, pixel_coordinates, taps_at
 from .expressions import DimLike, Expressions, Tensor
 from .lowered_arguments import (
     Argument,
@@ -81,16 +81,16 @@ def lower_grid_sample(
         return e.finish(zeros.astype(X.type), Y)
 
     compute = _compute_type(e, X)
-    if MODES[mode].weights is not None and operands.image.dtype.kind not in "iu":
+    if MODE_RULES[mode].weights is not None and operands.image.dtype.kind not in "iu":
         operands = replace(operands, image=operands.image.astype(str(compute)))
     if operands.checks and not e.runtime.computes_shapes:
         operands = _with_checked_batches(e, X, operands)
-    padding = PADDING[padding_mode]
+    padding = PADDING_RULES[padding_mode]
     X_dims = [operands.X_batches, operands.channels, *operands.lengths]
-    zero_rows = zero_rows_for(e, MODES[mode], padding, X_dims)
+    zero_rows = zero_rows_for(e, MODE_RULES[mode], padding, X_dims)
     rows_of_X = _image_rows(e, operands, zero_rows)
     dims = [operands.n, operands.channels, *operands.lengths]
-    sampler = RowSampler(e, MODES[mode], dims, operands.out, zero_rows)
+    sampler = RowSampler(e, MODE_RULES[mode], dims, operands.out, zero_rows)
     rows_of_X = sampler.joined_rows(rows_of_X, operands.X_batches, operands.channels)
     positions = _SampledPositions(operands, padding, bool(align_corners), compute)
     rows_of_Y = _weighted_rows(e, sampler, rows_of_X, positions)

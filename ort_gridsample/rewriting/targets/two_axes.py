@@ -22,8 +22,8 @@ import onnx
 from ... import spec
 from ...errors import GridSampleError
 from ...functions import validation
-from ...reference.coordinates import PADDING, Axis, Padding, normalize
-from ...reference.taps import MODES, pixel_coordinates
+from ...reference.coordinates import PADDING_RULES, Axis, Padding, normalize
+from ...reference.taps import MODE_RULES, pixel_coordinates
 from .expressions import DimLike, Expressions, Tensor
 from .lowered_arguments import (
     Argument,
@@ -90,7 +90,7 @@ def lower_grid_sample(
             [n, c, *lengths],
             out,
             mode=mode,
-            padding=PADDING[padding_mode],
+            padding=PADDING_RULES[padding_mode],
             align_corners=bool(align_corners),
         )
     else:
@@ -208,7 +208,7 @@ def _sample_volume(
         may_be_single=may_be_single(lengths),
         maximum=e.maximum,
     )
-    x = pixel_coordinates(e, g, axis, MODES[mode], padding)
+    x = pixel_coordinates(e, g, axis, MODE_RULES[mode], padding)
     if mode == "nearest":
         x = e.rint(x)
     first, second = _axes_to_join(lengths)

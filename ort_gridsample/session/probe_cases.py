@@ -1,4 +1,4 @@
-"""Models of one node, by which an execution provider is tested for that node."""
+"""Models of one node with test data, by which an execution provider is tested for that node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx import helper
 from .. import spec
 from ..detection.records import NodeRecord, n_spatial_axes
 from ..functions.affine import affine_grid
-from ..inference.one_node import fed_type, one_node
+from ..inference.one_node import fed_type, one_node_model
 from ..inference.runtime_probe import sampled
 from ..inference.types import Value
 from ..reference.arrays import Array
@@ -28,6 +28,9 @@ _Y_LENGTHS = (5, 3, 4)
 #: If X would have more values, it gets at most _CHANNELS channels.
 _MAX_X_SIZE = 1 << 23
 
+#: The release of the test data. Increase it when these change: results with other data are void.
+_DATA_RELEASE = 1
+
 #: The lengths of a tensor's axes. A name or None is a length that is known only in a run.
 Shape: TypeAlias = list[int | str | None]
 #: A function that returns the two inputs of a node as float64 or int64, and the expected output.
@@ -35,26 +38,28 @@ MakeArrays: TypeAlias = Callable[[], tuple[tuple[Array, Array], Array]]
 
 
 @dataclass(frozen=True)
-class NodeProbe:
+class ProbeCase:
     """A model of one node, and its test data.
 
     Attributes:
-        model: the model.
+        model: a model of the node as it is. It must be copied before it is rewritten.
+        data_key: identifies the test data among those of all cases with the same model.
         make: returns the feeds of the model by name, and the expected Y. The values of X and theta
             are in [0, 1), and the positions of a grid are far from any tie.
     """
 
     model: onnx.ModelProto
+    data_key: str
     make: Callable[[], tuple[Mapping[str, Array], Array]]
 
 
-def build_probe(
+def build_case(
     record: NodeRecord,
     case: Sequence[Value],
     opsets: Mapping[str, int],
     only_sampling_nodes: bool,
-) -> NodeProbe | None:
-    """Build the probe of a node.
+) -> ProbeCase | None:
+    """Build the model and the test data of the probe of a node.
 
     Args:
         record: the node's record.
@@ -64,7 +69,7 @@ def build_probe(
             from a Relu, because some accelerators do not run a single node.
 
     Returns:
-        The probe. None if too little is known of the node's inputs, or if the node is not one of
+        The case. None if too little is known of the node's inputs, or if the node is not one of
         floats with 1, 2 or 3 spatial axes and at least one value.
     """
     names_and_values = zip(record.values, case, strict=True)
@@ -84,10 +89,16 @@ def build_probe(
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]
-    model = one_node(record.node_without_values(), imports, types.items(), shapes)
+    model = one_node_model(record.node_without_values(), imports, types.items(), shapes)
     if not only_sampling_nodes:
         _insert_relu(model)
-    return NodeProbe(model, make)
+    return ProbeCase(model, _data_key(record), make)
+
+
+def _data_key(record: NodeRecord) -> str:
+    """Return what the test data depend on other than the model: a constant size is not in it."""
+    size = record.constants.get("size")
+    return repr((_DATA_RELEASE, None if size is None else size.tolist()))
 
 
 def _is_testable(case: Sequence[Value], types: Mapping[str, str]) -> bool:
@@ -142,7 +153,7 @@ def _grid_sample_data(
     unknown: Shape = [None] * (axes + 2)
     X_shape = list(case[0].shape or unknown)
     grid_shape = [*(case[1].shape or unknown)[:-1], axes]
-    X_lengths, grid_lengths = _probe_lengths(X_shape, grid_shape)
+    X_lengths, grid_lengths = _case_lengths(X_shape, grid_shape)
     if isinstance(X_shape[1], int):
         X_shape[1] = X_lengths[1]
 
@@ -167,8 +178,8 @@ def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
     return (2 * pixels + 1) / sides - 1
 
 
-def _probe_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the lengths of X and of the grid in a probe; of few channels if X would be large."""
+def _case_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lengths of X and of the grid in a case; of few channels if X would be large."""
     axes = len(X_shape) - 2
     lengths_by_name = dict[str, int]()
 

@@ -28,12 +28,12 @@ def group_folders(controller: str) -> list[Path]:
     mounts = {"": MOUNT, controller: MOUNT / controller}
     folders = list(mounts.values())
     try:
-        # The name of a group may be any bytes.
-        lines = os.fsdecode(GROUPS_FILE.read_bytes()).splitlines()
+        # The name of a group may be any bytes but a newline and a zero.
+        lines = GROUPS_FILE.read_bytes().split(b"\n")
     except OSError:  # not Linux, or /proc is not mounted
         return folders
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for line in filter(None, lines):
+        _, controllers, path = os.fsdecode(line).split(":", 2)
         names = PurePosixPath(path).parts[1:]
         if ".." in names:  # the group is outside of the container
             continue

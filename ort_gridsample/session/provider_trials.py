@@ -1,4 +1,4 @@
-"""Run probes on execution providers in a separate process, and keep the answers."""
+"""Try models on execution providers in a separate process, and keep the answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..graph.files import atomic_write
 from ..inference.runtime_probe import MIN_WRONG_DIFFERENCE
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
-from ..reference.process import interpreter
+from ..system.process import interpreter
 from . import probe_process
-from .probes import NodeProbe
+from .probe_cases import ProbeCase
 
 #: Execution providers with their options.
 Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
@@ -115,19 +115,24 @@ def _skip_output(stdout: IO[bytes]) -> None:
         line = stdout.readline()
 
 
-def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: NodeProbe) -> str:
-    """Run a form of a probe on execution providers, and check the output.
+def try_on_providers(
+    process: ProbeProcess,
+    model: bytes,
+    providers: Providers,
+    case: ProbeCase,
+) -> str:
+    """Run a form of a node on execution providers, and check the output.
 
     Args:
         process: the process to run in.
-        model: the model of ``probe``, which may be rewritten.
+        model: the model of ``case``, or a rewritten one.
         providers: the providers, which must run all nodes.
-        probe: the inputs and the expected output.
+        case: the inputs and the expected output.
 
     Returns:
         RUNS, or the reason why the providers do not run the model, or not correctly.
     """
-    feeds, expected = probe.make()
+    feeds, expected = case.make()
     names = [name for name, _ in providers]
     options = [dict(provider_options) for _, provider_options in providers]
     output = process.run(model, names, options, feeds)
@@ -146,7 +151,7 @@ def run_probe(process: ProbeProcess, model: bytes, providers: Providers, probe: 
 
 
 class AnswerCache:
-    """The answers of :func:`run_probe` by key, in memory and on disk.
+    """The answers of :func:`try_on_providers` by key, in memory and on disk.
 
     Forked processes inherit the answers in memory. A file holds the text of an answer and has the
     key as its name. A refusal on disk is valid for a day.

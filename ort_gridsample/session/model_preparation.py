@@ -1,10 +1,10 @@
-"""Prepare a model and options for a session: place the nodes, patch them, and register the ops."""
+"""Prepare the model of a session: place its nodes, and patch them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from contextlib import closing, suppress
+from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
@@ -13,11 +13,10 @@ import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import EncodeError
-from onnxruntime import OrtValue, SessionOptions
+from onnxruntime import SessionOptions
 
 from .. import spec, versions
 from ..custom_ops.compiled_ops.catalog import OpSelection
-from ..custom_ops.python_ops import extensions
 from ..detection.records import NodeRecord
 from ..dialects.registry import operator_types
 from ..dialects.table import (
@@ -28,7 +27,6 @@ from ..dialects.table import (
     DOMAIN,
 )
 from ..errors import GridSampleError
-from ..functions.cores import load_core
 from ..graph.files import Model, follow_links, locations, read_model, translate_errors
 from ..graph.scope import Scope, constant_names, domain_of, hide_values, scopes_of
 from ..graph.weights import (
@@ -42,33 +40,19 @@ from ..graph.weights import (
 )
 from ..rewriting.passes import Selection
 from ..rewriting.patch import bind_threads, patch_in_place
-from . import native
-from .accelerators import Accelerated, AcceleratorProber
+from . import installed_runtime
+from .accelerators import Accelerated, AcceleratorProbe
 from .decisions import context_of
-from .options import (
-    added_initializers,
-    config_entry,
-    copy_options,
-    has_providers,
-    set_default_entry,
-)
+from .options import added_initializers, are_builtin_domains, has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
-from .probe_answers import Providers
-from .registration import add_python_ops, register, register_new
+from .provider_trials import Providers
 from .session_target import SessionTarget
 
-#: Keys of configuration entries of onnxruntime's sessions.
-_ALLOW_SPINNING = "session.intra_op.allow_spinning"
-_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-_WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime can use external data in memory without a copy, while the session lives.
 READS_MEMORY = versions.is_at_least(onnxruntime.__version__, "1.31")
-#: Whether onnxruntime reads external data from _EXTERNAL_FOLDER, for a model that is given as
-#: bytes.
+#: Whether onnxruntime reads the external data of a model in bytes from the folder that an entry of
+#: the options names.
 _READS_FOLDER = versions.is_at_least(onnxruntime.__version__, "1.21")
-#: Domains of operators that onnxruntime or this package has. All domains below them count too.
-_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
-
 #: A model as onnxruntime's session accepts it.
 Source: TypeAlias = bytes | str | os.PathLike[str]
 
@@ -136,7 +120,7 @@ class PatchedModel:
     @property
     def has_accelerated_nodes(self) -> bool:
         """Whether sampling nodes run on accelerators."""
-        return not all(node.ours or node.runs_on == ONNXRUNTIME for node in self.placements)
+        return not all(node.is_ours or node.runs_on == ONNXRUNTIME for node in self.placements)
 
     @property
     def python_ops(self) -> list[NodeRecord]:
@@ -171,47 +155,48 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     except GridSampleError:
         # onnxruntime reads its own format, and has the error message for any other.
         return PatchedModel(source, source, [], None)
-    draft = _Draft(proto, weights, arguments)
-    if arguments.options is not None and not _are_builtin_domains(draft.domains()):
+    prepared = _ModelInPreparation(proto, weights, arguments)
+    if arguments.options is not None and not are_builtin_domains(prepared.domains()):
         # onnxruntime gets the caller's own options, to which no values must be added.
-        draft.restore_all_weights()
-    draft.find_added_initializers()
-    draft.place_and_patch()
-    if not draft.placements and not draft.is_changed:
+        prepared.restore_all_weights()
+    prepared.find_added_initializers()
+    prepared.place_and_patch()
+    if not prepared.placements and not prepared.is_changed:
         return PatchedModel(source, source, [], frozenset())
-    draft.bind_threads()
-    # Also of an unchanged model: onnxruntime may read external data outside of the folder.
-    folder = None if isinstance(source, bytes) else follow_links(proto, source, draft.scopes)
-    if not draft.is_changed:
+    prepared.bind_threads()
+    # ``follow_links`` also checks that external data lies in the folder, which onnxruntime does
+    # not; so unchanged models are checked too.
+    folder = None if isinstance(source, bytes) else follow_links(proto, source, prepared.scopes)
+    if not prepared.is_changed:
         return PatchedModel(
             source,
             source,
-            draft.placements,
-            draft.domains(),
-            compiled_ops=draft.compiled_ops(),
+            prepared.placements,
+            prepared.domains(),
+            compiled_ops=prepared.compiled_ops(),
         )
     if folder is not None and not _READS_FOLDER:
-        draft.restore_all_weights()
+        prepared.restore_all_weights()
         onnx.load_external_data_for_model(proto, folder)
         folder = None
-    draft.restore_unread_weights()
-    has_weights = bool(draft.weights.spans)
+    prepared.restore_unread_weights()
+    has_weights = bool(prepared.weights.spans)
     # onnxruntime uses all external data in memory, or none.
-    is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, draft.scopes))
-    loaded = draft.weights.load(proto.graph.initializer) if has_weights else None
+    is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, prepared.scopes))
+    loaded = prepared.weights.load(proto.graph.initializer) if has_weights else None
     patched = proto.SerializeToString()
     # The user's function is called once, and is not pickled. The file at a path stays as it is.
     keeps_patched = isinstance(source, bytes) and callable(arguments.nodes)
     return PatchedModel(
         model=patched,
         source=patched if keeps_patched else source,
-        placements=draft.placements,
-        domains=draft.domains(),
+        placements=prepared.placements,
+        domains=prepared.domains(),
         folder=folder,
-        source_weights=draft.weights if keeps_patched else NO_WEIGHTS,
+        source_weights=prepared.weights if keeps_patched else NO_WEIGHTS,
         loaded=loaded,
         is_in_memory=is_in_memory,
-        compiled_ops=draft.compiled_ops(),
+        compiled_ops=prepared.compiled_ops(),
     )
 
 
@@ -235,25 +220,25 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     if exceeds_protobuf(proto):
         reason = "its values are not in the main graph's initializers, or are inputs or outputs too"
         raise _too_large(reason)
-    draft = _Draft(proto, weights, arguments)
-    if arguments.options is not None and not _are_builtin_domains(draft.domains()):
+    prepared = _ModelInPreparation(proto, weights, arguments)
+    if arguments.options is not None and not are_builtin_domains(prepared.domains()):
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
         raise _too_large(reason)
-    draft.find_added_initializers()
-    draft.place_and_patch()
-    draft.bind_threads()
-    draft.drop_unread_weights()
-    loaded = draft.weights.load(proto.graph.initializer)
+    prepared.find_added_initializers()
+    prepared.place_and_patch()
+    prepared.bind_threads()
+    prepared.drop_unread_weights()
+    loaded = prepared.weights.load(proto.graph.initializer)
     patched = serialized(proto)
     return PatchedModel(
         model=patched,
         source=patched,
-        placements=draft.placements,
-        domains=draft.domains(),
+        placements=prepared.placements,
+        domains=prepared.domains(),
         source_weights=_snapshot(loaded),
         loaded=loaded,
         is_in_memory=READS_MEMORY and not any(locations(model)),
-        compiled_ops=draft.compiled_ops(),
+        compiled_ops=prepared.compiled_ops(),
     )
 
 
@@ -272,7 +257,7 @@ def _snapshot(loaded: LoadedWeights) -> Weights:
     return Weights(values, {name: Span(0, array.size) for name, array in values.items()})
 
 
-class _Draft:
+class _ModelInPreparation:
     """A model while it is prepared for a session.
 
     Attributes:
@@ -325,15 +310,15 @@ class _Draft:
     def place_and_patch(self) -> None:
         """Decide where the sampling nodes run, and rewrite them."""
         arguments = self._arguments
-        prober = AcceleratorProber(
+        accelerator_probe = AcceleratorProbe(
             arguments.accelerators,
             arguments.accelerated,
             only_sampling_nodes=self._has_only_sampling_nodes(),
         )
-        with hide_values(self.scopes, self._added), closing(prober):
-            context = context_of(arguments.nodes, prober, arguments.is_model_saved)
+        with hide_values(self.scopes, self._added), closing(accelerator_probe):
+            context = context_of(arguments.nodes, accelerator_probe, arguments.is_model_saved)
             target = SessionTarget(context)
-            # Composite nodes become other nodes, which only then have records, or none.
+            # Expanding a composite node changes the model, but may leave no record in ``replaced``.
             op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
             has_attention = ATTENTION in op_types and DOMAIN in self.domains()
             has_composites = has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
@@ -341,7 +326,7 @@ class _Draft:
                 replaced, others = patch_in_place(
                     self.proto,
                     target,
-                    probe=native.PROBE,
+                    probe=installed_runtime.PROBE,
                     all_scopes=self.scopes,
                 )
         self.placements = target.placements([*replaced, *others])
@@ -414,128 +399,3 @@ def _too_large(reason: str) -> GridSampleError:
     how = "onnx.save with save_as_external_data=True"
     expected = f"the path of a model that was saved with external data ({how})"
     return GridSampleError("InferenceSession", "the model", found, expected)
-
-
-def _are_builtin_domains(domains: Collection[str]) -> bool:
-    """Whether all operators of ``domains`` are onnxruntime's or this package's."""
-    return all(map(_is_builtin_domain, domains))
-
-
-def _is_builtin_domain(domain: str) -> bool:
-    """Whether all operators of ``domain`` are onnxruntime's or this package's."""
-    if domain in extensions.DOMAINS:
-        return False
-    if not domain:
-        return True
-    return any(domain == known or domain.startswith(f"{known}.") for known in _KNOWN_DOMAINS)
-
-
-def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionOptions | None:
-    """Return the options of a session that runs a patched model.
-
-    Args:
-        given: the caller's options. They are changed only if they cannot be copied.
-        patched: the model, and what its session needs.
-
-    Returns:
-        ``given`` if the model needs nothing else. Otherwise a copy with all that the model needs,
-        or ``given`` itself if it cannot be copied.
-
-    Raises:
-        ImportError: the model needs ops that are not available.
-    """
-    if patched.domains is None:
-        return _options_for_unknown_nodes(given)
-    has_ops = any(placement.ours for placement in patched.placements)
-    if has_ops:
-        options = _options_with_ops(given, patched.domains, patched.compiled_ops)
-    elif patched.loaded is None and patched.folder is None:
-        return given
-    else:
-        options = SessionOptions() if given is None else copy_options(given)
-    if patched.python_ops:
-        add_python_ops(options)
-        # onnxruntime's threads would spin after their own nodes, on the processors that the ops
-        # need.
-        set_default_entry(options, _ALLOW_SPINNING, "0")
-    elif not extensions.DOMAINS.isdisjoint(patched.domains):
-        with suppress(ImportError):  # not installed, or registered by the caller
-            add_python_ops(options)
-    if patched.folder not in (None, config_entry(options, _EXTERNAL_FOLDER)):
-        # Not if it is set already, because onnxruntime warns of that.
-        options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
-    if patched.loaded is not None:
-        _add_weights(options, patched.loaded, patched.is_in_memory)
-    return options
-
-
-def _options_with_ops(
-    given: SessionOptions | None,
-    domains: Collection[str],
-    compiled_ops: OpSelection,
-) -> SessionOptions:
-    """Return options that have the selected compiled ops.
-
-    The caller's own options get all ops, because other sessions may use them.
-    """
-    if given is None:
-        return register_new(SessionOptions(), selection=compiled_ops)
-    if has_providers(given) or not _are_builtin_domains(domains):
-        return register(given)  # their libraries or providers may be needed, and cannot be copied
-    return register_new(copy_options(given), selection=compiled_ops)
-
-
-def _add_weights(options: SessionOptions, loaded: LoadedWeights, is_in_memory: bool) -> None:
-    """Add the values of initializers to options."""
-    if not is_in_memory:
-        values = [OrtValue.ortvalue_from_numpy(array) for array in loaded.arrays.values()]
-        options.add_external_initializers(list(loaded.arrays), values)
-        return
-    buffers = list(loaded.files.values())
-    sizes = [len(buffer) for buffer in buffers]
-    options.add_external_initializers_from_files_in_memory(list(loaded.files), buffers, sizes)
-    set_default_entry(options, _WITHOUT_COPY, "1")
-
-
-def _options_for_unknown_nodes(given: SessionOptions | None) -> SessionOptions | None:
-    """Return the options for a model that onnx cannot read: it may have ops of this package."""
-    with suppress(ImportError):
-        options = register(given)
-        with suppress(ImportError):
-            add_python_ops(options)
-        return options
-    return given
-
-
-def prepare_python_ops(records: Sequence[NodeRecord]) -> None:
-    """Compile what the Python ops of these nodes call, so that the first run does not wait for it.
-
-    Raises:
-        ImportError: onnxruntime-extensions is not installed. The error names a node of strings, for
-            which there are only Python ops.
-    """
-    if not records:
-        return
-    _check_python_ops(records)
-    kernels = {
-        (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
-        for record in records
-        if record.operator == "GridSample" and record.mode in spec.MODES
-        for X, grid in product(record.types["X"], record.types["grid"])
-    }
-    for X, grid, mode in sorted(kernels, key=str):
-        if X != "str":
-            load_core().prepare(np.dtype(X), np.dtype(grid), mode)
-
-
-def _check_python_ops(records: Sequence[NodeRecord]) -> None:
-    """Raise ImportError if Python ops are not available."""
-    try:
-        extensions.load()
-    except ImportError as error:
-        of_strings = [record for record in records if "str" in record.types.get("X", ())]
-        if not of_strings:
-            raise
-        node = of_strings[0].where
-        message = f"{node}: X is of type str, and string tensors run on Python ops only. {error}"
-        raise ImportError(message, name=error.name) from None

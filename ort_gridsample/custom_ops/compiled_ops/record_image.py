@@ -21,7 +21,7 @@ class Relocation(int):
     """An offset in an image, in bytes. A field with this value becomes an address."""
 
 
-class Image:
+class RecordImage:
     """The bytes of records, and the fields that must be set to addresses.
 
     Attributes:

@@ -63,8 +63,8 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
     """Call ``function`` on every item, on several threads.
 
     Args:
-        function: the function.
-        items: its arguments. None of them is None.
+        function: called once with each item, on any of the threads.
+        items: the arguments. None of them is None. They are drawn under a lock.
         num_threads: the maximum number of threads, with the calling one.
 
     Raises:

@@ -72,7 +72,7 @@ def copied_bytes(array: np.ndarray[Any, Any]) -> int:
     return array.size * STRING_BYTES if array.dtype.kind in "OUT" else array.nbytes
 
 
-def probe(nbytes: int) -> None:
+def check_allocatable(nbytes: int) -> None:
     """Check that ``nbytes`` can be allocated, by allocating and freeing them.
 
     Raises:

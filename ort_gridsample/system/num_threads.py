@@ -46,11 +46,16 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
         TypeError: ``num_threads`` is not a whole number.
         GridSampleError: ``num_threads`` is less than 1.
     """
-    if num_threads is not None and not settings.is_valid_num_threads(num_threads):
-        expected = f"{settings.VALID_NUM_THREADS} (or None)"
-        error = GridSampleError("set_num_threads", "num_threads", repr(num_threads), expected)
-        raise error if settings.is_whole_number(num_threads) else TypeError(str(error))
-    settings.NUM_THREADS.value = None if num_threads is None else index(num_threads)
+    if num_threads is None:
+        settings.NUM_THREADS.set(None)
+        return
+    expected = f"{settings.VALID_NUM_THREADS} (or None)"
+    error = GridSampleError("set_num_threads", "num_threads", repr(num_threads), expected)
+    if not settings.is_whole_number(num_threads):
+        raise TypeError(str(error))
+    if not settings.is_valid_num_threads(num_threads):
+        raise error
+    settings.NUM_THREADS.set(index(num_threads))
 
 
 def resolve_num_threads(num_threads: SupportsIndex | None, is_worthwhile: bool = True) -> int:

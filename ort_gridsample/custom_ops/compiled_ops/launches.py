@@ -1,0 +1,51 @@
+"""The execution of a launch on ONNX Runtime's threads."""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...kernels import workers
+from ...kernels.pointers import address_of, call, memset
+from . import requests
+from .sentences import NO_MEMORY_INDEX, error_with_number
+
+
+@register_jitable
+def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
+    """Create the output, and fill it on ONNX Runtime's threads.
+
+    Args:
+        state: the state of the op.
+        request: a REQUEST.
+        launch: a LAUNCH, or an ATTENTION_LAUNCH.
+        Y: the shape of the output.
+        samples: the number of pixels that can be read. If it is 0, the output is 0.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    status, launch.Y = requests.make_output(request, Y)
+    nbytes = state.kernel.X_size
+    for length in Y:
+        nbytes *= length
+    if status != 0 or nbytes == 0:
+        return status
+    if samples == 0:
+        memset(launch.Y, np.int32(0), nbytes)
+        return status
+    launch.workers = max(workers.DEFAULT_WORKERS, state.kernel.cpus)
+    launch.must_pause = 0
+    launch.arena.nbytes = 0
+    launch.phase = workers.NEW
+    while True:
+        count = call(state.kernel.proceed, (address_of(launch),))
+        if count < 0:
+            nbytes = launch.scratch_bytes
+            return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
+        if count == 0:
+            return status
+        arguments = (request.context, state.kernel.worker, count, 0, address_of(launch))
+        status = requests.parallel_for(request.api, arguments)
+        if status != 0:
+            launch.phase = workers.END

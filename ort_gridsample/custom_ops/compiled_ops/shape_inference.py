@@ -1,0 +1,100 @@
+"""Inference of output shapes by the compiled ops.
+
+A shape is an int64 array (2, axes): the lengths (-1: unknown), and the addresses of the names of
+the axes. It is (2, 0) if the shape is unknown or there is not enough memory.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...kernels.pointers import (
+    array_at,
+    record_at,
+    returns_array,
+)
+from . import requests
+from .creation import release_status
+from .requests import api_function
+from .sentences import strlen
+from .structs import OP, OP_CONTEXT
+
+get_input_type = api_function("ShapeInferContext_GetInputTypeShape", 1)
+get_element_type = api_function("GetTensorElementType", 1)
+get_names = api_function("GetSymbolicDimensions")
+make_type = api_function("CreateTensorTypeAndShapeInfo", 1)
+set_element_type = api_function("SetTensorElementType")
+set_lengths = api_function("SetDimensions")
+set_names = api_function("SetSymbolicDimensions")
+set_output_type = api_function("ShapeInferContext_SetOutputTypeShape")
+
+
+@register_jitable
+def open_inference(node: Any, op_address: int, context: int) -> bool:
+    """Initialize ``node``, whose shapes are inferred.
+
+    Returns:
+        Whether the OrtApi is known already.
+    """
+    # ONNX Runtime passes the first of all overloads of the op: only its OP_CONTEXT is that of the
+    # node.
+    node.api = record_at(record_at(op_address, OP).op_context, OP_CONTEXT).api
+    node.info = context
+    node.blocks = 0
+    return node.api != 0
+
+
+@returns_array
+def alloc_shape(node: Any, axes: int) -> Any:
+    """Return an array (2, axes) for a shape; (2, 0) without memory."""
+    memory = requests.alloc(node, 16 * axes)
+    return array_at(memory, (2, axes if memory != 0 else 0), np.int64)
+
+
+@register_jitable
+def inferred_shape(node: Any, index: int) -> Any:
+    """Return the element type and the shape of an input during shape inference."""
+    api = node.api
+    axes = 0
+    element_type = 0
+    status, info = get_input_type(api, (node.info, index))
+    if status == 0:
+        status, element_type = get_element_type(api, (info,))
+    if status == 0:
+        status, axes = requests.get_axes(api, (info,))
+    memory = alloc_shape(node, axes)
+    lengths = np.int64(memory.ctypes.data)
+    names = lengths + 8 * axes
+    is_known = status == 0 and memory.shape[1] == axes
+    if is_known:
+        status = requests.get_lengths(api, (info, lengths, axes))
+        status = status or get_names(api, (info, names, axes))
+    if status != 0:
+        release_status(api, (status,))
+        is_known = False
+    # ONNX Runtime writes 32 bits of the element type.
+    return element_type & 0xFFFFFFFF, array_at(lengths, (2, axes if is_known else 0), np.int64)
+
+
+@register_jitable
+def set_inferred_shape(node: Any, element_type: int, shape: Any) -> None:
+    """Set the type and the shape of the output, if each axis has a length or a name."""
+    api = node.api
+    axes = shape.shape[1]
+    for axis in range(shape.shape[1]):
+        if shape[0, axis] < 0 and strlen(shape[1, axis]) == 0:
+            axes = 0
+    if axes == 0:
+        return
+    lengths = np.int64(shape.ctypes.data)
+    names = lengths + 8 * axes
+    status, info = make_type(api, ())
+    status = status or set_element_type(api, (info, element_type))
+    status = status or set_lengths(api, (info, lengths, axes))
+    status = status or set_names(api, (info, names, axes))
+    status = status or set_output_type(api, (node.info, 0, info))
+    if status != 0:
+        release_status(api, (status,))
+    if info != 0:
+        requests.release_info(api, (info,))

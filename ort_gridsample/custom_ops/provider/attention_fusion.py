@@ -1,0 +1,157 @@
+"""Deformable attention that the provider runs as one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...detection.attention.layouts import Attention, Level, Operand
+from ...detection.match import Match
+from ...dialects.table import ATTENTION
+from ...errors import where_node
+from ..compiled_ops.c_api import ELEMENT_TYPES
+from ..compiled_ops.catalog import Op
+from ..compiled_ops.record_image import RecordImage, Relocation
+from .fused_attention import compute_attention
+from .fused_subgraph import FusedSubgraph, add_errors, common_fields, find_op, nodes_to_fuse
+from .structs import FUSED_ATTENTION, LEVEL, POINTER
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedAttention(FusedSubgraph):
+    """The nodes of a deformable attention.
+
+    Attributes:
+        where: the place that errors name.
+        attention: the deformable attention.
+        value: its value.
+        op: the compiled op.
+        op_types: the types of the op's inputs: value, levels, locations and weights.
+        grid_type: the type of the levels' grids, from which a run computes the locations; "" if the
+            graph has the locations.
+        align_corners: the attribute of the GridSamples.
+    """
+
+    where: str
+    attention: Attention
+    value: Operand
+    op: Op
+    op_types: tuple[str, ...]
+    grid_type: str
+    align_corners: bool
+
+    @property
+    def compute(self) -> Callable[..., int]:
+        return compute_attention
+
+    def add_state(
+        self, image: RecordImage, input_indices: Mapping[str, int], api: int
+    ) -> Relocation:
+        attention = self.attention
+        kernels = self.op.load()
+        _, (initial_state,) = kernels.states(*self.op_types)
+        kernel = {**initial_state["kernel"], "align_corners": self.align_corners}
+        errors = add_errors(image, image.add_texts(kernels.sentences), self.where)
+        locations = attention.locations
+        state = {
+            "plain": common_fields(kernel, errors, api),
+            "value": input_indices[self.value.name],
+            "locations": -1 if locations is None else input_indices[locations.name],
+            "weights": input_indices[attention.weights.name],
+            "heads": attention.heads,
+            "channels": attention.channels,
+            "value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
+            "has_weights_by_head": attention.has_weights_by_head,
+            "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
+            "levels": self._add_levels(image, input_indices),
+            "n_levels": len(attention.levels),
+            "r": attention.n_axes,
+        }
+        return image.add_records(FUSED_ATTENTION, state)
+
+    def _add_levels(self, image: RecordImage, input_indices: Mapping[str, int]) -> Relocation:
+        """Append the array of LEVEL, and return its offset."""
+        rows = []
+        for level in self.attention.levels:
+            lengths = _known_lengths(level)
+            grid = level.sample.values["grid"]
+            fields = {
+                "points": level.points,
+                "shape_input": -1 if lengths else input_indices[level.shape or ""],
+                "lengths": image.add_records(POINTER, *({"value": length} for length in lengths)),
+                "grid_input": input_indices[grid] if self.grid_type else -1,
+            }
+            rows.append(fields)
+        return image.add_records(LEVEL, *rows)
+
+
+def fuse_attention(match: Match) -> FusedAttention | None:
+    """Return the nodes of a deformable attention that become one node.
+
+    Return None if the match is something else, or if an operand must be computed by nodes that the
+    graph does not have.
+    """
+    attention = match.attention
+    record = match.record
+    if attention is None or attention.value is None or record.error is not None:
+        return None
+    if attention.other_levels or not attention.has_output_by_query:
+        return None
+    inputs = _inputs_of(attention, attention.value)
+    if inputs is None or any(len(types) != 1 for types in record.types.values()):
+        return None
+    value_type, levels_type, coordinate_type, weights_type = (
+        type_ for types in record.types.values() for type_ in types
+    )
+    grid_type = coordinate_type if attention.locations is None else ""
+    locations_type = coordinate_type
+    if grid_type and grid_type != "float64":
+        locations_type = "float32"  # half precision would lose too much of a location
+    op_types = (value_type, levels_type, locations_type, weights_type)
+    op = find_op(ATTENTION, op_types)
+    output = attention.output.name
+    nodes = nodes_to_fuse(
+        match.scope,
+        required=attention.path,
+        candidates=attention.nodes,
+        inputs=inputs,
+        output=output,
+    )
+    if op is None or nodes is None:
+        return None
+    return FusedAttention(
+        nodes=nodes,
+        inputs=inputs,
+        output=output,
+        where=where_node(ATTENTION, match.node.name or record.name),
+        attention=attention,
+        value=attention.value,
+        op=op,
+        op_types=op_types,
+        grid_type=grid_type,
+        align_corners=bool(record.align_corners),
+    )
+
+
+def _inputs_of(attention: Attention, value: Operand) -> frozenset[str] | None:
+    """Return the values that the fused node reads.
+
+    Return None if the lengths of a level are neither constants nor a value of the graph.
+    """
+    inputs = {value.name, attention.weights.name}
+    if attention.locations is not None:
+        inputs.add(attention.locations.name)
+    for level in attention.levels:
+        if attention.locations is None:
+            inputs.add(level.sample.values["grid"])
+        if not _known_lengths(level):
+            if level.shape is None:
+                return None
+            inputs.add(level.shape)
+    return frozenset(inputs)
+
+
+def _known_lengths(level: Level) -> list[int]:
+    """Return the lengths of the spatial axes; an empty list if they are not all constants."""
+    lengths = [length.known for length in level.lengths if length.known is not None]
+    return lengths if len(lengths) == len(level.lengths) else []

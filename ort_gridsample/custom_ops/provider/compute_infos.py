@@ -1,0 +1,26 @@
+"""The memory of OrtNodeComputeInfos, which are the functions and the states of fused nodes."""
+
+import numpy as np
+
+from ...kernels.pointers import array_at, free, malloc, record_at
+from .calls import write_word
+from .structs import COMPUTE_INFO
+
+
+def allocate_block(nbytes: int) -> int:
+    """Return the address of memory that :func:`release_compute_infos` frees; 0 without memory."""
+    return malloc(nbytes)
+
+
+def release_compute_infos(ep: int, infos: int, count: int) -> int:
+    """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
+    addresses = array_at(infos, (count,), np.int64)
+    for index in range(count):
+        free(addresses[index])
+    return 0
+
+
+def create_state(info: int, context: int, out: int) -> int:
+    """CreateState of OrtNodeComputeInfo."""
+    write_word(out, record_at(info, COMPUTE_INFO).state)
+    return 0

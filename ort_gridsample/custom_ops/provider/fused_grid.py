@@ -1,0 +1,97 @@
+"""The computation of a fused GridSample, as a function of OrtNodeComputeInfo.
+
+ONNX Runtime has replaced a GridSample and the nodes that compute its grid by one node, whose inputs
+are all values that these nodes read. Those that the compiled op reads are among them, except the
+scalars of programs.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...functions import validation
+from ...kernels.pointers import array_at, local_record, memcpy, record_at
+from ..compiled_ops import program_grids
+from ..compiled_ops.requests import (
+    alloc,
+    alloc_int64s,
+    free_blocks,
+    open_request,
+    read_input,
+    shape,
+)
+from ..compiled_ops.sampling import sample
+from ..compiled_ops.sentences import (
+    NO_MEMORY_INDEX,
+    SentenceTable,
+    encode,
+    error_with_number,
+    error_with_shape,
+)
+from ..compiled_ops.structs import GRID_SAMPLE, INPUT, REQUEST
+from .structs import FUSED_GRID
+
+#: A model may declare another shape than that of a run, and onnxruntime does not check it.
+NOT_SCALAR = validation.ErrorTemplate(
+    "grid",
+    "made of a value of shape {X}",
+    "one element, as the model declares",
+)
+#: The error messages of a GridSample with programs: the op's, and one more.
+_TABLE = SentenceTable({"NOT_SCALAR": encode(NOT_SCALAR)}, after=program_grids.SENTENCES)
+PROGRAM_SENTENCES = _TABLE.encoded
+NOT_SCALAR_INDEX = _TABLE.index("NOT_SCALAR")
+#: The index of the scalars among a REQUEST's inputs.
+_SCALARS = 1
+
+
+def compute_grid_sample(info: int, state_address: int, context: int) -> int:
+    """Compute of OrtNodeComputeInfo."""
+    fused = record_at(state_address, FUSED_GRID)
+    state = record_at(state_address, GRID_SAMPLE)  # a FUSED_GRID begins with it
+    request = local_record(REQUEST)
+    request.launch.kernel = state_address
+    status = open_request(request, state, context, 0)
+    op_inputs = array_at(fused.op_inputs, (state.n_inputs,), np.int64)
+    for index in range(state.n_inputs):
+        if status == 0 and op_inputs[index] >= 0:
+            status = read_input(request, state, op_inputs[index], request.inputs[index])
+    if status == 0 and fused.scalar_size > 0:
+        status = _set_scalars(state, fused, request)
+    status = status or sample(state, request)
+    free_blocks(request.blocks)
+    return status
+
+
+@register_jitable
+def _set_scalars(state: Any, fused: Any, request: Any) -> int:
+    """Set the scalars (n_scalars,) of the programs; return an OrtStatus*."""
+    programs = state.programs
+    size = fused.scalar_size
+    nbytes = size * programs.n_scalars
+    lengths = alloc_int64s(request, 1)
+    memory = alloc(request, nbytes)
+    if request.lacks_memory != 0:
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 + nbytes)
+    memcpy(memory, fused.scalars, nbytes)
+    scalar_inputs = array_at(fused.scalar_inputs, (programs.n_scalars,), np.int64)
+    tensor = local_record(INPUT)
+    for index in range(programs.n_scalars):
+        if scalar_inputs[index] >= 0:
+            status = read_input(request, state, scalar_inputs[index], tensor)
+            if status != 0:
+                return status
+            n_elements = 1
+            for length in shape(tensor):
+                n_elements *= length
+            if n_elements != 1:
+                sentence = NOT_SCALAR_INDEX
+                return error_with_shape(request.api, state.errors, sentence, shape(tensor))
+            memcpy(memory + size * index, tensor.data, size)
+    lengths[0] = programs.n_scalars
+    scalars = request.inputs[_SCALARS]
+    scalars.data = memory
+    scalars.shape = np.int64(lengths.ctypes.data)
+    scalars.axes = 1
+    return 0

@@ -1,0 +1,131 @@
+"""Subgraphs that the provider runs as one node."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.scope import Scope
+from ...graph.use_def import UseDef, unread_nodes
+from ...system.cpus import available_cpus
+from ..compiled_ops import c_api
+from ..compiled_ops.catalog import OPS, Fields, Op
+from ..compiled_ops.record_image import RecordImage, Relocation
+from ..compiled_ops.sentences import SHARED_FUNCTIONS
+from ..compiled_ops.structs import ERRORS
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedSubgraph(ABC):
+    """Nodes of a graph that one node of the provider replaces.
+
+    Attributes:
+        nodes: the indices of the nodes.
+        inputs: the values that the new node reads. It has more inputs: ONNX Runtime passes all
+            values that the nodes read.
+        output: the only value of the nodes that other nodes read.
+    """
+
+    nodes: frozenset[int]
+    inputs: frozenset[str]
+    output: str
+
+    @property
+    @abstractmethod
+    def compute(self) -> Callable[..., int]:
+        """Compute of OrtNodeComputeInfo, as a function to compile."""
+
+    @abstractmethod
+    def add_state(
+        self, image: RecordImage, input_indices: Mapping[str, int], api: int
+    ) -> Relocation:
+        """Append the state that :attr:`compute` reads, and return its offset.
+
+        Args:
+            image: the image.
+            input_indices: the names of the new node's inputs -> their indices.
+            api: the address of the OrtApi.
+        """
+
+
+def nodes_to_fuse(
+    scope: Scope,
+    *,
+    required: Set[int],
+    candidates: Set[int],
+    inputs: Set[str],
+    output: str,
+) -> frozenset[int] | None:
+    """Return the nodes that one node can replace.
+
+    No other node reads a value of these nodes, except the output. So there is no path from them
+    over another node back to them.
+
+    Args:
+        scope: the nodes of the graph.
+        required: the indices of the nodes that must be among them.
+        candidates: the indices of the nodes that are among them if nothing else reads their values.
+        inputs: the values that the new node reads.
+        output: the value that it computes.
+
+    Returns:
+        Their indices. None if other nodes read their values, or if they do not read all ``inputs``:
+        ONNX Runtime passes only values that they read and do not compute.
+    """
+    nodes = required | unread_nodes(UseDef(scope), required, inputs | {output}, candidates)
+    read = {name for index in nodes for name in scope.inputs[index]}
+    computed = {name for index in nodes for name in scope.outputs[index] if name}
+    for name in computed - {output}:
+        if not scope.readers.get(name, set()) <= nodes:
+            return None
+    if not inputs <= read - computed:
+        return None
+    return frozenset(nodes)
+
+
+def find_op(name: str, types: Sequence[str]) -> Op | None:
+    """Return the compiled op of this name for inputs of these types; None if there is none."""
+    for op in OPS:
+        if op.name == name and tuple(types) in op.types:
+            return op
+    return None
+
+
+def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any]:
+    """Return the fields that all states have.
+
+    Args:
+        kernel: the fields of the kernel, without those of this process.
+        errors: the offset of the ERRORS.
+        api: the address of the OrtApi.
+    """
+    return {
+        "kernel": {**kernel, "cpus": available_cpus()},
+        "api": api,
+        "get_shape_reference": c_api.shape_reference(api),
+        "errors": errors,
+    }
+
+
+def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocation:
+    """Append the ERRORS of a node, and return their offset.
+
+    Args:
+        image: the image.
+        sentences: the offset of the op's error messages.
+        where: the place that errors name.
+    """
+    errors = {
+        "create_error": SHARED_FUNCTIONS["create_error"],
+        "sentences": sentences,
+        "where": text_fields(image, where),
+    }
+    return image.add_records(ERRORS, errors)
+
+
+def text_fields(image: RecordImage, text: str) -> dict[str, Any]:
+    """Append a text, and return the fields of its TEXT."""
+    encoded = text.encode()
+    return {"data": image.add_text(encoded), "length": len(encoded)}

@@ -1,0 +1,140 @@
+"""Helpers that emit LLVM instructions.
+
+Here ``builder`` is the llvmlite.ir.IRBuilder that emits instructions, and a "value", "pointer" or
+"vector" is an LLVM value that exists when the kernel runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from .halves import BFLOAT16_BITS
+
+INT32 = ir.IntType(32)
+INT64 = ir.IntType(64)
+#: LLVM's name of an element type -> its size, which is also its alignment in memory. Vectors are
+#: not aligned better than their elements.
+ITEMSIZE = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
+
+
+def if_equal(builder: Any, value: Any, number: int) -> Any:
+    """Return the context in which code for ``value == number`` is generated."""
+    return builder.if_then(builder.icmp_unsigned("==", value, value.type(number)))
+
+
+def zeros_of(vector: Any) -> Any:
+    """Return a constant vector of zeros, of the LLVM type ``vector``."""
+    return ir.Constant(vector, [0.0] * vector.count)
+
+
+def fill_lanes(builder: Any, value: Any, vector: Any) -> Any:
+    """Return ``value`` in all lanes of a vector, of the LLVM type ``vector``."""
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
+    return builder.shuffle_vector(one, one, lane_range(0, 0, vector.count))
+
+
+def array_structs(context: Any, builder: Any, arguments: Any, numba_types: Any) -> list[Any]:
+    """Return those of the ``arguments`` that are arrays, as Numba's array structures."""
+    return [
+        context.make_array(numba_type)(context, builder, value)
+        for numba_type, value in zip(numba_types, arguments, strict=True)
+        if isinstance(numba_type, types.Array)
+    ]
+
+
+def lane_range(first: int, step: int, count: int) -> Any:
+    """Return the lanes ``first``, ``first + step``, … that a shuffle selects."""
+    lanes = [first + step * lane for lane in range(count)]
+    return ir.Constant(ir.VectorType(INT32, count), lanes)
+
+
+def emit_prefetch(builder: Any, pointer: Any) -> None:
+    """Prefetch an address, which may be invalid, for reading into all caches."""
+    byte_pointer = ir.IntType(8).as_pointer()
+    prototype = ir.FunctionType(ir.VoidType(), [byte_pointer, INT32, INT32, INT32])
+    function = cgutils.get_or_insert_function(builder.module, prototype, "llvm.prefetch.p0")
+    for_reading = INT32(0)
+    all_caches = INT32(3)
+    data_cache = INT32(1)
+    arguments = [builder.bitcast(pointer, byte_pointer), for_reading, all_caches, data_cache]
+    builder.call(function, arguments)
+
+
+def read_pixels(builder: Any, base: Any, index: Any, element: Any) -> Any:
+    """Read a vector of ``element`` at the pixels ``index``, counted from the pointer ``base``.
+
+    It is read lane by lane: a gather instruction takes up to twice the time.
+    """
+    values = ir.Constant(ir.VectorType(element, index.type.count), ir.Undefined)
+    for lane in map(INT32, range(index.type.count)):
+        pixel = builder.gep(base, [builder.zext(builder.extract_element(index, lane), INT64)])
+        value = builder.load(builder.bitcast(pixel, element.as_pointer()))
+        value.align = ITEMSIZE[str(base.type.pointee)]
+        values = builder.insert_element(values, value, lane)
+    return values
+
+
+def read_pixels_inside(builder: Any, base: Any, index: Any) -> Any:
+    """Read the pixels at ``index``; 0 for an index outside, which has OUTSIDE_BIT."""
+    first = ir.Constant(index.type, [0] * index.type.count)
+    is_inside = builder.icmp_signed(">=", index, first)
+    pixels = read_pixels(builder, base, builder.select(is_inside, index, first), base.type.pointee)
+    zeros = ir.Constant(pixels.type, [0] * index.type.count)
+    return builder.select(is_inside, pixels, zeros)
+
+
+def read_float_pairs(builder: Any, base: Any, index: Any) -> Iterator[Any]:
+    """Yield the floats at ``index``, and then those after them.
+
+    Two floats are read as one double, which takes half the time.
+    """
+    lanes = index.type.count
+    interleaved = []
+    for start in (0, lanes // 2):
+        half_index = builder.shuffle_vector(index, index, lane_range(start, 1, lanes // 2))
+        pairs = read_pixels(builder, base, half_index, ir.DoubleType())
+        interleaved.append(builder.bitcast(pairs, ir.VectorType(base.type.pointee, lanes)))
+    for start in range(2):
+        yield builder.shuffle_vector(*interleaved, lane_range(start, 2, lanes))
+
+
+def read_integer_pairs(builder: Any, base: Any, index: Any, bits: int) -> Iterator[Any]:
+    """Yield the integers of ``bits`` bits at ``index``, and then those after them.
+
+    Two integers are read as one.
+    """
+    lanes = index.type.count
+    pairs = read_pixels(builder, base, index, ir.IntType(2 * bits))
+    second_of_pairs = builder.lshr(pairs, ir.Constant(pairs.type, [bits] * lanes))
+    for values in (pairs, second_of_pairs):
+        yield builder.trunc(values, ir.VectorType(ir.IntType(bits), lanes))
+
+
+def widen_halves(builder: Any, halves: Any, bits_type: Any) -> Any:
+    """Convert a vector of halves to float32. ``bits_type`` is one of :data:`.halves.HALF_BITS`."""
+    lanes = halves.type.count
+    floats = ir.VectorType(ir.FloatType(), lanes)
+    if bits_type == BFLOAT16_BITS:
+        shift = ir.Constant(ir.VectorType(INT32, lanes), [16] * lanes)
+        bits = builder.shl(builder.zext(halves, shift.type), shift)
+        return builder.bitcast(bits, floats)
+    float16s = builder.bitcast(halves, ir.VectorType(ir.HalfType(), lanes))
+    return builder.fpext(float16s, floats)
+
+
+def load_vector(builder: Any, pointer: Any, vector: Any) -> Any:
+    """Load a vector, of the LLVM type ``vector``, from a pointer to its first element."""
+    values = builder.load(builder.bitcast(pointer, vector.as_pointer()))
+    values.align = ITEMSIZE[str(vector.element)]
+    return values
+
+
+def store_vector(builder: Any, values: Any, pointer: Any) -> None:
+    """Store a vector at a pointer to its first element."""
+    stored = builder.store(values, builder.bitcast(pointer, values.type.as_pointer()))
+    stored.align = ITEMSIZE[str(values.type.element)]

@@ -1,0 +1,103 @@
+"""The options of a session that runs a prepared model: its ops, weights and entries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+
+from onnxruntime import OrtValue, SessionOptions
+
+from ..custom_ops.compiled_ops.catalog import OpSelection
+from ..custom_ops.python_ops import extensions
+from ..graph.weights import LoadedWeights
+from .model_preparation import PatchedModel
+from .options import (
+    are_builtin_domains,
+    config_entry,
+    copy_options,
+    has_providers,
+    set_default_entry,
+)
+from .registration import add_python_ops, register, register_on_unregistered
+
+#: Keys of configuration entries of onnxruntime's sessions.
+_ALLOW_SPINNING = "session.intra_op.allow_spinning"
+_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+_WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
+
+
+def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionOptions | None:
+    """Return the options of a session that runs a patched model.
+
+    Args:
+        given: the caller's options. They are changed only if they cannot be copied.
+        patched: the model, and what its session needs.
+
+    Returns:
+        ``given`` if the model needs nothing else. Otherwise a copy with all that the model needs,
+        or ``given`` itself if it cannot be copied.
+
+    Raises:
+        ImportError: the model needs ops that are not available.
+    """
+    if patched.domains is None:
+        return _options_for_unknown_nodes(given)
+    has_ops = any(placement.is_ours for placement in patched.placements)
+    if has_ops:
+        options = _options_with_ops(given, patched.domains, patched.compiled_ops)
+    elif patched.loaded is None and patched.folder is None:
+        return given
+    else:
+        options = SessionOptions() if given is None else copy_options(given)
+    if patched.python_ops:
+        add_python_ops(options)
+        # onnxruntime's threads would spin after their own nodes, on the processors that the ops
+        # need.
+        set_default_entry(options, _ALLOW_SPINNING, "0")
+    elif not extensions.DOMAINS.isdisjoint(patched.domains):
+        with suppress(ImportError):  # not installed, or registered by the caller
+            add_python_ops(options)
+    if patched.folder not in (None, config_entry(options, _EXTERNAL_FOLDER)):
+        # Not if it is set already, because onnxruntime warns of that.
+        options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
+    if patched.loaded is not None:
+        _add_weights(options, patched.loaded, patched.is_in_memory)
+    return options
+
+
+def _options_with_ops(
+    given: SessionOptions | None,
+    domains: Collection[str],
+    compiled_ops: OpSelection,
+) -> SessionOptions:
+    """Return options that have the selected compiled ops.
+
+    The caller's own options get all ops, because other sessions may use them.
+    """
+    if given is None:
+        return register_on_unregistered(SessionOptions(), selection=compiled_ops)
+    if has_providers(given) or not are_builtin_domains(domains):
+        return register(given)  # their libraries or providers may be needed, and cannot be copied
+    return register_on_unregistered(copy_options(given), selection=compiled_ops)
+
+
+def _add_weights(options: SessionOptions, loaded: LoadedWeights, is_in_memory: bool) -> None:
+    """Add the values of initializers to options."""
+    if not is_in_memory:
+        values = [OrtValue.ortvalue_from_numpy(array) for array in loaded.arrays.values()]
+        options.add_external_initializers(list(loaded.arrays), values)
+        return
+    buffers = list(loaded.files.values())
+    sizes = [len(buffer) for buffer in buffers]
+    options.add_external_initializers_from_files_in_memory(list(loaded.files), buffers, sizes)
+    set_default_entry(options, _WITHOUT_COPY, "1")
+
+
+def _options_for_unknown_nodes(given: SessionOptions | None) -> SessionOptions | None:
+    """Return the options for a model that onnx cannot read: it may have ops of this package."""
+    with suppress(ImportError):
+        options = register(given)
+        with suppress(ImportError):
+            add_python_ops(options)
+        return options
+    return given

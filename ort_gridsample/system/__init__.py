@@ -1,0 +1,1 @@
+"""What the process has: processors, memory, threads, and how it was started."""
