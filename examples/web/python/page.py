@@ -444,7 +444,7 @@ def compare(first: str, second: str) -> list[dict[str, Any]]:
             "type": result.type,
             "shape": list(result.shape),
             "difference": result.difference,
-            "of": result.of,
+            "of": result.magnitude,
             "agrees": result.agrees,
         }
         for result in agreement.agreements(outputs_a, outputs_b, TOLERANCE)
