@@ -269,6 +269,8 @@ def _may_be_base(use_def: SubgraphSearch, name: str) -> bool:
     if tensor is None or tensor.data_type not in _FLOATS:
         return False
     lengths = [length for length in tensor.dims if length != 1]
+    if 0 in lengths:
+        return False
     if len(lengths) < 2 or not {3, 4}.intersection(lengths[-2:]):
         return False
     value = np.array(use_def.scope.constant_value(name)).reshape(lengths)

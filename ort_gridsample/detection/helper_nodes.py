@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
 from ..errors import GridSampleError, where_node
@@ -18,6 +18,8 @@ from ..graph.scope import OUTSIDE, Names, Scope, display_name
 
 #: The key in the ``metadata_props`` of a helper node. Its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
+#: The element types that no Python op accepts.
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 #: A node that checks a shape in a run has the error as its name. This is the error's ``found``.
 OTHER_SHAPE = "of another shape"
 
@@ -103,7 +105,7 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
     inputs = []
     for name in node.input:
         maker = scope.makers.get(name)
-        if maker is not None and nodes[maker].op_type == "Cast" and is_helper(nodes[maker]):
+        if maker is not None and _is_input_cast(nodes[maker]):
             helpers.add(maker)
             name = nodes[maker].input[0]
         inputs.append(name)
@@ -118,11 +120,31 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
                 helpers.add(squeeze)
                 output = nodes[squeeze].output[0]
     for reader in _readers(scope, output):
-        if is_helper(nodes[reader]) and nodes[reader].input[0] == output:
+        if _is_output_cast(nodes[reader]) and nodes[reader].input[0] == output:
             helpers.add(reader)
             output = nodes[reader].output[0]
             break
     return WithHelpers(inputs, output, frozenset(helpers))
+
+
+def _is_input_cast(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is a helper that casts an input of another node."""
+    return is_helper(node) and node.op_type == "Cast" and not _casts_to_half(node)
+
+
+def _is_output_cast(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is a helper that casts the output of another node."""
+    return is_helper(node) and (node.op_type == "CastLike" or _casts_to_half(node))
+
+
+def _casts_to_half(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is a Cast to a type that no Python op accepts.
+
+    Of two neighbouring nodes, this distinguishes the Cast of an output from that of an input.
+    """
+    if node.op_type != "Cast":
+        return False
+    return any(attribute.name == "to" and attribute.i in _HALVES for attribute in node.attribute)
 
 
 def _check_reads_status(reader: onnx.NodeProto, op: onnx.NodeProto) -> None:

@@ -259,7 +259,7 @@ def columns(record: NodeRecord) -> dict[str, str]:
 
 def _native_cell(record: NodeRecord) -> str:
     """Return whether the installed onnxruntime runs a node, as text."""
-    if record.reason == NOT_INSTALLED:
+    if record.reason in (NOT_INSTALLED, NOT_ASKED):
         return "unknown"
     return "yes" if record.native else "no"
 

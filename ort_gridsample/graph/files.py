@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
@@ -25,7 +26,16 @@ Model = onnx.ModelProto | bytes | str | PathLike[str]
 _OPSET_IMPORT_FIELD = 8
 _FUNCTIONS_FIELD = 25
 #: Exceptions that may also come from a fault of this package.
-_PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
+_PROGRAMMING_ERRORS = (
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
+#: Exceptions that only the model causes.
+_MODEL_ERRORS = (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)
 
 
 def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
@@ -123,19 +133,52 @@ def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
     except (GridSampleError, OSError, MemoryError):
         raise
     except Exception as error:
-        fault = str(error)
-        if not isinstance(error, (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)):
-            try:
-                onnx.checker.check_model(model)
-            except Exception as complaint:
-                fault = one_line(complaint)
-                if isinstance(error, _PROGRAMMING_ERRORS):
-                    # The model may be wrong elsewhere, and not the reason for this error.
-                    fault += f"; reading it raised {type(error).__name__}: {error}"
-            else:
-                raise
+        fault = _fault_of(model, error)
+        if fault is None:
+            raise
         found = f"not valid ({fault})"
         raise GridSampleError("model", "the model", found, "an ONNX model") from error
+
+
+def _fault_of(model: onnx.ModelProto, error: Exception) -> str | None:
+    """Return the fault of ``model`` that may have caused ``error``; None if the model is valid."""
+    if isinstance(error, _MODEL_ERRORS):
+        return str(error)
+    try:
+        onnx.checker.check_model(_without_external_data(model))
+    except Exception as complaint:
+        fault = one_line(complaint)
+        if isinstance(error, _PROGRAMMING_ERRORS):
+            # The model may be wrong elsewhere, and not the reason for this error.
+            fault += f"; reading it raised {type(error).__name__}: {error}"
+        return fault
+    return None
+
+
+def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of ``model`` in which tensors with external data have no elements.
+
+    onnx's checker refuses external data that is not in the working directory. A weight of a
+    session's model has no location at all.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    tensors, sparse_tensors = _tensors_of(scopes_of(copy))
+    for sparse in sparse_tensors:
+        parts = (sparse.values, sparse.indices)
+        if any(part.data_location == onnx.TensorProto.EXTERNAL for part in parts):
+            _clear_data(sparse.values)
+            _clear_data(sparse.indices)
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _clear_data(tensor)
+    return copy
+
+
+def _clear_data(tensor: onnx.TensorProto) -> None:
+    """Make ``tensor`` one of its name and type, without elements."""
+    empty = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])
+    tensor.CopyFrom(empty)
 
 
 @contextmanager
@@ -151,10 +194,13 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     temporary = None
     try:
-        new = target.parent / f".{target.name}.{secrets.token_hex(4)}{target.suffix}"
+        # The name of the target may already have the maximum length.
+        new = target.parent / f".{secrets.token_hex(8)}{target.suffix}"
         new.touch(exist_ok=False)  # with the default permissions; those of tempfile are private
         temporary = new
         yield temporary
+        if target.exists():
+            shutil.copymode(target, temporary)
         temporary.replace(target)
     except BaseException as error:
         if temporary is not None:
@@ -331,9 +377,31 @@ def locations(
         model: the model.
         scopes: the scopes of ``model`` if they are known.
     """
+    tensors, sparse_tensors = _tensors_of(scopes or scopes_of(model))
+    for sparse in sparse_tensors:
+        tensors += [sparse.values, sparse.indices]
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield from (entry for entry in tensor.external_data if entry.key == "location")
+
+
+class _Tensors(NamedTuple):
+    """The tensors of a model: initializers, and attributes of nodes.
+
+    Attributes:
+        dense: the tensors that are not a part of a sparse one.
+        sparse: the sparse tensors.
+    """
+
+    dense: list[onnx.TensorProto]
+    sparse: list[onnx.SparseTensorProto]
+
+
+def _tensors_of(scopes: Iterable[Scope]) -> _Tensors:
+    """Return the tensors of a model with these scopes."""
     tensors: list[onnx.TensorProto] = []
     sparse_tensors: list[onnx.SparseTensorProto] = []
-    for scope in scopes or scopes_of(model):
+    for scope in scopes:
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
             sparse_tensors += scope.container.sparse_initializer
@@ -343,8 +411,4 @@ def locations(
                 sparse_tensors += attribute.sparse_tensors
                 if attribute.HasField("sparse_tensor"):
                     sparse_tensors.append(attribute.sparse_tensor)
-    for sparse in sparse_tensors:
-        tensors += [sparse.values, sparse.indices]
-    for tensor in tensors:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            yield from (entry for entry in tensor.external_data if entry.key == "location")
+    return _Tensors(tensors, sparse_tensors)

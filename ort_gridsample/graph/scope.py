@@ -572,8 +572,13 @@ class Nodes(list[onnx.NodeProto]):
         self[-1].name = self._names.new(name)
 
     def constant(self, value: npt.ArrayLike) -> str:
-        """Append a Constant node; return the name of its output."""
-        return self.add("Constant", value=numpy_helper.from_array(np.asarray(value)))
+        """Append a Constant node; return the name of its output.
+
+        A Python integer becomes an int64.
+        """
+        # NumPy 1 on Windows makes it an int32.
+        dtype = np.int64 if isinstance(value, int) else None
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(value, dtype)))
 
     def row(self, *numbers: int) -> str:
         """Append a Constant node of a 1-D tensor of int64; return the name of its output."""

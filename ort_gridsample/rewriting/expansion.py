@@ -162,8 +162,8 @@ class _AttentionExpansion:
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
         for value, *_, locations, _ in self._match.record.cases:
-            batch, _, *heads_and_channels = value.shape or (None, None)
-            lengths = [batch, *heads_and_channels, *(locations.shape or ())[:3]]
+            value_shape = value.shape or ()
+            lengths = [*value_shape[:1], *value_shape[2:], *(locations.shape or ())[:3]]
             if 0 not in lengths:
                 return False
         return True
@@ -457,7 +457,7 @@ def _without_unread(nodes: Sequence[onnx.NodeProto], output: str) -> list[onnx.N
 
 
 def _check_known_shapes(match: Match) -> None:
-    """Check the shapes of this package's node if all of them are known.
+    """Check the rank of the value, and all shapes of this package's node if they are known.
 
     Raises:
         GridSampleError: a shape is wrong.
@@ -466,6 +466,9 @@ def _check_known_shapes(match: Match) -> None:
     if table is None:
         return
     for value, _, locations, weights in match.record.cases:
+        if value.shape is not None and len(value.shape) != 4:
+            value_text = validation.format_shape(value.shape)
+            raise validation.VALUE_SHAPE_INVALID.error(match.record.where, value_shape=value_text)
         value_shape = known_lengths(value.shape)
         locations_shape = known_lengths(locations.shape)
         weights_shape = known_lengths(weights.shape)

@@ -17,7 +17,9 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample.detection.find import find_matches
-from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.detection.match import Match
+from ort_gridsample.graph.scope import Names, scopes_of
+from ort_gridsample.rewriting.targets.detected_attention import DetectedAttention
 from ort_gridsample.session.accelerators import AcceleratorProbe
 from ort_gridsample.session.placement import Placement
 from ort_gridsample.session.prediction import predict_placements
@@ -400,6 +402,12 @@ VARIANTS = {
 }
 
 
+def attentions_of(model: onnx.ModelProto) -> list[Match]:
+    """Return the deformable attentions that are detected around GridSamples."""
+    matches = find_matches(model, scopes_of(model), None, with_reasons=False)
+    return [match for match in matches if match.attention is not None]
+
+
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_attention_variant_has_onnxruntimes_outputs_and_reads_operands_in_place(
     variant: Variant, ops: str
@@ -407,11 +415,7 @@ def test_attention_variant_has_onnxruntimes_outputs_and_reads_operands_in_place(
     model = variant_model(variant.changes, variant.output, variant.queries_of_weights)
     count = 0 if variant.in_place is None else 1
     assert_attended(model, variant_feeds(variant.queries_of_weights), count, ops)
-    attentions = [
-        match.attention
-        for match in find_matches(model, scopes_of(model), None, with_reasons=False)
-        if match.attention is not None
-    ]
+    attentions = [match.attention for match in attentions_of(model)]
     in_place = [
         " ".join(
             operand for attribute, operand in IN_PLACE.items() if getattr(attention, attribute)
@@ -706,6 +710,21 @@ def test_plugin_gets_the_weights_of_one_query_for_every_query() -> None:
     lowered = ogs.patch_model(written, target="ai.onnx")
     for session in (ogs.InferenceSession(written), open_native(lowered)):
         assert_same_outputs(session, model, feeds)
+
+
+def test_weights_of_one_query_are_rearranged_without_batches() -> None:
+    """A Reshape to a computed length (-1) would fail."""
+    model = variant_model(VARIANTS["weights of one query"].changes, queries_of_weights=1)
+    (match,) = attentions_of(model)
+    assert match.attention is not None
+    operands = DetectedAttention(match, match.attention, Names(model))
+    output = helper.make_tensor_value_info(operands.write_weights(), TensorProto.FLOAT, None)
+    weights = helper.make_tensor_value_info("weights", TensorProto.FLOAT, ["B", 1, 2, 2, 2])
+    graph = helper.make_graph(operands.nodes, "g", [weights], [output])
+    opset = helper.make_opsetid("", 20)
+    session = open_native(helper.make_model(graph, opset_imports=[opset], ir_version=8))
+    (rearranged,) = session.run(None, {"weights": np.zeros((0, 1, 2, 2, 2), np.float32)})
+    assert rearranged.shape == (0, 1, 2, 4)
 
 
 def test_plugin_of_half_values_and_float32_locations_has_one_type() -> None:

@@ -726,3 +726,16 @@ def test_attention_node_fed_two_starts_for_one_level_is_refused(
         "MMCVMultiScaleDeformableAttention node 'attention'",
         "level_start_index",
     )
+
+
+def test_own_attention_node_of_a_value_of_one_axis_is_refused() -> None:
+    model = model_of(OWN, is_static=False)
+    del model.graph.node[0].input[2]
+    levels = numpy_helper.from_array(np.insert(LENGTHS, 0, P, axis=1), "lengths")
+    model.graph.initializer[0].CopyFrom(levels)
+    value, locations, _ = model.graph.input
+    value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto())
+    value.type.tensor_type.shape.dim.add(dim_value=5)
+    locations.type.tensor_type.ClearField("shape")
+    error = refusal(ogs.patch_model, model, target="primitives")
+    assert (error.argument, error.found) == ("value", "of shape (5)")

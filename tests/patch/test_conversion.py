@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.opsets import convert, inlining
+from ort_gridsample.patching import TargetName
 from support.compare import refusal
 from support.foreign_nodes import model_of_nodes
 from support.graphs import (
@@ -187,6 +188,36 @@ def test_helper_nodes_are_removed_when_the_opset_is_raised() -> None:
     raised = ogs.patch_model(ogs.patch_model(old_model(HALF_SAMPLE)), target="ai.onnx")
     assert imports_of(raised)[""] == 16
     assert op_types(raised) == ["Cast", "GridSample", "Cast"]
+
+
+@pytest.fixture
+def chained_half_model() -> onnx.ModelProto:
+    """Two nodes in float16: the second one samples the output of the first one."""
+    return parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 20]>
+        g (float16[1,2,4,5] X, float[1,3,3,2] G) => (float16[1,2,3,3] Y) {
+            [a] A = GridSample (X, G)
+            [b] Y = GridSample (A, G) }""")
+
+
+#: The targets of the nodes a and b.
+MIXED_TARGETS = [("ort_gridsample", "compiled"), ("compiled", "ort_gridsample")]
+
+
+@pytest.mark.parametrize("targets", MIXED_TARGETS)
+def test_cast_of_one_node_is_no_helper_of_its_neighbour(
+    targets: tuple[TargetName, TargetName], chained_half_model: onnx.ModelProto
+) -> None:
+    model = chained_half_model
+    for name, target in zip("ab", targets, strict=True):
+        model = ogs.patch_model(
+            model, target=target, nodes=lambda record, name=name: record.name == name
+        )
+    types = {record.name: record.types["X"] for record in ogs.inspect_model(model)}
+    assert types == {"a": ("float16",), "b": ("float16",)}
+    restored = ogs.patch_model(model, target="ai.onnx")
+    assert op_types(restored) == ["GridSample", "GridSample"]
+    onnx.checker.check_model(restored, full_check=True)
 
 
 def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -232,6 +232,22 @@ def test_atomic_write_has_the_mode_of_the_mask_without_setting_it(
         os.umask(before)
 
 
+def test_atomic_write_of_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"before")
+    file.chmod(0o600)
+    with atomic_write(file) as temporary:
+        temporary.write_bytes(b"after")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_atomic_write_of_the_longest_name_writes_the_file(tmp_path: Path) -> None:
+    file = tmp_path / f"{'m' * 250}.onnx"
+    with atomic_write(file) as temporary:
+        temporary.write_bytes(b"whole")
+    assert file.read_bytes() == b"whole"
+
+
 def test_atomic_write_to_a_link_writes_the_file_that_it_links_to(tmp_path: Path) -> None:
     """So do numpy.save and onnx.save."""
     folder = tmp_path / "folder"
@@ -264,18 +280,57 @@ def test_error_in_an_invalid_model_tells_what_is_invalid() -> None:
         raise KeyError("anything")
 
 
-def test_type_error_in_an_invalid_model_is_named_with_what_is_invalid() -> None:
+@pytest.mark.parametrize("error_type", [TypeError, IndexError, ValueError])
+def test_error_in_an_invalid_model_is_named_with_what_is_invalid(
+    error_type: type[Exception],
+) -> None:
     """It may come from a fault of this package that has nothing to do with the model's."""
     model = single_node_model()
     model.graph.node[0].input[0] = "missing"
-    error = refusal(_raise_type_error, model)
+    error = refusal(_raise_in, model, error_type("no number"))
     assert "missing" in error.found
-    assert error.found.endswith("; reading it raised TypeError: no number)")
+    assert error.found.endswith(f"; reading it raised {error_type.__name__}: no number)")
 
 
-def _raise_type_error(model: onnx.ModelProto) -> None:
+def _raise_in(model: onnx.ModelProto, error: Exception) -> None:
     with translate_errors(model):
-        raise TypeError("no number")
+        raise error
+
+
+def external_tensor(name: str, location: str) -> TensorProto:
+    """Return a tensor with external data, without a location if ``location`` is empty."""
+    tensor = TensorProto(
+        name=name, data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL
+    )
+    if location:
+        tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+@pytest.mark.parametrize("location", ["", "missing.bin"])
+@pytest.mark.parametrize("place", ["initializer", "sparse initializer", "attribute", "body"])
+def test_error_in_a_valid_model_with_external_data_is_not_translated(
+    place: str, location: str
+) -> None:
+    """The weights of a model may be in another folder, or in memory."""
+    model = single_node_model()
+    tensor = external_tensor("W", location)
+    constant = helper.make_node("Constant", [], ["W"], value=tensor)
+    if place == "initializer":
+        model.graph.initializer.append(tensor)
+    elif place == "sparse initializer":
+        indices = helper.make_tensor("W_indices", TensorProto.INT64, [2], [0, 1])
+        sparse = helper.make_sparse_tensor(tensor, indices, [4])
+        model.graph.sparse_initializer.append(sparse)
+    elif place == "attribute":
+        model.graph.node.append(constant)
+    else:
+        body = helper.make_graph([], "body", [], [value_info("W")], [tensor])
+        choice = helper.make_node("Constant", [], ["c"], value=helper.make_tensor("c", 9, [], [1]))
+        branches = helper.make_node("If", ["c"], ["V"], then_branch=body, else_branch=body)
+        model.graph.node.extend([choice, branches])
+    with pytest.raises(IndexError):
+        _raise_in(model, IndexError("anything"))
 
 
 def test_error_in_a_valid_model_is_not_translated() -> None:

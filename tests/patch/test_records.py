@@ -152,6 +152,11 @@ def test_record_is_native_only_if_onnxruntime_was_asked(
     assert (record.native, record.reason) == expected
 
 
+def test_column_of_a_record_that_onnxruntime_was_not_asked_about_is_unknown() -> None:
+    (record,) = records_of(SAMPLE, None)
+    assert columns(record)["native"] == "unknown"
+
+
 @pytest.mark.parametrize(
     ("nodes", "calls"),
     [("all", 0), ("unsupported", 1), (lambda record: not record.native, 1)],

@@ -904,3 +904,19 @@ def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
     assert result.size == (None, 1, 4, 5, 6)
     assert theta_shapes[0] == (2, 3)
     assert set(theta_shapes[1:]) >= {(3, 4)}
+
+
+EMPTY_BASES = {
+    "MatMul": "Y = MatMul (base, theta)",
+    "Mul": "P = Mul (base, theta) Y = ReduceSum <keepdims = 0> (P, axes)",
+}
+
+
+@pytest.mark.parametrize("nodes", EMPTY_BASES.values(), ids=EMPTY_BASES)
+def test_product_with_a_constant_without_elements_is_no_affine_grid(nodes: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[4,4] theta) => (float[N,M] Y) <int64[1] axes = {{0}}> {{ {nodes} }}""")
+    base = numpy_helper.from_array(np.zeros((0, 4), np.float32), "base")
+    model.graph.initializer.append(base)
+    assert ogs.inspect_model(model) == []

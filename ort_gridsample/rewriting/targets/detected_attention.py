@@ -203,12 +203,13 @@ class DetectedAttention:
         Weights (B, 1, H, P) are those of one query for all queries.
         """
         attention = self.attention
+        n_points = sum(attention.points)
         if attention.has_weights_by_head and attention.is_per_query:
             return attention.weights.name
         if attention.has_weights_by_head:
             # With an axis of levels, an op would read them as the weights of each query.
-            return self.nodes.add("Reshape", attention.weights.name, self.nodes.row(0, 0, 0, -1))
-        n_points = sum(attention.points)
+            shape = self.nodes.row(0, 0, 0, n_points)
+            return self.nodes.add("Reshape", attention.weights.name, shape)
         weights = attention.weights.name
         if attention.other_levels:
             other_points = {point for _, points in attention.other_levels for point in points}
