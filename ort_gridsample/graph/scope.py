@@ -87,7 +87,7 @@ class Scope:
     """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
 
     The cached properties are read once, because Python takes longer to read a node than
-    onnxruntime takes to load it. :meth:`replace` updates them. They do not follow other changes.
+    onnxruntime takes to load it. :meth:`replace_nodes` updates them. They do not follow other changes.
 
     Attributes:
         path: where the scope is in the model, as errors write it; empty for the main graph.
@@ -109,7 +109,7 @@ class Scope:
     bodies: dict[int, list[Scope]] = field(default_factory=dict)
     weights: Weights = NO_WEIGHTS
 
-    #: The cached properties that :meth:`replace` deletes.
+    #: The cached properties that :meth:`replace_nodes` deletes.
     _DERIVED: ClassVar = (
         "op_types",
         "domains",
@@ -227,7 +227,7 @@ class Scope:
                 return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
         return None
 
-    def replace(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
+    def replace_nodes(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Replace nodes in place.
 
         The model gets copies of new nodes. The graphs of a new node have new scopes, also if the
@@ -488,7 +488,7 @@ def _constants_to_initializers(scope: Scope, names: Collection[str]) -> None:
             initializer.CopyFrom(tensor)
             initializer.name = node.output[0]
             dropped[index] = ()
-    scope.replace(dropped)
+    scope.replace_nodes(dropped)
 
 
 def _set_data_location(

@@ -147,7 +147,7 @@ def _drop_constants(scope: Scope, names: Set[str]) -> None:
         is_constant = node.op_type == "Constant" and not domain_of(node.domain)
         if is_constant and not names.isdisjoint(node.output):
             dropped[index] = ()
-    scope.replace(dropped)
+    scope.replace_nodes(dropped)
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -50,7 +50,7 @@ def rewrite_flattening_nodes(
                 replaced[index] = nodes
                 if nodes[-1].op_type == "Reshape":
                     flat_values.add(nodes[-1].input[0])
-        scope.replace(replaced)
+        scope.replace_nodes(replaced)
     return flat_values
 
 

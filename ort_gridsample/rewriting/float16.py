@@ -104,7 +104,7 @@ def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None
     replaced = {}
     for index in before.keys() | after.keys():
         replaced[index] = [*before[index], scope.nodes[index], *after[index]]
-    scope.replace(replaced)
+    scope.replace_nodes(replaced)
 
 
 def _write_constant_as_float64(scope: Scope, name: str, wide: str) -> None:

@@ -209,7 +209,9 @@ def _rewrite(patch: Patch, plan: PatchPlan) -> None:
     preparing_nodes = [node for match in plan.targets for node in match.preparing_nodes]
     if preparing_nodes:
         names.take_all({name for node in preparing_nodes for name in node.output})
-    replacements = {match: target.replace(match, names) for match, target in targets.items()}
+    replacements = {
+        match: target.replacement_for(match, names) for match, target in targets.items()
+    }
     clear_unconfirmed_shapes(
         patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements)
     )

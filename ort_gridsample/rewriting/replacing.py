@@ -49,7 +49,7 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     gone = {*dropped, *new_nodes}
     inputs = {name for index in superseded & gone for name in scope.inputs[index] if name}
     unread = {name for name in inputs - read if scope.readers[name] <= gone}
-    scope.replace({**dict.fromkeys(dropped, ()), **new_nodes})
+    scope.replace_nodes({**dict.fromkeys(dropped, ()), **new_nodes})
     drop_initializers(scope, unread)
     for replacement in replacements.values():
         _add_value_info(scope, replacement.value_info)

@@ -55,7 +55,7 @@ def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.Mo
         for index, node in enumerate(scope):
             if is_fused(node):
                 replaced[index] = _unfused_nodes(node, scope, names)
-        scope.replace(replaced)
+        scope.replace_nodes(replaced)
     import_used(copy, {COMPILED_DOMAIN: 1}, {EXTENSIONS_DOMAIN})
     return copy
 

@@ -94,7 +94,7 @@ class _Conversion:
             self._origins.update((name, label) for new in older for name in new.output)
             if len(older) != 1 or older[0] != node:
                 replaced[index] = older
-        scope.replace(replaced)
+        scope.replace_nodes(replaced)
 
     def type_obstacles(
         self,

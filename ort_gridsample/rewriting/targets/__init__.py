@@ -55,7 +55,7 @@ class Target:
     3. :meth:`target_for`, which by default calls :meth:`replaces`.
     4. :meth:`needs_inlining` and :meth:`least_opset`. The model is changed and searched again,
        until neither requires a change.
-    5. :meth:`replace`.
+    5. :meth:`replacement_for`.
 
     Attributes:
         name: the name of the dialect that the target writes composite nodes in, or "".
@@ -97,7 +97,7 @@ class Target:
         """Return why an older opset than :meth:`least_opset` does not suffice, for an error."""
         return "the first in which the target can write this node"
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         """Return the replacement of a node. The model is not changed.
 
         Args:

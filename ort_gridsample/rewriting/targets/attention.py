@@ -36,7 +36,7 @@ class AttentionTarget(Target):
         """Whether the node is in a function, where types are not known."""
         return match.scope.function is not None
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.attention is None:
             return Replacement([])  # a GridSample that the attention replaces
         detected = DetectedAttention(match, match.attention, names)
@@ -70,7 +70,7 @@ class PythonAttention(AttentionTarget):
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
         values = dict(zip(match.record.values, detected.write_operands(), strict=True))
         record = replace(match.record, values=values, output=detected.output)
-        detected.nodes += self._op.replace(replace(match, record=record), names).nodes
+        detected.nodes += self._op.replacement_for(replace(match, record=record), names).nodes
 
 
 class ForeignAttention(AttentionTarget):
@@ -88,7 +88,7 @@ class ForeignAttention(AttentionTarget):
     def replaces(self, match: Match) -> bool:
         return match.signature is not None
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         signature = match.signature
         assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
@@ -104,7 +104,7 @@ class ForeignAttention(AttentionTarget):
             record = op_record(match)
             values = dict(zip(record.values, inputs, strict=True))
             record = replace(record, values=values, output=op_output)
-            nodes += python_op.replace(replace(match, record=record), names).nodes
+            nodes += python_op.replacement_for(replace(match, record=record), names).nodes
         else:
             nodes.append(_compiled_op(match, inputs, op_output, points))
         if signature.is_by_head:

@@ -32,14 +32,14 @@ class CompiledOp(Spelled):
     def needs_inlining(self, match: Match) -> bool:
         return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         constants, op = self._op(match, names)
         op.output[0], after = typed_in_function(match, op.input[0], names)
         return Replacement([*constants, op, *after])
 
     def _op(self, match: Match, names: Names) -> tuple[list[onnx.NodeProto], onnx.NodeProto]:
         """Return the Constants that the op reads, and the op."""
-        *constants, op = super().replace(match, names).nodes
+        *constants, op = super().replacement_for(match, names).nodes
         node_name = label(match.node) or match.record.label
         op.attribute.append(helper.make_attribute("node", node_name))
         return constants, op
@@ -62,10 +62,10 @@ class FusedOp(CompiledOp):
         has_several_sources = match.fused_grid is not None and len(match.fused_grid.sources) > 1
         return super().needs_inlining(match) or has_several_sources
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.fused_into is not None:
             return Replacement([])
-        replacement = super().replace(match, names)
+        replacement = super().replacement_for(match, names)
         fused = match.fused_grid
         if fused is None:
             return replacement

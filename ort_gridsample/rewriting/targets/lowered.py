@@ -68,7 +68,7 @@ class Primitives(Target):
     def least_opset(self, match: Match) -> int:
         return self._first_opset
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         if self._functions:
             return self._call(match)
         output = match.record.output

@@ -81,9 +81,9 @@ class PythonOp(Spelled):
         # Of each row of strings, onnxruntime's Gather gathers only the first.
         return _GATHER_ND if "str" in types else 1
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         record = match.record
-        *before, op = super().replace(match, names).nodes
+        *before, op = super().replacement_for(match, names).nodes
         inputs = []
         for argument, value in zip(record.values, op.input, strict=True):
             if argument in record.casts:

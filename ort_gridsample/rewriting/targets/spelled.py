@@ -96,7 +96,7 @@ class Spelled(Target):
             return f"the first opset whose {record.operator} takes an input of {ranks} axes"
         return f"the first opset whose {record.operator} has these types and axes"
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         record = match.record
         dialect = self._dialect(match)
         assert dialect is not None  # otherwise ``replaces`` is false

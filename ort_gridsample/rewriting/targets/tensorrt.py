@@ -49,12 +49,12 @@ class TensorRTPlugins(AttentionTarget):
         has_levels = "levels" in record.constants
         return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
 
-    def replace(self, match: Match, names: Names) -> Replacement:
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.signature is None:
-            return super().replace(match, names)
-        return self._replace_node(match, names)
+            return super().replacement_for(match, names)
+        return self._plugin_for_node(match, names)
 
-    def _replace_node(self, match: Match, names: Names) -> Replacement:
+    def _plugin_for_node(self, match: Match, names: Names) -> Replacement:
         """Return the plugin that replaces another package's node. TensorRT checks the shapes."""
         signature = match.signature
         assert signature is not None
