@@ -87,7 +87,8 @@ class Scope:
     """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
 
     The cached properties are read once, because Python takes longer to read a node than
-    onnxruntime takes to load it. :meth:`replace_nodes` updates them. They do not follow other changes.
+    onnxruntime takes to load it. :meth:`replace_nodes` updates them. They do not follow other
+    changes.
 
     Attributes:
         path: where the scope is in the model, as errors write it; empty for the main graph.

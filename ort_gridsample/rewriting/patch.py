@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import onnx
 
@@ -20,18 +21,27 @@ from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
 from .replacing import insert_replacements, values_around
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
-from .targets.compiled_op import CompiledOp
-from .targets.python_op import PythonOp
+from .targets.compiled_op import CompiledOpTarget
+from .targets.dialect_target import DialectTarget
+from .targets.python_op import PythonOpTarget
 from .targets.runtimes import ANY, RUNTIMES, Runtime
-from .targets.spelled import Spelled
-from .targets.tensorrt import TensorRTPlugins
+from .targets.tensorrt import TensorRTPluginsTarget
 from .unfusing import unfused
-
-#: The records of the nodes that a patch replaced, and of those that stay.
-Patched = tuple[list[NodeRecord], list[NodeRecord]]
 
 #: The oldest IR version with model-local functions.
 _FUNCTIONS_IR_VERSION = 8
+
+
+class PatchedRecords(NamedTuple):
+    """The records of the sampling nodes of a patched model.
+
+    Attributes:
+        replaced: the nodes that the patch replaced, as they were before.
+        kept: the other nodes.
+    """
+
+    replaced: list[NodeRecord]
+    kept: list[NodeRecord]
 
 
 def patch_to(
@@ -43,11 +53,8 @@ def patch_to(
     probe: Probe,
     opset: int | None,
     for_runtime: str | None,
-) -> Patched:
+) -> PatchedRecords:
     """Patch ``model`` in place; the arguments are those of :func:`ort_gridsample.patch_model`.
-
-    Returns:
-        The records of the replaced nodes, and of the other nodes.
 
     Raises:
         GridSampleError: an argument is wrong, the model is invalid, or a node cannot be written.
@@ -55,9 +62,9 @@ def patch_to(
     _check_arguments(nodes, target, opset, for_runtime)
     runtime = RUNTIMES[for_runtime] if for_runtime else ANY
     opset = _opset_to_write(model, target, opset, runtime)
-    writer = _target(target, functions, model, opset, runtime)
+    writer = _target_named(target, functions, model, opset, runtime)
     with translate_errors(model):
-        patched = patch_in_place(model, writer, nodes, probe, opset)
+        patched = rewrite_selected_nodes(model, writer, nodes, probe, opset)
         if runtime.coordinates is not None:
             keep_coordinates(model, probe)
         return patched
@@ -133,7 +140,7 @@ def _opset_to_write(
     return opset
 
 
-def _target(
+def _target_named(
     name: str,
     functions: bool,
     model: onnx.ModelProto,
@@ -143,27 +150,27 @@ def _target(
     """Return the target with this name."""
     if name in (PRIMITIVES, TWO_AXES):
         # Imported here: few callers need it, and importing it takes a while.
-        from .targets.lowered import Primitives, TwoAxes
+        from .targets.lowering_targets import PrimitivesTarget, TwoAxesTarget
 
-        lowering = TwoAxes if name == TWO_AXES else Primitives
+        lowering = TwoAxesTarget if name == TWO_AXES else PrimitivesTarget
         return lowering(functions, model.functions, runtime)
     if name == DOMAIN:
-        return PythonOp()
+        return PythonOpTarget()
     if name == COMPILED:
-        return CompiledOp()
+        return CompiledOpTarget()
     if name == TENSORRT_ATTENTION.name:
-        return TensorRTPlugins()
-    return Spelled(name, strict=opset is not None)
+        return TensorRTPluginsTarget()
+    return DialectTarget(name, strict=opset is not None)
 
 
-def patch_in_place(
+def rewrite_selected_nodes(
     model: onnx.ModelProto,
     target: Target,
     nodes: Selection = "all",
     probe: Probe | None = None,
     opset: int | None = None,
     all_scopes: list[Scope] | None = None,
-) -> Patched:
+) -> PatchedRecords:
     """Rewrite the selected nodes of ``model`` as ``target``.
 
     Args:
@@ -176,14 +183,11 @@ def patch_in_place(
             target needs.
         all_scopes: the scopes of ``model`` if they are known; updated in place.
 
-    Returns:
-        The records of the replaced nodes, and of the other nodes.
-
     Raises:
         GridSampleError: a node is wrong or cannot be written.
     """
     all_scopes = scopes_of(model) if all_scopes is None else all_scopes
-    standard = Spelled(AI_ONNX, strict=opset is not None)
+    standard = DialectTarget(AI_ONNX, strict=opset is not None)
     patch = Patch(model, all_scopes, target, standard, nodes, probe, opset)
     plain_model = unfused(model, all_scopes)
     if plain_model is not model:
@@ -191,7 +195,10 @@ def patch_in_place(
         patch.update_scopes()
     plan = patch.prepare()
     _rewrite(patch, plan)
-    return [match.record for match in plan.targets], [match.record for match in plan.kept]
+    return PatchedRecords(
+        replaced=[match.record for match in plan.targets],
+        kept=[match.record for match in plan.kept],
+    )
 
 
 def _rewrite(patch: Patch, plan: PatchPlan) -> None:

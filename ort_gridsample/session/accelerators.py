@@ -23,10 +23,10 @@ import onnxruntime
 
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..rewriting.patch import patch_in_place
+from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
+from ..rewriting.targets.dialect_target import DialectTarget
 from ..rewriting.targets.runtimes import ANY, RUNTIMES
-from ..rewriting.targets.spelled import Spelled
 from .probe_cases import ProbeCase, build_case
 from .provider_trials import ANSWERS, RUNS, ProbeProcess, Providers, try_on_providers
 
@@ -160,16 +160,17 @@ class AcceleratorProbe:
         is_in_body = bool(record.graph) and not _FUNCTION.fullmatch(record.graph)
         if self._accelerated == "keep" or record.has_attribute_references or is_in_body:
             return
-        from ..rewriting.targets.lowered import Primitives, TwoAxes  # slow to import, rarely needed
+        # Slow to import, and rarely needed.
+        from ..rewriting.targets.lowering_targets import PrimitivesTarget, TwoAxesTarget
 
         runtimes = (_RUNTIMES[name] for name, _ in self._accelerators if name in _RUNTIMES)
         runtime = next(runtimes, ANY)
         if record.operator == "GridSample":
-            yield "the standard's node", Spelled("ai.onnx")
-            yield "opset 16's words", Spelled("ai.onnx", first_words=True)
-            yield "com.microsoft's node", Spelled("com.microsoft")
-            yield "4-D GridSamples", TwoAxes(runtime=runtime)
-        yield "basic operators", Primitives(runtime=runtime)
+            yield "the standard's node", DialectTarget("ai.onnx")
+            yield "opset 16's words", DialectTarget("ai.onnx", first_words=True)
+            yield "com.microsoft's node", DialectTarget("com.microsoft")
+            yield "4-D GridSamples", TwoAxesTarget(runtime=runtime)
+        yield "basic operators", PrimitivesTarget(runtime=runtime)
 
     def _refusal(self, case: ProbeCase, target: Target | None) -> str:
         """Return why the accelerators refuse a case written by ``target``, else ""."""
@@ -194,7 +195,7 @@ class AcceleratorProbe:
 def _rewrite(model: onnx.ModelProto, target: Target) -> bool:
     """Rewrite the node of a case; whether the target has a form of it."""
     try:
-        replaced, _ = patch_in_place(model, target)
+        replaced, _ = rewrite_selected_nodes(model, target)
     except GridSampleError:
         return False
     return bool(replaced)

@@ -24,9 +24,13 @@ from ..reference.taps import COMPILED_MODES
 from ..rewriting.foreign_attention_facts import op_record
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
-from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention
-from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported_reason
-from ..rewriting.targets.python_op import PythonOp
+from ..rewriting.targets.attention import (
+    CompiledAttentionTarget,
+    ForeignAttentionTarget,
+    PythonAttentionTarget,
+)
+from ..rewriting.targets.compiled_op import CompiledOpTarget, FusedOpTarget, unsupported_reason
+from ..rewriting.targets.python_op import PythonOpTarget
 from . import installed_runtime
 from .accelerators import AcceleratorProbe
 from .placement import (
@@ -61,18 +65,18 @@ class OpTargets:
 
     def __init__(self, is_saved: bool) -> None:
         in_session = not is_saved
-        self.fused_op = FusedOp()
+        self.fused_op = FusedOpTarget()
         self._nodes: dict[str, Target] = {
-            COMPILED_OP: CompiledOp(),
-            PYTHON_OP: PythonOp(in_session=in_session),
+            COMPILED_OP: CompiledOpTarget(),
+            PYTHON_OP: PythonOpTarget(in_session=in_session),
         }
         self._subgraphs: dict[str, Target] = {
-            COMPILED_OP: CompiledAttention(),
-            PYTHON_OP: PythonAttention(in_session=in_session),
+            COMPILED_OP: CompiledAttentionTarget(),
+            PYTHON_OP: PythonAttentionTarget(in_session=in_session),
         }
         self._attention_nodes: dict[str, Target] = {
-            COMPILED_OP: ForeignAttention(),
-            PYTHON_OP: ForeignAttention(is_python=True, in_session=in_session),
+            COMPILED_OP: ForeignAttentionTarget(),
+            PYTHON_OP: ForeignAttentionTarget(is_python=True, in_session=in_session),
         }
 
     def of(self, match: Match, op: str) -> Target:

@@ -39,7 +39,7 @@ from ..graph.weights import (
     split_source,
 )
 from ..rewriting.passes import Selection
-from ..rewriting.patch import bind_threads, patch_in_place
+from ..rewriting.patch import bind_threads, rewrite_selected_nodes
 from . import installed_runtime
 from .accelerators import Accelerated, AcceleratorProbe
 from .decisions import context_of
@@ -323,7 +323,7 @@ class _ModelInPreparation:
             has_attention = ATTENTION in op_types and DOMAIN in self.domains()
             has_composites = has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
             with translate_errors(self.proto):
-                replaced, others = patch_in_place(
+                replaced, others = rewrite_selected_nodes(
                     self.proto,
                     target,
                     probe=installed_runtime.PROBE,

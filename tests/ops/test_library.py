@@ -33,8 +33,8 @@ from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.kernels import target
 from ort_gridsample.library import builder, wheel
-from ort_gridsample.rewriting.patch import patch_in_place
-from ort_gridsample.rewriting.targets.compiled_op import FusedOp
+from ort_gridsample.rewriting.patch import rewrite_selected_nodes
+from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from ort_gridsample.system.cpus import available_cpus
 from support.attention_models import op_model, operands
 from support.cases import Attributes
@@ -99,7 +99,7 @@ def sample_models() -> dict[str, Sample]:
     size = np.array([2, 3, 4, 5])
     samples["AffineGrid"] = Sample(affine, {"theta": THETA, "size": size})
     fused_affine = transformer(attributes=Attributes())
-    patch_in_place(fused_affine, target=FusedOp())
+    rewrite_selected_nodes(fused_affine, target=FusedOpTarget())
     samples["fused AffineGrid"] = Sample(fused_affine, transformer_feeds())
     samples["fused program"] = fused_program()
     assert [name for name, sample in samples.items() if has_fused_op(sample.model)] == [
@@ -136,7 +136,7 @@ def fused_program() -> Sample:
     graph = GraphBuilder()
     grid = graph.apply(graph.add_input("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5))
     model = graph.model(grid, (1, 1, 5, 6))
-    patch_in_place(model, target=FusedOp())
+    rewrite_selected_nodes(model, target=FusedOpTarget())
     return Sample(model, {name: np.asarray(value) for name, value in graph.feeds.items()})
 
 

@@ -14,8 +14,8 @@ import ort_gridsample as ogs
 from conftest import with_slow
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.rewriting.patch import patch_in_place
-from ort_gridsample.rewriting.targets.compiled_op import FusedOp
+from ort_gridsample.rewriting.patch import rewrite_selected_nodes
+from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import about, assert_identical, refusal
 from support.fused_models import (
@@ -218,7 +218,7 @@ def test_fused_session_can_be_pickled(target: str | None, source: str, tmp_path:
 
 def test_compiled_ops_of_a_patched_model_are_fused() -> None:
     model = ogs.patch_model(transformer(), target="compiled")
-    assert len(patch_in_place(model, FusedOp())[0]) == 2
+    assert len(rewrite_selected_nodes(model, FusedOpTarget())[0]) == 2
 
 
 @needs_compiled_ops

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.graph.files import atomic_write, translate_errors
-from ort_gridsample.rewriting.patch import patch_in_place
-from ort_gridsample.rewriting.targets.python_op import PythonOp
+from ort_gridsample.rewriting.patch import rewrite_selected_nodes
+from ort_gridsample.rewriting.targets.python_op import PythonOpTarget
 from support import faults
 from support.compare import refusal
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
@@ -94,7 +94,7 @@ def count_calls_of_patch(node_count: int) -> int:
     nodes = [sample_node(X, Y, f"n{i}") for i, (X, Y) in enumerate(pairwise(values))]
     model = model_of(*nodes)
     profile = cProfile.Profile()
-    profile.runcall(patch_in_place, model, PythonOp())
+    profile.runcall(rewrite_selected_nodes, model, PythonOpTarget())
     domains = [node.domain for node in model.graph.node]
     assert domains.count("ort_gridsample") == node_count
     return sum(entry.callcount for entry in profile.getstats())

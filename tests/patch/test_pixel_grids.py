@@ -19,8 +19,8 @@ from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
 from ort_gridsample.detection import programs
 from ort_gridsample.detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS
 from ort_gridsample.functions.validation import format_shape
-from ort_gridsample.rewriting.patch import patch_in_place
-from ort_gridsample.rewriting.targets.compiled_op import FusedOp
+from ort_gridsample.rewriting.patch import rewrite_selected_nodes
+from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import about, assert_identical, refusal
 from support.fused_models import (
@@ -493,7 +493,7 @@ def test_random_chain_is_fused(random_grid: RandomGrid) -> None:
     # A grid of one axis looks like a plane of coordinates.
     assume(len(X_shape) > 3 and pairs <= MAX_SOURCES - 3)
     model = graph.model(grid, X_shape)
-    patch_in_place(model, target=FusedOp())
+    rewrite_selected_nodes(model, target=FusedOpTarget())
     node = model.graph.node[-1]
     assert node.op_type == ("FusedGridSample" if graph.nodes else "GridSample")
     if not pairs:  # then all nodes are fused
@@ -852,7 +852,7 @@ def test_constants_of_fused_nodes_are_removed() -> None:
     graph.nodes.append(helper.make_node("Constant", [], ["two"], value_float=2.0))
     grid = graph.apply(graph.add_input("coords", 1, 3, 4, 2), ("Mul", "two"), ("Sub", [1, 2]))
     model = graph.model(grid, (1, 1, 5, 6))
-    (record,), _ = patch_in_place(model, target=FusedOp())
+    (record,), _ = rewrite_selected_nodes(model, target=FusedOpTarget())
     assert record.fused == ("Mul1", "Sub2")
     assert [node.op_type for node in model.graph.node] == ["Constant", "FusedGridSample"]
     assert not model.graph.initializer

@@ -17,7 +17,7 @@ from ort_gridsample.dialects import registry
 from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.interop import pytorch
 from ort_gridsample.patching import TargetName
-from ort_gridsample.rewriting.targets.lowered import _common_shape
+from ort_gridsample.rewriting.targets.lowering_targets import _common_shape
 from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 from support.cases import Attributes
 from support.compare import about, refusal

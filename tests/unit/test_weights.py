@@ -304,14 +304,14 @@ def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
     zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
     options.add_initializer("w7", zeros)
     is_known = dict[str, bool]()
-    patch_in_place = model_preparation.patch_in_place
+    rewrite_selected_nodes = model_preparation.rewrite_selected_nodes
 
     def patch(*args: object, all_scopes: list[Scope], **kwargs: object) -> object:
         for name in ("w7", "w8"):
             is_known[name] = all_scopes[0].find_constant(name) is not None
-        return patch_in_place(*args, all_scopes=all_scopes, **kwargs)
+        return rewrite_selected_nodes(*args, all_scopes=all_scopes, **kwargs)
 
-    monkeypatch.setattr(model_preparation, "patch_in_place", patch)
+    monkeypatch.setattr(model_preparation, "rewrite_selected_nodes", patch)
     ogs.InferenceSession(large.SerializeToString(), options)
     assert is_known == {"w7": False, "w8": True}
 

@@ -17,7 +17,7 @@ from ..match_facts import constants_of
 from . import Replacement, Target, with_operator
 from .compiled_op import label
 from .detected_attention import DetectedAttention
-from .python_op import PythonOp
+from .python_op import PythonOpTarget
 
 
 class AttentionTarget(Target):
@@ -48,7 +48,7 @@ class AttentionTarget(Target):
         raise NotImplementedError
 
 
-class CompiledAttention(AttentionTarget):
+class CompiledAttentionTarget(AttentionTarget):
     """The compiled op."""
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
@@ -57,15 +57,15 @@ class CompiledAttention(AttentionTarget):
         detected.nodes.append(_compiled_op(match, operands, detected.output, points))
 
 
-class PythonAttention(AttentionTarget):
+class PythonAttentionTarget(AttentionTarget):
     """The Python op, with its helpers.
 
     Args:
-        in_session: as in :class:`.PythonOp`.
+        in_session: as in :class:`.PythonOpTarget`.
     """
 
     def __init__(self, in_session: bool = False) -> None:
-        self._op = PythonOp(in_session)
+        self._op = PythonOpTarget(in_session)
 
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
         values = dict(zip(match.record.values, detected.write_operands(), strict=True))
@@ -73,12 +73,12 @@ class PythonAttention(AttentionTarget):
         detected.nodes += self._op.replacement_for(replace(match, record=record), names).nodes
 
 
-class ForeignAttention(AttentionTarget):
+class ForeignAttentionTarget(AttentionTarget):
     """One op of this package for another package's node of deformable attention.
 
     Args:
         is_python: whether the op is the Python op; otherwise it is the compiled op.
-        in_session: as in :class:`.PythonOp`.
+        in_session: as in :class:`.PythonOpTarget`.
     """
 
     def __init__(self, is_python: bool = False, in_session: bool = False) -> None:
@@ -100,7 +100,7 @@ class ForeignAttention(AttentionTarget):
         op_output = names.new(f"{output}_by_query") if signature.is_by_head else output
         if self._is_python:
             # A Reshape after the op must read its output through the guard, or it fails first.
-            python_op = PythonOp(self._in_session and not signature.is_by_head)
+            python_op = PythonOpTarget(self._in_session and not signature.is_by_head)
             record = op_record(match)
             values = dict(zip(record.values, inputs, strict=True))
             record = replace(record, values=values, output=op_output)

@@ -15,10 +15,10 @@ from ...graph.scope import Names, Nodes
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODE_RULES
 from . import CAST_LIKE, Replacement, typed_in_function
-from .spelled import Spelled
+from .dialect_target import DialectTarget
 
 
-class CompiledOp(Spelled):
+class CompiledOpTarget(DialectTarget):
     """The compiled op of a single node."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class CompiledOp(Spelled):
         return constants, op
 
 
-class FusedOp(CompiledOp):
+class FusedOpTarget(CompiledOpTarget):
     """The compiled op of a GridSample and the nodes that compute its grid.
 
     An AffineGrid that is fused into a GridSample is dropped.

@@ -19,7 +19,7 @@ from ...graph.element_types import elem_type
 from ...graph.scope import Names, subgraphs
 from ...spec import MODE_SYNONYMS, TYPES
 from . import CAST_LIKE, Replacement, typed_in_function
-from .spelled import Spelled
+from .dialect_target import DialectTarget
 
 #: The first opset whose Cast has bfloat16.
 _BFLOAT16 = 13
@@ -27,7 +27,7 @@ _BFLOAT16 = 13
 _GATHER_ND = 11
 
 
-class PythonOp(Spelled):
+class PythonOpTarget(DialectTarget):
     """The Python op, with its helpers.
 
     Args:

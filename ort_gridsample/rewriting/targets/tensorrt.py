@@ -22,7 +22,7 @@ _TYPES = ("float16", "bfloat16", "float32")
 _FLOAT_INPUTS = (0, 3, 4)
 
 
-class TensorRTPlugins(AttentionTarget):
+class TensorRTPluginsTarget(AttentionTarget):
     """TensorRT's plugin, for images of two axes with the same number of points on every level.
 
     Other nodes stay as they are. The value, the locations, the weights and the output of the plugin

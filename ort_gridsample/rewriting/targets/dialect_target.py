@@ -15,7 +15,7 @@ from ...graph.scope import Names, Nodes
 from . import Replacement, Target, with_operator
 
 
-class Spelled(Target):
+class DialectTarget(Target):
     """The operator as the standard or a dialect spells it.
 
     Args:

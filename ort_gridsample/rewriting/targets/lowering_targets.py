@@ -21,7 +21,7 @@ from .lowered_arguments import Argument
 from .runtimes import ANY, Runtime
 
 
-class Primitives(Target):
+class PrimitivesTarget(Target):
     """Basic standard operators.
 
     Args:
@@ -185,7 +185,7 @@ class Primitives(Target):
         return Argument(parameter_of.get(name, name), types[0], shape, constant)
 
 
-class TwoAxes(Primitives):
+class TwoAxesTarget(PrimitivesTarget):
     """GridSamples of two spatial axes. AffineGrid, which opset 16 does not have, is lowered."""
 
     _first_opset = two_axes.FIRST_OPSET
