@@ -81,21 +81,32 @@ def lower_grid_sample(
         return e.finish(zeros.astype(X.type), Y)
 
     compute = _compute_type(e, X)
-    if MODE_RULES[mode].weights is not None and operands.image.dtype.kind not in "iu":
-        operands = replace(operands, image=operands.image.astype(str(compute)))
-    if operands.checks and not e.runtime.computes_shapes:
-        operands = _with_checked_batches(e, X, operands)
+    converted = _converted_operands(e, X, operands, MODE_RULES[mode])
     padding = PADDING_RULES[padding_mode]
-    X_dims = [operands.X_batches, operands.channels, *operands.lengths]
-    zero_rows = zero_rows_for(e, MODE_RULES[mode], padding, X_dims)
-    rows_of_X = _image_rows(e, operands, zero_rows)
-    dims = [operands.n, operands.channels, *operands.lengths]
-    sampler = RowSampler(e, MODE_RULES[mode], dims, operands.out, zero_rows)
-    rows_of_X = sampler.joined_rows(rows_of_X, operands.X_batches, operands.channels)
-    positions = _SampledPositions(operands, padding, bool(align_corners), compute)
+    image_shape = [converted.image_batches, converted.channels, *converted.lengths]
+    zero_rows = zero_rows_for(e, MODE_RULES[mode], padding, image_shape)
+    sampled_shape = [converted.grid_batches, converted.channels, *converted.lengths]
+    sampler = RowSampler(e, MODE_RULES[mode], sampled_shape, converted.output_lengths, zero_rows)
+    rows_of_X = sampler.joined_rows(
+        _image_rows(e, converted, zero_rows), converted.image_batches, converted.channels
+    )
+    positions = _SampledPositions(converted, padding, bool(align_corners), compute)
     rows_of_Y = _weighted_rows(e, sampler, rows_of_X, positions)
-    by_channel = sampler.channels_first(rows_of_Y.astype(X.type), operands.channels)
-    return e.finish(e.reshape(by_channel, operands.output_shape), Y)
+    by_channel = sampler.channels_first(rows_of_Y.astype(X.type), converted.channels)
+    return e.finish(e.reshape(by_channel, converted.output_shape), Y)
+
+
+def _converted_operands(e: Expressions, X: Argument, operands: _Operands, mode: Mode) -> _Operands:
+    """Return the operands with the image in the type in which it is weighted.
+
+    The batches are checked here for a runtime without computed shapes.
+    """
+    converted = operands
+    if mode.weights is not None and operands.image.dtype.kind not in "iu":
+        converted = replace(operands, image=operands.image.astype(str(_compute_type(e, X))))
+    if operands.checks and not e.runtime.computes_shapes:
+        return _with_checked_batches(e, X, converted)
+    return converted
 
 
 def _image_rows(e: Expressions, operands: _Operands, zero_rows: ZeroRows) -> Tensor:
@@ -103,7 +114,7 @@ def _image_rows(e: Expressions, operands: _Operands, zero_rows: ZeroRows) -> Ten
     rows = _pixel_rows(e, operands)
     if not zero_rows.border:
         return rows
-    dims = [operands.X_batches, *operands.lengths, operands.channels]
+    dims = [operands.image_batches, *operands.lengths, operands.channels]
     return surrounded_by_zeros(e, rows, dims)
 
 
@@ -161,30 +172,30 @@ class _Operands:
         image: X.
         coordinates: the grid.
         grid_type: the type of the grid in the model.
-        X_batches: the length of X's first axis.
-        n: the length of the grid's first axis, which must be that of X.
+        image_batches: the length of X's first axis.
+        grid_batches: the length of the grid's first axis, which must be that of X.
         channels: C.
         lengths: the lengths of X's spatial axes.
-        out: the lengths of Y's spatial axes.
-        last: the length of the grid's last axis.
+        output_lengths: the lengths of Y's spatial axes.
+        n_coordinates: the length of the grid's last axis.
         checks: the outputs of nodes that fail in a run if the grid does not fit X.
     """
 
     image: Tensor
     coordinates: Tensor
     grid_type: str
-    X_batches: DimLike
-    n: DimLike
+    image_batches: DimLike
+    grid_batches: DimLike
     channels: DimLike
     lengths: list[DimLike]
-    out: list[DimLike]
-    last: DimLike
+    output_lengths: list[DimLike]
+    n_coordinates: DimLike
     checks: list[Tensor]
 
     @property
     def output_shape(self) -> list[DimLike]:
         """The lengths of Y."""
-        return [self.n, self.channels, *self.out]
+        return [self.grid_batches, self.channels, *self.output_lengths]
 
 
 def _operands(
@@ -199,19 +210,20 @@ def _operands(
     coordinates = input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes compute with bfloat16
-    X_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
-    n, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
-    checks = grid_checks(e, X, image, n=n, last=last, r=len(lengths))
+    image_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    grid_dims = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    grid_batches, *output_lengths, n_coordinates = grid_dims
+    checks = grid_checks(e, X, image, n=grid_batches, last=n_coordinates, r=len(lengths))
     return _Operands(
         image=image,
         coordinates=coordinates,
         grid_type=grid.type,
-        X_batches=X_batches,
-        n=n,
+        image_batches=image_batches,
+        grid_batches=grid_batches,
         channels=channels,
         lengths=lengths,
-        out=out,
-        last=last,
+        output_lengths=output_lengths,
+        n_coordinates=n_coordinates,
         checks=checks,
     )
 
@@ -221,14 +233,15 @@ def _pixel_rows(e: Expressions, operands: _Operands) -> Tensor:
     lengths = operands.lengths
     image_lengths = (operands.channels, *lengths)
     are_known = all(
-        isinstance(length, int) for length in (operands.n, operands.last, *image_lengths)
+        isinstance(length, int)
+        for length in (operands.grid_batches, operands.n_coordinates, *image_lengths)
     )
     n_pixels = e.product(lengths)
     if operands.checks and are_known:
         # The Reshape fails by itself.
-        pixels = e.reshape(operands.image, [operands.n, operands.channels, n_pixels])
+        pixels = e.reshape(operands.image, [operands.grid_batches, operands.channels, n_pixels])
     else:
-        dims = [operands.X_batches, operands.channels, n_pixels]
+        dims = [operands.image_batches, operands.channels, n_pixels]
         pixels = e.reshape(operands.image, dims, checks=operands.checks)
     return e.transpose(pixels, (0, 2, 1))
 
@@ -245,16 +258,20 @@ def _with_checked_batches(e: Expressions, X: Argument, operands: _Operands) -> _
     """Check in a run that X and grid have the same batches, for a runtime without lengths.
 
     The runtime follows no computed lengths, but a Reshape to the lengths of another value fails by
-    itself. There are two of each, because ONNX Runtime replaces an unknown length by -1 if a single
-    Reshape reads the shape.
+    itself. Each Reshape is written twice: if a single Reshape reads a computed shape, ONNX Runtime
+    replaces its unknown length by -1, and nothing is checked.
 
     Returns:
         The operands without checks.
     """
     image = operands.image
     coordinates = operands.coordinates
-    image_dims = [operands.n, operands.channels, *operands.lengths]
-    grid_dims: list[DimLike] = [operands.n, *operands.out, len(operands.lengths)]
+    image_dims = [operands.grid_batches, operands.channels, *operands.lengths]
+    grid_dims: list[DimLike] = [
+        operands.grid_batches,
+        *operands.output_lengths,
+        len(operands.lengths),
+    ]
     batches = batches_of(X)
     if isinstance(batches, int):
         grid_dims = [batches, *grid_dims[1:]]

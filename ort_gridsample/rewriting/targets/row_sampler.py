@@ -91,13 +91,13 @@ class RowSampler:
 
     IREE does not follow shapes that are computed from lengths of a run: it does not split or gather
     by an index with an axis of 1 next to an unknown axis, and takes the 1 for N. For such runtimes,
-    ``_follows_lengths`` is false, and tensors are reshaped to avoid these axes.
+    ``_computes_shapes`` is false, and tensors are reshaped to avoid these axes.
 
     Args:
         e: writes the nodes.
         mode: determines the taps on each axis.
-        dims: (N, C, D1, …, Dr).
-        out: (D1_out, …, Dr_out).
+        sampled_shape: (N, C, D1, …, Dr).
+        output_lengths: (D1_out, …, Dr_out).
         zero_rows: the zeros among the rows of X.
 
     Attributes:
@@ -109,27 +109,27 @@ class RowSampler:
         self,
         e: Expressions,
         mode: Mode,
-        dims: Sequence[DimLike],
-        out: list[DimLike],
+        sampled_shape: Sequence[DimLike],
+        output_lengths: list[DimLike],
         zero_rows: ZeroRows,
     ) -> None:
         self._e = e
         self.mode = mode
-        n, c, *lengths = dims
-        self._n_batches = n
+        n_batches, channels, *lengths = sampled_shape
+        self._n_batches = n_batches
         self._lengths = lengths
-        self._out = out
+        self._output_lengths = output_lengths
         self.zero_rows = zero_rows
         self._r = len(lengths)
         self._taps = mode.taps
-        self._n_positions = e.product([n, *out])  # N·P
+        self._n_positions = e.product([n_batches, *output_lengths])  # N·P
         # D1, …, Dr with the zeros around them
         self._padded = [length + 2 * zero_rows.border for length in lengths]
         # With few channels, values (…, N·P, C) are weighted as (…, C, N·P).
-        self._has_few_channels = isinstance(c, int) and c <= MAX_FEW_CHANNELS
+        self._has_few_channels = isinstance(channels, int) and channels <= MAX_FEW_CHANNELS
         # Whether the runtime follows shapes that are computed from lengths of a run.
-        self._follows_lengths = e.runtime.computes_shapes
-        self._is_flat = self._taps == 1 and not self._follows_lengths
+        self._computes_shapes = e.runtime.computes_shapes
+        self._is_flat = self._taps == 1 and not self._computes_shapes
         # The number of outer axes of which each combination of taps is a group.
         max_gathers = e.runtime.max_gathers
         self._n_outer_axes = max(
@@ -138,37 +138,39 @@ class RowSampler:
         # The number of taps in a group.
         self._group_size = int(self._taps ** (self._r - self._n_outer_axes))
         # int32 is faster. It is used where it is known to suffice.
-        total = e.product([n, *self._padded])
+        total = e.product([n_batches, *self._padded])
         is_small = isinstance(total, int) and total < 2**31
         is_int32 = is_small or not e.runtime.has_int64_indices
         self._index_type = "int32" if is_int32 else "int64"
 
-    def joined_rows(self, rows: Tensor, batches: DimLike, c: DimLike) -> Tensor:
+    def joined_rows(self, rows: Tensor, batches: DimLike, channels: DimLike) -> Tensor:
         """Return the rows of all batches along one axis, after the row of zeros if there is one."""
         e = self._e
-        rows = e.reshape(rows, [e.product([batches, *self._padded]), c])
+        rows = e.reshape(rows, [e.product([batches, *self._padded]), channels])
         if self.zero_rows.has_zero_row:
-            rows = e.concatenate([e.zeros([1, c], rows.type), rows])
+            rows = e.concatenate([e.zeros([1, channels], rows.type), rows])
         return rows
 
     def to_coordinates(self, grid: Tensor) -> Tensor:
         """Return the coordinates (r, 1, N·P) of a grid."""
         e = self._e
-        if self._follows_lengths:
+        if self._computes_shapes:
             return e.transpose(e.reshape(grid, [1, self._n_positions, self._r]), (2, 0, 1))
         by_axis = e.transpose(e.reshape(grid, [self._n_positions, self._r]), (1, 0))
         return e.reshape(by_axis, [self._r, 1, self._n_positions])
 
-    def channels_first(self, total: Tensor, c: DimLike) -> Tensor:
+    def channels_first(self, total: Tensor, channels: DimLike) -> Tensor:
         """Return the sums (N·P, C), or (C, N·P) for few channels, with C before P."""
         e = self._e
         if not self._has_few_channels:
             return e.transpose(
-                e.reshape(total, [self._n_batches, e.product(self._out), c]), (0, 2, 1)
+                e.reshape(total, [self._n_batches, e.product(self._output_lengths), channels]),
+                (0, 2, 1),
             )
         if self._n_batches != 1:
             return e.transpose(
-                e.reshape(total, [c, self._n_batches, e.product(self._out)]), (1, 0, 2)
+                e.reshape(total, [channels, self._n_batches, e.product(self._output_lengths)]),
+                (1, 0, 2),
             )
         return total
 
@@ -189,9 +191,11 @@ class RowSampler:
             index = index * e.reshape(self._strides(range(r, 0, -1)), [r, 1, 1])
         *inner, outer = e.split(index, r, 1, axis=0)
         if self._n_batches != 1:
-            by_batch = e.reshape(outer, [self._taps, self._n_batches, e.product(self._out)])
+            by_batch = e.reshape(
+                outer, [self._taps, self._n_batches, e.product(self._output_lengths)]
+            )
             outer = by_batch + self._first_rows()
-            if not self._follows_lengths:
+            if not self._computes_shapes:
                 outer = e.reshape(outer, [self._taps, self._n_positions])
         tail: list[DimLike] = [self._n_positions]
         if self.zero_rows.has_zero_row:
@@ -271,7 +275,7 @@ class RowSampler:
 
         return to_integers(e, origin, total, rows.type, first_tap)
 
-    def _numbers(self, dims: Sequence[DimLike]) -> Tensor:
+    def _as_index_type(self, dims: Sequence[DimLike]) -> Tensor:
         """Return lengths as one tensor of the indices' type.
 
         tract cannot multiply an index by a number of the type of a shape, hence the detour.
@@ -281,20 +285,22 @@ class RowSampler:
     def _strides(self, first_axes: Sequence[int]) -> Tensor:
         """Return the number of rows of all axes from each of ``first_axes`` on."""
         e = self._e
-        if self._follows_lengths:
-            return self._numbers([e.product(self._padded[axis:]) for axis in first_axes])
+        if self._computes_shapes:
+            return self._as_index_type([e.product(self._padded[axis:]) for axis in first_axes])
         padded: list[DimLike] = []
         for length in self._lengths:
-            number = length if isinstance(length, int) else self._numbers([length])
+            number = length if isinstance(length, int) else self._as_index_type([length])
             padded.append(number + 2 * self.zero_rows.border)
         totals = [e.product(padded[axis:]) for axis in first_axes]
-        parts = [self._numbers([total]) if isinstance(total, int) else total for total in totals]
+        parts = [
+            self._as_index_type([total]) if isinstance(total, int) else total for total in totals
+        ]
         return e.concatenate(parts)
 
     def _first_rows(self) -> Tensor:
         """Return the first row of each batch, (N, 1)."""
         e = self._e
-        if not self._follows_lengths and isinstance(self._n_batches, Tensor):
+        if not self._computes_shapes and isinstance(self._n_batches, Tensor):
             stride = e.reshape(self._strides([0]), [1, 1])
             return e.op(
                 "CumSum", e.expand(stride, [self._n_batches, 1]), e.constant(0), exclusive=1
@@ -314,7 +320,9 @@ class RowSampler:
         parts = [e.reshape(part, [-1]) for part in e.split(index, r, 1, axis=0)]
         if self._n_batches != 1:
             first_rows = e.reshape(self._first_rows(), [self._n_batches, *[1] * r])
-            parts.append(e.reshape(e.expand(first_rows, [self._n_batches, *self._out]), [-1]))
+            parts.append(
+                e.reshape(e.expand(first_rows, [self._n_batches, *self._output_lengths]), [-1])
+            )
         return reduce(Tensor.__add__, parts)
 
     def _groups(
