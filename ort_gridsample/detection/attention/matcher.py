@@ -102,7 +102,7 @@ def find_attentions(
             continue
         for sampled_input in (0, 1):
             weighted_sum = _WeightedSum.of(lengths, eligible, index, sampled_input)
-            attention = _Matcher(weighted_sum).match()
+            attention = _AttentionMatcher(weighted_sum).find_attention()
             if attention is not None:
                 yield attention
                 break
@@ -147,13 +147,13 @@ class _SampledLevel:
     """A level and its GridSample.
 
     Attributes:
-        match: the GridSample.
+        sample: the GridSample.
         traced: its output, as a part of the product.
         points: the number of its points.
         lengths: the lengths of its spatial axes.
     """
 
-    match: Match
+    sample: Match
     traced: TracedValue
     points: int
     lengths: tuple[Length, ...]
@@ -162,6 +162,19 @@ class _SampledLevel:
     def pixels(self) -> int | None:
         """The number of pixels of the image, or None if it is unknown."""
         return product_of(self.lengths).known
+
+
+@dataclass(frozen=True)
+class _Join:
+    """The values that a Concat joins, or the sample that a value rearranges.
+
+    Attributes:
+        values: the inputs of the Concat, or the output of the GridSample.
+        nodes: the indices of the nodes that compute the joined value from them.
+    """
+
+    values: Sequence[TracedValue]
+    nodes: Set[int]
 
 
 @dataclass(frozen=True)
@@ -181,7 +194,7 @@ class _MatchedLevels:
     @property
     def sample_nodes(self) -> frozenset[int]:
         """The indices of the nodes that compute the samples."""
-        return frozenset[int]().union(*(level.match.replaced_nodes for level in self.sampled))
+        return frozenset[int]().union(*(level.sample.replaced_nodes for level in self.sampled))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,15 +298,18 @@ class _LevelMatcher:
 
     def __init__(self, weighted_sum: _WeightedSum) -> None:
         self._sum = weighted_sum
+        self._use_def = weighted_sum.use_def
+        self._lengths = weighted_sum.lengths
+        self._tracer = weighted_sum.tracer
 
-    def match(self, product: ProductAxes) -> _MatchedLevels | None:
+    def find_levels(self, product: ProductAxes) -> _MatchedLevels | None:
         """Trace the samples of the product back to their levels.
 
         Return None if there is no GridSample, or if a level is something else.
         """
-        self._sum.tracer.nodes |= {self._sum.sum_index, self._sum.product_index}
+        self._tracer.nodes |= {self._sum.sum_index, self._sum.product_index}
         values = self._trace_levels(product)
-        sum_nodes = frozenset(self._sum.tracer.nodes)
+        sum_nodes = frozenset(self._tracer.nodes)
         sampled = self._sampled_levels(values, product)
         others = self._other_levels(values, sampled, product)
         if not sampled or others is None:
@@ -310,25 +326,35 @@ class _LevelMatcher:
 
         Return ``value`` itself if it does not come from a Concat of levels or a GridSample.
         """
-        nodes_before = set(self._sum.tracer.nodes)
+        if value.name in self._sum.samples:
+            return [value]
+        join = self._trace_to_join(value, product)
+        if join is None:
+            return [value]
+        self._tracer.nodes |= join.nodes
+        joined = (self._joined_values(source, product) for source in join.values)
+        return list(chain.from_iterable(joined))
+
+    def _trace_to_join(self, value: TracedValue, product: ProductAxes) -> _Join | None:
+        """Trace ``value`` back to the next Concat of levels or GridSample.
+
+        Return None if it comes from neither.
+        """
+        passed_nodes = set[int]()
         traced = value
         while traced.name not in self._sum.samples:
-            index = self._sum.use_def.makers.get(traced.name)
+            index = self._use_def.makers.get(traced.name)
             if index is None:
-                break
-            inputs = self._concatenated_levels(index, traced, product)
-            if inputs:
-                self._sum.tracer.nodes.add(index)
-                joined = (self._joined_values(source, product) for source in inputs)
-                return list(chain.from_iterable(joined))
-            source = self._sum.tracer.source(traced, VIEW_RULES)
+                return None
+            levels = self._concatenated_levels(index, traced, product)
+            if levels:
+                return _Join(levels, passed_nodes | {index})
+            source = self._tracer.source(traced, VIEW_RULES)
             if source is None:
-                break
+                return None
+            passed_nodes.add(index)
             traced = source
-        else:
-            return [traced]
-        self._sum.tracer.nodes = nodes_before
-        return [value]
+        return _Join([traced], passed_nodes)
 
     def _concatenated_levels(
         self,
@@ -340,12 +366,12 @@ class _LevelMatcher:
 
         Return an empty list if the node is something else.
         """
-        if not self._sum.use_def.is_op(index, ("Concat",)):
+        if not self._use_def.is_op(index, ("Concat",)):
             return []
-        node = self._sum.use_def.nodes[index]
+        node = self._use_def.nodes[index]
         axis = int_attribute(node, "axis", 0) % len(value.axes)
         last = len(value.axes) - 1
-        shapes = [self._sum.lengths.shape(name) or () for name in node.input]
+        shapes = [self._lengths.shape(name) or () for name in node.input]
         lengths = [shape[axis] if axis < len(shape) else None for shape in shapes]
         if axis == last and are_same(value.axes[last], product.points):
             levels = []
@@ -374,28 +400,28 @@ class _LevelMatcher:
         for value in values:
             if not self._is_sample(value, product):
                 continue
-            match = self._sum.samples[value.name]
-            lengths = self._image_shape(match)[2:]
+            sample = self._sum.samples[value.name]
+            lengths = self._image_shape(sample)[2:]
             points = known_product(value.level_axis) or 0
-            levels.append(_SampledLevel(match, value, points, lengths))
+            levels.append(_SampledLevel(sample, value, points, lengths))
         return [level for level in levels if self._are_sampled_alike(level, levels[0])]
 
-    def _image_shape(self, match: Match) -> tuple[Length, ...]:
-        return self._sum.lengths.shape(match.record.values["X"]) or ()
+    def _image_shape(self, sample: Match) -> tuple[Length, ...]:
+        return self._lengths.shape(sample.record.values["X"]) or ()
 
     def _are_sampled_alike(self, level: _SampledLevel, other: _SampledLevel) -> bool:
         """Whether one op can sample two levels."""
-        first = level.match.record
-        second = other.match.record
-        if len(self._image_shape(level.match)) != len(self._image_shape(other.match)):
+        first = level.sample.record
+        second = other.sample.record
+        if len(self._image_shape(level.sample)) != len(self._image_shape(other.sample)):
             return False
         has_same_types = first.types["grid"] == second.types["grid"]
         return has_same_types and first.align_corners == second.align_corners
 
     def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
         """Whether ``value`` is a GridSample (B·H, D, …) of the queries and points of the sum."""
-        match = self._sum.samples.get(value.name)
-        if match is None or len(value.axes) != len(self._image_shape(match)):
+        sample = self._sum.samples.get(value.name)
+        if sample is None or len(value.axes) != len(self._image_shape(sample)):
             return False
         batch_heads, channels, *output_axes = value.axes
         return (
@@ -449,8 +475,11 @@ class _OperandMatcher:
 
     def __init__(self, weighted_sum: _WeightedSum) -> None:
         self._sum = weighted_sum
+        self._use_def = weighted_sum.use_def
+        self._lengths = weighted_sum.lengths
+        self._tracer = weighted_sum.tracer
 
-    def match(
+    def find_operands(
         self,
         levels: _MatchedLevels,
         product: ProductAxes,
@@ -466,7 +495,7 @@ class _OperandMatcher:
             return None
         locations = self._find_locations(levels.sampled, product)
         is_complete = not levels.others
-        weights = self._find_weights(product, heads=heads, is_by_head_allowed=is_complete)
+        weights = self._find_weights(product, heads=heads, allows_layout_by_head=is_complete)
         if weights is None:
             return None
         output = Operand(self._sum.total, "B·H, D, Q")
@@ -495,12 +524,12 @@ class _OperandMatcher:
         for level in levels:
             batch_heads, channels, *_ = level.traced.axes
             image_axes = [[Factor(length)] for length in level.lengths]
-            name = level.match.record.values["X"]
+            name = level.sample.record.values["X"]
             axes = [batch_heads, channels, *image_axes]
             images.append(TracedValue(name, axes, flatten(image_axes)))
         pixel_counts = [level.pixels for level in levels]
         layout_of = partial(value_layout, product=product)
-        shared = find_shared_operand(self._sum.tracer, images, pixel_counts, layout_of)
+        shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
         if shared is None:
             return None, []
         traced, value = shared
@@ -518,11 +547,11 @@ class _OperandMatcher:
         for level in levels:
             batch_heads, _, *output_axes = level.traced.axes
             axes = [batch_heads, *output_axes, coordinates]
-            name = level.match.record.values["grid"]
+            name = level.sample.record.values["grid"]
             grids.append(replace(level.traced, name=name, axes=axes))
         point_counts = [level.points for level in levels]
         layout_of = partial(locations_layout, product=product, coordinates=coordinates)
-        shared = find_shared_operand(self._sum.tracer, grids, point_counts, layout_of)
+        shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
         if shared is None:
             return None
         _, locations = shared
@@ -533,7 +562,7 @@ class _OperandMatcher:
         product: ProductAxes,
         *,
         heads: int,
-        is_by_head_allowed: bool,
+        allows_layout_by_head: bool,
     ) -> Operand | None:
         """Return the weights: by head if the graph has them so.
 
@@ -544,10 +573,9 @@ class _OperandMatcher:
         axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], product.points]
         weights = Operand(self._sum.weights, "B·H, 1, Q, P")
         is_by_head = False
-        if is_by_head_allowed:
-            for source in self._sum.tracer.sources(
-                TracedValue(self._sum.weights, axes, product.points)
-            ):
+        if allows_layout_by_head:
+            traced = TracedValue(self._sum.weights, axes, product.points)
+            for source in self._tracer.sources(traced):
                 layout = weights_layout(source, product, product_axes=axes, heads=heads)
                 if layout is not None:
                     weights = Operand(source.name, layout)
@@ -565,8 +593,8 @@ class _OperandMatcher:
         """
         axes: Axes = [product.batch_heads, product.channels, product.queries]
         nodes = set[int]()
-        for index in _rearranging_readers(self._sum.use_def, self._sum.total):
-            rearranged = self._rearranged(axes, self._sum.use_def.nodes[index])
+        for index in _rearranging_readers(self._use_def, self._sum.total):
+            rearranged = self._rearranged(axes, self._use_def.nodes[index])
             if rearranged is None:
                 break
             axes = rearranged
@@ -574,7 +602,7 @@ class _OperandMatcher:
             if len(axes) != 3 or not product.are_by_query(axes):
                 continue
             if are_same(axes[2], product.heads + product.channels):
-                output = self._sum.use_def.scope.outputs[index][0]
+                output = self._use_def.scope.outputs[index][0]
                 return Operand(output, "B, Q, H·D"), frozenset(nodes)
         return Operand(self._sum.total, "B·H, D, Q"), frozenset()
 
@@ -591,31 +619,34 @@ class _OperandMatcher:
         if node.op_type == "Transpose":
             return [axes[axis] for axis in permutation(node, len(axes))]
         if node.op_type == "Reshape":
-            return regroup(axes, self._sum.lengths.shape(node.output[0]))
+            return regroup(axes, self._lengths.shape(node.output[0]))
         return axes
 
 
-class _Matcher:
+class _AttentionMatcher:
     """Matches one sum of products against deformable attention."""
 
     def __init__(self, weighted_sum: _WeightedSum) -> None:
         self._sum = weighted_sum
+        self._use_def = weighted_sum.use_def
+        self._lengths = weighted_sum.lengths
+        self._tracer = weighted_sum.tracer
 
-    def match(self) -> Attention | None:
+    def find_attention(self) -> Attention | None:
         """Return the deformable attention, or None if the sum is something else."""
         product = self._product_axes()
         channels = None if product is None else known_product(product.channels)
         if product is None or not channels:
             return None
-        levels = _LevelMatcher(self._sum).match(product)
+        levels = _LevelMatcher(self._sum).find_levels(product)
         if levels is None:
             return None
-        operands = _OperandMatcher(self._sum).match(levels, product)
+        operands = _OperandMatcher(self._sum).find_operands(levels, product)
         if operands is None:
             return None
         levels_to_output_nodes = levels.sum_nodes | operands.output_nodes
         nodes = self._with_shape_nodes(
-            self._sum.tracer.nodes | levels.sample_nodes | levels_to_output_nodes
+            self._tracer.nodes | levels.sample_nodes | levels_to_output_nodes
         )
         path = self._find_path(
             nodes=nodes,
@@ -657,7 +688,7 @@ class _Matcher:
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
         """Return the indices ``nodes``, and those of the nodes that compute shapes for them."""
-        use_def = self._sum.use_def
+        use_def = self._use_def
         shape_nodes = set[int]()
         inputs = [name for index in nodes for name in use_def.scope.inputs[index]]
         for name in use_def.backward_closure(inputs, _SHAPE_OPERATORS):
@@ -689,7 +720,7 @@ class _Matcher:
         Returns:
             The indices, or None if a node that stays reads a value inside of the sum.
         """
-        use_def = self._sum.use_def
+        use_def = self._use_def
         read = names_read | {output}
         replaced = levels_to_output_nodes | sample_nodes
         dropped_operands = unread_nodes(use_def, replaced, read, nodes)
@@ -706,7 +737,7 @@ class _Matcher:
         return frozenset(levels_to_output_nodes | dropped_samples)
 
     def _level(self, level: _SampledLevel) -> Level:
-        record = level.match.record
+        record = level.sample.record
         return Level(record, level.points, level.lengths, self._shape_value(record.values["X"]))
 
     def _shape_value(self, name: str) -> str | None:
@@ -715,11 +746,11 @@ class _Matcher:
         Return None if another node computes ``name``, or if a length from the third on may not be
         positive.
         """
-        index = self._sum.use_def.makers.get(name)
-        if index is None or not self._sum.use_def.is_op(index, ("Reshape",)):
+        index = self._use_def.makers.get(name)
+        if index is None or not self._use_def.is_op(index, ("Reshape",)):
             return None
-        shape = self._sum.use_def.nodes[index].input[1]
-        lengths = (self._sum.lengths.elements(shape) or [])[2:]
+        shape = self._use_def.nodes[index].input[1]
+        lengths = (self._lengths.elements(shape) or [])[2:]
         if not lengths or not all(length is not None and length.number > 0 for length in lengths):
             return None
         return shape

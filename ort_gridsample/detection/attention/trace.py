@@ -64,7 +64,7 @@ class LevelTracer:
         lengths: the lengths of the values.
 
     Attributes:
-        nodes: the indices of the nodes that were traced.
+        nodes: the indices of the nodes that :meth:`sources` passed, and of those that callers add.
     """
 
     def __init__(self, lengths: Lengths) -> None:
@@ -79,17 +79,19 @@ class LevelTracer:
             return None
         if has_attribute_references(self._use_def.nodes[index]):
             return None
-        source = rules[self._use_def.scope.op_types[index]](self._lengths, index, value)
-        if source is not None:
-            self.nodes.add(index)
-        return source
+        return rules[self._use_def.scope.op_types[index]](self._lengths, index, value)
 
     def sources(self, value: TracedValue) -> Iterator[TracedValue]:
-        """Yield ``value`` and the values that it is computed from, nearest first."""
-        traced: TracedValue | None = value
-        while traced is not None:
+        """Yield ``value`` and the values that it is computed from, nearest first.
+
+        The nodes between these values are added to ``nodes``.
+        """
+        traced = value
+        yield traced
+        while (source := self.source(traced, LEVEL_RULES)) is not None:
+            self.nodes.add(self._use_def.makers[traced.name])
+            traced = source
             yield traced
-            traced = self.source(traced, LEVEL_RULES)
 
 
 def _rearranged_input(use_def: UseDef, index: int) -> str | None:

@@ -162,17 +162,14 @@ class RowSampler:
     def channels_first(self, total: Tensor, channels: DimLike) -> Tensor:
         """Return the sums (N·P, C), or (C, N·P) for few channels, with C before P."""
         e = self._e
-        if not self._has_few_channels:
-            return e.transpose(
-                e.reshape(total, [self._n_batches, e.product(self._output_lengths), channels]),
-                (0, 2, 1),
-            )
-        if self._n_batches != 1:
-            return e.transpose(
-                e.reshape(total, [channels, self._n_batches, e.product(self._output_lengths)]),
-                (1, 0, 2),
-            )
-        return total
+        if self._has_few_channels and self._n_batches == 1:
+            return total
+        n_outputs = e.product(self._output_lengths)  # P
+        if self._has_few_channels:
+            by_channel = e.reshape(total, [channels, self._n_batches, n_outputs])
+            return e.transpose(by_channel, (1, 0, 2))
+        by_batch = e.reshape(total, [self._n_batches, n_outputs, channels])
+        return e.transpose(by_batch, (0, 2, 1))
 
     def row_indices(self, position: Tensor, axis: Axis) -> list[Tensor]:
         """Return the rows to read, (group size, N·P) or flat, for each group.
