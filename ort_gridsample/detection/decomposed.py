@@ -68,6 +68,18 @@ class _Candidate:
     inputs: Sequence[Sequence[str]]
 
 
+class _ScopeCandidates(NamedTuple):
+    """The candidates of a scope.
+
+    Attributes:
+        search: the search for subgraphs in the scope.
+        candidates: the candidates.
+    """
+
+    search: SubgraphSearch
+    candidates: Sequence[_Candidate]
+
+
 class _TrialKey(NamedTuple):
     """What the result of a trial depends on.
 
@@ -96,67 +108,70 @@ class DecomposedSearch:
         probe: runs candidates. Without a probe, the search finds nothing.
 
     Attributes:
-        values: the id of a scope -> the values of which :meth:`operators` needs types and shapes.
+        values_to_infer: the id of a scope -> the values of which :meth:`operators` needs types and
+            shapes.
     """
 
     def __init__(self, all_scopes: Sequence[Scope], probe: Probe | None) -> None:
-        self.values: dict[int, list[str]] = {}
+        self.values_to_infer: dict[int, list[str]] = {}
         self._probe = probe
-        self._candidates: dict[int, tuple[SubgraphSearch, list[_Candidate]]] = {}
+        self._candidates: dict[int, _ScopeCandidates] = {}
         for scope in all_scopes if probe is not None else ():
             op_types = set(scope.op_types)
             may_sample = not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS)
             may_multiply = "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
             if not may_sample and not may_multiply:
                 continue  # SubgraphSearch takes longer than this check, which excludes most scopes
-            use_def = SubgraphSearch(scope)
-            candidates = list(_sample_candidates(use_def)) if may_sample else []
-            candidates += _affine_grid_candidates(use_def)
+            search = SubgraphSearch(scope)
+            candidates = list(_sample_candidates(search)) if may_sample else []
+            candidates += _affine_grid_candidates(search)
             if candidates:
-                self._candidates[id(scope)] = use_def, candidates
-                self.values[id(scope)] = _values_of(candidates)
+                self._candidates[id(scope)] = _ScopeCandidates(search, candidates)
+                self.values_to_infer[id(scope)] = _values_of(candidates)
 
     def operators(self, scope: Scope, inference: Inference) -> list[DecomposedOperator]:
         """Return the decomposed operators in ``scope``."""
         if id(scope) not in self._candidates:
             return []
-        use_def, candidates = self._candidates[id(scope)]
+        search, candidates = self._candidates[id(scope)]
         by_output: dict[str, DecomposedOperator] = {}
         for candidate in candidates:
-            operator = self._resolve(candidate, use_def, inference)
+            operator = self._resolve(candidate, search, inference)
             if operator is not None:
                 by_output[operator.subgraph.output] = operator
         # Drop the operators that are inside another one.
-        uses = Counter(node for operator in by_output.values() for node in operator.subgraph.nodes)
+        n_operators_with_node = Counter(
+            node for operator in by_output.values() for node in operator.subgraph.nodes
+        )
         operators = []
         for output, operator in by_output.items():
-            if uses[use_def.makers[output]] == 1:
+            if n_operators_with_node[search.makers[output]] == 1:
                 operators.append(operator)
-        return _without_other_readers(operators, use_def)
+        return _without_other_readers(operators, search)
 
     def _resolve(
         self,
         candidate: _Candidate,
-        use_def: SubgraphSearch,
+        search: SubgraphSearch,
         inference: Inference,
     ) -> DecomposedOperator | None:
         """Return the operator that a candidate computes, or None if it computes something else."""
-        known = partial(inference.value_in_all_calls, use_def.scope)
+        value_of = partial(inference.value_in_all_calls, search.scope)
         trial = _TRIALS[candidate.operator]
         possible_borders = []
         for names in product(candidate.outputs, *candidate.inputs):
-            if trial.fits(*map(known, names)):
+            if trial.fits(*map(value_of, names)):
                 possible_borders.append(names)
         # Images with an axis for each length come before those with all pixels on one axis.
-        possible_borders.sort(key=lambda names: is_flat(*map(known, names[1:])))
+        possible_borders.sort(key=lambda names: is_flat(*map(value_of, names[1:])))
         for output, *inputs in possible_borders:
-            subgraph = use_def.subgraph(output, inputs)
+            subgraph = search.subgraph(output, inputs)
             if subgraph is None:
                 continue
-            values = [known(name) for name in (*inputs, *subgraph.shape_sources)]
+            values = [value_of(name) for name in (*inputs, *subgraph.shape_sources)]
             if any(value.shape is None or value.type not in spec.TYPES for value in values):
                 continue
-            result = self._run(trial, _model_of(use_def, subgraph, values), values)
+            result = self._run(trial, _model_of(search, subgraph, values), values)
             if result is not None:
                 return DecomposedOperator(candidate.operator, subgraph, result)
         return None
@@ -184,50 +199,50 @@ def _values_of(candidates: Sequence[_Candidate]) -> list[str]:
 
 def _without_other_readers(
     operators: list[DecomposedOperator],
-    use_def: SubgraphSearch,
+    search: SubgraphSearch,
 ) -> list[DecomposedOperator]:
     """Return the operators whose inner values are read by no node outside of all operators."""
     while True:
         nodes = {node for operator in operators for node in operator.subgraph.nodes}
         private = []
         for operator in operators:
-            if not use_def.is_read_outside(operator.subgraph, nodes):
+            if not search.is_read_outside(operator.subgraph, nodes):
                 private.append(operator)
         if len(private) == len(operators):
             return operators
         operators = private
 
 
-def _sample_candidates(use_def: SubgraphSearch) -> Iterator[_Candidate]:
+def _sample_candidates(search: SubgraphSearch) -> Iterator[_Candidate]:
     """Yield candidates for GridSample.
 
     Their Gathers read one value, at indices that come from the same roundings.
     """
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
-    for index, inputs in enumerate(use_def.scope.inputs):
-        if not use_def.is_op(index, GATHERS) or len(inputs) != 2:
+    for index, inputs in enumerate(search.scope.inputs):
+        if not search.is_op(index, GATHERS) or len(inputs) != 2:
             continue
-        if inputs[1] not in use_def.makers:
+        if inputs[1] not in search.makers:
             continue
-        roundings = use_def.roundings_of_indices(use_def.nodes[index])
+        roundings = search.roundings_of_indices(search.nodes[index])
         if roundings:
-            image = use_def.trace_layout(inputs[0])[-1]
+            image = search.trace_layout(inputs[0])[-1]
             groups.setdefault((roundings, image), []).append(index)
     for (roundings, _), gathers in groups.items():
-        layouts = [use_def.trace_layout(use_def.nodes[index].input[0]) for index in gathers]
+        layouts = [search.trace_layout(search.nodes[index].input[0]) for index in gathers]
         images = [name for name in layouts[0] if all(name in layout for layout in layouts)]
-        outputs = list(islice(use_def.post_dominators(gathers), MAX_CANDIDATES))
+        outputs = list(islice(search.post_dominators(gathers), MAX_CANDIDATES))
         if not images or not outputs:
             continue
-        grids = list(islice(use_def.dominators(outputs[0], gathers, roundings), MAX_CANDIDATES))
+        grids = list(islice(search.dominators(outputs[0], gathers, roundings), MAX_CANDIDATES))
         if grids:
             yield _Candidate("GridSample", outputs[::-1], (images, grids))
 
 
-def _affine_grid_candidates(use_def: SubgraphSearch) -> Iterator[_Candidate]:
+def _affine_grid_candidates(search: SubgraphSearch) -> Iterator[_Candidate]:
     """Yield candidates for AffineGrid: products with the constant base of a grid."""
-    scope = use_def.scope
-    may_be_base = cache(partial(_may_be_base, use_def))
+    scope = search.scope
+    may_be_base = cache(partial(_may_be_base, search))
     for index, op_type in enumerate(scope.op_types):
         if op_type not in ("Mul", "MatMul") or len(scope.inputs[index]) != 2:
             continue
@@ -235,37 +250,37 @@ def _affine_grid_candidates(use_def: SubgraphSearch) -> Iterator[_Candidate]:
         pairs = [(first, second), (second, first)]
         # If one input is an initializer, only that one may be the base. This excludes most
         # products, because they have trained weights.
-        constant_pairs = [(base, theta) for base, theta in pairs if _is_initializer(use_def, base)]
+        constant_pairs = [(base, theta) for base, theta in pairs if _is_initializer(search, base)]
         for base, theta in constant_pairs or pairs:
-            if not may_be_base(base) or not use_def.is_op(index, (op_type,)):
+            if not may_be_base(base) or not search.is_op(index, (op_type,)):
                 continue
-            if use_def.dependency(theta) != "data":
+            if search.dependency(theta) != "data":
                 continue
-            outputs = list(islice(use_def.post_dominators([index]), MAX_CANDIDATES))
+            outputs = list(islice(search.post_dominators([index]), MAX_CANDIDATES))
             if outputs:
-                yield _Candidate("AffineGrid", outputs[::-1], (use_def.trace_layout(theta),))
+                yield _Candidate("AffineGrid", outputs[::-1], (search.trace_layout(theta),))
 
 
-def _is_initializer(use_def: SubgraphSearch, name: str) -> bool:
-    return name not in use_def.makers and use_def.scope.find_constant(name) is not None
+def _is_initializer(search: SubgraphSearch, name: str) -> bool:
+    return name not in search.makers and search.scope.find_constant(name) is not None
 
 
-def _may_be_base(use_def: SubgraphSearch, name: str) -> bool:
+def _may_be_base(search: SubgraphSearch, name: str) -> bool:
     """Whether ``name`` may be the base of a grid.
 
     A base depends only on constants and shapes, and is no single number. A constant base has at
     least two axes with several elements, and its last row or column consists of ones.
     """
-    tensor = use_def.scope.find_constant(name)
-    if name in use_def.makers:
+    tensor = search.scope.find_constant(name)
+    if name in search.makers:
         if tensor is not None and math.prod(tensor.dims) == 1:
             return False
-        if use_def.dependency(name) == "data":
+        if search.dependency(name) == "data":
             return False
-        name = use_def.trace_layout(name)[-1]
-        if name in use_def.makers:
+        name = search.trace_layout(name)[-1]
+        if name in search.makers:
             return True
-        tensor = use_def.scope.find_constant(name)
+        tensor = search.scope.find_constant(name)
     if tensor is None or tensor.data_type not in _FLOATS:
         return False
     lengths = [length for length in tensor.dims if length != 1]
@@ -273,7 +288,7 @@ def _may_be_base(use_def: SubgraphSearch, name: str) -> bool:
         return False
     if len(lengths) < 2 or not {3, 4}.intersection(lengths[-2:]):
         return False
-    value = np.array(use_def.scope.constant_value(name)).reshape(lengths)
+    value = np.array(search.scope.constant_value(name)).reshape(lengths)
     has_ones = {axis: bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2)}
     return any(lengths[axis] in (3, 4) and has_ones[axis] for axis in has_ones)
 
@@ -325,7 +340,7 @@ _TRIALS: Mapping[str, _Trial] = {
 
 
 def _model_of(
-    use_def: SubgraphSearch, subgraph: Subgraph, values: Sequence[Value]
+    search: SubgraphSearch, subgraph: Subgraph, values: Sequence[Value]
 ) -> onnx.ModelProto:
     """Return a model of the subgraph.
 
@@ -342,12 +357,12 @@ def _model_of(
         number = elem_type(str(value.type))
         graph.input.append(helper.make_tensor_value_info(renamed(name), number, shape))
     for name in subgraph.constants:
-        constant = use_def.scope.load_constant(name)
+        constant = search.scope.load_constant(name)
         assert constant is not None  # a subgraph's constants have values
         graph.initializer.append(constant)
         graph.initializer[-1].name = renamed(name)
     for index in subgraph.nodes:
-        node = use_def.nodes[index]
+        node = search.nodes[index]
         graph.node.append(
             onnx.NodeProto(
                 op_type=node.op_type,
@@ -357,5 +372,5 @@ def _model_of(
             )
         )
     graph.output.append(onnx.ValueInfoProto(name=renamed(subgraph.output)))
-    opset = helper.make_opsetid("", use_def.scope.opsets.get("", 1))
+    opset = helper.make_opsetid("", search.scope.opsets.get("", 1))
     return onnx.ModelProto(ir_version=8, graph=graph, opset_import=[opset])

@@ -147,7 +147,7 @@ def _candidate_scopes(
     candidates: list[_CandidateScope] = []
     for scope in all_scopes:
         indices = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
-        values = decomposed_search.values.get(id(scope), [])
+        values = decomposed_search.values_to_infer.get(id(scope), [])
         if not indices and not values:
             continue
         use_def = UseDef(scope)

@@ -722,7 +722,7 @@ def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
         18,
     )
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values == {}
+    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values_to_infer == {}
 
 
 RESHAPED = """g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
@@ -745,7 +745,7 @@ def test_models_without_gathers_or_products_are_not_analyzed(
     model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UseDef, "__init__", None)  # calls raise
-    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values == {}
+    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values_to_infer == {}
 
 
 def test_possible_shapes_give_unknown_lengths_different_numbers() -> None:
