@@ -300,9 +300,13 @@ def _decomposed_match(
 
 
 class _DecomposedInputs(NamedTuple):
-    """The inputs of the node that is equivalent to a decomposed operator, as in a `NodeRecord`.
+    """The inputs of the node that is equivalent to a decomposed operator.
 
     Attributes:
+        values: the name of each input -> the value that the node reads, or "" for a constant that
+            is not in the model.
+        cases: the types and shapes of the inputs, for each way in which the function is called.
+        constants: the name of each constant input -> its elements, if they are not in the model.
         preparing_nodes: nodes that compute inputs which the model does not have.
     """
 
@@ -456,7 +460,7 @@ def _link_fused_grids(
         fused_grid = find_fused_grid(use_def, match, inference, affine_grids)
         if fused_grid is None:
             continue
-        record = replace(match.record, fused=fused_grid.names)
+        record = replace(match.record, fused=fused_grid.fused_names)
         sample = replace(match, record=record, fused_grid=fused_grid)
         changed[match] = sample
         affine_grid = fused_grid.affine_grid

@@ -77,14 +77,14 @@ class FusedGrid:
     Attributes:
         nodes: the indices of the nodes to fuse except the AffineGrid, and of the Constants that
             they read.
-        names: the names of all nodes to fuse, in order.
+        fused_names: the names of all nodes to fuse, in order, with that of the AffineGrid.
         type: the grid's element type, or "" if it is the type of the AffineGrid's theta.
         affine_grid: the AffineGrid, or None if there are programs.
         programs: one program for each coordinate, innermost axis first.
     """
 
     nodes: tuple[int, ...]
-    names: tuple[str, ...]
+    fused_names: tuple[str, ...]
     type: str
     affine_grid: Match | None = None
     programs: tuple[Program, ...] = ()

@@ -243,7 +243,7 @@ class NodeRecords(list[NodeRecord]):
 
 
 def columns(record: NodeRecord) -> dict[str, str]:
-    """Return the row of a node in the table that ``inspect`` prints, by columns."""
+    """Return column -> text, for the row of a node in the table of ``inspect``."""
     domain = f"{record.domain}::" if record.domain else ""
     return {
         "node": record.name,

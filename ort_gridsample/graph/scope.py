@@ -252,20 +252,22 @@ class Scope:
     def _replace_bodies(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Move the bodies of nodes that stay, and read those of new nodes."""
         replaced = sorted(replacements)
-        growths = [*accumulate((len(replacements[index]) - 1 for index in replaced), initial=0)]
+        growth = [len(replacements[index]) - 1 for index in replaced]
+        # The numbers of nodes that are added before each replaced node, and in all.
+        n_nodes_added = [*accumulate(growth, initial=0)]
 
-        def moved(index: int) -> int:
-            return index + growths[bisect_left(replaced, index)]
+        def index_after(index: int) -> int:
+            return index + n_nodes_added[bisect_left(replaced, index)]
 
         old_bodies = self.bodies
         self.bodies = {}
         for index, bodies in old_bodies.items():
             if index not in replacements:
-                self.bodies[moved(index)] = bodies
+                self.bodies[index_after(index)] = bodies
         for index, new_nodes in replacements.items():
             if not any(may_have_graphs(node) for node in new_nodes):
                 continue
-            start = moved(index)
+            start = index_after(index)
             for new_index in range(start, start + len(new_nodes)):
                 bodies = _bodies_of(self, new_index)
                 if bodies:
@@ -307,7 +309,10 @@ class Scope:
         return None
 
     def load_constant(self, name: str) -> TensorProto | None:
-        """Return the tensor of the constant ``name`` with its values; None as `find_constant`."""
+        """Return the tensor of the constant ``name`` with its values.
+
+        Return None where :meth:`find_constant` does.
+        """
         tensor = self.find_constant(name)
         if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
             return tensor
@@ -316,7 +321,7 @@ class Scope:
         return scope.weights.with_values(tensor)
 
     def constant_value(self, name: str) -> npt.NDArray[Any] | None:
-        """Return the values of the constant ``name``; None as :meth:`find_constant`."""
+        """Return the values of the constant ``name``. Return None where :meth:`find_constant` does."""
         tensor = self.load_constant(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 

@@ -1,1 +1,1 @@
-"""Replace the nodes that were found by nodes of a target."""
+"""Rewrite a model: replace the sampling nodes that detection found by nodes of a target."""

@@ -407,10 +407,11 @@ class ForeignOperands:
         return self._nodes.add("Div", points, self._nodes.row(n_levels))
 
     def _write_copied_axes(self, argument: str, n_levels: int) -> list[str]:
-        """Write the lengths B, Q, H and L, of which Reshapes of an input copy the first three.
+        """Return the parts B, Q, H and L of a Reshape's shape.
 
+        If P is known, zeros copy B, Q and H. Otherwise P is computed, and so B, Q and H are, too:
         onnxruntime replaces a single computed length of a Concat by -1, which fails without
-        elements. Therefore B, Q and H are computed if the number of points is.
+        elements.
         """
         if self._known_points(n_levels) is not None:
             return [self._nodes.row(0, 0, 0, n_levels)]

@@ -1,1 +1,1 @@
-"""Finds deformable attention that is written as GridSamples, a Concat, a Mul and a ReduceSum."""
+"""Find deformable attention that is written as GridSamples, a Concat, a Mul and a ReduceSum."""
