@@ -321,7 +321,10 @@ class Scope:
         return scope.weights.with_values(tensor)
 
     def constant_value(self, name: str) -> npt.NDArray[Any] | None:
-        """Return the values of the constant ``name``. Return None where :meth:`find_constant` does."""
+        """Return the values of the constant ``name``.
+
+        Return None where :meth:`find_constant` does.
+        """
         tensor = self.load_constant(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 

@@ -25,9 +25,9 @@ from .foreign_attention import AttentionOperands, ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .match_facts import constants_of, known_lengths, known_type
 from .planar_samplers import BEFORE_GRID_SAMPLE, GRID_SAMPLE, expanded_sampler
-from .run_checks import checked_package_operands
+from .run_checks import write_checked_operands
 from .targets import Replacement
-from .typed_constants import constants_like, typed_constant
+from .typed_constants import write_constants_like, write_typed_constant
 
 #: The first opset in which GridSample's modes have the newer words.
 _NEWER_WORDS = 20
@@ -109,6 +109,8 @@ class _AttentionExpansion:
 
     Reshapes compute B·H from the number of elements (-1) if no other length can be 0. Otherwise
     they have the attribute ``allowzero``, as far as the opset and the runtime have it.
+
+    A method ``write_x`` appends nodes and returns the name of the value x.
     """
 
     def __init__(self, match: Match, names: Names, *, has_allowzero: bool) -> None:
@@ -237,7 +239,7 @@ class _AttentionExpansion:
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
             _check_known_shapes(match)
-            locations, weights = checked_package_operands(match, self._nodes)
+            locations, weights = write_checked_operands(match, self._nodes)
         return AttentionOperands(
             value=value, lengths=levels, starts="", locations=locations, weights=weights
         )
@@ -248,10 +250,10 @@ class _AttentionExpansion:
         if self._signature is not None and self._signature.has_offsets:
             is_double = known_type(self._match, "reference_points") == "float64"
             type_name = "float64" if is_double else "float32"
-            two = typed_constant(self._nodes, 2, type_name)
-            one = typed_constant(self._nodes, 1, type_name)
+            two = write_typed_constant(self._nodes, 2, type_name)
+            one = write_typed_constant(self._nodes, 1, type_name)
         else:
-            two, one = constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
+            two, one = write_constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
         if self._states_points:
             locations_shape = self._write_row(0, 0, 0, sum(self._points), self._r)
             locations = add("Reshape", locations, locations_shape)
@@ -441,7 +443,7 @@ class _AttentionExpansion:
         if self._signature is None or not self._signature.is_by_head:
             last_axes = [add("Mul", axis_lengths.heads, axis_lengths.channels)]
         shape = add("Concat", batch, axis_lengths.queries, *last_axes, axis=0)
-        (zero,) = constants_like(self._match, self._nodes, "value", 0)
+        (zero,) = write_constants_like(self._match, self._nodes, "value", 0)
         add("Expand", zero, shape, output=self._match.record.output)
 
 

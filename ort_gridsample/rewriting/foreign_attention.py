@@ -63,6 +63,8 @@ class AttentionOperands:
 class ForeignOperands:
     """Writes the checks of the inputs of an attention node, and the nodes of its operands.
 
+    A method ``write_x`` appends nodes and returns the name of the value x.
+
     Args:
         match: the attention node.
         signature: the signature of the node.

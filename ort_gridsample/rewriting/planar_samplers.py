@@ -8,7 +8,7 @@ from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes
 from .match_facts import known_type
 from .targets import Replacement, with_operator
-from .typed_constants import typed_constant
+from .typed_constants import write_typed_constant
 
 #: The first opset with GridSample.
 GRID_SAMPLE = 16
@@ -28,7 +28,7 @@ def expanded_sampler(match: Match, names: Names) -> Replacement:
         type_name = "float32"  # a quotient in half precision would move the coordinates
         grid = nodes.add("Cast", grid, to=elem_type(type_name))
     coordinates_last = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
-    scale = typed_constant(nodes, record.dialect.edge_coordinate, type_name)
+    scale = write_typed_constant(nodes, record.dialect.edge_coordinate, type_name)
     scaled = nodes.add("Div", coordinates_last, scale)
     domain = "" if opset >= GRID_SAMPLE else BEFORE_GRID_SAMPLE
     sample = with_operator(

@@ -55,7 +55,7 @@ def fail_unless_equal(
     return checked
 
 
-def checked_package_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
+def write_checked_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
     """Write checks of the operands of this package's deformable attention.
 
     Args:
@@ -70,12 +70,12 @@ def checked_package_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
     shapes = [case[input_index].shape for case in record.cases for input_index in (0, 2, 3)]
     if all(known_lengths(shape) is not None for shape in shapes):
         return locations, weights
-    locations = _checked_locations(record, nodes, value, locations)
-    weights = _checked_weights(record, nodes, locations, weights)
+    locations = _write_checked_locations(record, nodes, value, locations)
+    weights = _write_checked_weights(record, nodes, locations, weights)
     return locations, weights
 
 
-def _checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: str) -> str:
+def _write_checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: str) -> str:
     """Write a check that locations have the batch and the heads of value."""
     shape = nodes.add("Shape", locations)
     axes = nodes.row(0, 2)
@@ -87,14 +87,14 @@ def _checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: 
     return nodes.add("Reshape", locations, checked)
 
 
-def _checked_weights(record: NodeRecord, nodes: Nodes, locations: str, weights: str) -> str:
+def _write_checked_weights(record: NodeRecord, nodes: Nodes, locations: str, weights: str) -> str:
     """Write a check that weights have the axes of locations.
 
     Weights (B, 1, H, P) are those of one query for all queries.
     """
     shape = nodes.add("Shape", weights)
-    actual = _with_axes_of_points_merged(nodes, shape, end=_END)
-    expected = _with_axes_of_points_merged(nodes, nodes.add("Shape", locations), end=-1)
+    actual = _write_merged_axes_of_points(nodes, shape, end=_END)
+    expected = _write_merged_axes_of_points(nodes, nodes.add("Shape", locations), end=-1)
     varies_in_rank = record.varies_in_rank("attention_weights")
     may_be_of_one_query = varies_in_rank or record.ranks["attention_weights"] != (5,)
     if may_be_of_one_query:
@@ -108,7 +108,7 @@ def _checked_weights(record: NodeRecord, nodes: Nodes, locations: str, weights: 
     return nodes.add("Reshape", weights, checked)
 
 
-def _with_axes_of_points_merged(nodes: Nodes, shape: str, *, end: int) -> str:
+def _write_merged_axes_of_points(nodes: Nodes, shape: str, *, end: int) -> str:
     """Write (B, Q, H, P) from a ``shape`` (B, Q, H, P, …) or (B, Q, H, L, P, …).
 
     Args:

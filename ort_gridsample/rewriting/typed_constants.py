@@ -11,18 +11,20 @@ from .match_facts import known_type
 from .targets import CAST_LIKE
 
 
-def typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
+def write_typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
     """Write a Constant of a floating-point type; return the name of its value."""
     tensor = helper.make_tensor("", elem_type(type_name), [], [number])
     return nodes.add("Constant", value=tensor)
 
 
-def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
+def write_constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
     """Write constants of the type of an input; return the names of their values."""
     record = match.record
     has_one_type = len(record.types[argument]) == 1 and not record.varies_in_type(argument)
     if has_one_type or match.scope.opsets.get("", 0) < CAST_LIKE:
-        return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
-    constants = [typed_constant(nodes, number, "float32") for number in numbers]
+        return [
+            write_typed_constant(nodes, number, known_type(match, argument)) for number in numbers
+        ]
+    constants = [write_typed_constant(nodes, number, "float32") for number in numbers]
     like = record.values[argument]
     return [nodes.add("CastLike", constant, like) for constant in constants]

@@ -85,6 +85,8 @@ def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:
 class _Unfusing:
     """Writes the nodes that a fused node is equivalent to.
 
+    A method ``write_x`` appends nodes and returns the name of the value x.
+
     Attributes:
         nodes: the written nodes.
     """

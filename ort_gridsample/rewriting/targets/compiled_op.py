@@ -108,7 +108,7 @@ def _fuse_programs(
 ) -> list[onnx.NodeProto]:
     """Give ``op`` the programs of its coordinates; return the nodes that compute their scalars."""
     nodes = Nodes(names, f"{op.output[0]}_scalars")
-    op.input[1:] = [_scalars(fused, nodes), *fused.sources]
+    op.input[1:] = [_write_scalars(fused, nodes), *fused.sources]
     numbers = encode(to_rows(fused.programs, fused.sources), len(fused.programs))
     sources = "\n".join(repr(source) for source in fused.sources)
     op.attribute.append(helper.make_attribute("coordinates", numbers))
@@ -128,7 +128,7 @@ def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
     return [helper.make_value_info(name, type_proto)]
 
 
-def _scalars(fused: FusedGrid, nodes: Nodes) -> str:
+def _write_scalars(fused: FusedGrid, nodes: Nodes) -> str:
     """Write nodes that join the scalars of a program to one value; return its name."""
     if not any(isinstance(scalar, str) for scalar in fused.scalars):
         return nodes.constant(np.array(fused.scalars or [0], fused.type))

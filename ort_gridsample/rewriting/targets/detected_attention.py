@@ -23,6 +23,8 @@ class DetectedAttention:
     the model's values. A Reshape to a computed length (-1) fails without elements. Therefore the
     shapes of Reshapes are known or computed from other shapes, and a 0 copies a length.
 
+    A method ``write_x`` appends nodes and returns the name of the value x.
+
     Attributes:
         attention: the deformable attention.
         nodes: the nodes that compute the operands.
@@ -52,7 +54,7 @@ class DetectedAttention:
             result = nodes.add("Transpose", self.output, perm=[0, 2, 1], output=result_name)
         else:
             channels_first = nodes.add("Transpose", self.output, perm=[0, 2, 1])  # (B, H·D, Q)
-            shape = self._write_shape(self._write_images(), attention.channels, 0)
+            shape = self._write_shape(self._image_count(), attention.channels, 0)
             result = nodes.add("Reshape", channels_first, shape, output=result_name)
         if attention.other_levels:
             self._add_other_levels(result)
@@ -85,8 +87,11 @@ class DetectedAttention:
         is_computed = self.nodes.constant(np.array([isinstance(part, str) for part in lengths]))
         return self.nodes.add("Where", is_computed, name, shape)
 
-    def _write_batch(self) -> int | str:
-        """Return B, or write it, (1,), if there are several heads and so a value of all levels."""
+    def _batch_length(self) -> int | str:
+        """Return B; nodes compute it, (1,), if it is not known.
+
+        Only attention with several heads needs B, and has a value of all levels.
+        """
         if self._batch is None:
             assert self.attention.value is not None
             batches = {(case[0].shape or (None,))[0] for case in self._record.cases}
@@ -98,16 +103,16 @@ class DetectedAttention:
                 self._batch = self.nodes.add("Gather", shape, self.nodes.row(0))
         return self._batch
 
-    def _write_images(self) -> int | str:
-        """Return B·H, or write it, (1,), if there are several heads."""
-        batch = self._write_batch()
+    def _image_count(self) -> int | str:
+        """Return B·H; nodes compute it, (1,), if it is not known. There must be several heads."""
+        batch = self._batch_length()
         heads = self.attention.heads
         if isinstance(batch, int):
             return batch * heads
         return self.nodes.add("Mul", batch, self.nodes.row(heads))
 
-    def _write_queries(self) -> int | str:
-        """Return Q, or write it, (1,), from the grid of a level that has points."""
+    def _query_count(self) -> int | str:
+        """Return Q; nodes compute it, (1,), from the grid of a level if it is not known."""
         attention = self.attention
         nodes = self.nodes
         level = next((level for level in attention.levels if level.points), None)
@@ -128,8 +133,8 @@ class DetectedAttention:
             self._lengths_of_levels[index] = self.nodes.add("Gather", shape, spatial_axes)
         return self._lengths_of_levels[index]
 
-    def _write_n_pixels(self, index: int, level: Level) -> int | str:
-        """Return the number of pixels of a level, or write it, (1,)."""
+    def _pixel_count(self, index: int, level: Level) -> int | str:
+        """Return the number of pixels of a level; nodes compute it, (1,), if it is not known."""
         lengths = [length.known for length in level.lengths if length.known is not None]
         if len(lengths) == len(level.lengths):
             return math.prod(lengths)
@@ -155,7 +160,7 @@ class DetectedAttention:
             return nodes.add("Reshape", attention.value.name, shape)
         images = []
         for index, level in enumerate(attention.levels):
-            shape = self._write_shape(0, 0, self._write_n_pixels(index, level))
+            shape = self._write_shape(0, 0, self._pixel_count(index, level))
             images.append(nodes.add("Reshape", level.sample.values["X"], shape))
         pixels_first = nodes.add("Transpose", self._write_concat(images, axis=2), perm=[0, 2, 1])
         return nodes.add("Unsqueeze", pixels_first, nodes.row(2))
@@ -182,7 +187,7 @@ class DetectedAttention:
         r = attention.n_axes
         n_points = sum(attention.points)
         grids = []
-        queries = self._write_queries()
+        queries = self._query_count()
         for level in attention.levels:
             shape = self._write_shape(0, queries, level.points, r)
             grids.append(nodes.add("Reshape", level.sample.values["grid"], shape))
@@ -224,7 +229,7 @@ class DetectedAttention:
         """Write (B, Q, H, size) from a value that ``perm`` transposes to (Q, B·H, …)."""
         nodes = self.nodes
         queries_first = nodes.add("Transpose", name, perm=perm)
-        shape = self._write_shape(0, self._write_batch(), self.attention.heads, size)
+        shape = self._write_shape(0, self._batch_length(), self.attention.heads, size)
         split = nodes.add("Reshape", queries_first, shape)
         return nodes.add("Transpose", split, perm=[1, 0, 2, 3])
 

@@ -105,7 +105,7 @@ class TensorRTPluginsTarget(AttentionTarget):
         weights_shape = (0, 0, 0, n_levels, n_points)
         weights = nodes.add("Reshape", detected.write_weights(), nodes.row(*weights_shape))
         if not attention.is_per_query:
-            weights = _for_each_query(nodes, weights, locations)
+            weights = _write_for_each_query(nodes, weights, locations)
         by_head = names.new(f"{detected.output}_by_head")
         shape = nodes.row(0, 0, attention.heads * attention.channels)
         inputs = [value, lengths_name, starts_name, locations, weights]
@@ -139,7 +139,7 @@ class TensorRTPluginsTarget(AttentionTarget):
             nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
 
 
-def _for_each_query(nodes: Nodes, weights: str, locations: str) -> str:
+def _write_for_each_query(nodes: Nodes, weights: str, locations: str) -> str:
     """Write weights (B, Q, H, L, P) from weights that may be those of one query for all."""
     queries = nodes.add("Gather", nodes.add("Shape", locations), nodes.row(1))
     shape = nodes.add("Concat", nodes.row(1), queries, nodes.row(1, 1, 1), axis=0)
