@@ -46,6 +46,11 @@ class Match:
     enclosing_attention: Match | None = None
 
     @property
+    def opset(self) -> int:
+        """The version of the ONNX domain in the scope of the node."""
+        return self.scope.opsets.get("", 0)
+
+    @property
     def is_composite(self) -> bool:
         """Whether this is one node that is equivalent to several nodes.
 

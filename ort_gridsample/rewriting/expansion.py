@@ -20,21 +20,20 @@ from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.element_types import elem_type
+from ..graph.first_opsets import (
+    FIRST_OPSET_WITH_ALLOWZERO,
+    FIRST_OPSET_WITH_AXES_AS_INPUT,
+    FIRST_OPSET_WITH_GRID_SAMPLE,
+    FIRST_OPSET_WITH_MODE_LINEAR,
+)
 from ..graph.scope import Names, Nodes
 from .foreign_attention import AttentionOperands, ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .match_facts import constants_of, known_lengths, known_type
-from .planar_samplers import BEFORE_GRID_SAMPLE, GRID_SAMPLE, expanded_sampler
+from .planar_samplers import BEFORE_GRID_SAMPLE, expanded_sampler
 from .run_checks import write_checked_operands
 from .targets import Replacement
 from .typed_constants import write_constants_like, write_typed_constant
-
-#: The first opset in which GridSample's modes have the newer words.
-_NEWER_WORDS = 20
-#: The first opset in which ReduceSum reads its axes as an input.
-_AXES_AS_INPUT = 13
-#: The first opset in which Reshape has the attribute ``allowzero``.
-ALLOWZERO = 14
 
 
 def points_of(match: Match) -> list[int]:
@@ -116,7 +115,7 @@ class _AttentionExpansion:
     def __init__(self, match: Match, names: Names, *, has_allowzero: bool) -> None:
         self._match = match
         self._signature = match.signature
-        self._opset = match.scope.opsets.get("", 0)
+        self._opset = match.opset
         # This package's node states the points of each level, and has all points on one axis.
         self._states_points = self._signature is None
         self._points: list[int] = []
@@ -136,7 +135,9 @@ class _AttentionExpansion:
         self._nodes = Nodes(names, match.record.output)
         self._value_info: list[onnx.ValueInfoProto] = []
         may_be_empty = not self._has_positive_lengths()
-        self._allows_zeros = may_be_empty and has_allowzero and self._opset >= ALLOWZERO
+        self._allows_zeros = (
+            may_be_empty and has_allowzero and self._opset >= FIRST_OPSET_WITH_ALLOWZERO
+        )
         # Equal Constants are written once.
         self._write_row = cache(self._nodes.row)
 
@@ -360,10 +361,10 @@ class _AttentionExpansion:
             output_lengths = [add("Mul", axis_lengths.queries, count)]
         grid_shape = add("Concat", axis_lengths.images, *output_lengths, row(r), axis=0)
         grid = self._write_reshape(by_head, grid_shape)
-        mode = "linear" if self._opset >= _NEWER_WORDS else "bilinear"
+        mode = "linear" if self._opset >= FIRST_OPSET_WITH_MODE_LINEAR else "bilinear"
         align_corners = int(self._match.record.align_corners == 1)
         sample = add("GridSample", X, grid, mode=mode, align_corners=align_corners)
-        if self._opset < GRID_SAMPLE:
+        if self._opset < FIRST_OPSET_WITH_GRID_SAMPLE:
             self._nodes[-1].domain = BEFORE_GRID_SAMPLE
         if r == 2:
             return sample
@@ -411,7 +412,7 @@ class _AttentionExpansion:
         shape = add("Concat", axis_lengths.images, row(1), queries_and_points, axis=0)
         factor = self._write_reshape(by_head, shape)
         product = add("Mul", add("Concat", *samples, axis=3), factor)
-        if self._opset < _AXES_AS_INPUT:
+        if self._opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
             return add("ReduceSum", product, axes=[-1], keepdims=0)
         return add("ReduceSum", product, row(-1), keepdims=0)
 

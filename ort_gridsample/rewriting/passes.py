@@ -16,11 +16,12 @@ from ..detection.find import SearchOptions, find_matches
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
+from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.types import Probe
 from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
-from .expansion import ALLOWZERO, expanded
+from .expansion import expanded
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .replacing import insert_replacements
 from .targets import Target
@@ -168,7 +169,7 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
         return False
     names = Names(patch.model, patch.all_scopes)
     has_allowzero = patch.target.has_allowzero
-    if patch.opset is not None and patch.opset < ALLOWZERO:
+    if patch.opset is not None and patch.opset < FIRST_OPSET_WITH_ALLOWZERO:
         has_allowzero = False  # the model is converted to this opset afterwards
     replacements = {
         match: expanded(match, names, has_allowzero=has_allowzero) for match in plan.composites
@@ -239,7 +240,7 @@ def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
         GridSampleError: the model cannot be converted.
     """
     needed = {match: target.least_opset(match) for match, target in plan.targets.items()}
-    too_old = [match for match in needed if needed[match] > match.scope.opsets.get("", 0)]
+    too_old = [match for match in needed if needed[match] > match.opset]
     if not too_old:
         return False
     match = max(too_old, key=needed.__getitem__)

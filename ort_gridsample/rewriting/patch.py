@@ -235,7 +235,7 @@ def _check_opset(targets: Mapping[Match, Target], opset: int) -> None:
     """
     for match, target in targets.items():
         least = target.least_opset(match)
-        if least > match.scope.opsets.get("", 0):
+        if least > match.opset:
             found = f"{opset} in the patched model"
             expected = f"at least {least}, {target.least_opset_reason(match)}"
             raise GridSampleError(match.record.where, "opset", found, expected)

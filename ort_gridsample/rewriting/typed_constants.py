@@ -6,9 +6,9 @@ from onnx import helper
 
 from ..detection.match import Match
 from ..graph.element_types import elem_type
+from ..graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
 from ..graph.scope import Nodes
 from .match_facts import known_type
-from .targets import CAST_LIKE
 
 
 def write_typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
@@ -21,7 +21,7 @@ def write_constants_like(match: Match, nodes: Nodes, argument: str, *numbers: fl
     """Write constants of the type of an input; return the names of their values."""
     record = match.record
     has_one_type = len(record.types[argument]) == 1 and not record.varies_in_type(argument)
-    if has_one_type or match.scope.opsets.get("", 0) < CAST_LIKE:
+    if has_one_type or match.opset < FIRST_OPSET_WITH_CAST_LIKE:
         return [
             write_typed_constant(nodes, number, known_type(match, argument)) for number in numbers
         ]

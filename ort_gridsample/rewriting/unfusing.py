@@ -20,14 +20,13 @@ from ..dialects.table import (
 )
 from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
+from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from ..graph.scope import Names, Nodes, Scope, scopes_of
 from ..opsets.inlining import import_used
 from .targets.compiled_op import label
 
 #: The domain and the type of a fused node, now and in releases before 0.2.
 _FUSED_NODES = {(COMPILED_DOMAIN, FUSED), (EXTENSIONS_DOMAIN, OLD_PREFIX + FUSED)}
-#: The first opset in which Unsqueeze reads its axes as an input.
-_AXES_AS_INPUT = 13
 
 
 def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.ModelProto:
@@ -150,7 +149,7 @@ class _Unfusing:
         last_axis = r + 1
         columns = []
         for coordinate in coordinates:
-            if self._opset < _AXES_AS_INPUT:
+            if self._opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
                 column = self.nodes.add("Unsqueeze", coordinate, axes=[last_axis])
             else:
                 column = self.nodes.add("Unsqueeze", coordinate, self.nodes.row(last_axis))

@@ -16,8 +16,6 @@ from ...detection.helper_nodes import helper_cast
 from ...detection.match import Match
 from ...graph.scope import Names
 
-#: The first opset with CastLike.
-CAST_LIKE = 15
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
 

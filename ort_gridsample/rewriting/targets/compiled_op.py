@@ -11,10 +11,11 @@ from ...detection.programs import encode, to_rows
 from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
+from ...graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
 from ...graph.scope import Names, Nodes
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODE_RULES
-from . import CAST_LIKE, Replacement, typed_in_function
+from . import Replacement, typed_in_function
 from .dialect_target import DialectTarget
 
 
@@ -30,7 +31,7 @@ class CompiledOpTarget(DialectTarget):
         return super().replaces(match) and (is_wrong or not unsupported_reason(match.record))
 
     def needs_inlining(self, match: Match) -> bool:
-        return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
+        return super().needs_inlining(match) or match.opset < FIRST_OPSET_WITH_CAST_LIKE
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         constants, op = self._op(match, names)

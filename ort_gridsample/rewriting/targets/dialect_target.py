@@ -38,7 +38,7 @@ class DialectTarget(Target):
         operator = match.record.operator
         if self.name != AI_ONNX:
             return self._dialects.get(operator)
-        opset = 0 if self._first_words else match.scope.opsets.get("", 0)
+        opset = 0 if self._first_words else match.opset
         return standard(operator, opset)
 
     def replaces(self, match: Match) -> bool:
@@ -48,7 +48,7 @@ class DialectTarget(Target):
             return False
         if self._is_spelled_as(match, dialect) and not match.is_unversioned:
             return False
-        if record.decomposed and match.scope.opsets.get("", 0) < self.least_opset(match):
+        if record.decomposed and match.opset < self.least_opset(match):
             return False  # the nodes run as they are: no reason to convert the whole model
         return dialect.axes is None or record.has_axes_of(dialect.axes)
 

@@ -134,7 +134,7 @@ class PrimitivesTarget(Target):
         """
         record = match.record
         first, second = (self._value(match, argument, parameter_of) for argument in record.values)
-        e = Expressions(name, match.scope.opsets.get("", 0), self._runtime)
+        e = Expressions(name, match.opset, self._runtime)
         align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
             coordinates = first

@@ -16,15 +16,15 @@ from ...detection.match import Match
 from ...dialects.spelling import AttributeReference
 from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
 from ...graph.element_types import elem_type
+from ...graph.first_opsets import (
+    FIRST_OPSET_WITH_BFLOAT16_CAST,
+    FIRST_OPSET_WITH_CAST_LIKE,
+    FIRST_OPSET_WITH_GATHER_ND,
+)
 from ...graph.scope import Names, subgraphs
 from ...spec import MODE_SYNONYMS, TYPES
-from . import CAST_LIKE, Replacement, typed_in_function
+from . import Replacement, typed_in_function
 from .dialect_target import DialectTarget
-
-#: The first opset whose Cast has bfloat16.
-_BFLOAT16 = 13
-#: The first opset with GatherND.
-_GATHER_ND = 11
 
 
 class PythonOpTarget(DialectTarget):
@@ -57,7 +57,7 @@ class PythonOpTarget(DialectTarget):
         cannot read, or if the opset has no CastLike.
         """
         record = match.record
-        if match.scope.opsets.get("", 0) < CAST_LIKE:
+        if match.opset < FIRST_OPSET_WITH_CAST_LIKE:
             return True
         for argument, types in record.types.items():
             needs_cast = any(TYPES[type_name].transport != type_name for type_name in types)
@@ -77,9 +77,9 @@ class PythonOpTarget(DialectTarget):
     def least_opset(self, match: Match) -> int:
         types = {type_name for types in match.record.types.values() for type_name in types}
         if "bfloat16" in types:
-            return _BFLOAT16
+            return FIRST_OPSET_WITH_BFLOAT16_CAST
         # Of each row of strings, onnxruntime's Gather gathers only the first.
-        return _GATHER_ND if "str" in types else 1
+        return FIRST_OPSET_WITH_GATHER_ND if "str" in types else 1
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         record = match.record
@@ -99,7 +99,7 @@ class PythonOpTarget(DialectTarget):
         # onnxruntime creates no op that lacks a declared attribute.
         op.attribute.append(helper.make_attribute("node", record.label))
         op.attribute.append(helper.make_attribute("num_threads", 0))
-        gather = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
+        gather = "GatherND" if match.opset >= FIRST_OPSET_WITH_GATHER_ND else "Gather"
         if self._in_session:
             guard_inputs = [status, status]
             guard_output = names.new(f"{record.output}_guard")
