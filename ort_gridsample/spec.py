@@ -15,6 +15,11 @@ from typing import Literal, TypeAlias
 ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
 PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
+#: The length of an axis: a number, or in a model also a name or None (unknown).
+Dim: TypeAlias = int | str | None
+#: A shape, as far as its lengths are known.
+Shape: TypeAlias = tuple[Dim, ...]
+
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 #: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.

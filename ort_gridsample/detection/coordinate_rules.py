@@ -16,7 +16,7 @@ from ..graph.element_types import type_of
 from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
-from ..spec import newest
+from ..spec import Dim, Shape, newest
 from .programs import MAX_STEPS, OPERATIONS, Component, Program, ProgramStep, Scalar
 
 
@@ -121,7 +121,7 @@ class CoordinateTracer:
         unused = self.unused_concat_inputs.setdefault(node.output[0], set(node.input))
         unused.discard(name)
 
-    def shape(self, name: str) -> tuple[int | str | None, ...] | None:
+    def shape(self, name: str) -> Shape | None:
         """Return the inferred shape of ``name``."""
         return self._inference.value_in_all_calls(self.use_def.scope, name).shape
 
@@ -410,13 +410,13 @@ def _step_with_coordinate(
     return source, ProgramStep(node.op_type, program, operand_first)
 
 
-def _are_known_to_differ(pair: Sequence[int | str | None]) -> bool:
+def _are_known_to_differ(pair: Sequence[Dim]) -> bool:
     """Whether two lengths are known numbers that differ."""
     first, second = pair
     return isinstance(first, int) and isinstance(second, int) and first != second
 
 
-def _are_known_to_be_equal(pair: Sequence[int | str | None]) -> bool:
+def _are_known_to_be_equal(pair: Sequence[Dim]) -> bool:
     """Whether two lengths are the same known number.
 
     Of two unknown lengths, one may be 1 and be broadcast in a run, even if both have one symbol.

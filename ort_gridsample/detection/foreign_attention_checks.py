@@ -11,10 +11,9 @@ import numpy as np
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
-from ..functions.validation import Dim
 from ..inference.types import Value
 from ..reference.arrays import Array
-from ..spec import FLOATS
+from ..spec import FLOATS, Dim
 from .records import NodeRecord
 
 _INTEGERS = ("int32", "int64")

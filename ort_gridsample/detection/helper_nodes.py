@@ -190,7 +190,7 @@ def _squeeze_of_guard(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
             return index
     raise GridSampleError(
         where_node(node.op_type, display_name(node)),
-        "the guard after it",
+        "the guard",
         "without its Squeeze",
-        "the nodes that a patch writes",
+        "a Squeeze of axis 1 after it, as a patch writes",
     )

@@ -26,7 +26,7 @@ _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 def fault_of(
     record: NodeRecord,
     node: onnx.NodeProto,
-    declared: Sequence[validation.Dim] | None = None,
+    declared: Sequence[spec.Dim] | None = None,
 ) -> GridSampleError | None:
     """Return the first fault of a node, or None.
 
@@ -207,7 +207,7 @@ def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:
         raise GridSampleError(record.where, "grid", found, f"shape ({N}, {r}, {lengths})")
 
 
-def _check_output_shape(record: NodeRecord, declared: Sequence[validation.Dim]) -> None:
+def _check_output_shape(record: NodeRecord, declared: Sequence[spec.Dim]) -> None:
     """Check that the shape of the output, by the shapes of the inputs, is the ``declared`` one."""
     for first, second in record.cases:
         is_grid = record.operator == "AffineGrid"
@@ -218,7 +218,7 @@ def _check_output_shape(record: NodeRecord, declared: Sequence[validation.Dim]) 
             raise GridSampleError(record.where, "the output", found, expected)
 
 
-def _affine_grid_shape(record: NodeRecord) -> list[validation.Dim] | None:
+def _affine_grid_shape(record: NodeRecord) -> list[spec.Dim] | None:
     size = record.constants.get("size")
     if size is None or size.ndim != 1:
         return None
@@ -226,7 +226,7 @@ def _affine_grid_shape(record: NodeRecord) -> list[validation.Dim] | None:
     return [numbers[0], *numbers[2:], len(numbers) - 2]
 
 
-def _sample_shape(X: Value, grid: Value) -> list[validation.Dim] | None:
+def _sample_shape(X: Value, grid: Value) -> list[spec.Dim] | None:
     if X.shape is None and grid.shape is None:
         return None
     batch, channels = (X.shape or (None, None))[:2]

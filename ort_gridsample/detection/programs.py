@@ -145,13 +145,13 @@ def decode(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int
         *head, n_steps = remaining[:5]
         row = [*head, *remaining[5 : 5 + max(n_steps, 0)]]
         if len(row) != 4 + n_steps:
-            raise ValueError(remaining)
+            raise ValueError(f"program {len(rows)} has fewer than {n_steps} steps")
         rows.append(row)
         remaining = remaining[5 + n_steps :]
     for number, row in enumerate(rows):
         is_operand = number >= r
         if not _is_valid(row, r, n_sources, is_operand=is_operand):
-            raise ValueError(row)
+            raise ValueError(f"row {number} is not a program: {row}")
     n_operands = sum(code >= WITH_PROGRAM for row in rows for code in row[4:])
     if not 0 < r == len(rows) - n_operands:
         raise ValueError(f"{len(rows)} programs")

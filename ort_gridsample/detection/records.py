@@ -295,7 +295,7 @@ def n_spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
     return None if shape is None else len(shape) - 2
 
 
-def _length(shape: Sequence[int | str | None] | None, axis: int) -> int | None:
+def _length(shape: Sequence[spec.Dim] | None, axis: int) -> int | None:
     """Return the length of an axis of ``shape``, or None if it is unknown."""
     if shape is None or len(shape) <= axis:
         return None

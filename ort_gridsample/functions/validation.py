@@ -16,11 +16,8 @@ from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES
 from ..reference.plan import type_name
 from ..reference.taps import MODE_RULES
+from ..spec import Dim
 from ..system import memory
-
-#: A dimension. In a model it may also be a name or unknown (None), and is compatible with any
-#: other.
-Dim = int | str | None
 
 
 @dataclass(frozen=True)

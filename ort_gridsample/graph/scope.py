@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..spec import Shape
 from .weights import NO_WEIGHTS, Weights
 
 #: Another name of the ONNX domain, which is the empty string.
@@ -215,7 +216,7 @@ class Scope:
             if node.op_type in holding_types or domain_of(node.domain)
         ]
 
-    def declared_shape(self, name: str) -> tuple[int | str | None, ...] | None:
+    def declared_shape(self, name: str) -> Shape | None:
         """Return the shape that the graph declares for the value ``name``, if any.
 
         A function declares none, because its calls may differ.

@@ -27,6 +27,7 @@ from ..graph.first_opsets import (
     FIRST_OPSET_WITH_MODE_LINEAR,
 )
 from ..graph.scope import Names, Nodes
+from ..spec import Dim
 from .foreign_attention import AttentionOperands, ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .match_facts import constants_of, known_lengths, known_type
@@ -339,7 +340,7 @@ class _AttentionExpansion:
         shape = add("Concat", axis_lengths.images, axis_lengths.channels, level.lengths, axis=0)
         return self._write_reshape(image, shape)
 
-    def _known_channels(self) -> int | str | None:
+    def _known_channels(self) -> Dim:
         """Return D if it is the same in all calls."""
         channels = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
         return channels.pop() if len(channels) == 1 else None

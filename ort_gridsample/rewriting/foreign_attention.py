@@ -19,9 +19,9 @@ from ..detection.helper_nodes import OTHER_SHAPE
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
-from ..functions.validation import Dim
 from ..graph.element_types import elem_type
 from ..graph.scope import Nodes
+from ..spec import Shape
 from .foreign_attention_facts import has_softmax, n_levels_of
 from .match_facts import known_lengths, known_type
 from .run_checks import fail_unless_equal
@@ -141,7 +141,7 @@ class ForeignOperands:
             return None
         return last // max(n_levels, 1) if self._signature.has_offsets else last
 
-    def _shape_in_all_calls(self, argument: str) -> tuple[Dim, ...] | None:
+    def _shape_in_all_calls(self, argument: str) -> Shape | None:
         """Return the shape of an input if it is the same in all calls."""
         input_index = list(self._match.record.values).index(argument)
         shapes = {case[input_index].shape for case in self._match.record.cases}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..detection.match import Match
 from ..errors import GridSampleError
-from ..functions.validation import Dim
+from ..spec import Dim
 
 
 def known_type(match: Match, argument: str) -> str:

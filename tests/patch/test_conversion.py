@@ -336,8 +336,8 @@ def test_guard_without_its_squeeze_is_refused(is_merged: bool) -> None:
         patched.graph.output[0].name = gather.output[0]
     error = refusal(ogs.patch_model, patched, target="ai.onnx")
     assert error.where == "GridSample node with output 'Z_unguarded, Z_status'"
-    assert (error.argument, error.found) == ("the guard after it", "without its Squeeze")
-    assert error.expected == "the nodes that a patch writes"
+    assert (error.argument, error.found) == ("the guard", "without its Squeeze")
+    assert error.expected == "a Squeeze of axis 1 after it, as a patch writes"
 
 
 def test_function_of_another_opset_is_inlined() -> None:

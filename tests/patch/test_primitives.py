@@ -736,7 +736,7 @@ X_SHAPE = (1, 1, 2, 2)
 GRID_OF_2D = f"shape (N, D1_out, D2_out, 2), as X of shape {X_SHAPE} has 2 spatial axes"
 #: A changed argument, and the argument, what it is and what is expected in the error.
 MISTAKES = [
-    ({"opset": 10}, ("opset", "10", "11 or newer to be lowered")),
+    ({"opset": 10}, ("opset", "10", "at least 11, the first opset that nodes are lowered in")),
     (
         {"mode": "area"},
         ("mode", "'area'", "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"),

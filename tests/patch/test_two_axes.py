@@ -240,7 +240,7 @@ def test_lowering_in_an_opset_without_grid_sample_is_refused() -> None:
     attributes = {"mode": "linear", "padding_mode": "zeros", "align_corners": False}
     error = refusal(lower_grid_sample, Expressions("sampler", 15), X, grid, "Y", **attributes)
     assert (error.argument, error.found) == ("opset", "15")
-    assert error.expected == "16 or newer to be lowered"
+    assert error.expected == "at least 16, the first opset that nodes are lowered in"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 
 from ...graph.element_types import elem_type
 from ...reference.arrays import Array
+from ...spec import Dim
 from .folding import COMPUTE
 from .runtimes import ANY, Runtime
 from .substitutes import SUBSTITUTES, round_to_float32
@@ -323,7 +324,7 @@ class Expressions:
     def dims(
         self,
         x: Tensor,
-        known: Sequence[int | str | None],
+        known: Sequence[Dim],
         unranked: str = "",
     ) -> list[DimLike]:
         """Return the lengths of the axes of ``x``.

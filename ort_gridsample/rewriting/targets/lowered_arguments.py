@@ -16,9 +16,6 @@ from .expressions import DimLike, Expressions, Tensor
 MAX_FOLDED_BYTES = 1 << 20
 
 
-Shape = tuple[int | str | None, ...]
-
-
 @dataclass(frozen=True)
 class Argument:
     """An argument of an operator that is lowered, as far as it is known.
@@ -32,11 +29,11 @@ class Argument:
 
     name: str
     type: str
-    shape: Shape | None
+    shape: spec.Shape | None
     constant: Array | None = None
 
     @property
-    def known_shape(self) -> Shape | None:
+    def known_shape(self) -> spec.Shape | None:
         """The shape, by the elements if they are constant."""
         return self.shape if self.constant is None else self.constant.shape
 
@@ -94,7 +91,7 @@ def grid_checks(
     return [check for check in checks if check is not None]
 
 
-def batches_of(X: Argument) -> int | str | None:
+def batches_of(X: Argument) -> spec.Dim:
     """Return the number of batches that ``X`` itself has, as far as it is known."""
     return X.shape[0] if X.shape else None
 
@@ -106,7 +103,7 @@ def check_opset(e: Expressions, first: int) -> None:
         GridSampleError: it is older.
     """
     if e.opset < first:
-        expected = f"{first} or newer to be lowered"
+        expected = f"at least {first}, the first opset that nodes are lowered in"
         raise GridSampleError(e.prefix, "opset", str(e.opset), expected)
 
 
@@ -116,7 +113,7 @@ def check_grid_sample(
     grid: Argument,
     mode: str,
     padding_mode: str,
-) -> tuple[Shape, Shape]:
+) -> tuple[spec.Shape, spec.Shape]:
     """Check the arguments of a GridSample, as far as they are known.
 
     Returns:

@@ -15,6 +15,7 @@ from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
 from ...graph.scope import Names
 from ...reference.arrays import Array
+from ...spec import Shape
 from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes
 from .expressions import Expressions
 from .lowered_arguments import Argument
@@ -215,8 +216,8 @@ def _bytes_without_name(function: onnx.FunctionProto) -> bytes:
 
 
 def _common_shape(
-    shapes: Sequence[tuple[int | str | None, ...] | None],
-) -> tuple[int | str | None, ...] | None:
+    shapes: Sequence[Shape | None],
+) -> Shape | None:
     """Return the lengths that all ``shapes`` agree on; None if a shape is not known."""
     known = [shape for shape in shapes if shape is not None]
     if not known or len(known) < len(shapes):

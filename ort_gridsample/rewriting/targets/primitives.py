@@ -29,7 +29,6 @@ from ...reference.taps import MODE_RULES, Mode, pixel_coordinates, taps_at
 from .expressions import DimLike, Expressions, Tensor
 from .lowered_arguments import (
     Argument,
-    Shape,
     batches_of,
     check_grid_sample,
     check_opset,
@@ -202,8 +201,8 @@ def _operands(
     e: Expressions,
     X: Argument,
     grid: Argument,
-    X_shape: Shape,
-    grid_shape: Shape,
+    X_shape: spec.Shape,
+    grid_shape: spec.Shape,
 ) -> _Operands:
     """Return the tensors of ``X`` and ``grid``, whose shapes are known in part."""
     image = e.input(X.name, X.type)
@@ -378,7 +377,7 @@ def _affine_axes(e: Expressions, theta: Argument, size: Argument) -> int:
     return matching[0]
 
 
-def _described(shape: Shape | None) -> str:
+def _described(shape: spec.Shape | None) -> str:
     """Return a shape as an error shows it."""
     return "unknown shape" if shape is None else f"shape {validation.format_shape(shape)}"
 
