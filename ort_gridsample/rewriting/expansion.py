@@ -118,14 +118,14 @@ class _AttentionExpansion:
         self._signature = match.signature
         self._opset = match.opset
         # This package's node states the points of each level, and has all points on one axis.
-        self._states_points = self._signature is None
+        self._is_package_op = self._signature is None
         self._points: list[int] = []
         self._lengths_input = "levels"
         if self._signature is not None:
             self._lengths_input = self._signature.lengths_input
         self._table = match.scope.constant_value(match.record.values[self._lengths_input])
         self._r = 2
-        if self._states_points:
+        if self._is_package_op:
             self._points = points_of(match)
             if not self._points:
                 raise self._unknown_points()
@@ -163,15 +163,6 @@ class _AttentionExpansion:
                 return False
         return self._table is not None
 
-    def _is_output_empty(self) -> bool:
-        """Whether the output is known to have no elements."""
-        for value, *_, locations, _ in self._match.record.cases:
-            value_shape = value.shape or ()
-            lengths = [*value_shape[:1], *value_shape[2:], *(locations.shape or ())[:3]]
-            if 0 not in lengths:
-                return False
-        return True
-
     def replacement(self) -> Replacement:
         """Write the nodes."""
         operands = self._write_operands()
@@ -184,9 +175,24 @@ class _AttentionExpansion:
             self._write_output(total, axis_lengths)
         else:
             self._write_zeros(operands, axis_lengths)
-        fused = [self._match.index, *constants_of(self._match)]
+        # With the node itself, so that the initializers that only it reads are dropped.
+        superseded = [self._match.index, *constants_of(self._match)]
         nodes = _without_unread(self._nodes, self._match.record.output)
-        return Replacement(nodes, superseded=fused, value_info=self._value_info)
+        return Replacement(nodes, superseded=superseded, value_info=self._value_info)
+
+    def _write_operands(self) -> AttentionOperands:
+        """Write the checks of the node's inputs, and the operands that the node computes."""
+        match = self._match
+        if self._signature is not None:
+            return ForeignOperands(match, self._signature, self._nodes).write()
+        value, levels, locations, weights = match.record.values.values()
+        # Nodes with a status were written by a session, which checked them.
+        if match.record.dialect.name == DOMAIN and not has_status(match.node):
+            _check_known_shapes(match)
+            locations, weights = write_checked_operands(match, self._nodes)
+        return AttentionOperands(
+            value=value, lengths=levels, starts="", locations=locations, weights=weights
+        )
 
     def _write_axis_lengths(self, operands: AttentionOperands) -> _AxisLengths:
         """Write the lengths of the axes."""
@@ -205,68 +211,6 @@ class _AttentionExpansion:
             channels=add("Gather", value_shape, row(3)),
             queries=add("Gather", add("Shape", operands.locations), row(1)),
         )
-
-    def _is_empty(self, level: _Level) -> bool:
-        """Whether a level is known to have no pixel or no point. Its samples add nothing."""
-        has_no_pixel = level.constant_lengths is not None and 0 in level.constant_lengths
-        return has_no_pixel or (self._states_points and self._points[level.index] == 0)
-
-    def _write_samples(
-        self, operands: AttentionOperands, axis_lengths: _AxisLengths, levels: Sequence[_Level]
-    ) -> list[str]:
-        """Write the samples (B·H, D, Q, P) of each level."""
-        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
-        # onnx does not infer the rank of a value whose computed shape it does not know.
-        unknown_shape = [None] * (2 + self._r)
-        grids = self._write_grids(operands.locations)
-        samples = []
-        for level in levels:
-            X = self._write_image(operands.value, level, axis_lengths)
-            samples.append(self._write_sample(X, grids, level.index, axis_lengths))
-            self._value_info.append(helper.make_tensor_value_info(X, X_type, unknown_shape))
-        return samples
-
-    def _write_reshape(self, value: str, shape: str, output: str = "") -> str:
-        """Write a Reshape to a shape whose lengths may be 0."""
-        if self._allows_zeros:
-            return self._nodes.add("Reshape", value, shape, output=output, allowzero=1)
-        return self._nodes.add("Reshape", value, shape, output=output)
-
-    def _write_operands(self) -> AttentionOperands:
-        """Write the checks of the node's inputs, and the operands that the node computes."""
-        match = self._match
-        if self._signature is not None:
-            return ForeignOperands(match, self._signature, self._nodes).write()
-        value, levels, locations, weights = match.record.values.values()
-        # Nodes with a status were written by a session, which checked them.
-        if match.record.dialect.name == DOMAIN and not has_status(match.node):
-            _check_known_shapes(match)
-            locations, weights = write_checked_operands(match, self._nodes)
-        return AttentionOperands(
-            value=value, lengths=levels, starts="", locations=locations, weights=weights
-        )
-
-    def _write_grids(self, locations: str) -> str:
-        """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
-        add = self._nodes.add
-        if self._signature is not None and self._signature.has_offsets:
-            is_double = known_type(self._match, "reference_points") == "float64"
-            type_name = "float64" if is_double else "float32"
-            two = write_typed_constant(self._nodes, 2, type_name)
-            one = write_typed_constant(self._nodes, 1, type_name)
-        else:
-            two, one = write_constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
-        if self._states_points:
-            locations_shape = self._write_row(0, 0, 0, sum(self._points), self._r)
-            locations = add("Reshape", locations, locations_shape)
-        return add("Sub", add("Mul", locations, two), one)
-
-    def _constant_lengths(self, index: int) -> list[int] | None:
-        """Return the spatial lengths of a level if they are constant."""
-        if self._table is None:
-            return None
-        lengths: list[int] = self._table[index].tolist()
-        return lengths[1:] if self._states_points else lengths
 
     def _write_levels(self, operands: AttentionOperands) -> list[_Level]:
         """Write the lengths of all levels, and the range of their pixels."""
@@ -294,6 +238,13 @@ class _AttentionExpansion:
             levels.append(_Level(index, lengths, constant_lengths, begin, end))
         return levels
 
+    def _constant_lengths(self, index: int) -> list[int] | None:
+        """Return the spatial lengths of a level if they are constant."""
+        if self._table is None:
+            return None
+        lengths: list[int] = self._table[index].tolist()
+        return lengths[1:] if self._is_package_op else lengths
+
     def _write_lengths(
         self, levels: str, index: int, constant_lengths: Sequence[int] | None
     ) -> str:
@@ -304,7 +255,7 @@ class _AttentionExpansion:
             return row(*constant_lengths)
         level_row = add("Gather", levels, self._nodes.constant(index))
         wide = add("Cast", level_row, to=onnx.TensorProto.INT64)
-        first = 1 if self._states_points else 0
+        first = 1 if self._is_package_op else 0
         return add("Slice", wide, row(first), row(first + self._r))
 
     def _write_start(self, starts: str, index: int) -> str:
@@ -326,6 +277,50 @@ class _AttentionExpansion:
         if constant_lengths is not None:
             return add("Add", begin, self._write_row(math.prod(constant_lengths)))
         return add("Add", begin, add("ReduceProd", lengths, keepdims=1))
+
+    def _is_empty(self, level: _Level) -> bool:
+        """Whether a level is known to have no pixel or no point. Its samples add nothing."""
+        has_no_pixel = level.constant_lengths is not None and 0 in level.constant_lengths
+        return has_no_pixel or (self._is_package_op and self._points[level.index] == 0)
+
+    def _is_output_empty(self) -> bool:
+        """Whether the output is known to have no elements."""
+        for value, *_, locations, _ in self._match.record.cases:
+            value_shape = value.shape or ()
+            lengths = [*value_shape[:1], *value_shape[2:], *(locations.shape or ())[:3]]
+            if 0 not in lengths:
+                return False
+        return True
+
+    def _write_samples(
+        self, operands: AttentionOperands, axis_lengths: _AxisLengths, levels: Sequence[_Level]
+    ) -> list[str]:
+        """Write the samples (B·H, D, Q, P) of each level."""
+        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
+        # onnx does not infer the rank of a value whose computed shape it does not know.
+        unknown_shape = [None] * (2 + self._r)
+        grids = self._write_grids(operands.locations)
+        samples = []
+        for level in levels:
+            X = self._write_image(operands.value, level, axis_lengths)
+            samples.append(self._write_sample(X, grids, level.index, axis_lengths))
+            self._value_info.append(helper.make_tensor_value_info(X, X_type, unknown_shape))
+        return samples
+
+    def _write_grids(self, locations: str) -> str:
+        """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
+        add = self._nodes.add
+        if self._signature is not None and self._signature.has_offsets:
+            is_double = known_type(self._match, "reference_points") == "float64"
+            type_name = "float64" if is_double else "float32"
+            two = write_typed_constant(self._nodes, 2, type_name)
+            one = write_typed_constant(self._nodes, 1, type_name)
+        else:
+            two, one = write_constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
+        if self._is_package_op:
+            locations_shape = self._write_row(0, 0, 0, sum(self._points), self._r)
+            locations = add("Reshape", locations, locations_shape)
+        return add("Sub", add("Mul", locations, two), one)
 
     def _write_image(self, value: str, level: _Level, axis_lengths: _AxisLengths) -> str:
         """Write the image (B·H, D, D1, …, Dr) of a level."""
@@ -350,7 +345,7 @@ class _AttentionExpansion:
         add = self._nodes.add
         row = self._write_row
         r = self._r
-        if self._states_points:
+        if self._is_package_op:
             first = sum(self._points[:index])
             level_grid = add("Slice", grids, row(first), row(first + self._points[index]), row(3))
         else:
@@ -380,7 +375,7 @@ class _AttentionExpansion:
         add = self._nodes.add
         row = self._write_row
         indices = [level.index for level in levels]
-        if self._states_points:
+        if self._is_package_op:
             flat = add("Reshape", weights, row(0, 0, 0, sum(self._points)))
             if len(levels) == self._n_levels:
                 return flat
@@ -447,6 +442,12 @@ class _AttentionExpansion:
         shape = add("Concat", batch, axis_lengths.queries, *last_axes, axis=0)
         (zero,) = write_constants_like(self._match, self._nodes, "value", 0)
         add("Expand", zero, shape, output=self._match.record.output)
+
+    def _write_reshape(self, value: str, shape: str, output: str = "") -> str:
+        """Write a Reshape to a shape whose lengths may be 0."""
+        if self._allows_zeros:
+            return self._nodes.add("Reshape", value, shape, output=output, allowzero=1)
+        return self._nodes.add("Reshape", value, shape, output=output)
 
 
 def _without_unread(nodes: Sequence[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
