@@ -26,7 +26,7 @@ MAX_ELEMENTS = 1 << 26
 
 
 #: The shape of each input.
-Shapes = list[tuple[int, ...]]
+InputShapes = list[tuple[int, ...]]
 #: A dimension: the index of an input, and the axis.
 Dimension = tuple[int, int]
 #: A known length, the name of an unknown one, or the dimension itself if the length has no name.
@@ -36,7 +36,7 @@ PossibleLength = int | str | Dimension
 def possible_shapes(
     values: Sequence[Value],
     equal: Sequence[tuple[Dimension, Dimension | int]],
-) -> Iterator[Shapes]:
+) -> Iterator[InputShapes]:
     """Yield shapes that ``values`` may have: one of each if all are known, else several.
 
     Dimensions of one name have the same length.
@@ -93,7 +93,9 @@ def _set_equal(
     return True
 
 
-def typed_inputs(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:
+def typed_inputs(
+    first: Sequence[Array], shapes: InputShapes, values: Sequence[Value]
+) -> list[Array]:
     """Return the ``first`` inputs in their types, and zeros as the other ones."""
     arrays = [*first, *map(np.zeros, shapes[len(first) :])]
     typed = zip(arrays, values, strict=True)
@@ -105,48 +107,93 @@ def n_runs_needed(grid_shape: Sequence[int]) -> int:
     return -(-MIN_POSITIONS // math.prod(grid_shape[:-1]))
 
 
-def sample_feeds(
-    shapes: Sequence[Shapes],
+def first_round_feeds(
+    shapes: InputShapes, values: Sequence[Value], *, exact_edges: bool
+) -> list[list[Array]]:
+    """Return the feeds of the first round: positions anywhere, for one shape of the inputs.
+
+    Args:
+        shapes: the shapes of the inputs.
+        values: the types of the inputs.
+        exact_edges: as in :func:`later_feeds`.
+    """
+    feeds = _Feeds(shapes, values, exact_edges=exact_edges, image_lengths=())
+    return [feeds.of_round(0)]
+
+
+def later_feeds(
+    shapes_of_runs: Sequence[InputShapes],
     values: Sequence[Value],
-    rounds: Sequence[int],
     *,
     exact_edges: bool,
     image_lengths: Sequence[int],
 ) -> Iterator[list[Array]]:
-    """Yield feeds: X, a grid, and zeros for inputs whose shape alone is read.
+    """Yield the feeds of all rounds after the first one, for each of ``shapes_of_runs``.
 
-    Positions are inside and outside, some far. In every other round they are at edges and centres
-    of pixels. After the first round, one X is 1 everywhere, with positions inside: no rounding of
+    For each of these shapes, one X is 1 everywhere, with positions inside: no rounding of
     coordinates hides arithmetic on X.
 
     Args:
-        shapes: the shapes of the inputs; the first round has only the first ones.
+        shapes_of_runs: shapes that the inputs may have.
         values: the types of the inputs.
-        rounds: the numbers of the rounds.
         exact_edges: whether positions at edges must be exact in any arithmetic, because results
             jump there.
         image_lengths: the lengths of an X that has all pixels on one axis, if they are known.
             Otherwise empty.
     """
-    is_first = rounds[0] == 0
-    for run_shapes in shapes[:1] if is_first else shapes:
-        X_shape, grid_shape = run_shapes[:2]
+    for shapes in shapes_of_runs:
+        feeds = _Feeds(shapes, values, exact_edges=exact_edges, image_lengths=image_lengths)
+        yield feeds.of_ones()
+        n_rounds = min(2 * n_runs_needed(shapes[1]), MAX_RUNS)
+        for round_index in range(1, n_rounds):
+            yield feeds.of_round(round_index)
+
+
+class _Feeds:
+    """Random feeds of one shape: X, a grid, and zeros for inputs whose shape alone is read.
+
+    Args:
+        shapes: the shapes of the inputs.
+        values: the types of the inputs.
+        exact_edges: as in :func:`later_feeds`.
+        image_lengths: as in :func:`later_feeds`.
+    """
+
+    def __init__(
+        self,
+        shapes: InputShapes,
+        values: Sequence[Value],
+        *,
+        exact_edges: bool,
+        image_lengths: Sequence[int],
+    ) -> None:
+        X_shape, grid_shape = shapes[:2]
         missing_axes = len(grid_shape) - len(X_shape)
         outermost_first = image_lengths or [*X_shape[2:], *[1] * missing_axes]
-        lengths = np.array(outermost_first[::-1])
-        generator = np.random.default_rng(sum(map(sum, run_shapes)))
-        X = generator.uniform(-1, 1, X_shape)
-        inside = generator.uniform(-1, 1, grid_shape) * np.clip(1 - 4 / lengths, 0, 1)
-        n_runs = 2 * n_runs_needed(grid_shape)
-        if not is_first:
-            yield typed_inputs((np.ones_like(X), inside), run_shapes, values)
-            n_runs -= 1
-        for number in rounds[:n_runs]:
-            if number % 2:
-                grid = _at_edges(generator, grid_shape, lengths, exact_edges)
-            else:
-                grid = _anywhere(generator, grid_shape, lengths)
-            yield typed_inputs((X, grid), run_shapes, values)
+        self._lengths = np.array(outermost_first[::-1])
+        self._shapes = shapes
+        self._values = values
+        self._exact_edges = exact_edges
+        self._grid_shape = grid_shape
+        self._generator = np.random.default_rng(sum(map(sum, shapes)))
+        self._X = self._generator.uniform(-1, 1, X_shape)
+        scale = np.clip(1 - 4 / self._lengths, 0, 1)
+        self._inside = self._generator.uniform(-1, 1, grid_shape) * scale
+
+    def of_ones(self) -> list[Array]:
+        """Return an X that is 1 everywhere, and a grid of positions inside."""
+        return typed_inputs((np.ones_like(self._X), self._inside), self._shapes, self._values)
+
+    def of_round(self, round_index: int) -> list[Array]:
+        """Return X and a grid.
+
+        In even rounds the positions are anywhere, in odd rounds at edges and centres of pixels.
+        """
+        if round_index % 2:
+            grid = _at_edges(self._generator, self._grid_shape, self._lengths, self._exact_edges)
+        else:
+            grid = _anywhere(self._generator, self._grid_shape, self._lengths)
+        return typed_inputs((self._X, grid), self._shapes, self._values)
 
 
 def _anywhere(generator: np.random.Generator, shape: Sequence[int], lengths: Array) -> Array:

@@ -19,7 +19,7 @@ from ..inference.types import Probe, Value
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
 from .subgraphs import ROUNDINGS
-from .trial_inputs import MAX_RUNS, Shapes, n_runs_needed, typed_inputs
+from .trial_inputs import MAX_RUNS, InputShapes, n_runs_needed, typed_inputs
 
 #: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.
 _PartAxis = Literal["first", "last", "after batch"]
@@ -28,7 +28,7 @@ _PART_AXES: tuple[_PartAxis, ...] = get_args(_PartAxis)
 
 def agrees_at_ties(
     model: onnx.ModelProto,
-    shapes: Shapes,
+    shapes: InputShapes,
     values: Sequence[Value],
     probe: Probe,
     *,

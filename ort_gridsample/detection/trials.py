@@ -22,7 +22,7 @@ from ..inference.types import Probe, Value
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
-from .trial_inputs import MAX_RUNS, Shapes, possible_shapes, sample_feeds, typed_inputs
+from .trial_inputs import InputShapes, first_round_feeds, later_feeds, possible_shapes, typed_inputs
 from .trial_ties import agrees_at_ties
 
 #: The maximum number of positions of a run that are compared while several combinations of
@@ -106,20 +106,19 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
         return None
     possible = _all_samples(shapes[0][0], has_flat_pixels=is_flat(*values[:2]))
     # The first round is separate, because it excludes most models that compute something else.
-    for rounds in (range(1), range(1, MAX_RUNS)):
-        exact_edges = any(sample.attributes.mode == "nearest" for sample in possible)
-        known_lengths = possible[0].image_lengths if rounds[0] > 0 else ()
-        feeds_of_runs = sample_feeds(
-            shapes, values, rounds, exact_edges=exact_edges, image_lengths=known_lengths
-        )
-        feeds = list(feeds_of_runs)
-        results = probe.first_outputs(model, feeds)
-        if results is None:
-            return None
-        possible = _still_possible(possible, feeds, results)
-        if not possible:
-            return None
-    if len(possible) > 1:
+    exact_edges = _may_be_nearest(possible)
+    feeds = first_round_feeds(shapes[0], values, exact_edges=exact_edges)
+    possible = _after_runs(possible, feeds, model, probe)
+    if not possible:
+        return None
+    feeds_of_runs = later_feeds(
+        shapes,
+        values,
+        exact_edges=_may_be_nearest(possible),
+        image_lengths=possible[0].image_lengths,
+    )
+    possible = _after_runs(possible, list(feeds_of_runs), model, probe)
+    if len(possible) != 1:
         return None
     (sample,) = possible
     if sample.attributes.mode == "nearest":
@@ -127,6 +126,23 @@ def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) ->
             if not _agrees_at_ties(sample, model, run_shapes, values, probe):
                 return None
     return sample.result()
+
+
+def _may_be_nearest(possible: Sequence[_PossibleSample]) -> bool:
+    return any(sample.attributes.mode == "nearest" for sample in possible)
+
+
+def _after_runs(
+    possible: Sequence[_PossibleSample],
+    feeds: Sequence[Sequence[Array]],
+    model: onnx.ModelProto,
+    probe: Probe,
+) -> list[_PossibleSample]:
+    """Run the model; return the samples that have its results, or [] if it does not run."""
+    results = probe.first_outputs(model, feeds)
+    if results is None:
+        return []
+    return _still_possible(possible, feeds, results)
 
 
 def _still_possible(
@@ -153,7 +169,7 @@ def _still_possible(
 def _agrees_at_ties(
     sample: _PossibleSample,
     model: onnx.ModelProto,
-    run_shapes: Shapes,
+    run_shapes: InputShapes,
     values: Sequence[Value],
     probe: Probe,
 ) -> bool:
