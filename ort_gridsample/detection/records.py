@@ -182,6 +182,21 @@ class NodeRecord:
         inputs = self.inputs.items()
         return {name: _distinct(value.rank for value in values) for name, values in inputs}
 
+    def shapes_by_call(self, argument: str) -> list[spec.Shape | None]:
+        """Return the shape of an input in each kind of call, or None where it is unknown."""
+        index = list(self.values).index(argument)
+        return [case[index].shape for case in self.cases]
+
+    def shape_in_all_calls(self, argument: str) -> spec.Shape | None:
+        """Return the shape of an input if it is the same in all calls, or None."""
+        shapes = set(self.shapes_by_call(argument))
+        return shapes.pop() if len(shapes) == 1 else None
+
+    def length_in_all_calls(self, argument: str, axis: int) -> spec.Dim:
+        """Return the length of an axis of an input if it is the same in all calls, or None."""
+        lengths = {shape[axis] if shape else None for shape in self.shapes_by_call(argument)}
+        return lengths.pop() if len(lengths) == 1 else None
+
     def varies_in_type(self, argument: str) -> bool:
         """Whether calls differ in the type of an input, or only some of the types are known."""
         return len({value.type for value in self.inputs[argument]}) > 1

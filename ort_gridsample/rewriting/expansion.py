@@ -153,13 +153,12 @@ class _AttentionExpansion:
     def _has_positive_lengths(self) -> bool:
         """Whether all lengths of the inputs are known, and none is 0."""
         constant_inputs = {self._lengths_input, "level_start_index"}
-        for name, values in zip(
-            self._match.record.values, zip(*self._match.record.cases, strict=True), strict=True
-        ):
-            if name in constant_inputs:
+        record = self._match.record
+        for argument in record.values:
+            if argument in constant_inputs:
                 continue
-            lengths = [known_lengths(value.shape) for value in values]
-            if any(row is None or 0 in row for row in lengths):
+            rows = [known_lengths(shape) for shape in record.shapes_by_call(argument)]
+            if any(row is None or 0 in row for row in rows):
                 return False
         return self._table is not None
 
@@ -185,13 +184,19 @@ class _AttentionExpansion:
         match = self._match
         if self._signature is not None:
             return ForeignOperands(match, self._signature, self._nodes).write()
-        value, levels, locations, weights = match.record.values.values()
+        values = match.record.values
+        locations = values["sampling_locations"]
+        weights = values["attention_weights"]
         # Nodes with a status were written by a session, which checked them.
         if match.record.dialect.name == DOMAIN and not has_status(match.node):
             _check_known_shapes(match)
             locations, weights = write_checked_operands(match, self._nodes)
         return AttentionOperands(
-            value=value, lengths=levels, starts="", locations=locations, weights=weights
+            value=values["value"],
+            lengths=values["levels"],
+            starts="",
+            locations=locations,
+            weights=weights,
         )
 
     def _write_axis_lengths(self, operands: AttentionOperands) -> _AxisLengths:
@@ -285,9 +290,12 @@ class _AttentionExpansion:
 
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
-        for value, *_, locations, _ in self._match.record.cases:
-            value_shape = value.shape or ()
-            lengths = [*value_shape[:1], *value_shape[2:], *(locations.shape or ())[:3]]
+        record = self._match.record
+        locations = list(record.values)[-2]  # or offsets, with the same first axes
+        shapes = zip(record.shapes_by_call("value"), record.shapes_by_call(locations), strict=True)
+        for value_shape, locations_shape in shapes:
+            value_lengths = value_shape or ()
+            lengths = [*value_lengths[:1], *value_lengths[2:], *(locations_shape or ())[:3]]
             if 0 not in lengths:
                 return False
         return True
@@ -337,8 +345,7 @@ class _AttentionExpansion:
 
     def _known_channels(self) -> Dim:
         """Return D if it is the same in all calls."""
-        channels = {(case[0].shape or (None,))[-1] for case in self._match.record.cases}
-        return channels.pop() if len(channels) == 1 else None
+        return self._match.record.length_in_all_calls("value", -1)
 
     def _write_sample(self, X: str, grids: str, index: int, axis_lengths: _AxisLengths) -> str:
         """Write the samples (B·H, D, Q, P) of a level."""

@@ -143,9 +143,7 @@ class ForeignOperands:
 
     def _shape_in_all_calls(self, argument: str) -> Shape | None:
         """Return the shape of an input if it is the same in all calls."""
-        input_index = list(self._match.record.values).index(argument)
-        shapes = {case[input_index].shape for case in self._match.record.cases}
-        return shapes.pop() if len(shapes) == 1 else None
+        return self._match.record.shape_in_all_calls(argument)
 
     def _are_known(self, *arguments: str) -> bool:
         """Whether all lengths of inputs are known. They were checked when the model was read."""

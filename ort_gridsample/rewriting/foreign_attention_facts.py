@@ -42,10 +42,9 @@ def n_levels_of(match: Match) -> int:
     table = match.scope.constant_value(match.node.input[1])
     if table is not None:
         return len(table)
-    numbers = {(case[1].shape or (None,))[0] for case in match.record.cases}
-    n_levels = numbers.pop() if len(numbers) == 1 else None
+    argument = list(match.record.values)[1]
+    n_levels = match.record.length_in_all_calls(argument, 0)
     if not isinstance(n_levels, int):
-        argument = list(match.record.values)[1]
         found = "of an unknown number of rows"
         expected = "one for each level, in a constant or a stated shape (L, 2)"
         raise GridSampleError(match.record.where, argument, found, expected)

@@ -13,6 +13,7 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import Nodes
+from ..spec import Shape
 from .match_facts import known_lengths
 
 #: The end of a Slice that goes to the end of an axis.
@@ -66,13 +67,16 @@ def write_checked_operands(match: Match, nodes: Nodes) -> tuple[str, str]:
         The names of the locations and of the weights, after the checks.
     """
     record = match.record
-    value, _, locations, weights = record.values.values()
-    shapes = [case[input_index].shape for case in record.cases for input_index in (0, 2, 3)]
+    shapes: list[Shape | None] = []
+    for argument in ("value", "sampling_locations", "attention_weights"):
+        shapes += record.shapes_by_call(argument)
+    locations = record.values["sampling_locations"]
+    weights = record.values["attention_weights"]
     if all(known_lengths(shape) is not None for shape in shapes):
         return locations, weights
-    locations = _write_checked_locations(record, nodes, value, locations)
-    weights = _write_checked_weights(record, nodes, locations, weights)
-    return locations, weights
+    checked_locations = _write_checked_locations(record, nodes, record.values["value"], locations)
+    checked_weights = _write_checked_weights(record, nodes, checked_locations, weights)
+    return checked_locations, checked_weights
 
 
 def _write_checked_locations(record: NodeRecord, nodes: Nodes, value: str, locations: str) -> str:

@@ -94,8 +94,7 @@ class DetectedAttention:
         """
         if self._batch is None:
             assert self.attention.value is not None
-            batches = {(case[0].shape or (None,))[0] for case in self._record.cases}
-            batch = batches.pop() if len(batches) == 1 else None
+            batch = self._record.length_in_all_calls("value", 0)
             if isinstance(batch, int):
                 self._batch = batch
             else:
