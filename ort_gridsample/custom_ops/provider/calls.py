@@ -42,16 +42,3 @@ def write_int(at: int, value: int) -> None:
 def write_bool(at: int, value: int) -> None:
     """Write a C bool to the address ``at``."""
     pointers.array_at(at, (1,), np.uint8)[0] = value
-
-
-@register_jitable
-def acquire(factory: Any) -> None:
-    """Wait until no other thread has the lock of ``factory``, and take it."""
-    while not pointers.compare_and_swap(factory, "lock", 0, 1):
-        pointers.sched_yield()
-
-
-@register_jitable
-def release(factory: Any) -> None:
-    """Free the lock of ``factory``."""
-    pointers.store_shared(factory, "lock", 0)

@@ -9,6 +9,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
+    acquire_lock,
     address_of,
     array_at,
     c_string,
@@ -17,6 +18,7 @@ from ...kernels.pointers import (
     local_record,
     malloc,
     record_at,
+    release_lock,
     sizeof,
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
@@ -24,7 +26,7 @@ from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
-from .calls import acquire, api_function, ep_function, release, write_word
+from .calls import api_function, ep_function, write_word
 from .definitions import GRID_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
@@ -224,7 +226,7 @@ def _mode(factory: Any, node: int) -> int:
 def get_kernel_registry(ep_address: int, out: int) -> int:
     """GetKernelRegistry: create the registry once."""
     factory = record_at(record_at(ep_address, EP).factory, FACTORY)
-    acquire(factory)
+    acquire_lock(factory)
     status = 0
     if factory.registry == 0:
         status, registry = _create_registry(factory.ep_api, ())
@@ -234,7 +236,7 @@ def get_kernel_registry(ep_address: int, out: int) -> int:
                 factory.registry = registry
             else:
                 _release_registry(factory.ep_api, (registry,))
-    release(factory)
+    release_lock(factory)
     write_word(out, factory.registry)
     return status
 

@@ -6,6 +6,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
+    acquire_lock,
     address_of,
     array_at,
     c_string,
@@ -13,12 +14,13 @@ from ...kernels.pointers import (
     local_record,
     memcpy,
     record_at,
+    release_lock,
     sizeof,
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
 from ..compiled_ops.sentences import create_status
-from .calls import acquire, api_function, ep_function, release, write_word
+from .calls import api_function, ep_function, write_word
 from .ep_api import CPU, VERSION
 from .structs import BUFFER, FACTORY, POINTER
 
@@ -64,7 +66,7 @@ def add_factory(factory_address: int, api: int, factories: int, n_factories: int
         An OrtStatus*, 0 for success.
     """
     factory = record_at(factory_address, FACTORY)
-    acquire(factory)
+    acquire_lock(factory)
     status = 0
     if factory.api == 0:
         factory.api = api
@@ -72,7 +74,7 @@ def add_factory(factory_address: int, api: int, factories: int, n_factories: int
     elif factory.api != api:
         message = c_string("another onnxruntime of this process has this execution provider")
         status = create_status(api, (INVALID_ARGUMENT, message))
-    release(factory)
+    release_lock(factory)
     if status == 0:
         write_word(factories, factory_address)
         write_word(n_factories, 1)

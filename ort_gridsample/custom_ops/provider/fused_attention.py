@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.halves import stored, widened
+from ...kernels.halves import stored_dtype_of, widened
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
 from ..compiled_ops import attention
@@ -21,7 +21,7 @@ from ..compiled_ops.requests import (
     free_blocks,
     open_request,
     read_input,
-    shape,
+    shape_of,
 )
 from ..compiled_ops.sentences import (
     NO_MEMORY_INDEX,
@@ -42,8 +42,8 @@ _FLOAT64 = ELEMENT_TYPES["float64"]
 _FLOAT16 = ELEMENT_TYPES["float16"]
 _BFLOAT16 = ELEMENT_TYPES["bfloat16"]
 #: The types of the bits of halves.
-_FLOAT16_BITS = stored("float16")
-_BFLOAT16_BITS = stored("bfloat16")
+_FLOAT16_BITS = stored_dtype_of("float16")
+_BFLOAT16_BITS = stored_dtype_of("bfloat16")
 #: The position of an input that an operand is computed from.
 _OTHER = 4
 
@@ -86,7 +86,7 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     status = read_input(request, state, fused.value, tensor)
     if status != 0:
         return status
-    lengths = shape(tensor)
+    lengths = shape_of(tensor)
     has_shape = len(lengths) == fused.value_axes
     if has_shape and len(lengths) == 3:
         has_shape = lengths[2] == fused.heads * fused.channels
@@ -126,7 +126,7 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
             status = read_input(request, state, level.shape_input, tensor)
             if status != 0:
                 return status
-            image_shape = shape(tensor)
+            image_shape = shape_of(tensor)
             if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
                 sentence = attention.LEVELS_SHAPE_INVALID_INDEX
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
@@ -153,13 +153,13 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     status = read_input(request, state, fused.weights, tensor)
     if status != 0:
         return status
-    lengths = shape(tensor)
+    lengths = shape_of(tensor)
     new_lengths = alloc_int64s(request, 4)
     if len(new_lengths) == 0:
         return _no_memory(state, request, 32)
     if fused.has_weights_by_head == 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
-            locations = shape(request.inputs[_LOCATIONS])
+            locations = shape_of(request.inputs[_LOCATIONS])
             sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(request.api, state.errors, sentence, lengths, locations)
         new_lengths[0] = lengths[0] // fused.heads
@@ -213,7 +213,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
     if len(lengths) == 0:
         return _no_memory(state, request, 40)
     # Of the right shape, whose locations attend() checks.
-    value = shape(request.inputs[_VALUE])
+    value = shape_of(request.inputs[_VALUE])
     levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     n_points = 0
     for index in range(fused.n_levels):
@@ -230,7 +230,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         status = read_input(request, state, level.grid_input, tensor)
         if status != 0:
             return status
-        grid = shape(tensor)
+        grid = shape_of(tensor)
         queries = _count_queries(grid, value[0] * fused.heads, level.points, fused.r)
         if index == 0:
             lengths[1] = max(queries, 0)

@@ -14,7 +14,7 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError
-from ...system.process import after_fork
+from ...system.process import after_fork, keep_forever
 from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.record_image import RecordImage
@@ -43,7 +43,7 @@ class Provider:
         self._fused_nodes: FusedNodes | None = None
         self.is_registered = False
         # ONNX Runtime may call it after Python has ended.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._create_factories))
+        keep_forever(self._create_factories)
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
@@ -87,7 +87,7 @@ class Provider:
         Python never closes the library, so that sessions run after onnxruntime has closed it.
         """
         functions = {
-            "CreateEpFactories": _address(self._create_factories),
+            "CreateEpFactories": c_api.address_of_callback(self._create_factories),
             "ReleaseEpFactory": _compiled_functions([_answer_functions().return_nothing])[0],
         }
         try:
@@ -134,11 +134,13 @@ class Provider:
         fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _compiled_functions)
         ep = ctypes.create_string_buffer(EP.itemsize)
         ctypes.memmove(ep, _field(self._factory_address, FACTORY, "ep").value, EP.itemsize)
-        _field(ctypes.addressof(ep), EP, "fuse").value = _address(fused_nodes.fuse)
-        _field(ctypes.addressof(ep), EP, "Compile").value = _address(fused_nodes.compile)
+        _field(ctypes.addressof(ep), EP, "fuse").value = c_api.address_of_callback(fused_nodes.fuse)
+        _field(ctypes.addressof(ep), EP, "Compile").value = c_api.address_of_callback(
+            fused_nodes.compile
+        )
         _field(self._factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
         # ONNX Runtime may call them after Python has ended.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object((fused_nodes, ep)))
+        keep_forever((fused_nodes, ep))
         self._fused_nodes = fused_nodes
 
 
@@ -232,7 +234,3 @@ def _factory_functions() -> Any:
     from . import factory
 
     return factory
-
-
-def _address(callback: Any) -> int:
-    return ctypes.cast(callback, ctypes.c_void_p).value or 0
