@@ -141,7 +141,9 @@ LAUNCH = record(
     # The phase.
     "items",  # the number of items of the phase
     "next_item",  # the next item
-    "items_per_call",  # the number of items after which a worker returns; 2**62: it does not
+    # The number of items after which a worker returns; 2**62: it does not. Of the group of panels
+    # that a worker packs for itself, each chunk counts as an item.
+    "items_per_call",
     # The scratch memory of all workers.
     "scratch_bytes",  # its size in bytes
     "memory",  # the address to free, or 0

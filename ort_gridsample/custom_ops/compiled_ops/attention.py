@@ -122,17 +122,19 @@ def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
-        value_type, value = inferred_shape(node, 0)
-        _, locations = inferred_shape(node, 2)
-        has_axes = value.shape[1] == 4 and locations.shape[1] > 1
-        if has_axes and value[0, 2] >= 0 and value[0, 3] >= 0:
-            Y = alloc_shape(node, 3)
-            for row in range(2 if Y.shape[1] > 0 else 0):
-                Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
-                Y[row, 1] = locations[row, 1]
+        value_type, value_shape = inferred_shape(node, 0)
+        _, locations_shape = inferred_shape(node, 2)
+        has_axes = value_shape.shape[1] == 4 and locations_shape.shape[1] > 1
+        if has_axes and value_shape[0, 2] >= 0 and value_shape[0, 3] >= 0:
+            Y_shape = alloc_shape(node, 3)
+            n_rows = 2 if Y_shape.shape[1] > 0 else 0
+            is_n_known = value_shape[0, 0] >= 0
+            for row in range(n_rows):
+                Y_shape[row, 0] = value_shape[row, 0] if is_n_known else locations_shape[row, 0]
+                Y_shape[row, 1] = locations_shape[row, 1]
                 # H·D. The name is that of H: it is empty, as the length is known.
-                Y[row, 2] = value[row, 2] * (value[0, 3] if row == 0 else 1)
-            set_inferred_shape(node, value_type, Y)
+                Y_shape[row, 2] = value_shape[row, 2] * (value_shape[0, 3] if row == 0 else 1)
+            set_inferred_shape(node, value_type, Y_shape)
     free_blocks(node.blocks)
     return 0
 
@@ -209,7 +211,7 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     launch.weights = inputs[3].data
     launch.align_corners = state.kernel.align_corners
     launch.worker = state.kernel.worker
-    has_samples = launch.pixels * launch.points > 0
+    has_samples = launch.pixels > 0 and launch.points > 0
     return fill_output(state, request, launch, Y_shape, has_samples)
 
 

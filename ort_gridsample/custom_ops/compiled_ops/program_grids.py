@@ -197,9 +197,9 @@ def _decode(program_set: Any, numbers: Any, programs: Any) -> bool:
         program.length = numbers[index + 3]
         program.n_steps = numbers[index + 4]
         index += 5
-        if not _is_valid(program, program_set.n_sources, r) or index + program.n_steps > len(
-            numbers
-        ):
+        if not _is_valid(program, program_set.n_sources, r):
+            return False
+        if index + program.n_steps > len(numbers):
             return False
         # The programs of operands follow the programs of the coordinates, and have no operands
         # that are programs.
@@ -249,9 +249,8 @@ def prepare_grid(request_address: int) -> int:
     state = record_at(request.launch.kernel, GRID_SAMPLE)
     program_set = state.programs
     if not _has_inputs(request, state):
-        return error_with_number(
-            request.api, state.errors, SOURCE_MISSING_INDEX, program_set.n_sources
-        )
+        n_sources = program_set.n_sources
+        return error_with_number(request.api, state.errors, SOURCE_MISSING_INDEX, n_sources)
     r = program_set.r
     n_lengths = (2 + program_set.n_programs) * (r + 2)
     nbytes = program_set.n_programs * sizeof(COMPONENT)
@@ -321,9 +320,9 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     expected.axis = program.axis
     expected.length = program.length
     expected.r = state.programs.r
-    sentence = (
-        SOURCE_SHAPE_INVALID_INDEX if state.programs.n_sources == 1 else SOURCE_SHAPE_MISMATCH_INDEX
-    )
+    sentence = SOURCE_SHAPE_MISMATCH_INDEX
+    if state.programs.n_sources == 1:
+        sentence = SOURCE_SHAPE_INVALID_INDEX
     coordinates = array_at(address_of(expected), (3,), np.int64)
     return error_with_shapes(api, address_of(errors), sentence, found, coordinates)
 

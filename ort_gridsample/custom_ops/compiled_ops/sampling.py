@@ -234,16 +234,19 @@ def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). Unknown shapes are not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
-        X_type, X = inferred_shape(node, 0)
-        _, grid = inferred_shape(node, 1)
-        if X.shape[1] > 2 and grid.shape[1] == X.shape[1]:
-            Y = alloc_shape(node, X.shape[1])
-            for axis in range(Y.shape[1]):
+        X_type, X_shape = inferred_shape(node, 0)
+        _, grid_shape = inferred_shape(node, 1)
+        n_axes = X_shape.shape[1]
+        if n_axes > 2 and grid_shape.shape[1] == n_axes:
+            Y_shape = alloc_shape(node, n_axes)
+            for axis in range(Y_shape.shape[1]):
                 # N is X's if it is known there; C is X's; the lengths are the grid's.
-                is_of_grid = axis > 1 or (axis == 0 and X[0, 0] < 0)
+                is_of_grid = axis > 1 or (axis == 0 and X_shape[0, 0] < 0)
+                grid_axis = axis - 1 if axis > 1 else axis
                 for row in range(2):
-                    Y[row, axis] = grid[row, axis - (axis > 1)] if is_of_grid else X[row, axis]
-            set_inferred_shape(node, X_type, Y)
+                    length = grid_shape[row, grid_axis] if is_of_grid else X_shape[row, axis]
+                    Y_shape[row, axis] = length
+            set_inferred_shape(node, X_type, Y_shape)
     requests.free_blocks(node.blocks)
     return 0
 
