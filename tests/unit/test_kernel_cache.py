@@ -478,10 +478,10 @@ def test_compilation_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     missing = [(workers.process_items,)]
-    variants = []
+    loaded = []
     monkeypatch.setattr(jit_core, "uncompiled", lambda kernels: missing)
     monkeypatch.setattr(
-        jit_core, "_sampling_functions", lambda *arguments: variants.append(arguments)
+        jit_core, "_sampling_functions", lambda *arguments: loaded.append(arguments)
     )
     for _ in range(2):
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
@@ -491,7 +491,7 @@ def test_compilation_is_logged(
         "processes load them from disk (NUMBA_CACHE_DIR)"
     )
     assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
-    assert variants == [("uint8", "float32", "nearest", "zeros", False)] * 2
+    assert loaded == [("uint8", "float32", "nearest", "zeros", False)] * 2
 
 
 @with_slow("X_type", ["float32", "float16", "uint8", "complex64"], ["float32"])
@@ -507,8 +507,8 @@ def n_kernels():
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = n_kernels()
-variant = kernel_factories.kernel_functions("{X_type}", "float32", "linear")
-specs = [*jit_core._HELPER_FUNCTIONS.values(), *variant.values()]
+kernel_specs = kernel_factories.kernel_functions("{X_type}", "float32", "linear")
+specs = [*jit_core._HELPER_FUNCTIONS.values(), *kernel_specs.values()]
 assert all(compilation.compiled_function(spec)._address for spec in specs if spec is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
