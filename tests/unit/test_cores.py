@@ -400,8 +400,8 @@ def test_half_precision_conversions_agree_with_numpy(half_type: str, uses_cpu: b
     dtype = dtype_of(half_type)
     if uses_cpu:
         half = halves.HALVES[half_type]
-        widened = half.widened
-        rounded = half.rounded
+        widened = half.widen
+        rounded = half.round
     else:
         widened = getattr(halves, f"from_{half_type}")
         rounded = getattr(halves, f"to_{half_type}")
