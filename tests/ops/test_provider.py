@@ -423,6 +423,22 @@ def test_older_api_is_refused_with_a_status() -> None:
     assert message == b"ort_gridsample's execution provider needs onnxruntime 1.24 or newer"
 
 
+def test_registration_after_a_failed_one_fuses_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = registration.Provider()
+    factories = (ctypes.c_int64 * 1)()
+    count = ctypes.c_int64()
+    arguments = (0, onnxruntime_api_base(), 0, ctypes.addressof(factories), 1)
+
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as context:
+        context.setattr(registration.Provider, "_enable_fusion", fail)
+        assert provider._create(*arguments, ctypes.addressof(count)) != 0
+    assert provider._create(*arguments, ctypes.addressof(count)) == 0
+    assert provider._fused_nodes is not None
+
+
 def onnxruntime_api_base() -> int:
     """Return the OrtApiBase of the installed onnxruntime."""
     (path,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*")

@@ -112,8 +112,9 @@ class Provider:
             return c_api.create_status(c_api.get_api(base, 1), message)
         try:
             if not self._factory_address:
-                self._factory_address = _load_factory(api)
-                self._enable_fusion(api)
+                factory_address = _load_factory(api)
+                self._enable_fusion(api, factory_address)
+                self._factory_address = factory_address
             (create,) = _compiled_functions([_factory_functions().create_factories])
             arguments = (api, factories, n_factories, self._factory_address)
             return int(c_api.function(create, len(arguments))(*arguments))
@@ -125,7 +126,7 @@ class Provider:
         if self._fused_nodes is not None:
             self._fused_nodes.allow(is_allowed)
 
-    def _enable_fusion(self, api: int) -> None:
+    def _enable_fusion(self, api: int, factory_address: int) -> None:
         """Let the provider call :class:`.fused_nodes.FusedNodes`."""
         from .fused_nodes import FusedNodes
         from .structs import EP, FACTORY
@@ -133,10 +134,10 @@ class Provider:
         get_ep_api = c_api.word.from_address(api + FUNCTIONS["GetEpApi"]).value
         fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _compiled_functions)
         ep = ctypes.create_string_buffer(EP.itemsize)
-        ctypes.memmove(ep, _field(self._factory_address, FACTORY, "ep").value, EP.itemsize)
+        ctypes.memmove(ep, _field(factory_address, FACTORY, "ep").value, EP.itemsize)
         _field(ctypes.addressof(ep), EP, "fuse").value = _address(fused_nodes.fuse)
         _field(ctypes.addressof(ep), EP, "Compile").value = _address(fused_nodes.compile)
-        _field(self._factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
+        _field(factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
         # ONNX Runtime may call them after Python has ended.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object((fused_nodes, ep)))
         self._fused_nodes = fused_nodes
