@@ -35,7 +35,7 @@ _UNREAD_DOMAIN = "ort_gridsample.unread"
 _UNREAD_TYPE = "Unread"
 #: Constants with more elements are not read.
 _MAX_ELEMENTS = 64
-#: The size of the memory for an attribute, in bytes. Longer attributes are not read.
+#: The size of the memory for an attribute, in bytes. A longer attribute is read again.
 _ATTRIBUTE_SIZE = 4096
 #: The bits of a C enum or int, and those of a bool, in a register.
 _INT_BITS = 0xFFFFFFFF
@@ -321,12 +321,23 @@ class Graph:
             attribute_type = api.get("OpAttr_GetType", address) & _INT_BITS
             if attribute_type not in _ATTRIBUTE_DTYPES:
                 continue
-            memory = ctypes.create_string_buffer(_ATTRIBUTE_SIZE)
-            size = c_api.word()
-            arguments = ctypes.addressof(memory), _ATTRIBUTE_SIZE, ctypes.addressof(size)
-            api.check(api.call("ReadOpAttr", address, attribute_type, *arguments))
             name = api.text("OpAttr_GetName", address)
-            yield _attribute(name, attribute_type, memory.raw[: size.value])
+            yield _attribute(name, attribute_type, self._attribute_data(address, attribute_type))
+
+    def _attribute_data(self, address: int, attribute_type: int) -> bytes:
+        """Return the value that ReadOpAttr writes for the OrtOpAttr at ``address``."""
+        api = self._api
+        size = c_api.word(_ATTRIBUTE_SIZE)
+        while True:
+            memory_size = size.value
+            memory = ctypes.create_string_buffer(memory_size)
+            arguments = ctypes.addressof(memory), memory_size, ctypes.addressof(size)
+            status = api.call("ReadOpAttr", address, attribute_type, *arguments)
+            if status == 0:
+                return memory.raw[: size.value]
+            if size.value <= memory_size:  # the memory is large enough
+                api.check(status)
+            api.call("ReleaseStatus", status)
 
 
 def _attribute(name: str, attribute_type: int, data: bytes) -> AttributeProto:
