@@ -14,7 +14,7 @@ from ..compiled_ops.catalog import Op
 from ..compiled_ops.record_image import RecordImage, Relocation
 from .fused_attention import compute_attention
 from .fused_subgraph import FusedSubgraph, add_errors, common_fields, find_op, nodes_to_fuse
-from .structs import FUSED_ATTENTION, LEVEL, POINTER
+from .structs import FUSED_ATTENTION, LEVEL, WORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class FusedAttention(FusedSubgraph):
             fields = {
                 "points": level.points,
                 "shape_input": -1 if lengths else input_indices[level.shape or ""],
-                "lengths": image.add_records(POINTER, *({"value": length} for length in lengths)),
+                "lengths": image.add_records(WORD, *({"value": length} for length in lengths)),
                 "grid_input": input_indices[grid] if self.grid_type else -1,
             }
             rows.append(fields)

@@ -15,10 +15,11 @@ import onnxruntime
 
 from ... import versions
 from ...functions.cores import logger
+from ...kernels.compilation import KernelSpec
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.record_image import RecordImage
 from . import answers, compute_infos
-from .ep_api import EP_FUNCTIONS, OLDEST_WITH_FUSED_BODIES, VERSION
+from .ep_api import EP_API_OFFSETS, OLDEST_WITH_FUSED_BODIES, PROVIDER_API_VERSION
 from .fused_subgraph import FusedSubgraph
 from .fusion import find_fused_subgraphs
 from .ort_graph import Graph, OrtApi
@@ -27,12 +28,12 @@ from .structs import COMPUTE_INFO
 _FUSES_IN_BODIES = versions.is_at_least(onnxruntime.__version__, OLDEST_WITH_FUSED_BODIES)
 
 
-def compute_info_functions(compute: Callable[..., int]) -> dict[str, Callable[..., int]]:
-    """Return the functions of OrtNodeComputeInfo, to compile, by their fields."""
+def compute_info_functions(compute: Callable[..., int]) -> dict[str, KernelSpec]:
+    """Return the functions of OrtNodeComputeInfo by their fields."""
     return {
-        "CreateState": compute_infos.create_state,
-        "Compute": compute,
-        "ReleaseState": answers.return_nothing,
+        "CreateState": (compute_infos.create_state,),
+        "Compute": (compute,),
+        "ReleaseState": (answers.return_nothing,),
     }
 
 
@@ -45,7 +46,7 @@ class FusedNodes:
         compile_functions: compile functions of this folder, and return their addresses.
 
     Attributes:
-        fuse: the field of that name of a FACTORY, as a C function.
+        fuse: the field of that name of an EP, as a C function.
         compile: Compile of OrtEp, as a C function.
     """
 
@@ -53,7 +54,7 @@ class FusedNodes:
         self,
         api: int,
         ep_api: int,
-        compile_functions: Callable[[Sequence[Any]], list[int]],
+        compile_functions: Callable[[Sequence[KernelSpec]], list[int]],
     ) -> None:
         self._api = OrtApi(api)
         self._ep_api = ep_api
@@ -103,7 +104,7 @@ class FusedNodes:
 
     def _add_nodes(self, support: int, nodes: Sequence[int]) -> None:
         """Add the OrtNodes of a fused node to an OrtEpGraphSupportInfo."""
-        offset = EP_FUNCTIONS["EpGraphSupportInfo_AddNodesToFuse"]
+        offset = EP_API_OFFSETS["EpGraphSupportInfo_AddNodesToFuse"]
         add_nodes = c_api.function(c_api.word.from_address(self._ep_api + offset).value, 4)
         addresses = (c_api.word * len(nodes))(*nodes)
         self._api.check(add_nodes(support, ctypes.addressof(addresses), len(nodes), 0))
@@ -111,7 +112,7 @@ class FusedNodes:
     def _prepare(self, subgraph: FusedSubgraph) -> None:
         """Compile what the fused node needs, so that :meth:`_compile` does not fail."""
         image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
-        self._compile_functions([compute_infos.allocate_block])
+        self._compile_functions([(compute_infos.allocate_block,)])
         registry.addresses([*image.functions.values()])
 
     def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
@@ -125,7 +126,7 @@ class FusedNodes:
         functions = compute_info_functions(subgraph.compute)
         addresses = self._compile_functions([*functions.values()])
         info = dict(zip(functions, addresses, strict=True))
-        offset = image.add_records(COMPUTE_INFO, {"version": VERSION, **info})
+        offset = image.add_records(COMPUTE_INFO, {"version": PROVIDER_API_VERSION, **info})
         state = subgraph.add_state(image, input_indices, self._api.address)
         image.set_fields(offset, COMPUTE_INFO, {"state": state})
         return image
@@ -167,7 +168,7 @@ class FusedNodes:
         (output,) = node.outputs
         input_indices = {name: index for index, name in enumerate(node.inputs)}
         image = self._image(self._session.subgraphs[output], input_indices)
-        (allocate,) = self._compile_functions([compute_infos.allocate_block])
+        (allocate,) = self._compile_functions([(compute_infos.allocate_block,)])
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))
         if not address:

@@ -24,6 +24,7 @@ from ..compiled_ops.fused_types import source_types, state_index
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import GRID_SAMPLE, PROGRAM, PROGRAMS
 from .definitions import DOMAINS, GRID_OPERATORS
+from .factory_image import set_rows
 from .fused_grid import PROGRAM_SENTENCES, compute_grid_sample
 from .fused_subgraph import (
     FusedSubgraph,
@@ -33,8 +34,7 @@ from .fused_subgraph import (
     nodes_to_fuse,
     text_fields,
 )
-from .image import set_rows
-from .structs import FUSED_GRID, POINTER
+from .structs import FUSED_GRID, WORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,4 +236,4 @@ def _op_inputs(sample: NodeRecord, grid: FusedGrid) -> list[str]:
 
 def _add_integers(image: RecordImage, values: list[int]) -> Relocation:
     """Append an array of int64, and return its offset."""
-    return image.add_records(POINTER, *({"value": value} for value in values))
+    return image.add_records(WORD, *({"value": value} for value in values))

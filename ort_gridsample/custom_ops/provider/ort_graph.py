@@ -24,9 +24,9 @@ from ..compiled_ops import c_api
 from .ep_api import (
     FLOAT_ATTRIBUTE,
     FLOATS_ATTRIBUTE,
-    FUNCTIONS,
     INT_ATTRIBUTE,
     INTS_ATTRIBUTE,
+    PROVIDER_FUNCTION_OFFSETS,
     STRING_ATTRIBUTE,
 )
 
@@ -74,7 +74,7 @@ class OrtApi:
         """Call a function, and return its result."""
         function = self._functions.get(name)
         if function is None:
-            offset = FUNCTIONS.get(name) or c_api.FUNCTION_OFFSETS[name]
+            offset = PROVIDER_FUNCTION_OFFSETS.get(name) or c_api.FUNCTION_OFFSETS[name]
             address = c_api.word.from_address(self.address + offset).value
             function = c_api.function(address, len(arguments))
             self._functions[name] = function
