@@ -24,7 +24,7 @@ class FusedAttention(FusedSubgraph):
     Attributes:
         where: the place that errors name.
         attention: the deformable attention.
-        value: its value.
+        value: the operand ``attention.value``, which is not None here.
         op: the compiled op.
         op_types: the types of the op's inputs: value, levels, locations and weights.
         grid_type: the type of the levels' grids, from which a run computes the locations; "" if the
@@ -88,8 +88,8 @@ class FusedAttention(FusedSubgraph):
 def fuse_attention(match: Match) -> FusedAttention | None:
     """Return the nodes of a deformable attention that become one node.
 
-    Return None if the match is something else, or if an operand must be computed by nodes that the
-    graph does not have.
+    Return None if the match is no deformable attention, or if an operand of the op is not a value
+    of the graph.
     """
     attention = match.attention
     record = match.record

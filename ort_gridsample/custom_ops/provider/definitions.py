@@ -49,7 +49,7 @@ class Definition:
         domain: their domain.
         first: the first version of the operator.
         last: the last version.
-        types: the types that T1 and T2 can stand for.
+        types: the types that T1 and T2 allow.
     """
 
     operator: str

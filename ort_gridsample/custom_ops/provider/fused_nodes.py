@@ -1,7 +1,9 @@
 """Fuse nodes while ONNX Runtime creates a session.
 
-ONNX Runtime calls GetCapability for each graph, and then Compile for the nodes that were fused in
-this graph. Both lead to :class:`FusedNodes`. A failure leaves the nodes of the graph as they are.
+For each graph, ONNX Runtime first calls GetCapability of the provider, which calls the field
+``fuse`` of its EP. :class:`FusedNodes` then searches the graph for nodes that become one, and adds
+them to the OrtEpGraphSupportInfo. If this fails, the nodes stay as they are. Afterwards ONNX
+Runtime calls Compile, which creates the functions and the state of each fused node.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class FusedNodes:
         Args:
             graph_address: the OrtGraph.
             support: the OrtEpGraphSupportInfo.
-            nodes: the address of an array of OrtNode*. Those of fused nodes become 0.
+            nodes: the address of an array of OrtNode*. The elements of fused nodes are set to 0.
             count: its length.
         """
         try:
@@ -92,7 +94,7 @@ class FusedNodes:
         Args:
             graph: the graph.
             support: the OrtEpGraphSupportInfo.
-            addresses: the addresses of its nodes, which become 0 for fused nodes.
+            addresses: the addresses of its nodes. Those of fused nodes are set to 0.
         """
         for subgraph in find_fused_subgraphs(graph):
             indices = sorted(subgraph.nodes)
@@ -110,7 +112,11 @@ class FusedNodes:
         self._api.check(add_nodes(support, ctypes.addressof(addresses), len(nodes), 0))
 
     def _prepare(self, subgraph: FusedSubgraph) -> None:
-        """Compile what the fused node needs, so that :meth:`_compile` does not fail."""
+        """Compile all functions of a fused node, without its input indices.
+
+        A failure here still leaves the single nodes. A failure of :meth:`_compile` would be an
+        error of the session.
+        """
         image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
         self._compile_functions([(compute_infos.allocate_block,)])
         registry.addresses([*image.functions.values()])
@@ -182,7 +188,8 @@ class _Session(threading.local):
 
     Attributes:
         is_fusion_allowed: whether nodes may be fused.
-        subgraphs: the fused nodes of the graph that ONNX Runtime asked for last, by their outputs.
+        subgraphs: output -> the fused subgraph that computes it, for the last graph that was passed
+            to GetCapability.
     """
 
     is_fusion_allowed = True

@@ -8,9 +8,9 @@ from ...kernels.structs import record
 from ..compiled_ops.structs import GRID_SAMPLE, PLAIN
 from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
-#: The number of inputs of the operators, and of the names T1 and T2 of their types.
+#: The number of inputs of the operators, and of their type constraints T1 and T2.
 N_INPUTS = 2
-#: The maximum number of types that a name can stand for.
+#: The maximum number of types that a type constraint allows.
 MAX_CONSTRAINT_TYPES = 16
 
 #: The provider's factory: ONNX Runtime's struct OrtEpFactory, followed by the fields of this
@@ -46,7 +46,7 @@ EP = record(
     "fuse",
 )
 
-#: The types that a name can stand for.
+#: A type constraint, T1 or T2: the types that it allows.
 CONSTRAINT = record(
     ("types", (np.int64, MAX_CONSTRAINT_TYPES)),  # the ONNXTensorElementDataType of each type
     "n_types",  # the number of types
