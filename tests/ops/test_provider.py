@@ -401,6 +401,14 @@ def test_older_onnxruntime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (error.found, error.expected) == ("1.23.2", "1.24 or newer")
 
 
+def test_onnxruntime_built_without_provider_libraries_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(onnxruntime, "register_execution_provider_library")
+    error = refusal(registration.Provider().register)
+    assert error.expected == "a build with register_execution_provider_library"
+
+
 def test_missing_numba_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "unavailable_reason", lambda: "Numba is not installed")
     monkeypatch.setattr(registration, "_is_listed", lambda: False)

@@ -60,8 +60,8 @@ def nodes_to_fuse(
 ) -> frozenset[int] | None:
     """Return the nodes that one node can replace.
 
-    Other nodes read none of the values that these nodes compute, except the output. So no path
-    leaves the nodes and enters them again, which would be a cycle after the replacement.
+    The output depends on all of these nodes, and other nodes read none of their values except the
+    output. So no path leaves the nodes and enters them again: it would become a cycle.
 
     Args:
         scope: the nodes of the graph.
@@ -98,7 +98,7 @@ def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any
     """Return the fields that all states have.
 
     Args:
-        kernel: the fields of the KERNEL, without ``cpus``, which differs between processes.
+        kernel: the fields of the KERNEL, without ``cpus``, which depends on the process.
         errors: the offset of the ERRORS.
         api: the address of the OrtApi.
     """
