@@ -71,7 +71,7 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     if has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
         is_rewritten = True
     if is_rewritten:
-        inference.prepare()
+        inference.infer_now()
     # Phase 3
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, new_opset)

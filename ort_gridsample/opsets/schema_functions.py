@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from .. import spec
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, domain_of, subgraphs
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 
 # Schemas are typed as Any, because the stubs of OpSchema lack these attributes.
 
@@ -24,7 +24,7 @@ def has_body(schema: Any) -> bool:
 def body_of(
     node: onnx.NodeProto,
     schema: Any,
-    inputs: Sequence[Value | None],
+    inputs: Sequence[TypeAndShape | None],
     names: Names,
 ) -> tuple[list[onnx.NodeProto], int] | None:
     """Return the body that ONNX defines for a node.
@@ -106,7 +106,7 @@ def _copy_attributes(
 def _function(
     node: onnx.NodeProto,
     schema: Any,
-    inputs: Sequence[Value | None],
+    inputs: Sequence[TypeAndShape | None],
 ) -> onnx.FunctionProto | None:
     """Return the oldest function that ONNX defines for ``node``, or None."""
     versions = schema.function_opset_versions or schema.context_dependent_function_opset_versions
@@ -129,7 +129,7 @@ def _function(
     return function if function.node else None
 
 
-def _type_proto(value: Value) -> onnx.TypeProto:
+def _type_proto(value: TypeAndShape) -> onnx.TypeProto:
     """Return the type of a tensor of which ``value`` is known."""
     assert value.type is not None
     return helper.make_tensor_type_proto(_type_number(value.type), value.shape)

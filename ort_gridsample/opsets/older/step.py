@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from ...graph.scope import Names, Nodes, Scope, constant_tensor
-from ...inference.types import Inference, Value
+from ...inference.types import Inference, TypeAndShape
 from .obstacles import ObstacleError
 
 
@@ -106,7 +106,7 @@ class VersionStep:
             raise ObstacleError(schema.inputs[position].name, found, expected)
         return [int(number) for number in value.ravel()]
 
-    def input_value(self, position: int) -> Value:
+    def input_value(self, position: int) -> TypeAndShape:
         """Return what is known of the type and the shape of an input."""
         return self.context.inference.value_in_all_calls(self.context.scope, self.input(position))
 
