@@ -33,7 +33,7 @@ class AttributeReference:
 
 
 AttributeValue = Plain | AttributeReference
-#: Return the value of a node's input, by its position; None if it is not constant.
+#: Return the value of a node's input, by its index; None if it is not constant.
 ConstantInput = Callable[[int], "Array | None"]
 
 
@@ -47,7 +47,7 @@ class Spelling:
             the value on the node.
         default: the operator's value of a node without the attribute; None: the attribute is
             required.
-        position: the input that can hold the value instead, as a constant.
+        position: the index of the input that can hold the value instead, as a constant.
         names: other names of the attribute that are read as well.
         words: other values on a node that are read as well -> the operator's value.
     """
@@ -273,12 +273,12 @@ def _constant_input(
 
     A float that is an integer is returned as one.
     """
-    position = spelling.position
-    if position is None or position >= len(node.input) or not node.input[position]:
+    input_index = spelling.position
+    if input_index is None or input_index >= len(node.input) or not node.input[input_index]:
         return None
-    value = constant(position)
+    value = constant(input_index)
     if value is None or value.size != 1 or value.dtype.kind not in "biuf":
-        found = f"the input {node.input[position]!r}"
+        found = f"the input {node.input[input_index]!r}"
         raise GridSampleError(where, spelling.name, found, "a constant")
     number: bool | int | float = value.item()
     if isinstance(number, float) and not number.is_integer():
