@@ -106,9 +106,7 @@ def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     return inferred if inferred is not None else [None, None]
 
 
-def _may_have_another_empty_shape(
-    step: VersionStep, lengths: Sequence[int | str | None]
-) -> bool:
+def _may_have_another_empty_shape(step: VersionStep, lengths: Sequence[int | str | None]) -> bool:
     """Whether a Reshape to ``lengths`` may have another empty output without ``allowzero``.
 
     A single 0 that is not the input's length of its axis changes the number of elements if no other
