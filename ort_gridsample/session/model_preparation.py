@@ -41,11 +41,11 @@ from ..graph.weights import (
 from ..rewriting.passes import Selection
 from ..rewriting.patch import bind_threads, patch_in_place
 from . import installed_runtime
-from .accelerators import Accelerated, AcceleratorProbe
+from .accelerator_trials import Providers
+from .accelerators import AcceleratedPolicy, AcceleratorProbe
 from .decisions import context_of
 from .options import added_initializers, are_builtin_domains, has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
-from .provider_trials import Providers
 from .session_target import SessionTarget
 
 #: Whether onnxruntime can use external data in memory without a copy, while the session lives.
@@ -71,7 +71,7 @@ class SessionArguments:
     nodes: Selection | None = None
     options: SessionOptions | None = None
     accelerators: Providers = ()
-    accelerated: Accelerated = "lower"
+    accelerated: AcceleratedPolicy = "lower"
 
     @property
     def is_model_saved(self) -> bool:

@@ -24,7 +24,7 @@ from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks
-from .accelerators import ACCELERATED, Accelerated, accelerators_of
+from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
 from .model_preparation import (
     PatchedModel,
     SessionArguments,
@@ -35,8 +35,8 @@ from .model_preparation import (
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
 from .placement import Placement
-from .python_ops import prepare_python_ops
-from .session_options import options_for
+from .prepared_options import options_for
+from .python_op_preparation import prepare_python_ops
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -63,7 +63,7 @@ class _ReopenArguments:
     providers: Sequence[str | tuple[str, dict[Any, Any]]] | None
     provider_options: Sequence[dict[Any, Any]] | None
     nodes: Selection | None
-    accelerated: Accelerated
+    accelerated: AcceleratedPolicy
     others: dict[str, Any]
 
 
@@ -119,14 +119,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         *,
         model: Model | None = None,
         nodes: Selection | None = None,
-        accelerated: Accelerated = "lower",
+        accelerated: AcceleratedPolicy = "lower",
         **kwargs: Any,
     ) -> None:
         given_model = _only_model(path_or_bytes, model)
         if nodes is not None:
             check_selection("InferenceSession", nodes)
-        if accelerated not in ACCELERATED:
-            expected = format_choices(ACCELERATED)
+        if accelerated not in ACCELERATED_POLICIES:
+            expected = format_choices(ACCELERATED_POLICIES)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
         accelerators = accelerators_of(providers, provider_options)
         placement_arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
@@ -134,8 +134,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
-        # The kept bytes are already patched and the function is not called again; 'unsupported'
-        # leaves to onnxruntime the nodes that the function left.
+        # Without a path, the session keeps the patched bytes and does not call the function again.
+        # 'unsupported' then leaves with onnxruntime the nodes that the function left there.
         is_patched_by_function = path is None and callable(nodes)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.source,

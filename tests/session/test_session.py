@@ -550,7 +550,7 @@ def test_session_prepares_the_kernels_of_its_nodes_once(
     is_patched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = Mock()
-    monkeypatch.setattr("ort_gridsample.session.python_ops.load_core", lambda: sampler)
+    monkeypatch.setattr("ort_gridsample.session.python_op_preparation.load_core", lambda: sampler)
     monkeypatch.setattr(sampler, "prepare", prepare)
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if is_patched else model, nodes="all")
