@@ -83,7 +83,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     A session can be pickled. The pickle has the model (for a path, only the path), the attributes
     of the options, and the configuration entries that onnxruntime defines. It does not have
-    dimensions, initializers and libraries that were added to the options.
+    dimensions, initializers and libraries that were added to the options. A subclass is called with
+    the same arguments when its session is unpickled.
 
     Args:
         path_or_bytes: a path, the bytes of a model, or a ModelProto. External data is found
@@ -304,7 +305,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if isinstance(model, onnx.ModelProto):
             raise too_large_to_pickle()
         arguments = replace(self._reopen_arguments, model=model)
-        return _unpickled, (arguments, read_state(self.get_session_options()))
+        return _unpickled, (arguments, read_state(self.get_session_options()), type(self))
 
     def _source_with_weights(self) -> Source | onnx.ModelProto:
         """Return the path of the model, or its bytes with its weights.
@@ -364,8 +365,12 @@ def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:
     raise TypeError(f"InferenceSession got {count} of path_or_bytes and model, {expected}")
 
 
-def _unpickled(arguments: _ReopenArguments, options: State) -> InferenceSession:
-    return InferenceSession(
+def _unpickled(
+    arguments: _ReopenArguments,
+    options: State,
+    session_class: type[InferenceSession] = InferenceSession,  # older pickles have no class
+) -> InferenceSession:
+    return session_class(
         arguments.model,
         options_from_state(options),
         arguments.providers,

@@ -596,6 +596,15 @@ def test_session_pickled_twice_keeps_placements_and_options(pickled_sessions: li
         assert config_entry(options, SPINNING) == "1"
 
 
+class SubclassedSession(ogs.InferenceSession):
+    """A session of a class that the package does not know."""
+
+
+def test_pickled_session_of_a_subclass_keeps_its_class(model: onnx.ModelProto) -> None:
+    session = pickle.loads(pickle.dumps(SubclassedSession(model)))
+    assert type(session) is SubclassedSession
+
+
 def test_session_of_invalid_model_raises_the_exception_of_onnxruntime(tmp_path: Path) -> None:
     path = tmp_path / "invalid.onnx"
     path.write_bytes(b"no model")
