@@ -19,7 +19,7 @@ from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
 from .types import Inference
 
-#: The types in which a Cast keeps the length of an axis, and -1.
+#: A Cast to one of these types keeps a length, and the -1 of a Reshape.
 _LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 #: The maximum number of nodes in one chain that is followed back to find a length.
 MAX_DEPTH = 64
