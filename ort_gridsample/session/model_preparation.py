@@ -241,8 +241,7 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     if preparation.uses_given_options:
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
         raise _too_large(reason)
-    preparation.find_added_initializers()
-    preparation.place_and_patch()
+    preparation.prepare()
     preparation.bind_threads()
     preparation.drop_unread_weights()
     loaded = preparation.weights.load(proto.graph.initializer)
@@ -277,8 +276,8 @@ def _snapshot(loaded: LoadedWeights) -> Weights:
 class _ModelPreparation:
     """The preparation of a model for a session.
 
-    Call order: find_added_initializers, place_and_patch, bind_threads, then the restore_/drop_
-    methods. :meth:`prepare` calls the first two.
+    Call order: :meth:`prepare`, which calls find_added_initializers and place_and_patch; then
+    bind_threads; then the restore_/drop_ methods.
 
     Attributes:
         proto: the model, which the methods change.
