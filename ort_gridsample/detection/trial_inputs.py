@@ -11,7 +11,7 @@ from itertools import chain, count
 
 import numpy as np
 
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 from ..reference.coordinates import Axis, normalize, unnormalize
 
@@ -34,7 +34,7 @@ PossibleLength = int | str | Dimension
 
 
 def possible_shapes(
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     equal: Sequence[tuple[Dimension, Dimension | int]],
 ) -> Iterator[Shapes]:
     """Yield shapes that ``values`` may have: one of each if all are known, else several.
@@ -93,7 +93,9 @@ def _set_equal(
     return True
 
 
-def typed_inputs(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:
+def typed_inputs(
+    first: Sequence[Array], shapes: Shapes, values: Sequence[TypeAndShape]
+) -> list[Array]:
     """Return the ``first`` inputs in their types, and zeros as the other ones."""
     arrays = [*first, *map(np.zeros, shapes[len(first) :])]
     typed = zip(arrays, values, strict=True)
@@ -107,7 +109,7 @@ def n_runs_needed(grid_shape: Sequence[int]) -> int:
 
 def sample_feeds(
     shapes: Sequence[Shapes],
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     rounds: Sequence[int],
     *,
     exact_edges: bool,
