@@ -22,7 +22,8 @@ from .system.num_threads import get_num_threads, set_num_threads
 if TYPE_CHECKING:
     from .library.builder import build_library
     from .session.forks import keep_sessions_through_forks
-    from .session.placement import Placement, get_ops, set_ops
+    from .session.ops_choice import get_ops, set_ops
+    from .session.placement import Placement
     from .session.provider import register_provider
     from .session.quantization import quantization_sessions
     from .session.registration import register
@@ -67,12 +68,12 @@ _MODULES_WITH_ONNXRUNTIME = {
     "InferenceSession": "session.session",
     "Placement": "session.placement",
     "build_library": "library.builder",
-    "get_ops": "session.placement",
+    "get_ops": "session.ops_choice",
     "keep_sessions_through_forks": "session.forks",
     "quantization_sessions": "session.quantization",
     "register": "session.registration",
     "register_provider": "session.provider",
-    "set_ops": "session.placement",
+    "set_ops": "session.ops_choice",
 }
 
 

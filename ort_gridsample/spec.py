@@ -75,9 +75,10 @@ TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
 
 #: T2 of GridSample and T1 of AffineGrid: the types of a grid or theta.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-#: The types of opsets 16 and 20. The first mode below is the default.
+#: The types of GridSample before opset 22.
 _BEFORE_BFLOAT16 = tuple(name for name in TYPES if name != "bfloat16")
 _FLOATS_BEFORE_BFLOAT16 = ("float32", "float64", "float16")
+#: The modes of opset 16, and from opset 20 on; the first is the default.
 _OPSET_16_MODES = ("bilinear", "nearest", "bicubic")
 _OPSET_20_MODES = ("linear", "nearest", "cubic")
 

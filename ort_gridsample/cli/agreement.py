@@ -32,7 +32,7 @@ class Agreement:
     agrees: bool
 
 
-def as_json(agreement: Agreement) -> dict[str, object]:
+def agreement_json(agreement: Agreement) -> dict[str, object]:
     """Return an object of JSON. Its key of the magnitude is ``of``, as it was in release 0.1."""
     return {"of" if key == "magnitude" else key: value for key, value in vars(agreement).items()}
 
@@ -95,6 +95,7 @@ def difference(a: Array, b: Array) -> tuple[float, float]:
     wide_b = b.astype(wide)
     is_same |= np.isnan(wide_a) & np.isnan(wide_b)
     with np.errstate(invalid="ignore"):
+        # Integers that differ may be equal as float64; their difference must not be 0.
         distances = np.maximum(np.abs(wide_a - wide_b), np.finfo(float).tiny)
     differences = np.nan_to_num(np.where(is_same, 0, distances), nan=np.inf)
     finite = np.abs(wide_a[np.isfinite(wide_a)])

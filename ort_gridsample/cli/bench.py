@@ -62,13 +62,13 @@ class SideResult:
         outputs: the outputs of one run, in the order of the model.
         timing: the seconds of a run, without the profiler.
         nodes: the nodes in the profile, by name.
-        shares: name of a node -> names of the nodes that are fused with it.
+        fused_with: name of a node -> names of the nodes that are fused with it.
     """
 
     outputs: Sequence[Array]
     timing: Timing
     nodes: Mapping[str, Node]
-    shares: Mapping[str, Sequence[str]]
+    fused_with: Mapping[str, Sequence[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
             "threads": arguments.threads,
             "core": get_core(),
             "versions": versions(),
-            "sides": as_json(results, refusals),
+            "sides": sides_json(results, refusals),
         }
         print_json(content)
         return
@@ -122,7 +122,7 @@ def _print(
 ) -> None:
     thread_count = "as many threads as each side takes"
     if arguments.threads:
-        thread_count = f"{arguments.threads} threads"
+        thread_count = f"{arguments.threads} thread{'s' if arguments.threads > 1 else ''}"
     release = onnxruntime.__version__
     print(f"{arguments.model}: onnxruntime {release}, core {get_core()}, {thread_count}")
     print(
@@ -132,7 +132,7 @@ def _print(
     print(f"×: how many times as fast as {BASELINE}")
     print(as_text(results))
     ours = results[OURS]
-    for node, fused_nodes in ours.shares.items():
+    for node, fused_nodes in ours.fused_with.items():
         names = ", ".join(fused_nodes)
         print(f"{node} is fused with {names}: its × includes the time of the nodes fused into it")
     for name, reason in refusals.items():
@@ -177,13 +177,14 @@ def _measure(
     results = dict[str, SideResult]()
     for side, session in sessions.items():
         placements = session.placements if side == OURS else []
-        fused_nodes = [node for node in placements if node.fused]
-        shares = {node.record.name: node.fused for node in fused_nodes}
+        fused_with = {
+            placement.record.name: placement.fused for placement in placements if placement.fused
+        }
         results[side] = SideResult(
             outputs=list(outputs[side].values()),
             timing=timings[side],
             nodes=nodes[side],
-            shares=shares,
+            fused_with=fused_with,
         )
     return results, refusals
 
@@ -217,13 +218,25 @@ def _profile(
         return read_profile(json.loads(profile.read_text(encoding="utf-8")))
 
 
-def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
+def read_profile(events: list[dict[str, Any]], n_runs: int = PROFILED_RUNS) -> dict[str, Node]:
     """Return the nodes in the events of a profile, by name.
 
     The runs of a node within a run of the model are added up.
+
+    Args:
+        events: the events.
+        n_runs: the number of runs of the model after those that do not count.
+
+    Raises:
+        GridSampleError: the profile lacks runs, because onnxruntime dropped their events.
     """
     starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")
     run_starts = starts[WARM_UP:]
+    if len(run_starts) < n_runs:
+        found = f"incomplete after {len(events)} events"
+        limit = "which onnxruntime's profiler limits to about 1,000,000"
+        expected = f"the events of {WARM_UP + n_runs} runs, {limit}"
+        raise GridSampleError("bench", "the profile of the nodes", found, expected)
     seconds: dict[str, dict[float, float]] = defaultdict(lambda: dict.fromkeys(run_starts, 0.0))
     op_types = dict[str, str]()
     for event in events:
@@ -264,7 +277,7 @@ def as_text(results: Mapping[str, SideResult]) -> str:
 
 
 def _run_cell(result: SideResult, baseline: SideResult | None) -> str:
-    """Return the time of a run, and how many times as long it takes natively."""
+    """Return the time of a run, and how many times as fast as the baseline it is."""
     timing = result.timing
     cell = f"{_milliseconds(timing.median)} ±{timing.spread:.0%}"
     if baseline is None or result is baseline:
@@ -273,13 +286,13 @@ def _run_cell(result: SideResult, baseline: SideResult | None) -> str:
 
 
 def _node_cell(name: str, result: SideResult, baseline: SideResult | None) -> str:
-    """Return the time of a node, and how many times as long it takes natively.
+    """Return the time of a node, and how many times as fast as the baseline it is.
 
     The time of the baseline is that of the node and the nodes that are fused with it.
     """
     node = result.nodes.get(name)
     if node is None or node.op_type not in spec.OPERATORS:
-        for other_name, fused_names in result.shares.items():
+        for other_name, fused_names in result.fused_with.items():
             if name in fused_names:
                 return f"in {other_name}"
         return "–"
@@ -288,7 +301,7 @@ def _node_cell(name: str, result: SideResult, baseline: SideResult | None) -> st
         return cell
     if name in baseline.nodes and baseline.nodes[name].op_type != node.op_type:
         return cell
-    names = (name, *result.shares.get(name, ()))
+    names = (name, *result.fused_with.get(name, ()))
     baseline_seconds = sum(baseline.nodes[name].seconds for name in names if name in baseline.nodes)
     return f"{cell} {baseline_seconds / node.seconds:.3g}×" if baseline_seconds else cell
 
@@ -297,7 +310,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
-def as_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -> dict[str, Any]:
+def sides_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -> dict[str, Any]:
     """Return the results by side for JSON, times in seconds."""
     baseline = results.get(BASELINE)
     content: dict[str, Any] = {side: {"refusal": reason} for side, reason in refusals.items()}
@@ -311,7 +324,7 @@ def as_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -> d
             "rounds": result.timing.rounds,
             "ratio": ratio,
             "nodes": result.nodes,
-            "shares": result.shares,
+            "shares": result.fused_with,
             "difference": _relative_difference(result, baseline),
         }
     return content

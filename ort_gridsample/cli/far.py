@@ -19,10 +19,10 @@ from .failures import sentence
 
 @dataclass(frozen=True)
 class FarReport:
-    """Whether far coordinates, which are further out than the limit or NaN, explain a difference.
+    """Whether far coordinates, which are at the limit, further out or NaN, explain a difference.
 
     Attributes:
-        limit: the largest absolute coordinate that is not far.
+        limit: coordinates of at least this magnitude are far.
         grids: for each grid in the main graph of A, the number of its ``coordinates``, and of those
             that are ``far``.
         uncounted: the grids in bodies and functions, whose coordinates are not counted.
@@ -140,11 +140,11 @@ def _count(grid: Array) -> dict[str, int]:
 def report_text(far: FarReport) -> str:
     """Return how far coordinates contribute to the difference, as text."""
     if far.unknown:
-        question = f"whether coordinates further out than ±{LIMIT:g} account for it is not known"
+        question = f"whether coordinates at ±{LIMIT:g} or further out account for it is not known"
         return f"{question}: {far.unknown}"
     lines = [
-        f"grid {name!r}: {counts['far']} of {counts['coordinates']} coordinates are further out "
-        f"than ±{LIMIT:g}, or NaN"
+        f"grid {name!r}: {counts['far']} of {counts['coordinates']} coordinates are at "
+        f"±{LIMIT:g} or further out, or NaN"
         for name, counts in far.grids.items()
     ]
     lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     read_rows = _rows_with_placements if has_onnxruntime else _rows
     rows = read_rows(arguments.model, arguments.provider)
     if arguments.json:
-        print_json([as_json(row) for row in rows])
+        print_json([row_json(row) for row in rows])
     elif rows:
         print(as_text(rows))
     else:
@@ -108,7 +108,7 @@ def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
     return [Row(placement.record, placement) for placement in placements]
 
 
-def as_json(row: Row) -> dict[str, object]:
+def row_json(row: Row) -> dict[str, object]:
     """Return the record of a node and where it runs in a session, for JSON."""
     record = row.record
     placement = row.placement

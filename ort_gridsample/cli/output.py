@@ -108,18 +108,18 @@ def print_json(content: Any) -> None:
 
     Dataclasses become objects. Numbers that JSON lacks become null.
     """
-    print(json.dumps(_as_json(content), indent=2))
+    print(json.dumps(_plain_json(content), indent=2))
 
 
-def _as_json(content: Any) -> Any:
+def _plain_json(content: Any) -> Any:
     if is_dataclass(content):
         content = vars(content)
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     if isinstance(content, Mapping):
-        return {key: _as_json(value) for key, value in content.items()}
+        return {key: _plain_json(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
-        return [_as_json(value) for value in content]
+        return [_plain_json(value) for value in content]
     return content
 
 

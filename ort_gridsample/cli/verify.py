@@ -15,7 +15,7 @@ from ..graph.files import read_model
 from ..rewriting.targets import FUNCTIONS_DOMAIN
 from ..rewriting.targets.two_axes import COORDINATE_ERROR
 from . import inputs, runners
-from .agreement import Agreement, agreements, agreements_text, all_agree, as_json
+from .agreement import Agreement, agreement_json, agreements, agreements_text, all_agree
 from .arguments import magnitude
 from .failures import AboutFileError, about, sentence
 from .far import FarReport, compare_without_far_coordinates, report_text
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare two models; return 0 if all outputs agree, 1 if one does not."""
     comparison = compare(arguments)
     if arguments.json:
-        print_json(_as_json(comparison))
+        print_json(comparison_json(comparison))
     else:
         print(_comparison_text(comparison))
     return 0 if comparison.agree else 1
@@ -156,16 +156,16 @@ def _feeds_of(
     return {name: feeds[name] for name in names}
 
 
-def _as_json(comparison: Comparison) -> dict[str, object]:
+def comparison_json(comparison: Comparison) -> dict[str, object]:
     content = dict[str, object]()
     for letter, path, model_run in zip("AB", comparison.paths, comparison.runs, strict=True):
         content[letter] = {"model": path, "way": model_run.backend, "refusal": model_run.refusal}
-    content["outputs"] = list(map(as_json, comparison.agreements))
+    content["outputs"] = list(map(agreement_json, comparison.agreements))
     content["note"] = comparison.note
     content["agree"] = comparison.agree
     content["far"] = None
     if comparison.far is not None:
-        outputs = list(map(as_json, comparison.far.outputs))
+        outputs = list(map(agreement_json, comparison.far.outputs))
         content["far"] = {**vars(comparison.far), "outputs": outputs}
     return content
 

@@ -27,7 +27,7 @@ from .. import spec
 from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
-from ..inference.types import Inference, Probe, Value
+from ..inference.types import Inference, Probe, TypeAndShape
 from .subgraphs import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, SubgraphSearch
 from .trials import Result, is_flat, try_affine_grid, try_sample
 
@@ -90,7 +90,7 @@ class _TrialKey(NamedTuple):
     """
 
     digest: bytes
-    values: tuple[Value, ...]
+    values: tuple[TypeAndShape, ...]
     probe: Probe
 
 
@@ -176,7 +176,9 @@ class DecomposedSearch:
                 return DecomposedOperator(candidate.operator, subgraph, result)
         return None
 
-    def _run(self, trial: _Trial, model: onnx.ModelProto, values: Sequence[Value]) -> Result | None:
+    def _run(
+        self, trial: _Trial, model: onnx.ModelProto, values: Sequence[TypeAndShape]
+    ) -> Result | None:
         """Return the result of a trial. Equal models, such as the layers of a network, run once."""
         assert self._probe is not None  # there are candidates
         digest = hashlib.sha256(model.SerializeToString(deterministic=True)).digest()
@@ -293,7 +295,7 @@ def _may_be_base(search: SubgraphSearch, name: str) -> bool:
     return any(lengths[axis] in (3, 4) and has_ones[axis] for axis in has_ones)
 
 
-def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
+def _fits_sample(Y: TypeAndShape, X: TypeAndShape, grid: TypeAndShape) -> bool:
     """Whether values of these types and shapes may be those of a GridSample."""
     if X.type not in TYPES or grid.type not in TYPES:
         return False
@@ -309,7 +311,7 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
     return may_match(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
 
 
-def _fits_affine_grid(grid: Value, theta: Value) -> bool:
+def _fits_affine_grid(grid: TypeAndShape, theta: TypeAndShape) -> bool:
     """Whether values of these types and shapes may be those of an AffineGrid."""
     if theta.type not in TYPES or theta.shape is None:
         return False
@@ -330,7 +332,7 @@ class _Trial(NamedTuple):
     """
 
     fits: Callable[..., bool]
-    run: Callable[[onnx.ModelProto, Sequence[Value], Probe], Result | None]
+    run: Callable[[onnx.ModelProto, Sequence[TypeAndShape], Probe], Result | None]
 
 
 _TRIALS: Mapping[str, _Trial] = {
@@ -340,7 +342,7 @@ _TRIALS: Mapping[str, _Trial] = {
 
 
 def _model_of(
-    search: SubgraphSearch, subgraph: Subgraph, values: Sequence[Value]
+    search: SubgraphSearch, subgraph: Subgraph, values: Sequence[TypeAndShape]
 ) -> onnx.ModelProto:
     """Return a model of the subgraph.
 

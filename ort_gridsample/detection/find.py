@@ -29,7 +29,7 @@ from ..dialects.table import (
 from ..errors import GridSampleError, nested_name, where_node
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
-from ..inference.types import Inference, Probe, Value
+from ..inference.types import Inference, Probe, TypeAndShape
 from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.layouts import Attention
@@ -246,17 +246,17 @@ def _cases_of(
     constants: dict[str, Array],
     scope: Scope,
     inference: Inference,
-) -> list[tuple[Value, ...]]:
+) -> list[tuple[TypeAndShape, ...]]:
     """Return the types and shapes of the inputs ``values`` in each kind of call of the scope."""
     # Inference does not know some constants, such as one in an attribute.
     known = {}
     for argument, constant in constants.items():
-        known[argument] = Value(type_name(constant.dtype), constant.shape)
+        known[argument] = TypeAndShape(type_name(constant.dtype), constant.shape)
     cases = []
     for case in inference.values_by_call(scope, list(values.values())):
         completed = []
         for argument, value in zip(values, case, strict=True):
-            completed.append(known.get(argument, value) if value == Value() else value)
+            completed.append(known.get(argument, value) if value == TypeAndShape() else value)
         cases.append(tuple(completed))
     return cases
 
@@ -311,7 +311,7 @@ class _DecomposedInputs(NamedTuple):
     """
 
     values: dict[str, str]
-    cases: list[tuple[Value, ...]]
+    cases: list[tuple[TypeAndShape, ...]]
     constants: dict[str, Array]
     preparing_nodes: Nodes
 
@@ -332,7 +332,7 @@ def _decomposed_inputs(
     if operator.operator == "AffineGrid":
         size = operator.result.size
         values["size"] = ""
-        cases = [(case[0], Value("int64", (len(size),))) for case in cases]
+        cases = [(case[0], TypeAndShape("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta
             batch = nodes.add("Gather", nodes.add("Shape", first), nodes.row(0))
             other_lengths = nodes.constant(np.array(size[1:], np.int64))
@@ -352,7 +352,7 @@ def _decomposed_record(
     operator: str,
     *,
     attributes: Mapping[str, AttributeValue],
-    cases: Sequence[tuple[Value, ...]],
+    cases: Sequence[tuple[TypeAndShape, ...]],
     values: Mapping[str, str],
     constants: Mapping[str, Array],
     fused: tuple[str, ...] = (),
@@ -418,7 +418,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
     constants: dict[str, Array] = {}
     if not any(None in level for level in levels):
         constants["levels"] = np.array(levels, np.int64)
-    levels_value = Value("int64", (len(levels), 1 + attention.n_axes))
+    levels_value = TypeAndShape("int64", (len(levels), 1 + attention.n_axes))
     argument_names = spec.newest(ATTENTION).types
     record = _decomposed_record(
         scope,

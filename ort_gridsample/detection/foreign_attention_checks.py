@@ -11,7 +11,7 @@ import numpy as np
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 from ..spec import FLOATS, Dim
 from .records import NodeRecord
@@ -50,7 +50,7 @@ class _InputCheck:
     """
 
     def __init__(
-        self, record: NodeRecord, signature: AttentionSignature, case: Sequence[Value]
+        self, record: NodeRecord, signature: AttentionSignature, case: Sequence[TypeAndShape]
     ) -> None:
         self._where = record.where
         self._signature = signature
@@ -81,7 +81,7 @@ class _InputCheck:
             self._check_pixels(lengths, None if self._signature.has_offsets else starts, n_pixels)
 
     def _check_types(self) -> None:
-        starts = self._inputs.get("level_start_index", Value())
+        starts = self._inputs.get("level_start_index", TypeAndShape())
         if self._signature.is_com_microsoft and starts.type not in _INTEGERS:
             found = f"of type {starts.type or 'unknown'}"
             raise GridSampleError(self._where, "level_start_index", found, _DRAFT_UNSUPPORTED)

@@ -12,7 +12,7 @@ from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
-from ..inference.types import Probe, Value
+from ..inference.types import Probe, TypeAndShape
 from .foreign_attention_checks import check_inputs
 from .records import NodeRecord, n_spatial_axes
 
@@ -171,7 +171,7 @@ def _check_types(record: NodeRecord) -> None:
                 raise GridSampleError(record.where, name, found, f"another type, {_REFUSED}")
 
 
-def _check_affine_grid(record: NodeRecord, theta: Value, size: Value) -> None:
+def _check_affine_grid(record: NodeRecord, theta: TypeAndShape, size: TypeAndShape) -> None:
     constant = record.constants.get("size")
     numbers = constant.tolist() if constant is not None and constant.ndim == 1 else None
     validation.check_affine_grid_shapes(record.where, theta.shape, numbers)
@@ -180,7 +180,7 @@ def _check_affine_grid(record: NodeRecord, theta: Value, size: Value) -> None:
         raise GridSampleError(record.where, "size", found, "4 or 5 numbers")
 
 
-def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:
+def _check_grid_sample(record: NodeRecord, X: TypeAndShape, grid: TypeAndShape) -> None:
     grid_shape = grid.shape
     if record.dialect.has_planar_grids:
         _check_planes(record, X, grid)
@@ -193,7 +193,7 @@ def _check_grid_sample(record: NodeRecord, X: Value, grid: Value) -> None:
         )
 
 
-def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:
+def _check_planes(record: NodeRecord, X: TypeAndShape, grid: TypeAndShape) -> None:
     """Check the inputs of a sampler whose grid has its coordinates in axis 1."""
     (r,) = record.dialect.axes or (2,)
     if X.shape is not None and len(X.shape) != r + 2:
@@ -226,7 +226,7 @@ def _affine_grid_shape(record: NodeRecord) -> list[spec.Dim] | None:
     return [numbers[0], *numbers[2:], len(numbers) - 2]
 
 
-def _sample_shape(X: Value, grid: Value) -> list[spec.Dim] | None:
+def _sample_shape(X: TypeAndShape, grid: TypeAndShape) -> list[spec.Dim] | None:
     if X.shape is None and grid.shape is None:
         return None
     batch, channels = (X.shape or (None, None))[:2]

@@ -14,7 +14,7 @@ from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
 from ..errors import GridSampleError, nested_name, where_node
 from ..inference.runtime_probe import NOT_INSTALLED
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class NodeRecord:
     opset: int
     dialect: Dialect
     attributes: Mapping[str, AttributeValue] = field(hash=False)
-    cases: Sequence[tuple[Value, ...]] = field(hash=False)
+    cases: Sequence[tuple[TypeAndShape, ...]] = field(hash=False)
     values: Mapping[str, str] = field(hash=False)
     constants: Mapping[str, Array] = field(compare=False)
     output: str
@@ -154,16 +154,16 @@ class NodeRecord:
         )
 
     @cached_property
-    def inputs(self) -> dict[str, list[Value]]:
+    def inputs(self) -> dict[str, list[TypeAndShape]]:
         """Input name -> its possible types and shapes.
 
-        A node in a function has one for each kind of call, ``Value()`` for calls of which nothing
-        is known. The list is empty if nothing is known of any call.
+        A node in a function has one for each kind of call, ``TypeAndShape()`` for calls of which
+        nothing is known. The list is empty if nothing is known of any call.
         """
         inputs = {}
         for name, values in zip(self.values, zip(*self.cases, strict=True), strict=True):
             distinct = list(dict.fromkeys(values))
-            inputs[name] = [] if distinct == [Value()] else distinct
+            inputs[name] = [] if distinct == [TypeAndShape()] else distinct
         return inputs
 
     @cached_property
@@ -279,7 +279,7 @@ def _native_cell(record: NodeRecord) -> str:
     return "yes" if record.native else "no"
 
 
-def _described(values: Sequence[Value]) -> str:
+def _described(values: Sequence[TypeAndShape]) -> str:
     """Return the types and ranks of an input as text."""
     texts = []
     for value in values:
@@ -288,7 +288,7 @@ def _described(values: Sequence[Value]) -> str:
     return " | ".join(texts) or "?"
 
 
-def n_spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
+def n_spatial_axes(operator: str, case: Sequence[TypeAndShape]) -> int | None:
     """Return the number of spatial axes that the shapes of a node's inputs imply, or None."""
     if operator == ATTENTION:
         is_of_this_package = len(case) == len(spec.newest(ATTENTION).types)

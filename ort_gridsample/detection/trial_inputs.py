@@ -11,7 +11,7 @@ from itertools import chain, count
 
 import numpy as np
 
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 from ..reference.coordinates import Axis, normalize, unnormalize
 
@@ -34,7 +34,7 @@ PossibleLength = int | str | Dimension
 
 
 def possible_shapes(
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     equal: Sequence[tuple[Dimension, Dimension | int]],
 ) -> Iterator[InputShapes]:
     """Yield shapes that ``values`` may have: one of each if all are known, else several.
@@ -94,7 +94,7 @@ def _set_equal(
 
 
 def typed_inputs(
-    first: Sequence[Array], shapes: InputShapes, values: Sequence[Value]
+    first: Sequence[Array], shapes: InputShapes, values: Sequence[TypeAndShape]
 ) -> list[Array]:
     """Return the ``first`` inputs in their types, and zeros as the other ones."""
     arrays = [*first, *map(np.zeros, shapes[len(first) :])]
@@ -108,7 +108,7 @@ def n_runs_needed(grid_shape: Sequence[int]) -> int:
 
 
 def first_round_feeds(
-    shapes: InputShapes, values: Sequence[Value], *, exact_edges: bool
+    shapes: InputShapes, values: Sequence[TypeAndShape], *, exact_edges: bool
 ) -> list[list[Array]]:
     """Return the feeds of the first round: positions anywhere, for one shape of the inputs.
 
@@ -123,7 +123,7 @@ def first_round_feeds(
 
 def later_feeds(
     shapes_of_runs: Sequence[InputShapes],
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     *,
     exact_edges: bool,
     image_lengths: Sequence[int],
@@ -162,7 +162,7 @@ class _Feeds:
     def __init__(
         self,
         shapes: InputShapes,
-        values: Sequence[Value],
+        values: Sequence[TypeAndShape],
         *,
         exact_edges: bool,
         image_lengths: Sequence[int],

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import onnx
 
-from ..inference.types import Probe, Value
+from ..inference.types import Probe, TypeAndShape
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
 from .subgraphs import ROUNDINGS
@@ -29,7 +29,7 @@ _PART_AXES: tuple[_PartAxis, ...] = get_args(_PartAxis)
 def agrees_at_ties(
     model: onnx.ModelProto,
     shapes: InputShapes,
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     probe: Probe,
     *,
     padding_mode: str,

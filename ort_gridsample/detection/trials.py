@@ -18,7 +18,7 @@ import onnx
 
 from .. import spec
 from ..dialects.spelling import AttributeValue
-from ..inference.types import Probe, Value
+from ..inference.types import Probe, TypeAndShape
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
@@ -83,12 +83,14 @@ class _PossibleSample(NamedTuple):
         return Result(written, self.image_lengths)
 
 
-def is_flat(X: Value, grid: Value | None = None) -> bool:
+def is_flat(X: TypeAndShape, grid: TypeAndShape | None = None) -> bool:
     """Whether an image X (N, C, pixels) has all its pixels on one axis, for a grid of two axes."""
     return grid is not None and X.rank == 3 and grid.rank == 4
 
 
-def try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
+def try_sample(
+    model: onnx.ModelProto, values: Sequence[TypeAndShape], probe: Probe
+) -> Result | None:
     """Return the attributes of the GridSample that a model computes, and the lengths of a flat X.
 
     Args:
@@ -170,7 +172,7 @@ def _agrees_at_ties(
     sample: _PossibleSample,
     model: onnx.ModelProto,
     run_shapes: InputShapes,
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     probe: Probe,
 ) -> bool:
     """Whether ``model`` rounds ties as ``sample`` does, in a run with inputs of these shapes."""
@@ -248,7 +250,9 @@ def _are_equal(result: Array, expected: Array, magnitudes: Array, coarser: np.dt
     return bool((abs(result - expected) <= tolerance).all())
 
 
-def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
+def try_affine_grid(
+    model: onnx.ModelProto, values: Sequence[TypeAndShape], probe: Probe
+) -> Result | None:
     """Return the attributes and the size of the AffineGrid that a model computes.
 
     Args:
@@ -269,7 +273,7 @@ def try_affine_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Prob
 def _try_affine_grid_of(
     n_axes: int,
     model: onnx.ModelProto,
-    values: Sequence[Value],
+    values: Sequence[TypeAndShape],
     probe: Probe,
 ) -> Result | None:
     """Like :func:`try_affine_grid`, but only for a theta of this number of spatial axes."""

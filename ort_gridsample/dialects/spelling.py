@@ -5,7 +5,7 @@ Reading and writing use the same :class:`Spelling`, in opposite directions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ class AttributeReference:
 
 
 AttributeValue = Plain | AttributeReference
-#: Return the value of a node's input, by its position; None if it is not constant.
+#: Return the value of a node's input, by its index; None if it is not constant.
 ConstantInput = Callable[[int], "Array | None"]
 
 
@@ -47,7 +47,7 @@ class Spelling:
             the value on the node.
         default: the operator's value of a node without the attribute; None: the attribute is
             required.
-        position: the input that can hold the value instead, as a constant.
+        position: the index of the input that can hold the value instead, as a constant.
         names: other names of the attribute that are read as well.
         words: other values on a node that are read as well -> the operator's value.
     """
@@ -60,8 +60,13 @@ class Spelling:
     words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
 
     def is_spelled_as(self, other: Spelling) -> bool:
-        """Whether every value on a node, or its absence, means the same in both spellings."""
-        return (self.values, self.default) == (other.values, other.default)
+        """Whether every value on a node, or its absence, means the same in ``other``."""
+        has_same_values = (self.values, self.default) == (other.values, other.default)
+        return has_same_values and self.meanings().items() <= other.meanings().items()
+
+    def meanings(self) -> dict[Plain, Plain]:
+        """Return each value on a node that is read -> the operator's value."""
+        return {**self.words, **{written: value for value, written in self.values.items()}}
 
     def choices_text(self) -> str:
         """Return the values that a node may have, codes with their meaning.
@@ -139,8 +144,10 @@ class Dialect:
 
     def _has_coded_attribute(self, node: onnx.NodeProto) -> bool:
         """Whether an attribute that is a word in the standard is an integer in ``node``."""
-        word_spellings = [s for s in self.attributes.values() if {*s.values} != {0, 1}]
-        names = {name for spelling in word_spellings for name in (spelling.name, *spelling.names)}
+        names = set[str]()
+        for spelling in self.attributes.values():
+            if any(isinstance(value, str) for value in spelling.values):
+                names.update((spelling.name, *spelling.names))
         return any(a.type == onnx.AttributeProto.INT and a.name in names for a in node.attribute)
 
     def read(
@@ -179,10 +186,8 @@ class Dialect:
                 found = f"the attribute {attribute.ref_attr_name!r} of its function"
                 raise GridSampleError(where, attribute.name, found, "a list of numbers")
         place = "opset" if domain_of(node.domain) == "" else "dialect"
-        attributes = {}
-        for name, spelling in self.attributes.items():
-            attributes[name] = _read_attribute(where, node, spelling, constant, note, place)
-        return attributes
+        reader = _NodeReader(where, node, constant, note, place)
+        return {name: reader.read(spelling) for name, spelling in self.attributes.items()}
 
     def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
         """Return the operator's ``attributes``, and the marks, as this dialect writes them."""
@@ -203,87 +208,85 @@ class PlanarDialect(Dialect):
     edge_coordinate: ClassVar[int] = 10
 
 
-def _read_attribute(
-    where: str,
-    node: onnx.NodeProto,
-    spelling: Spelling,
-    constant: ConstantInput,
-    note: str,
-    place: str,
-) -> AttributeValue:
-    """Return the operator's value of one attribute of ``node``, as :meth:`Dialect.read`.
+@dataclass(frozen=True)
+class _NodeReader:
+    """Reads the operator's attributes of a node, as :meth:`Dialect.read`.
 
-    ``place`` is what defines the names of modes: ``"opset"`` or ``"dialect"``.
+    Attributes:
+        where, node, constant, note: the arguments of :meth:`Dialect.read`.
+        place: what defines the names of modes: ``"opset"`` or ``"dialect"``.
     """
-    given = _given_attribute(where, node, spelling)
-    if isinstance(given, AttributeReference):
+
+    where: str
+    node: onnx.NodeProto
+    constant: ConstantInput
+    note: str
+    place: str
+
+    def read(self, spelling: Spelling) -> AttributeValue:
+        """Return the operator's value of one attribute."""
+        given = self._given(spelling)
+        if isinstance(given, AttributeReference):
+            return given
+        if given is not None:
+            name, written = given
+        else:
+            name = spelling.name
+            written = self._from_input(spelling)
+        if written is None:
+            if spelling.default is None:
+                expected = spelling.choices_text()
+                raise GridSampleError(self.where, spelling.name, "missing", expected)
+            return spelling.default
+        meanings = spelling.meanings()
+        if not isinstance(written, (str, int)) or written not in meanings:
+            hint = _other_word_text(written, spelling.values.values(), self.place)
+            expected = spelling.choices_text() + self.note + hint
+            raise GridSampleError(self.where, name, repr(written), expected)
+        return meanings[written]
+
+    def _given(self, spelling: Spelling) -> tuple[str, object] | AttributeReference | None:
+        """Return the name and the value of an attribute as the node has them, or None."""
+        given: tuple[str, object] | None = None
+        for attribute in self.node.attribute:
+            if attribute.name not in (spelling.name, *spelling.names):
+                continue
+            if attribute.ref_attr_name:
+                return AttributeReference(attribute.ref_attr_name)
+            if given is not None:
+                raise GridSampleError(self.where, spelling.name, "given twice", "one value")
+            value: object = helper.get_attribute_value(attribute)
+            if isinstance(value, bytes):
+                value = value.decode(errors="replace")
+            given = (attribute.name, value)
         return given
-    if given is not None:
-        name, written = given
-    else:
-        name = spelling.name
-        written = _constant_input(where, node, spelling, constant)
-    values = {value_on_node: value for value, value_on_node in spelling.values.items()}
-    if written is None:
-        if spelling.default is None:
-            raise GridSampleError(where, spelling.name, "missing", spelling.choices_text())
-        return spelling.default
-    readable = {**spelling.words, **values}
-    if not isinstance(written, (str, int)) or written not in readable:
-        expected = spelling.choices_text() + note + _other_word_text(written, values, place)
-        raise GridSampleError(where, name, repr(written), expected)
-    return readable[written]
+
+    def _from_input(self, spelling: Spelling) -> int | float | None:
+        """Return the value of an attribute that the node has as a constant input, or None.
+
+        A float that is an integer is returned as one.
+        """
+        inputs = self.node.input
+        input_index = spelling.position
+        if input_index is None or input_index >= len(inputs) or not inputs[input_index]:
+            return None
+        value = self.constant(input_index)
+        if value is None or value.size != 1 or value.dtype.kind not in "biuf":
+            found = f"the input {inputs[input_index]!r}"
+            raise GridSampleError(self.where, spelling.name, found, "a constant")
+        number: bool | int | float = value.item()
+        if isinstance(number, float) and not number.is_integer():
+            return number
+        return int(number)
 
 
-def _other_word_text(written: object, values: Mapping[Plain, Plain], place: str) -> str:
+def _other_word_text(written: object, values: Collection[Plain], place: str) -> str:
     """Return a hint if the value is a mode of another opset, which renamed it; else ""."""
     for older, newer in MODE_SYNONYMS.items():
         for word, synonym in ((older, newer), (newer, older)):
             if written == word and synonym in values:
                 return f"; {word!r} is called {synonym!r} in this {place}"
     return ""
-
-
-def _given_attribute(
-    where: str, node: onnx.NodeProto, spelling: Spelling
-) -> tuple[str, object] | AttributeReference | None:
-    """Return the name and the value of an attribute as ``node`` has them, or None."""
-    given: tuple[str, object] | None = None
-    for attribute in node.attribute:
-        if attribute.name not in (spelling.name, *spelling.names):
-            continue
-        if attribute.ref_attr_name:
-            return AttributeReference(attribute.ref_attr_name)
-        if given is not None:
-            raise GridSampleError(where, spelling.name, "given twice", "one value")
-        value: object = helper.get_attribute_value(attribute)
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")
-        given = (attribute.name, value)
-    return given
-
-
-def _constant_input(
-    where: str,
-    node: onnx.NodeProto,
-    spelling: Spelling,
-    constant: ConstantInput,
-) -> int | float | None:
-    """Return the value of an attribute that ``node`` has as a constant input, or None.
-
-    A float that is an integer is returned as one.
-    """
-    position = spelling.position
-    if position is None or position >= len(node.input) or not node.input[position]:
-        return None
-    value = constant(position)
-    if value is None or value.size != 1 or value.dtype.kind not in "biuf":
-        found = f"the input {node.input[position]!r}"
-        raise GridSampleError(where, spelling.name, found, "a constant")
-    number: bool | int | float = value.item()
-    if isinstance(number, float) and not number.is_integer():
-        return number
-    return int(number)
 
 
 def attribute_input(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:

@@ -182,16 +182,16 @@ PACKAGE_NODES: Final = (
 # Nodes of other packages
 
 #: PyTorch's integers, in its GridSamplerUtils.h.
-_CODES: Mapping[str, Spelling] = {
+_PYTORCH_CODES: Mapping[str, Spelling] = {
     "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}),
     "padding_mode": Spelling("padding_mode", {"zeros": 0, "border": 1, "reflection": 2}),
     "align_corners": Spelling("align_corners", _BOOLEAN),
 }
 #: The same integers as constant inputs, or as attributes.
-_CODES_AS_INPUTS = {
-    "mode": replace(_CODES["mode"], position=2),
-    "padding_mode": replace(_CODES["padding_mode"], position=3),
-    "align_corners": replace(_CODES["align_corners"], position=4),
+_PYTORCH_CODES_AS_INPUTS = {
+    "mode": replace(_PYTORCH_CODES["mode"], position=2),
+    "padding_mode": replace(_PYTORCH_CODES["padding_mode"], position=3),
+    "align_corners": replace(_PYTORCH_CODES["align_corners"], position=4),
 }
 _ALL_MODE_WORDS = (*spec.MODES, *spec.MODE_SYNONYMS)
 _MODE_WORDS: Mapping[Plain, Plain] = {word: spec.mode_of(word) for word in _ALL_MODE_WORDS}
@@ -200,9 +200,13 @@ _PADDING_WORDS: Mapping[Plain, Plain] = {word: word for word in spec.PADDING_MOD
 #: node. The other names are those of onnxparser-trt-plugin-sample and of the many exports that
 #: follow it.
 _PLUGIN_CODES = {
-    "mode": replace(_CODES["mode"], names=("interpolationmode", "mode"), words=_MODE_WORDS),
-    "padding_mode": replace(_CODES["padding_mode"], names=("paddingmode",), words=_PADDING_WORDS),
-    "align_corners": replace(_CODES["align_corners"], names=("aligncorners",), words=_BOOLEAN),
+    "mode": replace(_PYTORCH_CODES["mode"], names=("interpolationmode", "mode"), words=_MODE_WORDS),
+    "padding_mode": replace(
+        _PYTORCH_CODES["padding_mode"], names=("paddingmode",), words=_PADDING_WORDS
+    ),
+    "align_corners": replace(
+        _PYTORCH_CODES["align_corners"], names=("aligncorners",), words=_BOOLEAN
+    ),
 }
 #: The same, where 0 is the default of each attribute.
 _PLUGIN_CODES_OR_0 = {
@@ -221,13 +225,13 @@ _GENERATOR = "affine_grid_generator"
 _ATEN_DOMAINS = ("aten", "org.pytorch.aten")
 _OVERLOAD = ("overload_name",)
 
-_plugin = partial(
+_tensorrt_plugin = partial(
     Dialect,
     operator="GridSample",
     attributes=_PLUGIN_CODES,
     ignored=_PLUGIN_ATTRIBUTES,
 )
-_generator = partial(
+_affine_grid_generator = partial(
     Dialect,
     operator="AffineGrid",
     attributes={"align_corners": Spelling("align_corners", _BOOLEAN, position=2)},
@@ -236,14 +240,14 @@ _generator = partial(
 )
 
 
-def _two_axes_codes(name: str, domain: str) -> Dialect:
+def _openmmlab_dialect(name: str, domain: str) -> Dialect:
     """Return the dialect of an OpenMMLab package: PyTorch's integers as attributes."""
     return Dialect(
         name=name,
         operator="GridSample",
         op_type="grid_sampler",
         domains=(domain,),
-        attributes=_CODES,
+        attributes=_PYTORCH_CODES,
         axes=(2,),
     )
 
@@ -261,8 +265,8 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         attributes=_OPSET_16.attributes,
         axes=(2,),
     ),
-    _two_axes_codes("mmcv", "mmcv"),
-    _two_axes_codes("mmdeploy", "mmdeploy"),
+    _openmmlab_dialect("mmcv", "mmcv"),
+    _openmmlab_dialect("mmdeploy", "mmdeploy"),
     # The nodes of mmcv's and mmdeploy's symbolics in exports that lost their domains ("grid_sampler
     # is not a registered function/op"), and the nodes of onnxservice, which are the same.
     Dialect(
@@ -270,10 +274,10 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         operator="GridSample",
         op_type="grid_sampler",
         domains=("", "onnxservice"),
-        attributes=_CODES_AS_INPUTS,
+        attributes=_PYTORCH_CODES_AS_INPUTS,
         reads_only=True,
     ),
-    _plugin(
+    _tensorrt_plugin(
         name="GridSampler",
         op_type="GridSampler",
         domains=(),
@@ -281,7 +285,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
     ),
     # grid-sample3d-trt-plugin, whose attributes default to 0. The exports of LivePortrait and
     # SparseOcc rename the standard's node for it, with the standard's attributes or without any.
-    _plugin(
+    _tensorrt_plugin(
         name="GridSample3D",
         op_type="GridSample3D",
         domains=(),
@@ -305,7 +309,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         for op_type in (f"GridSampler{axes}DTRT", f"GridSampler{axes}DTRT2")
     ),
     # A plugin's node with the name of the standard's, from before the standard had the operator.
-    _plugin(
+    _tensorrt_plugin(
         name="GridSample plugin",
         op_type="GridSample",
         domains=("",),
@@ -318,7 +322,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
             operator="GridSample",
             op_type=op_type,
             domains=_ATEN_DOMAINS,
-            attributes=_CODES_AS_INPUTS,
+            attributes=_PYTORCH_CODES_AS_INPUTS,
             reads_only=True,
         )
         for op_type in SAMPLERS
@@ -328,17 +332,17 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         operator="GridSample",
         op_type="ATen",
         domains=_ATEN_DOMAINS,
-        attributes=_CODES_AS_INPUTS,
+        attributes=_PYTORCH_CODES_AS_INPUTS,
         marks={"operator": SAMPLERS},
         ignored=_OVERLOAD,
         reads_only=True,
     ),
-    _generator(
+    _affine_grid_generator(
         name=f"aten::{_GENERATOR}",
         op_type=_GENERATOR,
         domains=(*_ATEN_DOMAINS, "", "onnxservice"),
     ),
-    _generator(
+    _affine_grid_generator(
         name=f"ATen {_GENERATOR}",
         op_type="ATen",
         domains=_ATEN_DOMAINS,

@@ -1,32 +1,7 @@
 """The choice between the two cores: NumPy and compiled.
 
-A core is a module with its name (``NAME``) and three functions on NumPy arrays::
-
-    grid_sample(X, grid, Y, plan, num_threads) -> None
-    deformable_attention(value, levels, locations, weights, Y, plan, num_threads) -> None
-    prepare(dtype, grid_dtype, mode) -> None
-
-The arguments of ``grid_sample``:
-
-- ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`. No axis
-  has length 0.
-- ``grid``: (N, P, r), floating point. Normalized coordinates, innermost axis first.
-- ``Y``: (N, C, P), C-contiguous, of X's type. Every element is written.
-- ``plan``: a :class:`~ort_gridsample.reference.plan.Plan`.
-- ``num_threads``: the maximum number of threads.
-
-The arguments of ``deformable_attention``, all in C order. No axis of any array has length 0:
-
-- ``value``: (B, S, H, D), floating point. The pixels of all levels, for H heads.
-- ``levels``: (L, 1 + r), int64. The number of points of each level, P in all, and its lengths.
-- ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first.
-- ``weights``: (B, Q or 1, H, P), of value's type.
-- ``Y``: (B, Q, H, D), of value's type. Every element is written.
-- ``plan``: the plan of linear and zeros for value's type.
-
-Both raise MemoryError if scratch memory cannot be allocated. ``prepare`` compiles in advance what
-the first call with an X and a grid of these types would compile. The functions of this folder check
-all arguments before they call a core.
+A core is a module with the names of :class:`Core`. The functions of this folder check all
+arguments before they call a core.
 
 Both cores use the tables of paddings (:mod:`~ort_gridsample.reference.coordinates`) and modes
 (:mod:`~ort_gridsample.reference.taps`). The NumPy core (:mod:`ort_gridsample.reference.sampler`)
@@ -40,15 +15,76 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Any, Literal
+from typing import Literal, Protocol
+
+import numpy as np
 
 from .. import settings, versions
+from ..reference.arrays import Array, Floats, Indices
+from ..reference.plan import Plan
 from ..settings import CoreName
 
 logger = logging.getLogger("ort_gridsample")
 
-#: The module of the core that was loaded; None before the first call and after a new choice.
-_core: Any = None
+
+class Core(Protocol):
+    """The module of a core."""
+
+    @property
+    def NAME(self) -> Literal["numpy", "jit"]:  # noqa: N802 -- a constant of a module
+        """The name of the core, as :func:`set_core` takes it."""
+
+    def grid_sample(self, X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
+        """Sample ``X`` at ``grid`` into ``Y``.
+
+        Args:
+            X: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`. No
+                axis has length 0.
+            grid: (N, P, r), floating point. Normalized coordinates, innermost axis first.
+            Y: (N, C, P), C-contiguous, of X's type. Every element is written.
+            plan: the mode and the padding, for X's type.
+            num_threads: the maximum number of threads.
+
+        Raises:
+            MemoryError: scratch memory cannot be allocated.
+        """
+
+    def deformable_attention(
+        self,
+        value: Array,
+        levels: Indices,
+        locations: Floats,
+        weights: Floats,
+        Y: Array,
+        plan: Plan,
+        num_threads: int,
+    ) -> None:
+        """Add up weighted samples of ``value`` into ``Y``.
+
+        All arrays are in C order. No axis of any array has length 0.
+
+        Args:
+            value: (B, S, H, D), floating point. The pixels of all levels, for H heads.
+            levels: (L, 1 + r), int64. The number of points of each level, P in all, and its
+                lengths.
+            locations: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first.
+            weights: (B, Q or 1, H, P), of value's type.
+            Y: (B, Q, H, D), of value's type. Every element is written.
+            plan: the plan of linear and zeros for value's type.
+            num_threads: the maximum number of threads.
+
+        Raises:
+            MemoryError: scratch memory cannot be allocated.
+        """
+
+    def prepare(
+        self, dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str
+    ) -> None:
+        """Compile what the first call with an X and a grid of these types would compile."""
+
+
+#: The core that was loaded; None before the first call and after a new choice.
+_core: Core | None = None
 
 
 def set_core(name: CoreName | None) -> None:
@@ -92,11 +128,10 @@ def get_core() -> Literal["numpy", "jit"]:
     """
     if _core is None and settings.CORE.get() != "auto":
         return "jit" if settings.CORE.get() == "jit" else "numpy"
-    name: Literal["numpy", "jit"] = load_core().NAME
-    return name
+    return load_core().NAME
 
 
-def load_core() -> Any:
+def load_core() -> Core:
     """Import the module of the chosen core and return it.
 
     With ``"auto"`` it is the NumPy core if Numba cannot be imported; a warning is logged.

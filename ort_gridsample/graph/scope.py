@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..errors import where_node
 from ..spec import Shape
 from .weights import NO_WEIGHTS, Weights
 
@@ -73,6 +74,11 @@ def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
 def display_name(node: onnx.NodeProto) -> str:
     """Return the name of ``node``, or the names of its outputs in brackets if it has none."""
     return node.name or f"({', '.join(node.output)})"
+
+
+def where_of(node: onnx.NodeProto) -> str:
+    """Return the operator and the name of ``node``, as errors write them."""
+    return where_node(node.op_type, display_name(node))
 
 
 def opset_of(model: onnx.ModelProto) -> int:

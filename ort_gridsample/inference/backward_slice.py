@@ -49,12 +49,14 @@ class BackwardSlice:
     Args:
         model: the model to slice; not changed, but the slice shares its nodes.
         scopes: the scopes of ``model``, the main graph first.
-        values: values that the slice includes in addition to the inputs of the sampling nodes.
+        requested_names: names of values that the slice includes besides the inputs of sampling
+            nodes.
 
     Attributes:
         model: the slice as a model.
         instances: the instances of each scope by its id.
-        requested: the names in the slice of the inputs of sampling nodes and of ``values``.
+        requested: the names in the slice of the inputs of sampling nodes and of
+            ``requested_names``.
         ranks: the ranks that the model declares for its values, by their names in the slice. A run
             need not have them.
     """
@@ -63,7 +65,7 @@ class BackwardSlice:
         self,
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
-        values: NamesByScope | None = None,
+        requested_names: NamesByScope | None = None,
     ) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.requested: dict[str, None] = {}
@@ -73,8 +75,8 @@ class BackwardSlice:
         for scope in scopes:
             if scope.function is not None and scope.container is scope.function:
                 self._functions[function_key(scope.function)] = scope
-        self._values = values or {}
-        self._relevant_scopes = _relevant_scopes(scopes, self._functions, self._values)
+        self._requested_names = requested_names or {}
+        self._relevant_scopes = _relevant_scopes(scopes, self._functions, self._requested_names)
         self._needed: set[str] = set()
         self._nodes_left = MAX_INLINED_NODES
         self._instance_count = 0
@@ -154,7 +156,9 @@ class BackwardSlice:
         requests the next one: the iterator reads ``_needed`` when it reaches a node.
         """
         scope = instance.scope
-        self._request([instance.name_in_slice(name) for name in self._values.get(id(scope), ())])
+        self._request(
+            [instance.name_in_slice(name) for name in self._requested_names.get(id(scope), ())]
+        )
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
         for index in range(len(scope.nodes) - 1, -1, -1):
@@ -406,14 +410,19 @@ def _empty_model(ir_version: int, imports: Mapping[str, int]) -> onnx.ModelProto
 def _relevant_scopes(
     scopes: Sequence[Scope],
     functions: Mapping[FunctionKey, Scope],
-    values: Collection[int],
+    requested_scopes: Collection[int],
 ) -> set[int]:
-    """Return the ids of the scopes that lead to a sampling node, or to a scope in ``values``.
+    """Return the ids of the scopes that lead to a sampling node, or to a requested scope.
 
     They contain it themselves, in a graph of a node, or in a function that they call.
+
+    Args:
+        scopes: the scopes of the model.
+        functions: the scopes of its functions.
+        requested_scopes: the ids of the requested scopes.
     """
     op_types = operator_types()
-    pending = [scope for scope in scopes if id(scope) in values]
+    pending = [scope for scope in scopes if id(scope) in requested_scopes]
     users: dict[int, list[Scope]] = {}
     for scope in scopes:
         if scope.parent is not None:

@@ -58,7 +58,7 @@ class InstanceNode(NamedTuple):
 
     Attributes:
         instance: the instance of the node's scope.
-        position: the position of the node in ``instance.scope``.
+        node_index: the index of the node in ``instance.scope``.
         inputs: the names of its inputs in the slice.
         outputs: the names of its outputs in the slice.
         callee: the function that it calls.
@@ -67,7 +67,7 @@ class InstanceNode(NamedTuple):
     """
 
     instance: Instance
-    position: int
+    node_index: int
     inputs: Sequence[str]
     outputs: Sequence[str]
     callee: Scope | None
@@ -76,12 +76,12 @@ class InstanceNode(NamedTuple):
 
     @property
     def proto(self) -> onnx.NodeProto:
-        return self.instance.scope.nodes[self.position]
+        return self.instance.scope.nodes[self.node_index]
 
     @property
     def bodies(self) -> Sequence[Scope]:
         """The scopes of the graphs that it holds."""
-        return self.instance.scope.bodies.get(self.position, ())
+        return self.instance.scope.bodies.get(self.node_index, ())
 
     @property
     def opset(self) -> int:

@@ -19,7 +19,7 @@ from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
 from .types import Inference
 
-#: The types in which a Cast keeps the length of an axis, and -1.
+#: A Cast to one of these types keeps a length, and the -1 of a Reshape.
 _LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 #: The maximum number of nodes in one chain that is followed back to find a length.
 MAX_DEPTH = 64
@@ -166,26 +166,26 @@ class Lengths:
     def known_integers(
         self,
         node: onnx.NodeProto,
-        position: int,
+        input_index: int,
         attribute: str = "",
     ) -> list[int] | None:
         """Return the integers in an input of ``node``.
 
         Args:
             node: a node of this scope, with its attributes as in the scope's opset.
-            position: the position of the input among ``node.input``.
+            input_index: the index of the input in ``node.input``.
             attribute: the attribute that holds the integers in older opsets, where the node has no
                 such input.
 
         Returns:
             The integers; None if at least one of them is unknown.
         """
-        if len(node.input) <= position:
+        if len(node.input) <= input_index:
             for candidate in node.attribute:
                 if candidate.name == attribute and not candidate.ref_attr_name:
                     return list(candidate.ints)
             return None
-        elements = self.elements(node.input[position])
+        elements = self.elements(node.input[input_index])
         if elements is None:
             return None
         integers = [None if element is None else element.known for element in elements]

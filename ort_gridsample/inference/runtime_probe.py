@@ -143,25 +143,14 @@ class RuntimeProbe:
         opsets: Mapping[str, int],
         operator: str,
         types: Mapping[str, str],
-        axes: int,
+        n_axes: int,
     ) -> str:
-        """Return why the runtime does not run a model of one node, or "" if it does.
-
-        A kernel that is wrong at any coordinates counts as a refusal. Those of older releases are
-        wrong with cubic and border.
-
-        Args:
-            node: the node, without inputs and outputs; not changed.
-            opsets: the versions of the domains that the node is written in.
-            operator: the operator that the node computes.
-            types: the element types of the node's inputs, by name.
-            axes: the number of spatial axes.
-        """
+        """See :meth:`.Probe.refusal`."""
         domains = dict.fromkeys(("", node.domain))
         imports = tuple((domain, opsets.get(domain, 1)) for domain in domains)
-        key = node.SerializeToString(), imports, operator, tuple(types.items()), axes
+        key = node.SerializeToString(), imports, operator, tuple(types.items()), n_axes
         if key not in self._refusals:
-            self._refusals[key] = self._tested_refusal(node, imports, operator, types, axes)
+            self._refusals[key] = self._tested_refusal(node, imports, operator, types, n_axes)
         return self._refusals[key]
 
     def _tested_refusal(
@@ -170,16 +159,16 @@ class RuntimeProbe:
         imports: Sequence[tuple[str, int]],
         operator: str,
         types: Mapping[str, str],
-        axes: int,
+        n_axes: int,
     ) -> str:
         """Run the node, and return the reason of :meth:`refusal`."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         if operator == "GridSample":
-            X, grid, expected = _grid_sample_case(copy, axes)
+            X, grid, expected = _grid_sample_case(copy, n_axes)
             arrays = [X, grid]
         else:
-            arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
+            arrays = [np.zeros((1, n_axes, n_axes + 1)), np.array([1, 1, *[2] * n_axes])]
             expected = None
         try:
             shapes = [[None] * array.ndim for array in arrays]
@@ -199,10 +188,7 @@ class RuntimeProbe:
         return f"its own kernel is off by {difference:.2g} where values are in [-1, 1]"
 
     def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-        """Return the types of the outputs of ``model`` as the runtime infers them.
-
-        Only tensors are returned, and nothing if the runtime refuses the model.
-        """
+        """See :meth:`.Probe.types_of`."""
         try:
             outputs = self.runtime.output_types(model.SerializeToString())
         except Exception as error:
@@ -222,11 +208,7 @@ class RuntimeProbe:
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[Array] | None:
-        """Run ``model`` on each of ``feeds``, which are its inputs in order.
-
-        Returns:
-            The first output for each of ``feeds``. None if the runtime refuses the model.
-        """
+        """See :meth:`.Probe.first_outputs`."""
         runs = self.outputs(model, feeds)
         return None if runs is None else [run_outputs[0] for run_outputs in runs]
 
@@ -235,11 +217,7 @@ class RuntimeProbe:
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[list[Array]] | None:
-        """Run ``model`` on each of ``feeds``, which are its inputs in order.
-
-        Returns:
-            All outputs for each of ``feeds``. None if the runtime refuses the model.
-        """
+        """See :meth:`.Probe.outputs`."""
         names = [value.name for value in model.graph.input]
         try:
             named_feeds = [dict(zip(names, arrays, strict=True)) for arrays in feeds]
@@ -249,16 +227,16 @@ class RuntimeProbe:
             return None
 
 
-def _grid_sample_case(node: onnx.NodeProto, axes: int) -> tuple[Array, Array, Array]:
+def _grid_sample_case(node: onnx.NodeProto, n_axes: int) -> tuple[Array, Array, Array]:
     """Return X, a grid and Y for the attributes of a GridSample node."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     # Dialects that onnxruntime does not know have integers as modes.
     has_mode_names = isinstance(attributes.get("mode"), bytes)
-    return sampling_case(axes, **attributes) if has_mode_names else sampling_case(axes)
+    return sampling_case(n_axes, **attributes) if has_mode_names else sampling_case(n_axes)
 
 
 def sampling_case(
-    axes: int,
+    n_axes: int,
     mode: bytes = b"linear",
     padding_mode: bytes = b"zeros",
     align_corners: int = 0,
@@ -270,8 +248,8 @@ def sampling_case(
     """
     pixels = np.array([-0.7, 1.3, 4.4])
     normalized = pixels / 2 - 1 if align_corners else (2 * pixels + 1) / 5 - 1
-    X = np.sin(np.arange(5**axes, dtype=np.float64)).reshape(1, 1, *[5] * axes)
-    coordinates = np.meshgrid(*[normalized] * axes, indexing="ij")
+    X = np.sin(np.arange(5**n_axes, dtype=np.float64)).reshape(1, 1, *[5] * n_axes)
+    coordinates = np.meshgrid(*[normalized] * n_axes, indexing="ij")
     grid = np.stack(coordinates[::-1], -1)[None]
     return X, grid, sampled(X, grid, mode.decode(), padding_mode.decode(), bool(align_corners))
 
@@ -281,8 +259,8 @@ def sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: 
 
     The arguments are those of :func:`ort_gridsample.grid_sample`, and so is the result.
     """
-    n, *out_lengths, axes = grid.shape
+    n, *out_lengths, n_axes = grid.shape
     Y = np.empty((*X.shape[:2], prod(out_lengths)))
     plan = plan_for(X.dtype, mode, padding_mode, align_corners)
-    sampler.grid_sample(X, grid.reshape(n, -1, axes), Y, plan, 1)
+    sampler.grid_sample(X, grid.reshape(n, -1, n_axes), Y, plan, 1)
     return Y.reshape(*X.shape[:2], *out_lengths)

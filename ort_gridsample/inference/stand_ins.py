@@ -29,21 +29,21 @@ def _operator_functions() -> list[onnx.FunctionProto]:
     return functions
 
 
-def _planar_name(axes: int) -> str:
-    return f"GridSample of {axes} planes"
+def _planar_name(n_axes: int) -> str:
+    return f"GridSample of {n_axes} planes"
 
 
 def _planar_functions() -> list[onnx.FunctionProto]:
     """Return the functions for samplers whose grid has its coordinates in axis 1."""
     newest = max(spec.OPERATORS["GridSample"])
     functions = []
-    for axes in (2, 3):
-        perm = [0, *range(2, axes + 2), 1]
+    for n_axes in (2, 3):
+        perm = [0, *range(2, n_axes + 2), 1]
         function = parser.parse_function(
             f"""<domain: "{STAND_IN}", opset_import: ["": {newest}]> planar (X, grid) => (Y) {{
                 G = Transpose <perm = {perm}> (grid) Y = GridSample (X, G) }}""",
         )
-        function.name = _planar_name(axes)
+        function.name = _planar_name(n_axes)
         functions.append(function)
     return functions
 

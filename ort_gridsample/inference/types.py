@@ -23,7 +23,7 @@ from .backward_slice import BackwardSlice, NamesByScope
 from .stand_ins import STAND_IN
 
 logger = logging.getLogger("ort_gridsample")
-#: The maximum number of elements of a shape, and of values from which one is computed.
+#: The longest 1-D value whose elements inference follows. A longer one cannot be a shape.
 MAX_ROW = 1 << 16
 #: The name of an input that is a shape of unknown length.
 _ANY_SHAPE = "any shape"
@@ -43,26 +43,39 @@ class Probe(Protocol):
         opsets: Mapping[str, int],
         operator: str,
         types: Mapping[str, str],
-        axes: int,
+        n_axes: int,
     ) -> str:
-        """Return why onnxruntime does not run a model of this one node.
+        """Return why the runtime does not run a model of one node.
+
+        A kernel that is wrong at any coordinates counts as a refusal. Those of older releases are
+        wrong with cubic and border.
+
+        Args:
+            node: the node, without inputs and outputs; not changed.
+            opsets: the versions of the domains that the node is written in.
+            operator: the operator that the node computes.
+            types: the element types of the node's inputs, by name.
+            n_axes: the number of spatial axes.
 
         Returns:
-            The reason; an empty string if onnxruntime runs the model.
+            The reason; an empty string if the runtime runs the model.
         """
 
     def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
-        """Return the types of the outputs of ``model``; none if onnxruntime refuses the model."""
+        """Return the types of the outputs of ``model`` as the runtime infers them.
+
+        Only tensors are returned, and nothing if the runtime refuses the model.
+        """
 
     def outputs(
         self,
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[list[Array]] | None:
-        """Run ``model`` with each of the ``feeds``.
+        """Run ``model`` on each of ``feeds``, which are its inputs in order.
 
         Returns:
-            All outputs of each run; None if onnxruntime refuses the model.
+            All outputs for each of ``feeds``. None if the runtime refuses the model.
         """
 
     def first_outputs(
@@ -70,15 +83,15 @@ class Probe(Protocol):
         model: onnx.ModelProto,
         feeds: Sequence[Sequence[Array]],
     ) -> list[Array] | None:
-        """Run ``model``, which has one output, with each of the ``feeds``.
+        """Run ``model`` on each of ``feeds``, which are its inputs in order.
 
         Returns:
-            The output of each run; None if onnxruntime refuses the model.
+            The first output for each of ``feeds``. None if the runtime refuses the model.
         """
 
 
 @dataclass(frozen=True)
-class Value:
+class TypeAndShape:
     """The type and the shape of a value, as far as they are known.
 
     Attributes:
@@ -99,14 +112,13 @@ class Inference:
     """The types and shapes of a model's values. They are inferred when the first one is read.
 
     Args:
-        model: the model whose values are inferred; not changed. :meth:`prepare` must be called
+        model: the model whose values are inferred; not changed. :meth:`infer_now` must be called
             before it changes.
         scopes: the scopes of ``model``, as :func:`.scopes_of` returns them.
         probe: infers the types behind operators that onnx does not know; they are unknown if it is
             None.
-        values: values that may be read in addition to the inputs of the sampling nodes.
-        uses_declared_ranks: whether the rank that the model declares is used if there is no other
-            one.
+        requested_names: names whose types are read, besides the inputs of sampling nodes.
+        uses_declared_ranks: whether a declared rank counts where inference finds none.
     """
 
     def __init__(
@@ -114,18 +126,18 @@ class Inference:
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
         probe: Probe | None = None,
-        values: NamesByScope | None = None,
+        requested_names: NamesByScope | None = None,
         uses_declared_ranks: bool = True,
     ) -> None:
         self._model = model
         self._scopes = scopes
         self._probe = probe
-        self._values = values
+        self._requested_names = requested_names
         self._uses_declared_ranks = uses_declared_ranks
-        self._values_in_all_calls: dict[tuple[int, str], Value] = {}
-        self._values_in_slice: dict[str, Value] = {}
+        self._values_in_all_calls: dict[tuple[int, str], TypeAndShape] = {}
+        self._known_in_slice: dict[str, TypeAndShape] = {}
 
-    def value_in_all_calls(self, scope: Scope, name: str) -> Value:
+    def value_in_all_calls(self, scope: Scope, name: str) -> TypeAndShape:
         """Return what is known of ``name`` in all calls that lead to ``scope``.
 
         If it differs between calls of a function, nothing is known.
@@ -133,20 +145,20 @@ class Inference:
         key = id(scope), name
         if key not in self._values_in_all_calls:
             values = self.values_by_call(scope, [name])
-            self._values_in_all_calls[key] = values[0][0] if len(values) == 1 else Value()
+            self._values_in_all_calls[key] = values[0][0] if len(values) == 1 else TypeAndShape()
         return self._values_in_all_calls[key]
 
-    def values_by_call(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
+    def values_by_call(self, scope: Scope, names: Sequence[str]) -> list[tuple[TypeAndShape, ...]]:
         """Return what is known of ``names`` in each call that leads to ``scope``.
 
         Calls in which the same is known are listed once. There is at least one tuple of values.
         """
-        values: dict[tuple[Value, ...], None] = {}
+        values: dict[tuple[TypeAndShape, ...], None] = {}
         for instance in self._slice.instances.get(id(scope), ()):
             values[tuple(self._value(instance.name_in_slice(name)) for name in names)] = None
-        return list(values) or [tuple(Value() for _ in names)]
+        return list(values) or [tuple(TypeAndShape() for _ in names)]
 
-    def prepare(self) -> None:
+    def infer_now(self) -> None:
         """Infer all types now, because the nodes of the model are about to change."""
         # These are cached properties.
         _ = self._probed_types, self._onnx_types
@@ -163,47 +175,47 @@ class Inference:
             return False
         return inferred.SerializeToString() == value.type.SerializeToString()
 
-    def _value(self, name: str) -> Value:
-        value = self._values_in_slice.get(name)
+    def _value(self, name: str) -> TypeAndShape:
+        value = self._known_in_slice.get(name)
         if value is None:
             type_proto = self._probed_types.get(name) or self._onnx_types.get(name)
-            value = Value() if type_proto is None else value_of(type_proto)
-            self._values_in_slice[name] = value
+            value = TypeAndShape() if type_proto is None else value_of(type_proto)
+            self._known_in_slice[name] = value
         return value
 
     @cached_property
     def _slice(self) -> BackwardSlice:
-        return BackwardSlice(self._model, self._scopes, self._values)
+        return BackwardSlice(self._model, self._scopes, self._requested_names)
 
     @cached_property
-    def _inferred(self) -> tuple[onnx.ModelProto, Types]:
+    def _annotated_and_types(self) -> tuple[_Annotated, Types]:
         """The slice with inferred types, and the types of its requested values."""
         sliced = self._slice
-        annotated, types = _infer(sliced.model, sliced.requested, sliced.is_nested)
+        annotated, types = _infer(sliced)
         if not self._uses_declared_ranks or not sliced.ranks:
             return annotated, types
         if all(_has_rank(name, types) for name in sliced.requested):
             return annotated, types
-        all_types = _types_in(annotated, None, sliced.is_nested)
+        all_types = annotated.types()
         declared: Types = {}
         for name, rank in sliced.ranks.items():
             if _has_type(name, all_types) and not _has_rank(name, all_types):
                 number = all_types[name].tensor_type.elem_type
                 declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
         sliced.declare_types(declared)
-        return _infer(sliced.model, sliced.requested, sliced.is_nested)
+        return _infer(sliced)
 
     @cached_property
     def _onnx_types(self) -> Types:
         """The types of all values in the slice that onnx infers."""
-        annotated, _ = self._inferred
-        return _types_in(annotated, None, self._slice.is_nested)
+        annotated, _ = self._annotated_and_types
+        return annotated.types()
 
     @cached_property
     def _probed_types(self) -> Types:
         """The types of at least the requested values, with those that ``probe`` infers."""
         sliced = self._slice
-        _, types = self._inferred
+        _, types = self._annotated_and_types
         if self._probe is None:
             return types
         while not all(_has_type(name, types) for name in sliced.requested):
@@ -217,15 +229,15 @@ class Inference:
             # onnx infers the types behind these: through its operators, and in and out of If, Loop
             # and Scan.
             sliced.declare_types({name: extended[name] for name in new_names})
-            annotated, _ = _infer(sliced.model, sliced.requested, sliced.is_nested)
-            types = extended | _types_in(annotated, None, sliced.is_nested)
+            annotated, _ = _infer(sliced)
+            types = extended | annotated.types()
         return types
 
 
 def clear_unconfirmed_shapes(
-    model: onnx.ModelProto, scopes: Sequence[Scope], values: NamesByScope
+    model: onnx.ModelProto, scopes: Sequence[Scope], requested_names: NamesByScope
 ) -> None:
-    """Clear declared shapes and lengths of ``values`` unless inference confirms them.
+    """Clear declared shapes and lengths of ``requested_names`` unless inference confirms them.
 
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
     """
@@ -233,14 +245,15 @@ def clear_unconfirmed_shapes(
         (scope, value)
         for scope in scopes
         for value in scope.container.value_info
-        if value.name in values.get(id(scope), ()) and value.type.tensor_type.HasField("shape")
+        if value.name in requested_names.get(id(scope), ())
+        and value.type.tensor_type.HasField("shape")
     ]
     if not declared:
         return
     names: dict[int, list[str]] = {}
     for scope, value in declared:
         names.setdefault(id(scope), []).append(value.name)
-    inference = Inference(model, scopes, values=names, uses_declared_ranks=False)
+    inference = Inference(model, scopes, requested_names=names, uses_declared_ranks=False)
     for scope, value in declared:
         if not inference.declares_exactly_as_inferred(scope, value):
             shapes = {
@@ -268,11 +281,11 @@ def _clear_unconfirmed(
             dim.ClearField("dim_value")
 
 
-def value_of(proto: onnx.TypeProto) -> Value:
+def value_of(proto: onnx.TypeProto) -> TypeAndShape:
     """Return the type and the shape in a ``TypeProto``."""
     tensor = proto.tensor_type  # of another type than a tensor: an empty message
     shape = tuple(map(_length_of, tensor.shape.dim)) if tensor.HasField("shape") else None
-    return Value(_type_name(tensor.elem_type), shape)
+    return TypeAndShape(_type_name(tensor.elem_type), shape)
 
 
 def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -293,33 +306,75 @@ def _type_name(elem_type: int) -> str | None:
     return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
-def _infer(
-    model: onnx.ModelProto,
-    requested: Collection[str] = (),
-    is_nested: bool = True,
-) -> tuple[onnx.ModelProto, Types]:
-    """Infer types and shapes.
+class _Annotated:
+    """A slice with types, either inferred or declared.
 
     Args:
-        model: a slice, in which each value has a unique name.
-        requested: names of values.
+        model: the slice as a model, in which each value has a unique name.
         is_nested: whether nodes hold graphs.
+    """
+
+    def __init__(self, model: onnx.ModelProto, is_nested: bool) -> None:
+        self.model = model
+        self._is_nested = is_nested
+
+    def types(self, requested: Collection[str] | None = None) -> Types:
+        """Return the types of the ``requested`` values, or of all if that is None.
+
+        Other types are not read, because that takes time.
+        """
+        types: Types = {}
+        for value in self._declared_values():
+            if requested is None or value.name in requested:
+                types[value.name] = value.type
+        for tensor in self.model.graph.initializer:  # even if value_info has another type
+            if requested is None or tensor.name in requested:
+                types[tensor.name] = _tensor_type(tensor.data_type, *tensor.dims)
+        return types
+
+    @property
+    def has_long_row(self) -> bool:
+        """Whether a value is 1-D and has more than :data:`MAX_ROW` elements."""
+        for value in self._declared_values():
+            dims = value.type.tensor_type.shape.dim
+            if len(dims) == 1 and dims[0].dim_value > MAX_ROW:
+                return True
+        rows = (tensor.dims[0] for tensor in self.model.graph.initializer if len(tensor.dims) == 1)
+        return max(rows, default=0) > MAX_ROW
+
+    def _declared_values(self) -> Iterator[onnx.ValueInfoProto]:
+        graphs = [self.model.graph]
+        if self._is_nested:
+            graphs = [scope.container for scope in scopes_of(self.model)]
+        for graph in graphs:
+            if isinstance(graph, onnx.GraphProto):
+                yield from graph.value_info
+                yield from graph.input
+                yield from (value for value in graph.output if value.type.WhichOneof("value"))
+
+
+def _infer(sliced: BackwardSlice) -> tuple[_Annotated, Types]:
+    """Infer types and shapes.
 
     Returns:
-        The model with inferred types, and the types of the ``requested`` values.
+        The slice with inferred types, and the types of its requested values.
     """
+    requested = sliced.requested
+    is_nested = sliced.is_nested
     try:
-        annotated = shape_inference.infer_shapes(model)
-        types = _types_in(annotated, requested, is_nested)
+        annotated = _Annotated(shape_inference.infer_shapes(sliced.model), is_nested)
+        types = annotated.types(requested)
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
-        if not (_are_complete(types, requested) or _has_long_row(annotated, is_nested)):
-            annotated = shape_inference.infer_shapes(annotated, data_prop=True)
-            types = _types_in(annotated, requested, is_nested)
+        if not (_are_complete(types, requested) or annotated.has_long_row):
+            model = shape_inference.infer_shapes(annotated.model, data_prop=True)
+            annotated = _Annotated(model, is_nested)
+            types = annotated.types(requested)
         return annotated, types
     except Exception as error:  # an invalid model: only the declared types are known
         logger.debug("onnx infers no types and shapes: %s", error)
-        return model, _types_in(model, requested, is_nested)
+        annotated = _Annotated(sliced.model, is_nested)
+        return annotated, annotated.types(requested)
 
 
 def _are_complete(types: Types, requested: Collection[str]) -> bool:
@@ -332,44 +387,10 @@ def _are_complete(types: Types, requested: Collection[str]) -> bool:
     return True
 
 
-def _has_long_row(model: onnx.ModelProto, is_nested: bool) -> bool:
-    """Whether a value of ``model`` is 1-D and has more than :data:`MAX_ROW` elements."""
-    for value in _declared_values(model, is_nested):
-        dims = value.type.tensor_type.shape.dim
-        if len(dims) == 1 and dims[0].dim_value > MAX_ROW:
-            return True
-    rows = (tensor.dims[0] for tensor in model.graph.initializer if len(tensor.dims) == 1)
-    return max(rows, default=0) > MAX_ROW
-
-
-def _types_in(model: onnx.ModelProto, requested: Collection[str] | None, is_nested: bool) -> Types:
-    """Return the types in ``model`` of the ``requested`` values, or of all if that is None.
-
-    Other types are not read, because that takes time.
-    """
-    types: Types = {}
-    for value in _declared_values(model, is_nested):
-        if requested is None or value.name in requested:
-            types[value.name] = value.type
-    for tensor in model.graph.initializer:  # even if value_info has another type
-        if requested is None or tensor.name in requested:
-            types[tensor.name] = _tensor_type(tensor.data_type, *tensor.dims)
-    return types
-
-
 @lru_cache(maxsize=1024)
 def _tensor_type(elem_type: int, *dims: int) -> onnx.TypeProto:
     """Return the type of an initializer. It must not be changed."""
     return helper.make_tensor_type_proto(elem_type, dims)
-
-
-def _declared_values(model: onnx.ModelProto, is_nested: bool) -> Iterator[onnx.ValueInfoProto]:
-    graphs = [scope.container for scope in scopes_of(model)] if is_nested else [model.graph]
-    for graph in graphs:
-        if isinstance(graph, onnx.GraphProto):
-            yield from graph.value_info
-            yield from graph.input
-            yield from (value for value in graph.output if value.type.WhichOneof("value"))
 
 
 def _has_type(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:

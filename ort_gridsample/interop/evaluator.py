@@ -73,33 +73,33 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     """Compute the outputs of a node. ``attributes`` has the values of attribute references."""
     node = _resolve_attributes(self.onnx_node, attributes)
     name = attributes.get("node") or node.name or f"({', '.join(node.output)})"
-    label = where_node(node.op_type, name)
+    where = where_node(node.op_type, name)
     dialect = dialect_of(node, self.run_params["opsets"])
     if dialect is None:
         operator = repr(attributes.get("operator"))
         expected = "grid_sampler or affine_grid_generator"
-        raise GridSampleError(label, "operator", operator, expected)
+        raise GridSampleError(where, "operator", operator, expected)
     if dialect is TENSORRT_ATTENTION:
-        return (_run_attention(label, inputs),)
+        return (_run_attention(where, inputs),)
 
-    standard = dialect.read(label, node, lambda position: inputs[position], "")
+    standard = dialect.read(where, node, lambda position: inputs[position], "")
     standard["align_corners"] = bool(standard["align_corners"])
-    arguments = _read_inputs(label, node, dialect, inputs)
+    arguments = _read_inputs(where, node, dialect, inputs)
     if dialect.has_planar_grids:
-        arguments["grid"] = _standard_grid(label, dialect, **arguments)
+        arguments["grid"] = _standard_grid(where, dialect, **arguments)
     function: Any = grid_sample if dialect.operator == "GridSample" else affine_grid
-    result = function(**arguments, **standard, where=label)
+    result = function(**arguments, **standard, where=where)
     if dialect.domain != DOMAIN:
         return (result,)
     # The second output of a Python op: the positions that its guard gathers.
     return result, np.arange(len(result), dtype=np.int64)[:, None]
 
 
-def _run_attention(label: str, inputs: Sequence[Array | None]) -> Array:
+def _run_attention(where: str, inputs: Sequence[Array | None]) -> Array:
     """Return the output (B, Q, H, D) of TensorRT's plugin for deformable attention.
 
     Args:
-        label: the node, for error messages.
+        where: the node, for error messages.
         inputs: the inputs of the plugin.
     """
     names = ATTENTION_SIGNATURES[TENSORRT_ATTENTION.op_type].inputs
@@ -107,28 +107,33 @@ def _run_attention(label: str, inputs: Sequence[Array | None]) -> Array:
     for position, name in enumerate(names):
         value = inputs[position] if position < len(inputs) else None
         if value is None:
-            raise GridSampleError(label, name, "missing", "an input")
+            raise GridSampleError(where, name, "missing", "an input")
         arrays.append(value)
     value, lengths, starts, locations, weights = arrays
-    Y = deformable_attention(value, lengths, locations, weights, where=label)
+    Y = deformable_attention(value, lengths, locations, weights, where=where)
     areas = lengths.prod(axis=1, dtype=np.int64)
     if not np.array_equal(starts, np.cumsum(areas) - areas):
-        raise validation.LEVEL_STARTS_MISMATCH.error(label)
+        raise validation.LEVEL_STARTS_MISMATCH.error(where)
     return Y.reshape(locations.shape[:3] + value.shape[3:])
 
 
 def _resolve_attributes(node: onnx.NodeProto, values: Mapping[str, Any]) -> onnx.NodeProto:
-    """Return a copy of ``node`` whose attribute references are replaced by values."""
+    """Return a copy of ``node`` whose attribute references are replaced by values.
+
+    Synonyms of modes, which the Python ops accept, are replaced by modes.
+    """
     resolved = onnx.NodeProto()
     resolved.CopyFrom(node)
     for attribute in resolved.attribute:
         if attribute.ref_attr_name:
             attribute.CopyFrom(helper.make_attribute(attribute.name, values[attribute.name]))
+        if attribute.name == "mode" and node.domain == DOMAIN:
+            attribute.s = spec.mode_of(attribute.s.decode()).encode()
     return resolved
 
 
 def _read_inputs(
-    label: str,
+    where: str,
     node: onnx.NodeProto,
     dialect: Dialect,
     inputs: Sequence[Array | None],
@@ -141,16 +146,16 @@ def _read_inputs(
         if value is None and i < len(inputs):
             value = inputs[i]
         if value is None:
-            raise GridSampleError(label, name, "missing", "an input")
+            raise GridSampleError(where, name, "missing", "an input")
         arguments[name] = value
     return arguments
 
 
-def _standard_grid(label: str, dialect: Dialect, X: Array, grid: Array) -> Array:
+def _standard_grid(where: str, dialect: Dialect, X: Array, grid: Array) -> Array:
     """Convert the grid of a sampler of planar grids to a standard grid.
 
     Args:
-        label: the node, for error messages.
+        where: the node, for error messages.
         dialect: the dialect of the node, which has ``r`` spatial axes.
         X: (N, C, D1, …, Dr).
         grid: (N, r, D1_out, …, Dr_out), floating point. Coordinates from ``-edge_coordinate`` to
@@ -163,14 +168,14 @@ def _standard_grid(label: str, dialect: Dialect, X: Array, grid: Array) -> Array
         GridSampleError: the type of the grid is unknown, or a shape is wrong.
     """
     (r,) = dialect.axes or (2,)
-    grid_type = validation.check_type(label, "grid", grid.dtype, spec.FLOATS)
+    grid_type = validation.check_type(where, "grid", grid.dtype, spec.FLOATS)
     if X.ndim != r + 2:
         found = f"of shape {validation.format_shape(X.shape)}"
-        raise GridSampleError(label, "X", found, f"{r + 2} axes")
+        raise GridSampleError(where, "X", found, f"{r + 2} axes")
     if grid.ndim != r + 2 or grid.shape[:2] != (len(X), r):
         lengths = ", ".join(f"D{axis + 1}_out" for axis in range(r))
         found = f"of shape {validation.format_shape(grid.shape)}"
-        raise GridSampleError(label, "grid", found, f"shape ({len(X)}, {r}, {lengths})")
+        raise GridSampleError(where, "grid", found, f"shape ({len(X)}, {r}, {lengths})")
     # A quotient in half precision would move the coordinates.
     quotient_type = "float64" if grid_type == "float64" else "float32"
     coordinates: Array = np.moveaxis(grid.astype(quotient_type), 1, -1)

@@ -36,10 +36,10 @@ def openvino_extensions() -> list[Any]:
     A GridSample with two spatial axes becomes OpenVINO's own if X is floating point, or if the mode
     is nearest and X is not of strings. All other GridSamples and AffineGrid become the basic
     operators of the target ``"primitives"``: OpenVINO does not have these operators, or rounds
-    integers that should be truncated. Wrong shapes raise OpenVINO's errors, but an X whose lengths
-    are known only in a run, and which has no pixels there, counts as a pixel of 0 with any padding.
-    OpenVINO does not read
-    model-local functions: inline them first, with ``onnx.inliner.inline_local_functions``.
+    integers that should be truncated. Wrong shapes raise OpenVINO's errors. But an X whose lengths
+    are known only in a run, and which has no pixels there, is treated as one pixel of 0, with any
+    padding. OpenVINO does not read model-local functions: inline them first, with
+    ``onnx.inliner.inline_local_functions``.
 
     Returns:
         The extensions, for ``openvino.Core.add_extension``. When OpenVINO reads a model, they raise
@@ -61,24 +61,26 @@ def openvino_extensions() -> list[Any]:
 def _convert(dialect: Dialect, node: Any) -> list[Any]:
     """Return the outputs of the operators that replace ``node``, OpenVINO's view of a node."""
     operator = dialect.operator
-    label = node.get_attribute("node", "")
+    node_name = node.get_attribute("node", "")
     if operator == ATTENTION:
         # Only a session writes this op, in a model that onnxruntime saves.
         expected = "GridSamples, as in a model that patch_model writes"
-        raise GridSampleError(where_node(operator, label), "the node", "fused", expected)
+        raise GridSampleError(where_node(operator, node_name), "the node", "fused", expected)
     version = spec.newest(operator)
     defaults = {name: attribute.default for name, attribute in version.attributes.items()}
     attributes = {name: node.get_attribute(name, value) for name, value in defaults.items()}
+    if "mode" in attributes:
+        attributes["mode"] = spec.mode_of(attributes["mode"])
     inputs = [node.get_input(position) for position in range(len(version.types))]
     types = [_type_name(value) for value in inputs]
     if types[0] == "str":
         expected = "another type, as OpenVINO has no strings"
-        raise GridSampleError(where_node(operator, label), "X", "of type str", expected)
+        raise GridSampleError(where_node(operator, node_name), "X", "of type str", expected)
 
     if operator == "GridSample" and _is_supported(inputs[0], types[0], attributes["mode"]):
         result = _openvino_grid_sample(inputs, attributes)
     else:
-        standard = helper.make_node(operator, [*version.types], ["output"], label, **attributes)
+        standard = helper.make_node(operator, [*version.types], ["output"], node_name, **attributes)
         result = _lower(standard, inputs, types)
     if dialect.domain != DOMAIN:
         return [result]

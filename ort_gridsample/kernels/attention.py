@@ -15,22 +15,22 @@ from numba.extending import register_jitable
 from .. import spec
 from . import helper_threads, tap_table
 from .compilation import KernelSpec, compiles_in
-from .halves import stored, widened, write_rounded
+from .halves import stored_dtype_of, widened, write_rounded
 from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, free, record_at
 from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT
 from .simd_sums import sum_addressed
-from .structs import ATTENTION_LAUNCH
-from .workers import END, MAX_SCRATCH_BYTES, NEW, READING
+from .structs import ATTENTION_LAUNCH, END, NEW, READING
+from .workers import MAX_SCRATCH_BYTES
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
 #: cache.
 MAX_COLUMNS = 256
 #: The maximum number of axes of a level. A table has 2 ** axes rows.
 MAX_LEVEL_AXES = 8
-#: The number of taps of a row of channels from which on another worker is useful, and the number
-#: after which a worker returns if it has to return from time to time.
+#: From this many taps on, each of all channels of a head, another worker is useful.
 MIN_TAPS_PER_WORKER = 1 << 12
+#: A worker that must pause returns after this many of them.
 TAPS_PER_PAUSE = 1 << 20
 
 #: The scratch memory of a worker. Values and coordinates have at most 8 bytes.
@@ -119,26 +119,26 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
 
     Its arguments and its result are those of :func:`.workers.process_items`.
     """
-    bits = stored(value_type)
-    location_bits = stored(locations_type)
-    real = np.dtype(spec.TYPES[value_type].compute)
-    coordinate = np.dtype(spec.TYPES[locations_type].compute)
-    size = bits.itemsize
+    stored_dtype = stored_dtype_of(value_type)
+    location_dtype = stored_dtype_of(locations_type)
+    weight_dtype = np.dtype(spec.TYPES[value_type].compute)
+    coordinate_dtype = np.dtype(spec.TYPES[locations_type].compute)
+    size = stored_dtype.itemsize
 
     def attention(launch_address: int, number: int) -> int:
         launch = record_at(launch_address, ATTENTION_LAUNCH)
         worker_address = launch.first_worker + number * launch.worker_size
-        zeros = _scratch_array(launch, worker_address, "zeros", bits)
-        sums = _scratch_array(launch, worker_address, "sums", real)
+        zeros = _scratch_array(launch, worker_address, "zeros", stored_dtype)
+        sums = _scratch_array(launch, worker_address, "sums", weight_dtype)
         tile = _Tile(
             _scratch_array(launch, worker_address, "level_offset", np.int64),
             _scratch_array(launch, worker_address, "lengths", np.int32),
-            _scratch_array(launch, worker_address, "coordinates", coordinate),
+            _scratch_array(launch, worker_address, "coordinates", coordinate_dtype),
             _scratch_array(launch, worker_address, "base", np.int32),
             _scratch_array(launch, worker_address, "index", np.uint32),
         )
         addresses = _scratch_array(launch, worker_address, "addresses", np.int64)
-        weights = _scratch_array(launch, worker_address, "weights", real)
+        weights = _scratch_array(launch, worker_address, "weights", weight_dtype)
 
         r = launch.r
         queries = launch.queries
@@ -147,10 +147,11 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
         channels = launch.channels
         per_query = heads * points  # samples
         pixel_size = heads * channels * size
-        locations = array_at(launch.locations, (launch.n * queries * per_query, r), location_bits)
+        locations_shape = (launch.n * queries * per_query, r)
+        locations = array_at(launch.locations, locations_shape, location_dtype)
         weights_shape = (launch.n, launch.weight_queries * per_query)
-        attention_weights = array_at(launch.weights, weights_shape, bits)
-        Y = array_at(launch.Y, (launch.n, queries, heads * channels), bits)
+        attention_weights = array_at(launch.weights, weights_shape, stored_dtype)
+        Y = array_at(launch.Y, (launch.n, queries, heads * channels), stored_dtype)
 
         for c in range(channels):
             zeros[c] = 0

@@ -1,6 +1,5 @@
 """Compile functions to C function pointers, with an on-disk cache."""
 
-import ctypes
 import hashlib
 import importlib.resources
 import logging
@@ -22,7 +21,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from .. import progress
 from ..system import memory
 from ..system.cpus import available_cpus
-from ..system.process import interpreter
+from ..system.process import interpreter, keep_forever
 from . import cache_folder
 from .code_library import linking_lazily
 from .kernel_lock import is_locked, try_lock
@@ -383,7 +382,7 @@ class CompiledFunction:
                 _warn_not_kept(self._not_kept_reason)
             with linking_lazily():
                 self._cfunc.compile()
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._cfunc))
+            keep_forever(self._cfunc)
             self._address = int(self._cfunc.address)
         return self._address
 
@@ -401,7 +400,7 @@ def compiled_function(kernel_spec: KernelSpec) -> CompiledFunction:
     return CompiledFunction(function)
 
 
-#: The :func:`compiles_in` of functions that have none. They are those of ops.
+#: What :func:`compiles_in` would state for the functions of ops, which are not decorated.
 DEFAULT_COMPILE_SECONDS = 5.0
 
 

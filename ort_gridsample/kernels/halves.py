@@ -124,7 +124,7 @@ NO_CONVERSION = Half(np.dtype(np.void), _unchanged, _unchanged)
 _BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 
-def stored(type_name: str) -> np.dtype[Any]:
+def stored_dtype_of(type_name: str) -> np.dtype[Any]:
     """Return the dtype of arrays of this type in compiled code. For a half it is that of its bits.
 
     Args:

@@ -23,8 +23,8 @@ from ..system.threads import submit
 from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import KernelSpec, addresses, uncompiled
-from .structs import ARENA, ATTENTION_LAUNCH, KERNEL, LAUNCH, SLOT, ctypes_type
-from .workers import END, NEW, PADDING_CODES, TAPS, kernel_constants, kernel_functions
+from .kernel_factories import PADDING_CODES, TAPS, kernel_constants, kernel_functions
+from .structs import ARENA, ATTENTION_LAUNCH, END, KERNEL, LAUNCH, NEW, SLOT, ctypes_type
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -44,7 +44,7 @@ MAX_WORKERS = MAX_HELPERS + 1
 #: No array has more spatial axes.
 MAX_AXES = 64
 
-#: The functions of helper threads, by field of :class:`_Variant`.
+#: The functions of helper threads, by field of :class:`_CoreFunctions`.
 _HELPER_FUNCTIONS: dict[str, KernelSpec] = {
     "offer_task": (helper_threads.offer_task,),
     "withdraw_and_wait": (helper_threads.withdraw_and_wait,),
@@ -121,7 +121,9 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     is_small = pixels <= tap_table.MAX_PIXELS and taps_per_position <= MAX_TAPS
     if not has_kernels or is_string or not is_small:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
-    variant = _variant(X_type, type_name(grid.dtype), mode, plan.padding_mode, plan.align_corners)
+    functions = _sampling_functions(
+        X_type, type_name(grid.dtype), mode, plan.padding_mode, plan.align_corners
+    )
     X = _contiguous(X)
     grid = _contiguous(grid)
     taps = n * c * positions * taps_per_position
@@ -132,7 +134,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     _LAUNCH_ARGUMENTS.pack_into(
         workspace.buffer,
         0,
-        variant.kernel_address,
+        functions.kernel_address,
         _address(X),
         _address(grid),
         _address(Y),
@@ -150,7 +152,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         workspace.address + _ARENA_OFFSET,
         KEPT_BYTES,
     )
-    _run(variant, workspace.launch, workspace.address, taps)
+    _run(functions, workspace.launch, workspace.address, taps)
     _thread_local.workspace = workspace
 
 
@@ -172,7 +174,7 @@ def deformable_attention(
     r = locations.shape[-1]
     if r > MAX_LEVEL_AXES or pixels > tap_table.MAX_PIXELS:
         return sampler.deformable_attention(value, levels, locations, weights, Y, plan, num_threads)
-    variant = _attention_variant(type_name(value.dtype), type_name(locations.dtype))
+    functions = _attention_functions(type_name(value.dtype), type_name(locations.dtype))
     value = _contiguous(value)
     levels = _contiguous(levels)
     locations = _contiguous(locations)
@@ -193,7 +195,7 @@ def deformable_attention(
         r=r,
         n_levels=len(levels),
         align_corners=plan.align_corners,
-        worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
+        worker=ctypes.cast(functions.worker, ctypes.c_void_p).value,
         must_pause=1,
     )
     # The locations, as all queries may share the weights of one.
@@ -203,47 +205,47 @@ def deformable_attention(
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
     launch.arena.start = workspace.address + _ARENA_OFFSET
     launch.arena.nbytes = KEPT_BYTES
-    _run(variant, launch, ctypes.addressof(launch), taps)
+    _run(functions, launch, ctypes.addressof(launch), taps)
     _thread_local.workspace = workspace
 
 
-def _run(variant: _Variant, launch: Any, launch_address: int, taps: int) -> None:
+def _run(functions: _CoreFunctions, launch: Any, launch_address: int, taps: int) -> None:
     """Run all phases of a ``launch`` that reads ``taps`` taps, with helper threads if useful."""
     try:
-        while (n_workers := variant.proceed(launch_address)) > 0:
+        while (n_workers := functions.proceed(launch_address)) > 0:
             if n_workers > 1:
                 launch.task.wanted_if_started = taps // TAPS_PER_THREAD
-            _run_phase(variant, launch, launch_address, n_workers)
+            _run_phase(functions, launch, launch_address, n_workers)
     except BaseException:
         # Helpers use the memory that the last phase frees. A signal handler may have raised before
         # the phase waited for them.
-        variant.withdraw_and_wait(ctypes.addressof(launch.task), *_slots_arguments)
+        functions.withdraw_and_wait(ctypes.addressof(launch.task), *_slots_arguments)
         launch.phase = END
-        variant.proceed(launch_address)
+        functions.proceed(launch_address)
         raise
     if n_workers < 0:
         raise MemoryError(f"cannot allocate {launch.scratch_bytes} bytes of scratch memory")
 
 
-def _run_phase(variant: _Variant, launch: Any, launch_address: int, n_workers: int) -> None:
+def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_workers: int) -> None:
     """Run a phase of the launch in this thread and helper threads. All have finished afterwards."""
     task_address = ctypes.addressof(launch.task)
     try:
         if n_workers > 1:
-            n_threads = variant.offer_task(task_address, *_slots_arguments)
+            n_threads = functions.offer_task(task_address, *_slots_arguments)
             if n_threads:
-                submit(partial(variant.helper_loop, *_slots_arguments), n_threads)
-        while variant.worker(launch_address, 0):  # between these calls Python handles signals
+                submit(partial(functions.helper_loop, *_slots_arguments), n_threads)
+        while functions.worker(launch_address, 0):  # between these calls Python handles signals
             pass
     except BaseException:
         launch.next_item = launch.items  # the helpers stop after their current item
         raise
     finally:
         if n_workers > 1:
-            variant.withdraw_and_wait(task_address, *_slots_arguments)
+            functions.withdraw_and_wait(task_address, *_slots_arguments)
 
 
-class _Variant(NamedTuple):
+class _CoreFunctions(NamedTuple):
     """The C functions for one combination of types and attributes."""
 
     #: The kernel descriptor, and its address; None and 0 for deformable attention.
@@ -258,7 +260,7 @@ class _Variant(NamedTuple):
     helper_loop: ctypes._FuncPointer
 
 
-#: Field of :class:`_Variant` -> the number of arguments of the C function, which are int64.
+#: Field of :class:`_CoreFunctions` -> the number of arguments of the C function, which are int64.
 _N_ARGUMENTS = {
     "proceed": 1,
     "worker": 2,
@@ -269,48 +271,48 @@ _N_ARGUMENTS = {
 
 
 @cache
-def _variant(
+def _sampling_functions(
     X_type: str,
     grid_type: str,
     mode: str,
     padding_mode: str,
     align_corners: bool,
-) -> _Variant:
+) -> _CoreFunctions:
     """Return the functions of a GridSample, compiled if necessary."""
-    functions = kernel_functions(X_type, grid_type, mode)
-    compiled = _compile({**functions, **_HELPER_FUNCTIONS})
+    kernel_specs = kernel_functions(X_type, grid_type, mode)
+    compiled = _compile({**kernel_specs, **_HELPER_FUNCTIONS})
     kernel = _Kernel(
-        **{name: compiled[name] for name in functions},
+        **{name: compiled[name] for name in kernel_specs},
         **kernel_constants(X_type, grid_type, mode),
         padding=PADDING_CODES[padding_mode],
         align_corners=int(align_corners),
         cpus=available_cpus(),
     )
-    return _variant_of(kernel, compiled)
+    return _load_functions(kernel, compiled)
 
 
 @cache
-def _attention_variant(value_type: str, locations_type: str) -> _Variant:
+def _attention_functions(value_type: str, locations_type: str) -> _CoreFunctions:
     """Return the functions of deformable attention, compiled if necessary."""
     proceed, worker = attention_functions(value_type, locations_type)
     compiled = _compile({"proceed": proceed, "worker": worker, **_HELPER_FUNCTIONS})
-    return _variant_of(None, compiled)
+    return _load_functions(None, compiled)
 
 
-def _compile(functions: Mapping[str, KernelSpec | None]) -> dict[str, int]:
-    """Return the addresses of ``functions``, by the same names; 0 for None."""
-    return dict(zip(functions, addresses(list(functions.values())), strict=True))
+def _compile(kernel_specs: Mapping[str, KernelSpec | None]) -> dict[str, int]:
+    """Return the addresses of the compiled functions, by the same names; 0 for None."""
+    return dict(zip(kernel_specs, addresses(list(kernel_specs.values())), strict=True))
 
 
-def _variant_of(kernel: Any, compiled: Mapping[str, int]) -> _Variant:
-    """Return a variant, given the addresses of its functions by name."""
+def _load_functions(kernel: Any, compiled: Mapping[str, int]) -> _CoreFunctions:
+    """Return the C functions, given their addresses by name."""
     int64 = ctypes.c_int64
-    functions = {}
+    fields = {}
     for name, n_arguments in _N_ARGUMENTS.items():
         prototype = ctypes.CFUNCTYPE(int64, *[int64] * n_arguments)
-        functions[name] = prototype(compiled[name])
+        fields[name] = prototype(compiled[name])
     kernel_address = 0 if kernel is None else ctypes.addressof(kernel)
-    return _Variant(kernel=kernel, kernel_address=kernel_address, **functions)
+    return _CoreFunctions(kernel=kernel, kernel_address=kernel_address, **fields)
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
@@ -325,7 +327,7 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
             "from disk (NUMBA_CACHE_DIR)",
             kernels,
         )
-    _variant(*names, "zeros", False)
+    _sampling_functions(*names, "zeros", False)
 
 
 _addressof = ctypes.addressof

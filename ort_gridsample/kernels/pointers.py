@@ -270,11 +270,27 @@ memset: Any = types.ExternalFunction("memset", _MEMSET)
 memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
+# Locks
+
+
+@register_jitable
+def acquire_lock(record: Any) -> None:
+    """Wait until no other thread has the lock of ``record``, its field ``lock``, and take it."""
+    while not compare_and_swap(record, "lock", 0, 1):
+        sched_yield()
+
+
+@register_jitable
+def release_lock(record: Any) -> None:
+    """Free the lock of ``record``."""
+    store_shared(record, "lock", 0)
+
+
 # Memory in cache lines
 
 
 @register_jitable
-def aligned(size: int) -> int:
+def round_up_to_line(size: int) -> int:
     """Round a size or an address up to a multiple of a cache line."""
     return (size + CACHE_LINE - 1) & -CACHE_LINE
 
@@ -292,9 +308,9 @@ def arena_alloc(arena: Any, nbytes: int) -> tuple[int, int]:
         start = arena.start
         arena.start = start + size
         arena.nbytes -= size
-        return aligned(start), 0
+        return round_up_to_line(start), 0
     start = malloc(size)
-    return aligned(start), start
+    return round_up_to_line(start), start
 
 
 @intrinsic
@@ -326,8 +342,8 @@ def copy_past_caches(to: Any, source: Any) -> None:
     source_address = np.int64(source.ctypes.data)
     nbytes = source.nbytes
     first = min(-to_address & _WITHIN_LINE, nbytes)
-    last = first + (nbytes - first & -CACHE_LINE)
+    end = first + (nbytes - first & -CACHE_LINE)
     memcpy(to_address, source_address, first)
-    for offset in range(first, last, CACHE_LINE):
+    for offset in range(first, end, CACHE_LINE):
         _copy_line_past_caches(to_address + offset, source_address + offset)
-    memcpy(to_address + last, source_address + last, nbytes - last)
+    memcpy(to_address + end, source_address + end, nbytes - end)

@@ -59,7 +59,8 @@ def _ctypes_field(dtype: Record) -> Any:
 
 
 #: The kernel descriptor: the functions and constants for one combination of types and attributes.
-#: It is never changed after its creation. :mod:`.workers` has the functions.
+#: It is never changed after its creation. :mod:`.kernel_factories` and :mod:`.workers` have the
+#: functions.
 KERNEL = record(
     # Addresses of compiled functions.
     "worker",  # the work of a thread: workers.process_items, or that of an attention
@@ -72,7 +73,7 @@ KERNEL = record(
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.
     "taps_per_axis",  # the number of taps of a position on one axis
-    "padding",  # one of workers.PADDING_CODES
+    "padding",  # one of kernel_factories.PADDING_CODES
     "align_corners",  # the attribute
     "X_size",  # the size of an element of X, in bytes
     "coordinate_size",  # the size of a coordinate, in bytes
@@ -107,6 +108,11 @@ ARENA = record(
     "nbytes",  # the number of free bytes
 )
 
+#: The phases of a launch. READING reads X, or the panels that PACKING has packed for all workers.
+#: In PACKING_AND_READING each worker packs the panels that it reads. In END the launch has no
+#: memory, or :func:`.workers.proceed` frees it.
+NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
+
 #: The arguments and the progress of a launch. :func:`.workers.proceed` divides it into chunks.
 LAUNCH = record(
     # Arguments.
@@ -125,7 +131,7 @@ LAUNCH = record(
     "workers",  # the maximum number of workers
     # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
     "must_pause",
-    "phase",  # one of the phases in workers; NEW when a launch begins
+    "phase",  # one of the phases above; NEW when a launch begins
     ("arena", ARENA),  # memory that the caller keeps
     # The division.
     "tile_positions",  # the number of positions of a tile, for which a table of taps is computed
@@ -135,7 +141,9 @@ LAUNCH = record(
     # The phase.
     "items",  # the number of items of the phase
     "next_item",  # the next item
-    "items_per_call",  # the number of items after which a worker returns; 2**62: it does not
+    # The number of items after which a worker returns; 2**62: it does not. Of the group of panels
+    # that a worker packs for itself, each chunk counts as an item.
+    "items_per_call",
     # The scratch memory of all workers.
     "scratch_bytes",  # its size in bytes
     "memory",  # the address to free, or 0
@@ -163,6 +171,9 @@ WORKER = record(
     "n_panels",  # the number of these panels
     "layout",  # the layout of the taps in the worker's table, as in :mod:`.simd`
     "has_columns",  # whether the worker has the positions of Y's columns
+    # In PACKING_AND_READING, for the group of panels that the worker has packed.
+    "batch",  # its batch
+    "unread_positions",  # the number of positions that the worker has not sampled yet
 )
 
 #: The arguments and the progress of a launch of deformable attention.
@@ -171,7 +182,7 @@ ATTENTION_LAUNCH = record(
     # Arguments.
     "value",  # the address of value (n, pixels, heads, channels)
     "locations",  # the address of the locations (n, queries, heads, points, r)
-    "weights",  # the address of the weights (n, weighted, heads, points)
+    "weights",  # the address of the weights (n, weight_queries, heads, points)
     "Y",  # the address of Y (n, queries, heads, channels)
     "levels",  # the address of levels (n_levels, 1 + r), int64: numbers of points, and lengths
     "n",  # the batch size

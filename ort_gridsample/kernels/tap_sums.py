@@ -339,7 +339,10 @@ def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
 
 @by_types
 def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) -> Any:
-    """Copy pixels ``begin`` to ``end`` of X (C, S) to a panel, from ``channel`` on."""
+    """Copy the pixels from ``begin`` up to, not including, ``end`` of X (C, S) to a panel.
+
+    The channels of the panel begin with ``channel``.
+    """
     has_vectors = CPU_CONVERTS_FLOAT16 or X.dtype != FLOAT16_BITS or X.dtype == panel.dtype
     return _transpose_in_vectors if has_vectors else _transpose_in_fours
 

@@ -32,7 +32,7 @@ from ..custom_ops.compiled_ops.record_image import RecordImage, Relocation
 from ..custom_ops.compiled_ops.sentences import SHARED_FUNCTIONS
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.definitions import Overload
-from ..custom_ops.provider.image import add_factory
+from ..custom_ops.provider.factory_image import add_factory
 from ..kernels.compilation import OPTIONS, KernelSpec
 from ..reference.taps import COMPILED_MODES
 from .entry import create_ep_factories, register

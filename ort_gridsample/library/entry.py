@@ -111,7 +111,7 @@ def _instruction(name: str, outputs: str, n_outputs: int) -> Any:
     """
 
     @intrinsic
-    def execute(typing: Any, leaf: Any, subleaf: Any) -> Any:
+    def execute(typing_context: Any, leaf: Any, subleaf: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             result_type = ir.LiteralStructType([_INT32] * n_outputs)
             function_type = ir.FunctionType(result_type, [_INT32, _INT32])
@@ -295,9 +295,9 @@ def create_ep_factories(
     if status != 0:
         return status
     variant = record_at(variant_address, VARIANT)
-    lock_entry(entry)
+    pointers.acquire_lock(entry)
     status = _create_foreign_domains(entry, variant, api)
-    unlock_entry(entry)
+    pointers.release_lock(entry)
     if status != 0:
         return status
     keep_loaded(entry_address)
@@ -343,7 +343,7 @@ def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
     variant_address = _best_variant(entry)
     if variant_address == 0:
         return create_status(api, (INVALID_ARGUMENT, entry.no_variant_message)), 0
-    lock_entry(entry)
+    pointers.acquire_lock(entry)
     status = 0
     if entry.domain == 0:
         get_version = array_at(base, (2,), np.int64)[1]
@@ -352,21 +352,8 @@ def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
     elif entry.api != api:
         message = c_string("another onnxruntime of this process has these ops")
         status = create_status(api, (INVALID_ARGUMENT, message))
-    unlock_entry(entry)
+    pointers.release_lock(entry)
     return status, variant_address
-
-
-@register_jitable
-def lock_entry(entry: Any) -> None:
-    """Wait until no other thread has the lock of an ENTRY, and take it."""
-    while not pointers.compare_and_swap(entry, "lock", 0, 1):
-        pointers.sched_yield()
-
-
-@register_jitable
-def unlock_entry(entry: Any) -> None:
-    """Free the lock of an ENTRY."""
-    pointers.store_shared(entry, "lock", 0)
 
 
 @register_jitable

@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..custom_ops.compiled_ops.library_file import read_trailer
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES
 from ..custom_ops.provider.definitions import NAME
 from ..graph.files import Model, atomic_write
@@ -124,11 +125,11 @@ def pack(library: bytes, folder: Path) -> Path:
         ValueError: these are not the bytes of a library.
         OSError: the wheel cannot be written.
     """
-    trailer = re.search(rb"\nort_gridsample ops \d+ of release (\S+) for (\S+)[^\n]*\n\Z", library)
+    trailer = read_trailer(library)
     if trailer is None:
         raise ValueError("these are not the bytes of a library")
-    release = trailer[1].decode()
-    machine = trailer[2].decode()
+    release = trailer.release
+    machine = trailer.machine
     minors = [17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library))]
     tag = f"py3-none-{_PLATFORMS[machine].format(f'2_{max(minors)}')}"
     library_name = f"libort_gridsample{SUFFIXES[machine.partition('-')[2]]}"
@@ -148,6 +149,7 @@ def pack(library: bytes, folder: Path) -> Path:
     with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, _DATE)
+            entry.create_system = 3  # Unix, on every system: the same library gives the same wheel
             entry.external_attr = (0o755 if name.endswith(library_name) else 0o644) << 16
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return path

@@ -22,12 +22,14 @@ from ..graph.scope import (
     opset_of,
     scopes_of,
     subgraphs,
+    where_of,
 )
 from ..graph.use_def import drop_initializers
 from .inlining import import_used, inline, versions_of, without_weights
 from .newer import has_flattening_nodes_to_rewrite, rewrite_flattening_nodes, set_allowzero
-from .older.conversion import OLDEST, write_older
-from .older.value_types import all_values, label_of
+from .older.value_types import inference_of_all_values
+from .older.writer import OLDEST, write_older
+from .schema_functions import has_default_value
 
 #: The domain, during a conversion, of nodes in ONNX's domain that are not ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
@@ -66,12 +68,11 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
         inline(model, {function_key(function)[:2] for function in model.functions})
     # Phase 2
     scopes = scopes_of(model)
-    inference = all_values(model, scopes)
-    is_rewritten = new_opset < old_opset
-    if has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
-        is_rewritten = True
-    if is_rewritten:
-        inference.prepare()
+    inference = inference_of_all_values(model, scopes)
+    has_flattening_nodes = has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes)
+    needs_types = new_opset < old_opset or has_flattening_nodes
+    if needs_types:
+        inference.infer_now()
     # Phase 3
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, new_opset)
@@ -81,7 +82,7 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     flat_values: set[str] = set()
     if new_opset < old_opset and old_opset > OLDEST:
         write_older(model, max(new_opset, OLDEST), inference, scopes)
-    elif is_rewritten and new_opset > old_opset:
+    elif has_flattening_nodes:
         flat_values = rewrite_flattening_nodes(inference, scopes, Names(model, scopes))
     # Phase 5
     _convert_stepwise(model, new_opset)
@@ -185,7 +186,7 @@ def first_unconvertible_node(model: onnx.ModelProto, new_opset: int) -> tuple[st
     index = bisect_left(range(len(nodes)), True, key=fails_up_to)
     if index not in messages:
         return "model", "it states no reason"
-    return label_of(nodes[index]), messages[index]
+    return where_of(nodes[index]), messages[index]
 
 
 def _convert_stepwise(model: onnx.ModelProto, new_opset: int) -> None:
@@ -257,16 +258,6 @@ def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
     return inputs, outputs, attributes
 
 
-def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Whether the attribute equals its default in the schema."""
-    if attribute.name not in schema.attributes:
-        return False
-    default = schema.attributes[attribute.name].default_value
-    if not default.name:
-        return False
-    return helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
-
-
 def _move_sampling_nodes(model: onnx.ModelProto, new_opset: int) -> None:
     """Set standard sampling nodes aside if ``new_opset`` has another version of their operator."""
     for scope in scopes_of(model):
@@ -277,7 +268,7 @@ def _move_sampling_nodes(model: onnx.ModelProto, new_opset: int) -> None:
             if current is None or current == spec.version_of(node.op_type, new_opset):
                 continue
             dialect = STANDARD[node.op_type][current]
-            attributes = dialect.read(label_of(node), node, lambda _: None, "")
+            attributes = dialect.read(where_of(node), node, lambda _: None, "")
             plain = {}
             for name, value in attributes.items():
                 if not isinstance(value, AttributeReference):
@@ -301,10 +292,10 @@ def _drop_attributes(model: onnx.ModelProto, old_opset: int, new_opset: int) -> 
             if attribute.name in known:
                 continue
             old_schema = onnx.defs.get_schema(node.op_type, old_opset, "")
-            if not _is_default(attribute, old_schema):
+            if not has_default_value(attribute, old_schema):
                 found = repr(helper.get_attribute_value(attribute))
                 expected = f"a value that opset {new_opset} has"
-                raise GridSampleError(label_of(node), attribute.name, found, expected)
+                raise GridSampleError(where_of(node), attribute.name, found, expected)
             node.attribute.remove(attribute)
 
 

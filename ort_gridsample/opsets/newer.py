@@ -77,7 +77,7 @@ def _is_flattening(node: onnx.NodeProto) -> bool:
 def _flattened(node: onnx.NodeProto, rank: int | None, names: Names) -> Sequence[onnx.NodeProto]:
     """Return nodes for ``node`` that mean the same before and since opset 13.
 
-    The axis of the operator is the last.
+    In the new nodes the operator works on the last axis, where all opsets agree.
     """
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
     copy = onnx.NodeProto()

@@ -1,4 +1,4 @@
-"""The bodies that ONNX defines for some of its operators, as nodes."""
+"""The schemas of ONNX's operators: defaults of attributes, and bodies as nodes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,37 @@ from onnx import TensorProto, helper
 from .. import spec
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, domain_of, subgraphs
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 
 # Schemas are typed as Any, because the stubs of OpSchema lack these attributes.
+
+
+def schema_of(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the schema of a standard operator in an opset; None if the opset lacks it."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+
+
+def has_default_value(
+    attribute: onnx.AttributeProto, schema: Any, default_dilation: int | None = None
+) -> bool:
+    """Whether an attribute equals its default in an ``OpSchema``.
+
+    Args:
+        attribute: the attribute.
+        schema: the schema of its operator.
+        default_dilation: the default of all ``dilations``, for which schemas state none; None: they
+            have no default.
+    """
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "dilations" and default_dilation is not None:
+        return all(dilation == default_dilation for dilation in value)
+    if attribute.name not in schema.attributes:
+        return False
+    default = schema.attributes[attribute.name].default_value
+    return bool(default.name) and value == helper.get_attribute_value(default)
 
 
 def has_body(schema: Any) -> bool:
@@ -24,7 +52,7 @@ def has_body(schema: Any) -> bool:
 def body_of(
     node: onnx.NodeProto,
     schema: Any,
-    inputs: Sequence[Value | None],
+    inputs: Sequence[TypeAndShape | None],
     names: Names,
 ) -> tuple[list[onnx.NodeProto], int] | None:
     """Return the body that ONNX defines for a node.
@@ -106,7 +134,7 @@ def _copy_attributes(
 def _function(
     node: onnx.NodeProto,
     schema: Any,
-    inputs: Sequence[Value | None],
+    inputs: Sequence[TypeAndShape | None],
 ) -> onnx.FunctionProto | None:
     """Return the oldest function that ONNX defines for ``node``, or None."""
     versions = schema.function_opset_versions or schema.context_dependent_function_opset_versions
@@ -129,7 +157,7 @@ def _function(
     return function if function.node else None
 
 
-def _type_proto(value: Value) -> onnx.TypeProto:
+def _type_proto(value: TypeAndShape) -> onnx.TypeProto:
     """Return the type of a tensor of which ``value`` is known."""
     assert value.type is not None
     return helper.make_tensor_type_proto(_type_number(value.type), value.shape)

@@ -107,12 +107,13 @@ def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
     return clip(xp, x, axis)
 
 
-def _clip_far(xp: Namespace, g: Values, axis: Axis, surely_outside: float) -> Values:
+def _clip_far(xp: Namespace, g: Values, axis: Axis, outside_coordinate: float) -> Values:
     """Unnormalize ``g``, for paddings to which all coordinates far outside are equivalent.
 
-    Coordinates beyond ±``surely_outside`` are clipped there, which is still outside for every tap.
+    Coordinates beyond ±``outside_coordinate`` are clipped there, which is still outside for every
+    tap.
     """
-    near = xp.clip(g, -surely_outside, surely_outside)
+    near = xp.clip(g, -outside_coordinate, outside_coordinate)
     x = unnormalize(near, axis)
     if axis.may_collapse:
         # Every finite coordinate is the single pixel, but infinity is outside.
@@ -120,7 +121,7 @@ def _clip_far(xp: Namespace, g: Values, axis: Axis, surely_outside: float) -> Va
     return x
 
 
-def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, surely_outside: float) -> Values:
+def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, outside_coordinate: float) -> Values:
     """Unnormalize ``g``; infinities, and coordinates that overflow, become the outer pixels."""
     x = unnormalize(g, axis)
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
@@ -134,7 +135,7 @@ class Padding:
     #: taps if it pads taps (cubic).
     pad: Callable[[Namespace, Values, Axis], Values]
     #: Converts normalized coordinates, which may be infinite, to finite pixel coordinates that have
-    #: the same result. Its last argument is :attr:`.taps.Mode.surely_outside`.
+    #: the same result. Its last argument is :attr:`.taps.Mode.outside_coordinate`.
     to_finite_pixels: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
     zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
     pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well

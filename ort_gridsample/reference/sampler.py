@@ -41,12 +41,12 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
     :mod:`ort_gridsample.functions.cores` describes the arguments.
     """
-    n, channels, n_positions = Y.shape
+    n_batches, n_channels, n_positions = Y.shape
     lengths = X.shape[2:]
-    flat_X = X.reshape(n, channels, -1)
+    flat_X = X.reshape(n_batches, n_channels, -1)
     n_taps = MODE_RULES[plan.mode].taps ** len(lengths)
     threads = max(1, min(num_threads, ceil_div(Y.size * n_taps, blocks.TAPS_PER_THREAD)))
-    if _is_channels_last_faster(channels, flat_X.shape[2], n_positions, n_taps, plan):
+    if _is_channels_last_faster(n_channels, flat_X.shape[2], n_positions, n_taps, plan):
         _sample_images(flat_X, grid, Y, lengths, plan, threads)
     else:
         _sample_blocks(flat_X, grid, Y, lengths, plan, threads)
@@ -57,16 +57,16 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
 
 
 def _is_channels_last_faster(
-    channels: int,
+    n_channels: int,
     n_pixels: int,
     n_positions: int,
     n_taps: int,
     plan: Plan,
 ) -> bool:
     """Whether a channels-last copy of X saves more time than it and transposing Y take."""
-    if plan.sum is not sums.sum_floats or channels < MIN_CHANNELS_LAST:
+    if plan.sum is not sums.sum_floats or n_channels < MIN_CHANNELS_LAST:
         return False
-    if channels * n_pixels * plan.compute.itemsize > MAX_CHANNELS_LAST_BYTES:
+    if n_channels * n_pixels * plan.compute.itemsize > MAX_CHANNELS_LAST_BYTES:
         return False
     return n_taps * n_positions >= n_pixels + n_positions
 
@@ -80,13 +80,13 @@ def _sample_blocks(
     threads: int,
 ) -> None:
     """Sample ``X`` (N, C, S) channel by channel, in blocks of batches and positions."""
-    n, _, n_positions = Y.shape
+    n_batches, _, n_positions = Y.shape
     n_taps = MODE_RULES[plan.mode].taps ** len(lengths)
-    share = ceil_div(n * n_positions, 2 * threads)
+    share = ceil_div(n_batches * n_positions, 2 * threads)
     max_step = min(blocks.BLOCK_POSITIONS, blocks.BLOCK_TAPS // n_taps)
     step = max(blocks.MIN_BLOCK_POSITIONS, min(max_step, share))
     batch_step = max(1, step // max(n_positions, 1))  # small batches share a table
-    all_blocks = list(product(slices(n, batch_step), slices(n_positions, step)))
+    all_blocks = list(product(slices(n_batches, batch_step), slices(n_positions, step)))
 
     def sample(block: tuple[slice, slice]) -> None:
         batches, block_positions = block
@@ -149,9 +149,9 @@ def _sample_channels_last(
     threads: int,
 ) -> None:
     """Fill ``Y`` (C, P) from one image ``X`` (C, S) of many channels, at ``grid`` (P, r)."""
-    channels, n_pixels = X.shape
+    n_channels, n_pixels = X.shape
     n_positions = Y.shape[1]
-    rows = np.empty((n_pixels + 1, channels), plan.compute)
+    rows = np.empty((n_pixels + 1, n_channels), plan.compute)
     rows[n_pixels] = 0  # the row that taps outside X read
 
     def transpose(chunk: slice) -> None:
@@ -173,7 +173,7 @@ def _sample_channels_last(
 
     share = n_positions if threads == 1 else ceil_div(n_positions, 2 * threads)
     step = max(blocks.MIN_BLOCK_POSITIONS, min(blocks.BLOCK_POSITIONS, share))
-    for_each(transpose, slices(channels, TRANSPOSED_CHANNELS), threads)
+    for_each(transpose, slices(n_channels, TRANSPOSED_CHANNELS), threads)
     for_each(sample, slices(n_positions, step), threads)
 
 

@@ -75,11 +75,11 @@ def to_integers(
     limits = np.iinfo(dtype)
     total = origin + difference
     largest = float(limits.max)
-    is_representable = int(largest) == limits.max  # float64 cannot represent a limit of 64 bits
+    is_limit_exact = int(largest) == limits.max  # float64 cannot represent a limit of 64 bits
     low = float(limits.min)
-    high = largest if is_representable else float(np.nextafter(largest, 0))
+    high = largest if is_limit_exact else float(np.nextafter(largest, 0))
     integers = xp.clip(total, low, high).astype(dtype)
-    if is_representable:
+    if is_limit_exact:
         return integers
 
     saturated = int(np.array(limits.max, dtype).astype("int64"))

@@ -37,7 +37,7 @@ class Mode:
         return len(self.offsets)
 
     @property
-    def surely_outside(self) -> float:
+    def outside_coordinate(self) -> float:
         """A normalized coordinate at which every tap is outside X on the same side.
 
         This holds for axes of any length, and for both signs.
@@ -109,11 +109,11 @@ def pixel_coordinates(
     """
     g = xp.where(xp.equal(g, g), g, -1)
     if mode.pads_taps:
-        return padding.to_finite_pixels(xp, g, axis, mode.surely_outside)
+        return padding.to_finite_pixels(xp, g, axis, mode.outside_coordinate)
     if padding.pad_handles_infinity and not axis.may_collapse:
         x = unnormalize(g, axis)
     else:
-        x = padding.to_finite_pixels(xp, g, axis, mode.surely_outside)
+        x = padding.to_finite_pixels(xp, g, axis, mode.outside_coordinate)
     return padding.pad(xp, x, axis)
 
 

@@ -33,7 +33,7 @@ class RewrittenGrid:
 
 
 def zero_far_coordinates(model: onnx.ModelProto, grids: Mapping[str, str]) -> list[RewrittenGrid]:
-    """Set coordinates that are further out than LIMIT, or NaN, to 0 in a model.
+    """Set coordinates that are at ±LIMIT or further out, or NaN, to 0 in a model.
 
     The values that a grid is computed from stay as they are. Inputs of the main graph stay as well,
     because the caller can change what is fed.

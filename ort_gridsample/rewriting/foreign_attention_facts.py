@@ -9,7 +9,7 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import NO_MAKER, Scope, domain_of
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 
 #: The operators that can lie between a Softmax and the weights.
 _REARRANGING_OPS = (
@@ -76,7 +76,9 @@ def op_record(match: Match) -> NodeRecord:
         locations_type = fourth.type
         if signature is not None and signature.has_offsets:
             locations_type = "float64" if third.type == "float64" else "float32"
-        cases.append((value, Value("int64"), Value(locations_type), Value(value.type)))
+        cases.append(
+            (value, TypeAndShape("int64"), TypeAndShape(locations_type), TypeAndShape(value.type))
+        )
     names = ("value", "levels", "sampling_locations", "attention_weights")
     values = dict.fromkeys(names, "")
     return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})

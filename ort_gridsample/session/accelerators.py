@@ -27,14 +27,14 @@ from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
 from ..rewriting.targets.runtimes import ANY, RUNTIMES
+from .accelerator_trials import ANSWERS, RUNS, ProbeProcess, Providers, try_on_providers
 from .probe_cases import ProbeCase, build_case
-from .provider_trials import ANSWERS, RUNS, ProbeProcess, Providers, try_on_providers
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
 #: as if there were only the CPU.
-Accelerated: TypeAlias = Literal["lower", "keep", "never"]
-ACCELERATED: tuple[str, ...] = get_args(Accelerated)
+AcceleratedPolicy: TypeAlias = Literal["lower", "keep", "never"]
+ACCELERATED_POLICIES: tuple[str, ...] = get_args(AcceleratedPolicy)
 
 #: Accelerator -> the runtime whose form of basic operators it needs.
 _RUNTIMES = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
@@ -100,7 +100,7 @@ class AcceleratorProbe:
     def __init__(
         self,
         accelerators: Providers,
-        accelerated: Accelerated,
+        accelerated: AcceleratedPolicy,
         *,
         only_sampling_nodes: bool,
     ) -> None:

@@ -33,13 +33,8 @@ from ..rewriting.targets.compiled_op import CompiledOpTarget, FusedOpTarget, uns
 from ..rewriting.targets.python_op import PythonOpTarget
 from . import installed_runtime
 from .accelerators import AcceleratorProbe
-from .placement import (
-    COMPILED_OP,
-    ONNXRUNTIME,
-    PYTHON_OP,
-    Placement,
-    compiled_ops_unavailable_reason,
-)
+from .ops_choice import compiled_ops_unavailable_reason
+from .placement import COMPILED_OP, ONNXRUNTIME, PYTHON_OP, Placement
 
 
 @dataclass(frozen=True)
@@ -238,6 +233,9 @@ def resolve_fusion(
 ) -> Decision:
     """Return the decision for the node of ``match``, given the decisions without fusion.
 
+    A node is absorbed (another node's op does its work), a host (its op does the work of others),
+    or alone.
+
     Args:
         match: the node to decide on.
         decide_unfused: returns the decision of :func:`decide` for this or another node.
@@ -245,9 +243,10 @@ def resolve_fusion(
         fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
             compiled ops, or "" if it can.
     """
+    # The GridSample whose grid the node may belong to; for all others the node itself.
     sample = match.fused_into or match
-    attention_match = _replacing_attention(sample, decide_unfused)
-    if attention_match is not None and _is_on_path(match, attention_match):
+    attention_match = _attention_with_op(sample, decide_unfused)
+    if attention_match is not None and _is_replaced_by(match, attention_match):
         return _absorbed_decision(match, attention_match, decide_unfused(attention_match))
     decision = decide_unfused(match)
     if match.attention is not None:
@@ -267,30 +266,30 @@ def _host_decision(
     decision: Decision,
     target: Target | None,
 ) -> Decision:
-    """Return the decision for a node that other nodes are fused into.
+    """Return the decision for a host.
 
     Args:
-        match: the node that the other nodes are fused into.
+        match: the host.
         decision: its decision without fusion.
         target: the target that fuses the nodes.
     """
     return Decision(replace(decision.placement, fused=match.record.fused), target)
 
 
-def _absorbed_decision(match: Match, fusing: Match, decision: Decision) -> Decision:
-    """Return the decision for a node that is fused into another node.
+def _absorbed_decision(match: Match, host: Match, host_decision: Decision) -> Decision:
+    """Return the decision for a node that is absorbed.
 
     Args:
-        match: the node that is fused.
-        fusing: the other node.
-        decision: the decision to take the place and the target from.
+        match: the node.
+        host: the node whose op does its work.
+        host_decision: the decision for the host.
     """
-    reason = f"fused into {fusing.record.where}"
-    placement = replace(decision.placement, record=match.record, reason=reason)
-    return Decision(placement, decision.target)
+    reason = f"fused into {host.record.where}"
+    placement = replace(host_decision.placement, record=match.record, reason=reason)
+    return Decision(placement, host_decision.target)
 
 
-def _replacing_attention(
+def _attention_with_op(
     sample: Match,
     decide_unfused: Callable[[Match], Decision],
 ) -> Match | None:
@@ -301,7 +300,7 @@ def _replacing_attention(
     return attention_match
 
 
-def _is_on_path(match: Match, attention_match: Match) -> bool:
+def _is_replaced_by(match: Match, attention_match: Match) -> bool:
     """Whether the op of a deformable attention replaces the node of ``match``."""
     attention = attention_match.attention
     return attention is not None and match.index in attention.path

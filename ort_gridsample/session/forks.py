@@ -8,7 +8,6 @@ child can run these sessions, and create and drop its own.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 import os
@@ -17,6 +16,8 @@ from typing import Any
 from weakref import ref
 
 import onnxruntime
+
+from ..system.process import keep_forever
 
 #: onnxruntime's own class: :func:`ort_gridsample.quantization_sessions` replaces it for a while.
 _PLAIN_SESSION = onnxruntime.InferenceSession
@@ -105,7 +106,7 @@ def _after_fork_in_child() -> None:
     for sessions in _held.values():
         for session in sessions:
             # Keep the session also when the interpreter ends.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+            keep_forever(session)
         _inherited.extend(sessions)
     _held.clear()
 

@@ -41,11 +41,11 @@ from ..graph.weights import (
 from ..rewriting.passes import Selection
 from ..rewriting.patch import bind_threads, rewrite_selected_nodes
 from . import installed_runtime
-from .accelerators import Accelerated, AcceleratorProbe
+from .accelerator_trials import Providers
+from .accelerators import AcceleratedPolicy, AcceleratorProbe
 from .decisions import context_of
 from .options import added_initializers, are_builtin_domains, has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
-from .provider_trials import Providers
 from .session_target import SessionTarget
 
 #: Whether onnxruntime can use external data in memory without a copy, while the session lives.
@@ -71,7 +71,7 @@ class SessionArguments:
     nodes: Selection | None = None
     options: SessionOptions | None = None
     accelerators: Providers = ()
-    accelerated: Accelerated = "lower"
+    accelerated: AcceleratedPolicy = "lower"
 
     @property
     def is_model_saved(self) -> bool:
@@ -120,7 +120,9 @@ class PatchedModel:
     @property
     def has_accelerated_nodes(self) -> bool:
         """Whether sampling nodes run on accelerators."""
-        return not all(node.is_ours or node.runs_on == ONNXRUNTIME for node in self.placements)
+        return not all(
+            placement.is_ours or placement.runs_on == ONNXRUNTIME for placement in self.placements
+        )
 
     @property
     def python_ops(self) -> list[NodeRecord]:
@@ -155,48 +157,63 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     except GridSampleError:
         # onnxruntime reads its own format, and has the error message for any other.
         return PatchedModel(source, source, [], None)
-    prepared = _ModelInPreparation(proto, weights, arguments)
-    if arguments.options is not None and not are_builtin_domains(prepared.domains()):
-        # onnxruntime gets the caller's own options, to which no values must be added.
-        prepared.restore_all_weights()
-    prepared.find_added_initializers()
-    prepared.place_and_patch()
-    if not prepared.placements and not prepared.is_changed:
+    preparation = _ModelPreparation(proto, weights, arguments)
+    preparation.prepare()
+    if not preparation.placements and not preparation.is_changed:
         return PatchedModel(source, source, [], frozenset())
-    prepared.bind_threads()
+    preparation.bind_threads()
     # ``follow_links`` also checks that external data lies in the folder, which onnxruntime does
-    # not; so unchanged models are checked too.
-    folder = None if isinstance(source, bytes) else follow_links(proto, source, prepared.scopes)
-    if not prepared.is_changed:
-        return PatchedModel(
-            source,
-            source,
-            prepared.placements,
-            prepared.domains(),
-            compiled_ops=prepared.compiled_ops(),
-        )
+    # not; so a model whose sampling nodes all stay is checked too.
+    folder = None if isinstance(source, bytes) else follow_links(proto, source, preparation.scopes)
+    if preparation.is_changed:
+        return _changed_model(source, preparation, folder)
+    return _unchanged_model(source, preparation)
+
+
+def _unchanged_model(source: Source, preparation: _ModelPreparation) -> PatchedModel:
+    """Return a model that onnxruntime gets as it was given."""
+    return PatchedModel(
+        source,
+        source,
+        preparation.placements,
+        preparation.domains(),
+        compiled_ops=preparation.compiled_ops(),
+    )
+
+
+def _changed_model(
+    source: Source, preparation: _ModelPreparation, folder: str | None
+) -> PatchedModel:
+    """Return the prepared model in bytes.
+
+    Args:
+        source: the bytes of the model, or its path.
+        preparation: the prepared model, which is changed.
+        folder: the folder of the model's external data; None if the source is bytes.
+    """
+    proto = preparation.proto
     if folder is not None and not _READS_FOLDER:
-        prepared.restore_all_weights()
+        preparation.restore_all_weights()
         onnx.load_external_data_for_model(proto, folder)
         folder = None
-    prepared.restore_unread_weights()
-    has_weights = bool(prepared.weights.spans)
+    preparation.restore_unread_weights()
+    has_weights = bool(preparation.weights.spans)
     # onnxruntime uses all external data in memory, or none.
-    is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, prepared.scopes))
-    loaded = prepared.weights.load(proto.graph.initializer) if has_weights else None
+    is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, preparation.scopes))
+    loaded = preparation.weights.load(proto.graph.initializer) if has_weights else None
     patched = proto.SerializeToString()
     # The user's function is called once, and is not pickled. The file at a path stays as it is.
-    keeps_patched = isinstance(source, bytes) and callable(arguments.nodes)
+    keeps_patched = isinstance(source, bytes) and callable(preparation.arguments.nodes)
     return PatchedModel(
         model=patched,
         source=patched if keeps_patched else source,
-        placements=prepared.placements,
-        domains=prepared.domains(),
+        placements=preparation.placements,
+        domains=preparation.domains(),
         folder=folder,
-        source_weights=prepared.weights if keeps_patched else NO_WEIGHTS,
+        source_weights=preparation.weights if keeps_patched else NO_WEIGHTS,
         loaded=loaded,
         is_in_memory=is_in_memory,
-        compiled_ops=prepared.compiled_ops(),
+        compiled_ops=preparation.compiled_ops(),
     )
 
 
@@ -220,25 +237,24 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     if exceeds_protobuf(proto):
         reason = "its values are not in the main graph's initializers, or are inputs or outputs too"
         raise _too_large(reason)
-    prepared = _ModelInPreparation(proto, weights, arguments)
-    if arguments.options is not None and not are_builtin_domains(prepared.domains()):
+    preparation = _ModelPreparation(proto, weights, arguments)
+    if preparation.uses_given_options:
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
         raise _too_large(reason)
-    prepared.find_added_initializers()
-    prepared.place_and_patch()
-    prepared.bind_threads()
-    prepared.drop_unread_weights()
-    loaded = prepared.weights.load(proto.graph.initializer)
+    preparation.prepare()
+    preparation.bind_threads()
+    preparation.drop_unread_weights()
+    loaded = preparation.weights.load(proto.graph.initializer)
     patched = serialized(proto)
     return PatchedModel(
         model=patched,
         source=patched,
-        placements=prepared.placements,
-        domains=prepared.domains(),
+        placements=preparation.placements,
+        domains=preparation.domains(),
         source_weights=_snapshot(loaded),
         loaded=loaded,
         is_in_memory=READS_MEMORY and not any(locations(model)),
-        compiled_ops=prepared.compiled_ops(),
+        compiled_ops=preparation.compiled_ops(),
     )
 
 
@@ -257,12 +273,16 @@ def _snapshot(loaded: LoadedWeights) -> Weights:
     return Weights(values, {name: Span(0, array.size) for name, array in values.items()})
 
 
-class _ModelInPreparation:
-    """A model while it is prepared for a session.
+class _ModelPreparation:
+    """The preparation of a model for a session.
+
+    Call order: :meth:`prepare`, which calls find_added_initializers and place_and_patch; then
+    bind_threads; then the restore_/drop_ methods.
 
     Attributes:
         proto: the model, which the methods change.
         weights: the initializers that ``proto`` lacks.
+        arguments: the session's arguments.
         scopes: the graphs and functions of ``proto``.
         placements: where the sampling nodes run. Known after :meth:`place_and_patch`.
         is_changed: whether onnxruntime cannot run the model as it was given.
@@ -278,7 +298,7 @@ class _ModelInPreparation:
         self.weights = weights
         self.placements: list[Placement] = []
         self.is_changed = False
-        self._arguments = arguments
+        self.arguments = arguments
         self._added: Collection[str] = ()
         with translate_errors(proto):
             self.scopes: list[Scope] = scopes_of(proto, weights)
@@ -300,16 +320,28 @@ class _ModelInPreparation:
             types.update(spec.TYPES if record.patched else first_types or spec.TYPES)
         return frozenset(product(op_types, types))
 
+    @property
+    def uses_given_options(self) -> bool:
+        """Whether onnxruntime gets the caller's own options, to which no values must be added."""
+        return self.arguments.options is not None and not are_builtin_domains(self.domains())
+
+    def prepare(self) -> None:
+        """Place the sampling nodes, and rewrite them, with the initializers that this needs."""
+        if self.uses_given_options:
+            self.restore_all_weights()
+        self.find_added_initializers()
+        self.place_and_patch()
+
     def find_added_initializers(self) -> None:
         """Find the initializers that the caller's options replace, and restore their values."""
-        if self._arguments.options is not None:
+        if self.arguments.options is not None:
             names = sorted(constant_names(self.scopes))
-            self._added = added_initializers(self._arguments.options, names)
+            self._added = added_initializers(self.arguments.options, names)
             self._restore_weights(self._added)
 
     def place_and_patch(self) -> None:
         """Decide where the sampling nodes run, and rewrite them."""
-        arguments = self._arguments
+        arguments = self.arguments
         accelerator_probe = AcceleratorProbe(
             arguments.accelerators,
             arguments.accelerated,
@@ -334,7 +366,7 @@ class _ModelInPreparation:
 
     def bind_threads(self) -> None:
         """Let the ops use as many threads as the options allow."""
-        if bind_threads(self.scopes, self._arguments.num_threads):
+        if bind_threads(self.scopes, self.arguments.num_threads):
             self.is_changed = True
 
     def restore_all_weights(self) -> None:
@@ -371,7 +403,7 @@ class _ModelInPreparation:
 
     def _has_only_sampling_nodes(self) -> bool:
         """Whether all nodes but Constants are sampling nodes. Only accelerators need to know it."""
-        if not self._arguments.accelerators:
+        if not self.arguments.accelerators:
             return False
         op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
         return op_types <= {*operator_types(), "Constant"}

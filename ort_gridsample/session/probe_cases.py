@@ -16,7 +16,7 @@ from ..detection.records import NodeRecord, n_spatial_axes
 from ..functions.affine import affine_grid
 from ..inference.one_node import fed_type, one_node_model
 from ..inference.runtime_probe import sampled
-from ..inference.types import Value
+from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 
 #: Lengths of axes that are known only in a run: of a batch (of attention heads), of channels, of
@@ -55,7 +55,7 @@ class ProbeCase:
 
 def build_case(
     record: NodeRecord,
-    case: Sequence[Value],
+    case: Sequence[TypeAndShape],
     opsets: Mapping[str, int],
     only_sampling_nodes: bool,
 ) -> ProbeCase | None:
@@ -74,13 +74,13 @@ def build_case(
     """
     names_and_values = zip(record.values, case, strict=True)
     types = {name: value.type for name, value in names_and_values if value.type}
-    axes = n_spatial_axes(record.operator, case)
-    if axes not in (1, 2, 3) or not _is_testable(case, types):
+    n_axes = n_spatial_axes(record.operator, case)
+    if n_axes not in (1, 2, 3) or not _is_testable(case, types):
         return None
     if record.operator == "AffineGrid":
-        shapes, make_arrays = _affine_grid_data(record, case, axes)
+        shapes, make_arrays = _affine_grid_data(record, case, n_axes)
     else:
-        shapes, make_arrays = _grid_sample_data(record, case, axes)
+        shapes, make_arrays = _grid_sample_data(record, case, n_axes)
 
     def make() -> tuple[Mapping[str, Array], Array]:
         arrays, expected = make_arrays()
@@ -101,7 +101,7 @@ def _data_key(record: NodeRecord) -> str:
     return repr((_DATA_RELEASE, None if size is None else size.tolist()))
 
 
-def _is_testable(case: Sequence[Value], types: Mapping[str, str]) -> bool:
+def _is_testable(case: Sequence[TypeAndShape], types: Mapping[str, str]) -> bool:
     """Whether all types are known, the first one is a float, and no input is known to be empty."""
     if not types or len(types) < len(case):
         return False
@@ -119,40 +119,40 @@ def _insert_relu(model: onnx.ModelProto) -> None:
 
 def _affine_grid_data(
     record: NodeRecord,
-    case: Sequence[Value],
-    axes: int,
+    case: Sequence[TypeAndShape],
+    n_axes: int,
 ) -> tuple[list[Shape], MakeArrays]:
     """Return the shapes of theta and size, and the function that makes the arrays."""
     align_corners = bool(record.possible_attributes["align_corners"])
-    theta_shape: Shape = [None, axes, axes + 1] if not case[0].shape else list(case[0].shape)
+    theta_shape: Shape = [None, n_axes, n_axes + 1] if not case[0].shape else list(case[0].shape)
 
     def make_arrays() -> tuple[tuple[Array, Array], Array]:
         rng = np.random.default_rng(0)
         constant_size = record.constants.get("size")
         if constant_size is None:
-            batch, *lengths = [_BATCH, _CHANNELS, *_Y_LENGTHS[:axes]]
+            batch, *lengths = [_BATCH, _CHANNELS, *_Y_LENGTHS[:n_axes]]
         else:
             batch, *lengths = constant_size.tolist()
         if isinstance(theta_shape[0], int):
             batch = theta_shape[0]
-        theta = rng.random((batch, axes, axes + 1))
+        theta = rng.random((batch, n_axes, n_axes + 1))
         size = np.array([batch, *lengths], np.int64)
         return (theta, size), affine_grid(theta, size, align_corners)
 
-    return [theta_shape, [axes + 2]], make_arrays
+    return [theta_shape, [n_axes + 2]], make_arrays
 
 
 def _grid_sample_data(
     record: NodeRecord,
-    case: Sequence[Value],
-    axes: int,
+    case: Sequence[TypeAndShape],
+    n_axes: int,
 ) -> tuple[list[Shape], MakeArrays]:
     """Return the shapes of X and grid, and the function that makes the arrays."""
     attributes = record.possible_attributes
     align_corners = bool(attributes["align_corners"])
-    unknown: Shape = [None] * (axes + 2)
+    unknown: Shape = [None] * (n_axes + 2)
     X_shape = list(case[0].shape or unknown)
-    grid_shape = [*(case[1].shape or unknown)[:-1], axes]
+    grid_shape = [*(case[1].shape or unknown)[:-1], n_axes]
     X_lengths, grid_lengths = _case_lengths(X_shape, grid_shape)
     if isinstance(X_shape[1], int):
         X_shape[1] = X_lengths[1]
@@ -180,7 +180,7 @@ def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
 
 def _case_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the lengths of X and of the grid in a case; of few channels if X would be large."""
-    axes = len(X_shape) - 2
+    n_axes = len(X_shape) - 2
     lengths_by_name = dict[str, int]()
 
     def with_lengths(shape: Shape, guesses: Sequence[int]) -> tuple[int, ...]:
@@ -196,9 +196,9 @@ def _case_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], t
 
     batches = [dim for dim in (X_shape[0], grid_shape[0]) if isinstance(dim, int)]
     batch = batches[0] if batches else _BATCH
-    X_guesses = [batch, _CHANNELS, *_X_LENGTHS[:axes]]
+    X_guesses = [batch, _CHANNELS, *_X_LENGTHS[:n_axes]]
     X_lengths = with_lengths([batch, *X_shape[1:]], X_guesses)
     if prod(X_lengths) > _MAX_X_SIZE and isinstance(X_shape[1], int):
         X_lengths = (batch, min(_CHANNELS, X_shape[1]), *X_lengths[2:])
-    grid_guesses = [batch, *_Y_LENGTHS[:axes], axes]
+    grid_guesses = [batch, *_Y_LENGTHS[:n_axes], n_axes]
     return X_lengths, with_lengths([batch, *grid_shape[1:]], grid_guesses)

@@ -43,8 +43,9 @@ def quantization_sessions() -> Iterator[None]:
     global _depth
     with _lock:
         _depth += 1
-        _replace(_plain_session, InferenceSession)
     try:
+        with _lock:
+            _replace(_plain_session, InferenceSession)
         yield
     finally:
         with _lock:
@@ -56,7 +57,7 @@ def quantization_sessions() -> Iterator[None]:
 def _replace(old: type, new: type) -> None:
     """Replace ``old`` by ``new`` in onnxruntime and its quantization modules that are imported."""
     modules = ["onnxruntime", _QUANTIZATION]
-    modules += [name for name in sys.modules if name.startswith(f"{_QUANTIZATION}.")]
+    modules += [name for name in list(sys.modules) if name.startswith(f"{_QUANTIZATION}.")]
     for name in modules:
         module = sys.modules.get(name)
         if getattr(module, _NAME, None) is old:

@@ -99,7 +99,8 @@ def register_on_unregistered(
                 name="onnxruntime_extensions",
             )
         if reason:
-            # Every session runs Python ops. Define them before the user registers their library.
+            # Without compiled ops, sessions need the Python ops, which must be defined before the
+            # user registers onnxruntime-extensions' library.
             _define_python_ops()
     _define_python_ops_early()
     for key in [key for key, entry in _registered.copy().items() if entry.options() is None]:
@@ -191,9 +192,8 @@ def _prepare_plain_session(
     entry = _lookup(options)
     if entry is None:
         return ep_registration.is_registered()
-    if signals.RUNS_PYTHON_OPS not in vars(
-        session
-    ):  # sessions of this package have added their ops
+    has_added_ops = signals.RUNS_PYTHON_OPS in vars(session)  # sessions of this package
+    if not has_added_ops:
         domains = _imported_domains(model)
         if domains is None or DOMAIN in domains:
             _add_ops_for_plain_session(options, entry, is_needed=domains is not None)

@@ -24,7 +24,7 @@ from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks
-from .accelerators import ACCELERATED, Accelerated, accelerators_of
+from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
 from .model_preparation import (
     PatchedModel,
     SessionArguments,
@@ -35,8 +35,8 @@ from .model_preparation import (
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
 from .placement import Placement
-from .python_ops import prepare_python_ops
-from .session_options import options_for
+from .prepared_options import options_for
+from .python_op_preparation import prepare_python_ops
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -63,7 +63,7 @@ class _ReopenArguments:
     providers: Sequence[str | tuple[str, dict[Any, Any]]] | None
     provider_options: Sequence[dict[Any, Any]] | None
     nodes: Selection | None
-    accelerated: Accelerated
+    accelerated: AcceleratedPolicy
     others: dict[str, Any]
 
 
@@ -83,7 +83,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     A session can be pickled. The pickle has the model (for a path, only the path), the attributes
     of the options, and the configuration entries that onnxruntime defines. It does not have
-    dimensions, initializers and libraries that were added to the options.
+    dimensions, initializers and libraries that were added to the options. A subclass is called with
+    the same arguments when its session is unpickled.
 
     Args:
         path_or_bytes: a path, the bytes of a model, or a ModelProto. External data is found
@@ -119,14 +120,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         *,
         model: Model | None = None,
         nodes: Selection | None = None,
-        accelerated: Accelerated = "lower",
+        accelerated: AcceleratedPolicy = "lower",
         **kwargs: Any,
     ) -> None:
         given_model = _only_model(path_or_bytes, model)
         if nodes is not None:
             check_selection("InferenceSession", nodes)
-        if accelerated not in ACCELERATED:
-            expected = format_choices(ACCELERATED)
+        if accelerated not in ACCELERATED_POLICIES:
+            expected = format_choices(ACCELERATED_POLICIES)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
         accelerators = accelerators_of(providers, provider_options)
         placement_arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
@@ -134,8 +135,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
-        # The kept bytes are already patched and the function is not called again; 'unsupported'
-        # leaves to onnxruntime the nodes that the function left.
+        # Without a path, the session keeps the patched bytes and does not call the function again.
+        # 'unsupported' then leaves with onnxruntime the nodes that the function left there.
         is_patched_by_function = path is None and callable(nodes)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.source,
@@ -304,7 +305,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if isinstance(model, onnx.ModelProto):
             raise too_large_to_pickle()
         arguments = replace(self._reopen_arguments, model=model)
-        return _unpickled, (arguments, read_state(self.get_session_options()))
+        return _unpickled, (arguments, read_state(self.get_session_options()), type(self))
 
     def _source_with_weights(self) -> Source | onnx.ModelProto:
         """Return the path of the model, or its bytes with its weights.
@@ -364,8 +365,12 @@ def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:
     raise TypeError(f"InferenceSession got {count} of path_or_bytes and model, {expected}")
 
 
-def _unpickled(arguments: _ReopenArguments, options: State) -> InferenceSession:
-    return InferenceSession(
+def _unpickled(
+    arguments: _ReopenArguments,
+    options: State,
+    session_class: type[InferenceSession] = InferenceSession,  # older pickles have no class
+) -> InferenceSession:
+    return session_class(
         arguments.model,
         options_from_state(options),
         arguments.providers,

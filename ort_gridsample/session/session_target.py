@@ -63,8 +63,8 @@ class SessionTarget(Target):
 
     Args:
         context: the conditions that the decisions depend on.
-        compiles: whether to compile an op when it is decided on. If that fails, the node is decided
-            without that op.
+        compiles: whether an op is compiled as soon as a node is assigned to it. If that fails, the
+            node runs elsewhere.
     """
 
     fuses = True

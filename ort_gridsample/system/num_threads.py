@@ -49,12 +49,12 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
     if num_threads is None:
         settings.NUM_THREADS.set(None)
         return
-    expected = f"{settings.VALID_NUM_THREADS} (or None)"
-    error = GridSampleError("set_num_threads", "num_threads", repr(num_threads), expected)
-    if not settings.is_whole_number(num_threads):
-        raise TypeError(str(error))
     if not settings.is_valid_num_threads(num_threads):
-        raise error
+        expected = f"{settings.VALID_NUM_THREADS} (or None)"
+        error = GridSampleError("set_num_threads", "num_threads", repr(num_threads), expected)
+        if settings.is_whole_number(num_threads):
+            raise error
+        raise TypeError(str(error))
     settings.NUM_THREADS.set(index(num_threads))
 
 

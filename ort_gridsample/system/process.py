@@ -1,11 +1,13 @@
-"""The process: the program that started it, and what it does after a fork."""
+"""The process: the program that started it, what it does after a fork, and what it never frees."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 #: The name of Python's executable. In a host program ``sys.executable`` is the host.
 _IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
@@ -27,3 +29,8 @@ def after_fork(function: Callable[[], None]) -> Callable[[], None]:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
     return function
+
+
+def keep_forever(kept: Any) -> None:
+    """Never free the object ``kept``, even when Python ends: other code may use it afterwards."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))

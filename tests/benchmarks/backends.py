@@ -18,7 +18,7 @@ from ort_gridsample.functions.affine import affine_grid
 from ort_gridsample.functions.cores import get_core, set_core
 from ort_gridsample.functions.sampling import grid_sample
 from ort_gridsample.reference.arrays import Array
-from ort_gridsample.session.placement import set_ops
+from ort_gridsample.session.ops_choice import set_ops
 from ort_gridsample.session.provider import register_provider
 from ort_gridsample.session.session import InferenceSession
 from ort_gridsample.settings import CoreName, OpsName

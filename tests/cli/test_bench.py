@@ -14,6 +14,7 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import bench, main, timing
 from ort_gridsample.cli.timing import Timing, Turn
 from support.cases import Attributes
+from support.compare import refusal
 from support.models import grid_sample_model
 
 
@@ -105,9 +106,24 @@ def test_read_profile_has_the_median_time_of_each_node() -> None:
     for ts, duration in zip(begins, (999, 999, 9, 5, 9), strict=True):
         events.append(event("at the beginning", ts, duration))
     seconds = {"later": 7e-6, "twice": 4e-6, "at the beginning": 9e-6}
-    assert bench.read_profile(events) == {
+    assert bench.read_profile(events, n_runs=3) == {
         name: bench.Node("Conv", pytest.approx(duration)) for name, duration in seconds.items()
     }
+
+
+def test_read_profile_without_the_last_runs_raises() -> None:
+    events = [{"cat": "Session", "name": "model_run", "ts": 100.0 * i, "dur": 90} for i in range(2)]
+    events.append(
+        {
+            "cat": "Node",
+            "name": "warp_kernel_time",
+            "ts": 110.0,
+            "dur": 5,
+            "args": {"op_name": "Conv"},
+        }
+    )
+    error = refusal(bench.read_profile, events)
+    assert (error.where, error.found) == ("bench", "incomplete after 3 events")
 
 
 def test_bench_compares_runs_with_the_native_one() -> None:
@@ -126,7 +142,7 @@ def test_bench_compares_runs_with_the_native_one() -> None:
         "warp|GridSample|–|2",
         "all other nodes|4|1",
     ]
-    content = bench.as_json(sides, {})
+    content = bench.sides_json(sides, {})
     assert content[bench.BASELINE]["difference"] is None
     assert content[bench.OURS]["difference"] == 0.25
 
@@ -153,6 +169,12 @@ def test_bench_of_a_model_prints_times(capsys: pytest.CaptureFixture[str]) -> No
     assert {line.split()[0] for line in lines if "GridSample" in line} == {"sample0", "sample1"}
     assert any(line.startswith("  a run ") for line in lines)
     assert lines[-1].startswith("ort_gridsample: the outputs differ from onnxruntime's by at most ")
+
+
+@pytest.mark.usefixtures("folder")
+def test_bench_with_one_thread_prints_a_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(f"{BENCH} --threads 1".split()) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(", 1 thread")
 
 
 def test_bench_json_has_rounds_and_nodes_of_both_sides(

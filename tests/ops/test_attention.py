@@ -287,6 +287,19 @@ def test_attention_op_of_wrong_shapes_has_the_error_of_the_function(
     assert (error.argument, error.found, error.expected) == (argument, found, expected)
 
 
+def test_attention_op_of_wrong_points_of_no_level_has_the_error_of_attend(ops: str) -> None:
+    """Without a level there are no points: 0 × 3 and 0 × 5 do not differ."""
+    value = zeros(1, 0, 1, 1)
+    levels = np.zeros((0, 3), np.int64)
+    locations = zeros(1, 1, 1, 0, 3, 2)
+    weights = zeros(1, 1, 1, 0, 5)
+    where = "DeformableAttention node 'attention'"
+    expected = refusal(attend, value, levels, locations, weights, False, where=where, num_threads=1)
+    feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
+    error = refusal(attention_session(ops).run, None, feeds)
+    assert error.args == expected.args
+
+
 @pytest.mark.parametrize("shape", [(1, 5, 2, 2), (1, 5, 2, 1, 1, 1, 2)])
 def test_attention_op_of_wrong_number_of_location_axes_has_the_error_of_attend(
     shape: tuple[int, ...], ops: str

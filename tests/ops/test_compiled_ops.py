@@ -89,7 +89,7 @@ LARGE_SIZES = [((1, 1, 1451, 1453), False), ((2, 1, 73, 101, 103), True)]
 
 @with_slow("theta_type", ["float32", "float16", "float64", "bfloat16"], ["float32", "float16"])
 def test_compiled_affine_grid_is_identical_to_the_function(theta_type: str) -> None:
-    from ort_gridsample.kernels.workers import MIN_BYTES_PAST_CACHES
+    from ort_gridsample.kernels.kernel_factories import MIN_BYTES_PAST_CACHES
 
     kinds = itertools.product((2, 3), (False, True))
     sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
@@ -206,6 +206,15 @@ def test_compiled_affine_grid_of_wrong_inputs_has_the_error_of_the_function(
     assert_same_refusal(affine_grid_model("float32", 2, False), feeds, expected)
 
 
+def test_compiled_affine_grid_of_any_number_of_channels_has_the_grid_of_the_function() -> None:
+    """The grid has no channels, so that its size does not depend on their number."""
+    theta = np.ones((1, 2, 3), np.float32)
+    size = np.array([1, 1 << 60, 2, 2])
+    session = open_compiled(affine_grid_model("float32", 2, False))
+    (grid,) = session.run(None, {"theta": theta, "size": size})
+    np.testing.assert_array_equal(grid, ogs.affine_grid(theta, size))
+
+
 @pytest.fixture
 def unlabelled() -> onnx.ModelProto:
     """A patched model whose node lacks the attribute of its label, and is named "by hand"."""
@@ -232,6 +241,15 @@ def test_session_of_a_node_without_a_label_raises_with_its_name(
     unlabelled.graph.node[0].attribute[0].s = b"bogus"
     with pytest.raises(Exception, match="GridSample node 'by hand': mode is 'bogus', expected"):
         onnxruntime.InferenceSession(unlabelled.SerializeToString(), ogs.register())
+
+
+def test_status_of_a_message_with_a_lone_surrogate_has_it_escaped() -> None:
+    """An exception instead would be lost in a function that onnxruntime calls: it means success."""
+    ogs.register()
+    api = registry.compiled_ops()._op_context.api
+    status = c_api.create_status(api, "no file caf\udce9")
+    with pytest.raises(RuntimeError, match=r"no file caf\\udce9"):
+        c_api.check(api, status)
 
 
 def test_output_larger_than_the_address_space_is_refused() -> None:

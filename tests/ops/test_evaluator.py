@@ -338,6 +338,31 @@ def test_openvino_runs_nodes_in_bodies_and_functions(graph: str) -> None:
     assert_outputs_of_onnxruntime(GRAPHS[graph], run_openvino, PACKAGE_TARGETS)
 
 
+#: A function whose caller passes opset 16's word for a mode.
+MODE_OF_CALLER = """
+    <ir_version: 8, opset_import: ["" : 16, "local" : 1]>
+    main (TYPE[2, 3, 4, 5] X, float[2, 4, 5, 2] G) => (TYPE[2, 3, 4, 5] Y) {
+        Y = local.warp <m = "bilinear"> (X, G) }
+    <domain: "local", opset_import: ["" : 16]> warp <m> (A, B) => (C) {
+        C = GridSample <mode: string = @m> (A, B) }"""
+
+
+@pytest.mark.parametrize("X_type", ["float32", "int32"])
+@pytest.mark.parametrize("runner", [run, run_openvino])
+def test_python_op_with_the_older_word_for_a_mode_samples_in_that_mode(
+    runner: Runner, X_type: str
+) -> None:
+    """A patch does not replace the word, because the op accepts it."""
+    onnx_type = "float" if X_type == "float32" else X_type
+    model = parser.parse_model(MODE_OF_CALLER.replace("TYPE", onnx_type))
+    inlined = inliner.inline_local_functions(ogs.patch_model(model, target="ort_gridsample"))
+    (op,) = (node for node in inlined.graph.node if node.domain)
+    assert b"bilinear" in [attribute.s for attribute in op.attribute]
+    values = (100 * X).astype(X_type)
+    (Y,) = runner(inlined, values, GRID)
+    np.testing.assert_allclose(Y, ogs.grid_sample(values, GRID, "linear"), rtol=1e-5, atol=1e-4)
+
+
 def assert_outputs_of_onnxruntime(text: str, runner: Runner, targets: list[str]) -> None:
     """Assert that a model has onnxruntime's outputs after a patch to each of ``targets``."""
     model = parser.parse_model(text)

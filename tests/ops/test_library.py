@@ -973,6 +973,17 @@ print([device.ep_name for device in onnxruntime.get_ep_devices()].count(name))
     assert run_script(script) == ["1"]
 
 
+def test_wheel_of_a_library_does_not_depend_on_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = library_file.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
+    contents = []
+    for system in ("linux", "win32"):
+        monkeypatch.setattr(sys, "platform", system)
+        contents.append(wheel.pack(library, tmp_path).read_bytes())
+    assert contents[0] == contents[1]
+
+
 def fresh_environment(folder: Path) -> Path:
     """Create an environment in ``folder`` that also has the packages here; return its Python."""
     venv.create(folder, with_pip=False)

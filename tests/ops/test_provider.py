@@ -401,6 +401,14 @@ def test_older_onnxruntime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (error.found, error.expected) == ("1.23.2", "1.24 or newer")
 
 
+def test_onnxruntime_built_without_provider_libraries_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(onnxruntime, "register_execution_provider_library")
+    error = refusal(registration.Provider().register)
+    assert error.expected == "a build with register_execution_provider_library"
+
+
 def test_missing_numba_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "unavailable_reason", lambda: "Numba is not installed")
     monkeypatch.setattr(registration, "_is_listed", lambda: False)
@@ -421,6 +429,22 @@ def test_older_api_is_refused_with_a_status() -> None:
     get_message = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int64)
     message = get_message(ctypes.c_int64.from_address(api + 16).value)(status)
     assert message == b"ort_gridsample's execution provider needs onnxruntime 1.24 or newer"
+
+
+def test_registration_after_a_failed_one_fuses_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = registration.Provider()
+    factories = (ctypes.c_int64 * 1)()
+    count = ctypes.c_int64()
+    arguments = (0, onnxruntime_api_base(), 0, ctypes.addressof(factories), 1)
+
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as context:
+        context.setattr(registration.Provider, "_enable_fusion", fail)
+        assert provider._create(*arguments, ctypes.addressof(count)) != 0
+    assert provider._create(*arguments, ctypes.addressof(count)) == 0
+    assert provider._fused_nodes is not None
 
 
 def onnxruntime_api_base() -> int:

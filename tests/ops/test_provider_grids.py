@@ -190,6 +190,42 @@ def test_half_precision_arithmetic_is_not_fused() -> None:
     assert count_fused(open_provider(model)) == 0
 
 
+#: The length of the attribute of :func:`split_model`, in elements of 8 bytes.
+N_PIECES = 600
+
+
+def split_model() -> onnx.ModelProto:
+    """Return a model whose grid is computed from a piece of N_PIECES lengths."""
+    pieces = [f"piece{index}" for index in range(N_PIECES)]
+    nodes = [
+        helper.make_node("Split", ["coords"], pieces, axis=1, split=[3] + [1] * (N_PIECES - 1)),
+        helper.make_node("Mul", ["piece0", "factor"], ["grid"]),
+        helper.make_node("GridSample", ["X", "grid"], ["Y"], domain="com.microsoft"),
+    ]
+    value = helper.make_tensor_value_info
+    inputs = [
+        value("X", TensorProto.FLOAT, [2, 3, 9, 8]),
+        value("coords", TensorProto.FLOAT, [2, N_PIECES + 2, 4, 2]),
+    ]
+    factor = onnx.numpy_helper.from_array(np.array(2, np.float32), "factor")
+    outputs = [value("Y", TensorProto.FLOAT, [2, 3, 3, 4])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [factor])
+    imports = [helper.make_opsetid("", 12), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def test_grid_after_a_node_with_a_long_attribute_is_fused() -> None:
+    rng = np.random.default_rng(0)
+    feeds = {
+        "X": rng.normal(size=(2, 3, 9, 8)).astype(np.float32),
+        "coords": rng.uniform(-0.6, 0.6, (2, N_PIECES + 2, 4, 2)).astype(np.float32),
+    }
+    session = open_provider(split_model())
+    assert count_fused(session) == 1
+    expected = ogs.grid_sample(feeds["X"], 2 * feeds["coords"][:, :3])
+    assert_identical(session.run(None, feeds)[0], expected)
+
+
 # --- Values that other nodes read ---
 
 

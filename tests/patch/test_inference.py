@@ -19,7 +19,7 @@ from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
-from ort_gridsample.inference.types import Inference, Value, value_of
+from ort_gridsample.inference.types import Inference, TypeAndShape, value_of
 from ort_gridsample.patching import TargetName
 from ort_gridsample.session import installed_runtime
 from support import faults
@@ -178,7 +178,7 @@ def test_ranks_and_lengths_behind_unknown_operators_and_computed_shapes_are_infe
         <float[4] scales = {1.0, 1.0, 2.0, 3.0}> {
             X = Resize (A, , scales)
             Y = GridSample (X, G) }""")
-    assert ogs.inspect_model(model)[0].inputs["X"] == [Value("float32", (1, 1, 8, 18))]
+    assert ogs.inspect_model(model)[0].inputs["X"] == [TypeAndShape("float32", (1, 1, 8, 18))]
 
 
 def test_onnxruntime_is_asked_only_for_unknown_types() -> None:
@@ -288,7 +288,7 @@ def test_function_of_another_opset_is_inferred_in_its_own() -> None:
     (record,) = ogs.inspect_model(
         in_function(body, inputs="float[1,1,H,W] X, float[1,h,w,2] G", opset=11)
     )
-    assert record.inputs["X"] == [Value("float32", (1, 1, "H", "W"))]
+    assert record.inputs["X"] == [TypeAndShape("float32", (1, 1, "H", "W"))]
 
 
 def test_record_in_a_function_has_the_types_of_all_calls() -> None:
@@ -304,8 +304,10 @@ def test_record_in_a_function_has_the_types_of_all_calls() -> None:
             C, E = local.warp (A, B) D = GridSample <mode = "nearest"> (E, B) }""")
     warp, both = ogs.inspect_model(model)
     axes = {"float32": "NCHW", "float16": "NCHWD", "uint8": "NCHW"}
-    assert set(warp.inputs["X"]) == {Value(type_, tuple(dims)) for type_, dims in axes.items()}
-    assert both.inputs["X"] == [Value("uint8", tuple("NCHW"))]
+    assert set(warp.inputs["X"]) == {
+        TypeAndShape(type_, tuple(dims)) for type_, dims in axes.items()
+    }
+    assert both.inputs["X"] == [TypeAndShape("uint8", tuple("NCHW"))]
 
 
 def test_function_called_with_several_shapes_runs() -> None:
@@ -389,7 +391,7 @@ def test_inference_gets_no_weights(given: list[onnx.ModelProto]) -> None:
     assert model.ByteSize() > 80_000
     runtime = Mock(wraps=installed_runtime.PROBE)
     (record,) = records_of(model, runtime)
-    assert record.inputs["grid"] == [Value("float32", ("N", "h", "w", 2))]
+    assert record.inputs["grid"] == [TypeAndShape("float32", ("N", "h", "w", 2))]
     asked = [call.args[0] for call in runtime.types_of.call_args_list]
     assert max(m.ByteSize() for m in given) < SMALL_BYTES
     assert max(m.ByteSize() for m in asked) < SMALL_BYTES
@@ -399,7 +401,9 @@ def test_inference_gets_no_weights(given: list[onnx.ModelProto]) -> None:
     )
     model.graph.node.extend(nodes)
     _, *records = ogs.inspect_model(model)
-    assert [record.inputs["X"] for record in records] == [[Value("float16", (1, 1, 64, 64))]] * 4
+    assert [record.inputs["X"] for record in records] == [
+        [TypeAndShape("float16", (1, 1, 64, 64))]
+    ] * 4
 
 
 @pytest.mark.parametrize("count", [1023, 1025, 4096])
@@ -411,7 +415,7 @@ def test_inference_gets_no_large_constants_of_functions(
     ones = np.ones((1, 1, 1, count), np.float32)
     model.functions[0].node[0].attribute[0].t.CopyFrom(numpy_helper.from_array(ones))
     (record,) = ogs.inspect_model(model)
-    assert record.inputs["X"] == [Value("float32", ones.shape)]
+    assert record.inputs["X"] == [TypeAndShape("float32", ones.shape)]
     assert max(m.ByteSize() for m in given) < SMALL_BYTES + 2000
     expected = ogs.grid_sample(ones, GRID[:1])
     np.testing.assert_allclose(
@@ -493,7 +497,7 @@ def test_backward_slice_does_not_confuse_values_of_branches_with_others() -> Non
     for name in ("1 A", "2 B", "1  A"):
         model.graph.input[0].name = name
         assert [record.inputs["X"] for record in records_of(model)] == [
-            [Value("float32", (1, 2, 5, 6))]
+            [TypeAndShape("float32", (1, 2, 5, 6))]
         ] * 2
 
 
@@ -541,7 +545,9 @@ def test_calls_nested_in_branches_are_inferred_up_to_a_depth(levels: int) -> Non
 def test_uncalled_functions_and_lists_of_graphs_are_read() -> None:
     model = in_function(call="GridSample")
     model_scopes = scopes_of(model)
-    assert Inference(model, model_scopes).values_by_call(model_scopes[1], ["A"]) == [(Value(),)]
+    assert Inference(model, model_scopes).values_by_call(model_scopes[1], ["A"]) == [
+        (TypeAndShape(),)
+    ]
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [
         parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}")
@@ -582,10 +588,16 @@ def test_recursive_functions_are_inferred_in_bounded_time() -> None:
             open_native(model)
 
 
+def _infer_slice(model: onnx.ModelProto) -> None:
+    sliced = BackwardSlice(model, scopes_of(model))
+    sliced.model.CopyFrom(model)
+    inference._infer(sliced)
+
+
 @pytest.mark.parametrize(
     "ask",
     [
-        inference._infer,
+        _infer_slice,
         installed_runtime.PROBE.types_of,
         lambda model: installed_runtime.PROBE.first_outputs(model, []),
     ],
@@ -758,10 +770,11 @@ def test_patch_with_wrong_value_info_has_the_same_outputs_or_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("is_prepared", "expected"), [(True, Value("float32", (2, 3, 4, 5))), (False, Value())]
+    ("is_prepared", "expected"),
+    [(True, TypeAndShape("float32", (2, 3, 4, 5))), (False, TypeAndShape())],
 )
 def test_prepared_inference_has_types_after_nodes_change(
-    is_prepared: bool, expected: Value
+    is_prepared: bool, expected: TypeAndShape
 ) -> None:
     model = parsed("""g (float[2, 3, 4, 5] X, float[2, 6, 7, 2] G) => (float[] Y) {
         A = Relu (X)
@@ -769,7 +782,7 @@ def test_prepared_inference_has_types_after_nodes_change(
     model_scopes = scopes_of(model)
     inferred = Inference(model, model_scopes)
     if is_prepared:
-        inferred.prepare()
+        inferred.infer_now()
     model.graph.node[0].domain = "other"
     assert inferred.value_in_all_calls(model_scopes[0], "A") == expected
 
@@ -787,4 +800,4 @@ def test_name_of_a_new_input_is_no_name_of_the_model() -> None:
     model.graph.input[1].name = model.graph.node[1].input[1] = "A axes"
     (scope,) = scopes_of(model)
     slice_types = Inference(model, [scope])
-    assert slice_types.value_in_all_calls(scope, "A") == Value("float32", (2, 3, 4, 5))
+    assert slice_types.value_in_all_calls(scope, "A") == TypeAndShape("float32", (2, 3, 4, 5))

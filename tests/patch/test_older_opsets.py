@@ -409,6 +409,23 @@ def test_reshape_with_allowzero_and_no_elements_has_the_same_output_or_fails(
         assert answer.shape == expected.shape
 
 
+def test_reshape_with_allowzero_of_an_empty_tensor_to_zeros_has_the_same_shape_or_fails() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 20]>
+        g (float[n, 0] x, float[c, 1] w) => (float[] y) {
+            length = Shape <end = 1> (w)
+            zero = Shape <start = 1> (x)
+            s = Concat <axis = 0> (length, zero)
+            y = Reshape <allowzero = 1> (x, s) }""")
+    older = ogs.patch_model(model, target="ai.onnx", opset=13)
+    feeds = {"x": np.zeros((2, 0), np.float32), "w": np.zeros((0, 1), np.float32)}
+    [expected] = open_native(model).run(None, feeds)
+    try:
+        [output] = open_native(older).run(None, feeds)
+    except Exception:
+        return
+    assert output.shape == expected.shape
+
+
 def test_reshape_with_allowzero_to_a_shape_that_is_fed_is_refused() -> None:
     error = refusal_of(model_of("y = Reshape <allowzero = 1> (x, s)", 20, inputs="int64[k] s"), 13)
     assert (error.argument, error.found) == ("allowzero", "1")

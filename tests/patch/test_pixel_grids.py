@@ -1074,7 +1074,7 @@ def test_fused_op_with_invalid_coordinates_is_refused(coordinates: list[int]) ->
         open_fused_op(coordinates, ["coords"])
     assert str(raised.value).endswith(
         f"GridSample node 'sample': coordinates is {format_shape(coordinates)}, "
-        "expected what a session writes"
+        "expected the programs that a session writes"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from onnxruntime.quantization import QuantFormat, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import ort_gridsample as ogs
+from ort_gridsample.session import quantization
 
 PLAIN = onnxruntime.InferenceSession
 #: Sampling nodes that onnxruntime has no kernel for: the number of spatial axes, and the text.
@@ -168,3 +170,33 @@ def test_quantization_sessions_replaces_the_class_in_modules_of_quantization() -
     with ogs.quantization_sessions():
         assert module.InferenceSession is ogs.InferenceSession
     assert module.InferenceSession is PLAIN
+
+
+class _ImportingName(str):
+    """A name of a module. Another module is imported whenever its beginning is tested."""
+
+    def startswith(self, *args: str) -> bool:
+        sys.modules[f"imported meanwhile {len(sys.modules)}"] = threading
+        return super().startswith(*args)
+
+
+def test_quantization_sessions_while_modules_are_imported_replaces_the_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    sys.modules[_ImportingName("importing")] = threading
+    with ogs.quantization_sessions():
+        assert onnxruntime.InferenceSession is ogs.InferenceSession
+    assert onnxruntime.InferenceSession is PLAIN
+
+
+def test_quantization_sessions_after_a_failed_entry_restores_the_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(quantization, "_replace", Mock(side_effect=[MemoryError, None]))
+        with pytest.raises(MemoryError), ogs.quantization_sessions():
+            pass
+    with ogs.quantization_sessions():
+        pass
+    assert onnxruntime.InferenceSession is PLAIN

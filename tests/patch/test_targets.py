@@ -538,6 +538,15 @@ def test_function_passes_a_dialects_codes_on(
     assert function_names(patched) == (["warp"] if has_same_codes else [])
 
 
+def test_function_with_a_word_in_place_of_a_code_is_written_with_the_code() -> None:
+    codes = "interpolation_mode: string = @m, padding_mode = 0, align_corners = 0"
+    warp = f"warp <m> (A, B) => (C) {{ C = GridSampler <{codes}> (A, B) }}"
+    model = model_of_nodes('Y = local.warp <m = "nearest"> (X, G)', 20, warp)
+    patched = ogs.patch_model(model, target="mmcv")
+    expected = ogs.grid_sample(X, GRID, "nearest", "zeros", False)
+    np.testing.assert_array_equal(output_of(patched, "mmcv"), expected)
+
+
 @pytest.mark.parametrize(("opset", "cubic"), [(16, "bicubic"), (20, "cubic")])
 @pytest.mark.parametrize("target", TARGETS)
 def test_function_passes_the_standards_attributes_on(

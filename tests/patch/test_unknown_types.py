@@ -8,7 +8,7 @@ import ort_gridsample as ogs
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.records import columns
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.inference.types import Inference, Value, clear_unconfirmed_shapes
+from ort_gridsample.inference.types import Inference, TypeAndShape, clear_unconfirmed_shapes
 from support.models import parsed
 
 
@@ -44,10 +44,10 @@ def test_record_of_type_that_no_operator_has_contains_an_error(element_type: str
 
 def test_value_that_is_unknown_in_one_call_is_unknown() -> None:
     scopes = scopes_of(TWO_CALLS)
-    inference = Inference(TWO_CALLS, scopes, values={id(scopes[1]): ["B", "moved"]})
-    expected = {(Value("float32", (1, 3, 3, 2)),), (Value(),)}
+    inference = Inference(TWO_CALLS, scopes, requested_names={id(scopes[1]): ["B", "moved"]})
+    expected = {(TypeAndShape("float32", (1, 3, 3, 2)),), (TypeAndShape(),)}
     assert set(inference.values_by_call(scopes[1], ["B"])) == expected
-    assert inference.value_in_all_calls(scopes[1], "B") == Value()
+    assert inference.value_in_all_calls(scopes[1], "B") == TypeAndShape()
 
 
 def test_length_that_is_unknown_in_one_call_is_cleared() -> None:

@@ -23,7 +23,7 @@ from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
 from ort_gridsample.graph.scope import Names, opset_of, scopes_of
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types
-from ort_gridsample.inference.types import Value
+from ort_gridsample.inference.types import TypeAndShape
 from ort_gridsample.session import installed_runtime
 from support import faults
 from support.cases import Attributes
@@ -751,9 +751,9 @@ def test_models_without_gathers_or_products_are_not_analyzed(
 def test_possible_shapes_give_unknown_lengths_different_numbers() -> None:
     """Equal lengths could not show which axis is which."""
     inputs = [
-        Value("float32", (None,) * 4),
-        Value("float32", ("N", None, None, "r")),
-        Value("int64", (None,) * 5),
+        TypeAndShape("float32", (None,) * 4),
+        TypeAndShape("float32", ("N", None, None, "r")),
+        TypeAndShape("int64", (None,) * 5),
     ]
     shapes = next(possible_shapes(inputs, []))
     lengths = [length for shape in shapes for length in shape][: len(SIZES[0]) + 3]
@@ -897,7 +897,7 @@ def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
                 return None
             return [ogs.affine_grid(theta, (len(theta), 1, 4, 5, 6), True) for (theta,) in feeds]
 
-    theta = Value("float32", (None, None, None))
+    theta = TypeAndShape("float32", (None, None, None))
     result = trials.try_affine_grid(onnx.ModelProto(), [theta], Probe())  # type: ignore[arg-type]
     assert result is not None
     assert result.attributes == {"align_corners": 1}

@@ -2,10 +2,10 @@
 
 import json
 
-from ort_gridsample.kernels import compilation, workers
+from ort_gridsample.kernels import compilation, kernel_factories
 
 compilation.interpreter = lambda: None  # type: ignore[assignment]
-specs = [(workers.copy_for, name) for name in ("uint8", "uint16", "uint32", "uint64")]
+specs = [(kernel_factories.copy_for, name) for name in ("uint8", "uint16", "uint32", "uint64")]
 compilation.addresses(specs)
 functions = {
     " ".join(map(str, words)): compilation.compiled_function((make, *words))

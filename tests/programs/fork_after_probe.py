@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import onnx
 
 import ort_gridsample as ogs
-from ort_gridsample.session import accelerators, provider_trials
+from ort_gridsample.session import accelerator_trials, accelerators
 from support.models import parsed
 
 PROVIDER = "AzureExecutionProvider"
@@ -24,12 +24,12 @@ def answer(process: object, model: bytes, *arguments: object) -> str:
     """Return the answer of a provider that runs basic operators only."""
     nodes = onnx.load_model_from_string(model).graph.node
     is_basic = all(node.op_type not in ("GridSample", "AffineGrid") for node in nodes)
-    return provider_trials.RUNS if is_basic else "it takes something else"
+    return accelerator_trials.RUNS if is_basic else "it takes something else"
 
 
 probe = Mock(side_effect=answer)
 accelerators.try_on_providers = probe
-provider_trials.AnswerCache._read = lambda cache, key: None
+accelerator_trials.AnswerCache._read = lambda cache, key: None
 session = ogs.InferenceSession(MODEL, None, [PROVIDER])
 probes = probe.call_count
 

@@ -28,11 +28,16 @@ from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.inference.runtime_probe import sampling_case
-from ort_gridsample.session import accelerators, installed_runtime, provider_trials
+from ort_gridsample.session import accelerator_trials, accelerators, installed_runtime
+from ort_gridsample.session.accelerator_process import READY
+from ort_gridsample.session.accelerator_trials import (
+    RUNS,
+    AnswerCache,
+    ProbeProcess,
+    try_on_providers,
+)
 from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
 from ort_gridsample.session.probe_cases import build_case
-from ort_gridsample.session.probe_process import READY
-from ort_gridsample.session.provider_trials import RUNS, AnswerCache, ProbeProcess, try_on_providers
 from support.attention_models import form
 from support.compare import refusal
 from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
@@ -111,7 +116,7 @@ def feeds_of(rank: int) -> dict[str, np.ndarray]:
 def empty_answer_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
     # Not by XDG_CACHE_HOME, where the kernels would have to be compiled again.
-    monkeypatch.setattr(provider_trials, "cache_folder", lambda: tmp_path / "ort_gridsample")
+    monkeypatch.setattr(accelerator_trials, "cache_folder", lambda: tmp_path / "ort_gridsample")
 
 
 #: Whether a faked provider runs the nodes of a model.
@@ -588,8 +593,8 @@ def test_probe_with_crash_or_wrong_output_is_negative(
 ) -> None:
     path = tmp_path / "probe.py"
     path.write_text(script)
-    monkeypatch.setattr(provider_trials, "_SCRIPT", path)
-    monkeypatch.setattr(provider_trials, "SECONDS", 1 if "longer" in answer else 60)
+    monkeypatch.setattr(accelerator_trials, "_SCRIPT", path)
+    monkeypatch.setattr(accelerator_trials, "SECONDS", 1 if "longer" in answer else 60)
     check_probe_answer(answer)
 
 
@@ -597,13 +602,13 @@ def test_probe_with_crash_or_wrong_output_is_negative(
 def test_probe_of_node_that_the_provider_leaves_to_the_cpu_is_negative(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(provider_trials, "SECONDS", 60)
+    monkeypatch.setattr(accelerator_trials, "SECONDS", 60)
     check_probe_answer("it leaves the node to the CPU")
 
 
 @needs_azure
 def test_probe_inside_a_host_program_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider_trials, "interpreter", lambda: None)
+    monkeypatch.setattr(accelerator_trials, "interpreter", lambda: None)
     check_probe_answer("a host program that embeds Python cannot start a probe process")
 
 

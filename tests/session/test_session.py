@@ -550,7 +550,7 @@ def test_session_prepares_the_kernels_of_its_nodes_once(
     is_patched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = Mock()
-    monkeypatch.setattr("ort_gridsample.session.python_ops.load_core", lambda: sampler)
+    monkeypatch.setattr("ort_gridsample.session.python_op_preparation.load_core", lambda: sampler)
     monkeypatch.setattr(sampler, "prepare", prepare)
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if is_patched else model, nodes="all")
@@ -594,6 +594,15 @@ def test_session_pickled_twice_keeps_placements_and_options(pickled_sessions: li
         assert options.intra_op_num_threads == 1
         assert config_entry(options, "session.set_denormal_as_zero") == "1"
         assert config_entry(options, SPINNING) == "1"
+
+
+class SubclassedSession(ogs.InferenceSession):
+    """A session of a class that the package does not know."""
+
+
+def test_pickled_session_of_a_subclass_keeps_its_class(model: onnx.ModelProto) -> None:
+    session = pickle.loads(pickle.dumps(SubclassedSession(model)))
+    assert type(session) is SubclassedSession
 
 
 def test_session_of_invalid_model_raises_the_exception_of_onnxruntime(tmp_path: Path) -> None:

@@ -70,13 +70,13 @@ def test_table_only_grows_at_its_end() -> None:
 
 
 @pytest.mark.parametrize("release", EP_RELEASES)
-@pytest.mark.parametrize(("name", "offset"), ep_api.EP_FUNCTIONS.items())
+@pytest.mark.parametrize(("name", "offset"), ep_api.EP_API_OFFSETS.items())
 def test_ep_function_offset_is_the_headers(name: str, offset: int, release: str) -> None:
     assert EP_MEMBERS[f"OrtEpApi {release}"][offset // WORD] == name
     assert offset % WORD == 0
 
 
-@pytest.mark.parametrize(("name", "offset"), ep_api.FUNCTIONS.items())
+@pytest.mark.parametrize(("name", "offset"), ep_api.PROVIDER_FUNCTION_OFFSETS.items())
 def test_function_for_providers_is_in_the_table_of_1_24(name: str, offset: int) -> None:
     members = MEMBERS[f"OrtApi {NEWEST}"]
     first_of_1_24 = members.index("KernelInfo_GetOperatorDomain")
@@ -97,7 +97,7 @@ def test_ep_fields_are_the_headers(struct: str, fields: str, release: str) -> No
 def test_ep_fields_are_all_of_the_version_that_is_set() -> None:
     for struct, fields in (("OrtEpFactory", ep_api.FACTORY_FIELDS), ("OrtEp", ep_api.EP_FIELDS)):
         assert len(fields.split()) == len(EP_MEMBERS[f"{struct} {ep_api.OLDEST}"])
-    assert int(ep_api.OLDEST.split(".")[1]) == ep_api.VERSION
+    assert int(ep_api.OLDEST.split(".")[1]) == ep_api.PROVIDER_API_VERSION
 
 
 @pytest.mark.parametrize("release", EP_RELEASES)
@@ -115,12 +115,12 @@ def test_compute_info_fields_are_the_headers(release: str) -> None:
 
 def test_every_field_of_the_provider_has_a_function() -> None:
     pytest.importorskip("numba")
-    from ort_gridsample.custom_ops.provider import answers, fused_nodes, image
+    from ort_gridsample.custom_ops.provider import answers, factory_image, fused_nodes
 
     for fields, functions in (
-        (ep_api.FACTORY_FIELDS, image.FACTORY_FUNCTIONS),
-        (ep_api.EP_FIELDS, image.EP_FUNCTIONS),
-        (ep_api.KERNEL_FIELDS, image.KERNEL_FUNCTIONS),
+        (ep_api.FACTORY_FIELDS, factory_image.FACTORY_FUNCTIONS),
+        (ep_api.EP_FIELDS, factory_image.EP_FUNCTIONS),
+        (ep_api.KERNEL_FIELDS, factory_image.KERNEL_FUNCTIONS),
         (ep_api.COMPUTE_INFO_FIELDS, fused_nodes.compute_info_functions(answers.return_nothing)),
     ):
         assert ["version", *functions] == fields.split()

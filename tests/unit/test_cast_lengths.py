@@ -34,7 +34,7 @@ def test_cast_keeps_lengths_only_in_types_that_have_them(
         other = Cast <to = {to}> (shape)
         Y = Cast <to = 7> (other) }}""")
     (scope,) = scopes = scopes_of(model)
-    inference = Inference(model, scopes, values={id(scope): ["X", *scope.makers]})
+    inference = Inference(model, scopes, requested_names={id(scope): ["X", *scope.makers]})
     cast = Lengths(UseDef(scope), inference, {}).elements("Y")
     assert cast is not None
     assert list(cast) == elements

@@ -3,6 +3,7 @@
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,7 +22,7 @@ from support.processes import run_script
 pytest.importorskip("numba", reason="the compiled core needs Numba")
 from numba import njit
 
-from ort_gridsample.kernels import halves, jit_core, tap_table, workers
+from ort_gridsample.kernels import halves, jit_core, kernel_factories, structs, tap_table, workers
 from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
@@ -89,22 +90,50 @@ def test_cores_agree_on_block_inside_the_image(name: str) -> None:
 def phases(monkeypatch):
     """Return the phases of the compiled core's launches, on a machine of many CPUs."""
     recorded = []
-    original = jit_core._variant.__wrapped__  # the cached results are for the real number of CPUs
+    # The cached results are for the real number of CPUs.
+    original = jit_core._sampling_functions.__wrapped__
     monkeypatch.setattr(jit_core, "available_cpus", lambda: 64)
 
-    def recording_variant(*arguments):
-        variant = original(*arguments)
+    def recording_functions(*arguments):
+        functions = original(*arguments)
 
         def proceed(launch):
-            count = variant.proceed(launch)
+            count = functions.proceed(launch)
             if count:
                 recorded.append(ctypes_type(LAUNCH).from_address(launch).phase)
             return count
 
-        return variant._replace(proceed=proceed)
+        return functions._replace(proceed=proceed)
 
-    monkeypatch.setattr(jit_core, "_variant", recording_variant)
+    monkeypatch.setattr(jit_core, "_sampling_functions", recording_functions)
     return recorded
+
+
+def test_worker_that_packs_a_large_batch_returns_for_pauses(
+    phases: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python handles signals between the calls of a worker, so that Ctrl-C ends a large launch."""
+    original = jit_core._sampling_functions
+    n_calls = 0
+
+    def counting_functions(*arguments: Any) -> Any:
+        functions = original(*arguments)
+
+        def worker(*worker_arguments: int) -> int:
+            nonlocal n_calls
+            n_calls += 1
+            return int(functions.worker(*worker_arguments))
+
+        return functions._replace(worker=worker)
+
+    monkeypatch.setattr(jit_core, "_sampling_functions", counting_functions)
+    rng = np.random.default_rng(3)
+    X = image("float32", (1, 16, 64, 64))
+    grid = random_grid((1, 1, 100_000, 2), rng).astype(np.float32)
+    assert_same(*sample_on_both_cores(X, grid, "cubic", num_threads=1))
+    assert phases == [structs.PACKING_AND_READING]
+    taps = 16 * 100_000 * 4**2
+    assert n_calls >= taps // workers.TAPS_PER_PAUSE
 
 
 #: Channels, pixels of an axis and positions. The first ones fit a thread's share of the cache. Of
@@ -119,11 +148,11 @@ def test_cores_agree_on_output_larger_than_the_caches(name: str) -> None:
     for channels in (1, 3, 5):  # the loops take three channels at once, then two or one
         rng = np.random.default_rng(0)
         X = image(name, (1, channels, 20, 30))
-        count = workers.MIN_BYTES_PAST_CACHES // (channels * X.itemsize) + 7
+        count = kernel_factories.MIN_BYTES_PAST_CACHES // (channels * X.itemsize) + 7
         a, b = sample_on_both_cores(
             X, rng.uniform(-1.2, 1.2, (1, count, 1, 2)).astype(np.float32), "nearest"
         )
-        assert a.nbytes >= workers.MIN_BYTES_PAST_CACHES
+        assert a.nbytes >= kernel_factories.MIN_BYTES_PAST_CACHES
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
@@ -145,8 +174,8 @@ def test_cores_agree_on_channels_last_copies(
             phases.clear()
             assert_same(*sample_on_both_cores(X, grid, mode, padding_mode, num_threads=num_threads))
             phase_sequences.add(tuple(phases))
-    shared = (workers.PACKING, workers.READING)
-    assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= phase_sequences
+    shared = (structs.PACKING, structs.READING)
+    assert {(structs.PACKING_AND_READING,), shared, 3 * shared} <= phase_sequences
 
 
 @with_slow("name", ["uint8", "float16", "float32", "complex64"], ["float32"])
@@ -165,7 +194,7 @@ def test_nearest_of_a_rough_grid_in_channels_last_copies_is_exact(
         phases.clear()
         a, b = sample_on_both_cores(X, grid, "nearest", padding_mode, num_threads=num_threads)
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
-        assert {workers.PACKING, workers.PACKING_AND_READING} & set(phases)
+        assert {structs.PACKING, structs.PACKING_AND_READING} & set(phases)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +247,7 @@ def test_compiled_core_copies_channels_last_for_rough_grids_only(phases):
     for grid, is_copied in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
         phases.clear()
         ogs.grid_sample(X, grid[None, None], "linear", "border")
-        assert (set(phases) != {workers.READING}) == is_copied
+        assert (set(phases) != {structs.READING}) == is_copied
 
 
 def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
@@ -356,7 +385,7 @@ def test_cores_agree_on_axis_longer_than_float32_integers(padding_mode):
 
 
 def test_mode_without_kernel_runs_on_the_numpy_core(monkeypatch):
-    monkeypatch.delitem(workers.TAPS, "cubic")
+    monkeypatch.delitem(kernel_factories.TAPS, "cubic")
     a, b = sample_on_both_cores(
         np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic"
     )
@@ -371,8 +400,8 @@ def test_half_precision_conversions_agree_with_numpy(half_type: str, uses_cpu: b
     dtype = dtype_of(half_type)
     if uses_cpu:
         half = halves.HALVES[half_type]
-        widened = half.widened
-        rounded = half.rounded
+        widened = half.widen
+        rounded = half.round
     else:
         widened = getattr(halves, f"from_{half_type}")
         rounded = getattr(halves, f"to_{half_type}")

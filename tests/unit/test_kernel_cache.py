@@ -27,7 +27,13 @@ from numba import config
 from numba.core.compiler_lock import global_compiler_lock
 
 from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
-from ort_gridsample.kernels import cache_folder, compilation, jit_core, workers
+from ort_gridsample.kernels import (
+    cache_folder,
+    compilation,
+    jit_core,
+    kernel_factories,
+    workers,
+)
 from ort_gridsample.system import memory
 
 PACKAGE = Path(ogs.__file__).parent
@@ -379,9 +385,9 @@ LOAD_KERNEL = """
 import os, sys
 folder = os.environ["PACKAGE_FOLDER"]
 sys.path.insert(0, folder)
-from ort_gridsample.kernels import compilation, workers
+from ort_gridsample.kernels import compilation, kernel_factories
 assert compilation.__file__.startswith(folder), compilation.__file__
-function = compilation.compiled_function((workers.copy_for, "uint8"))
+function = compilation.compiled_function((kernel_factories.copy_for, "uint8"))
 print(function.needs_no_lock)
 function.address()
 print(function.needs_no_lock, function._cache is not None)
@@ -448,8 +454,8 @@ def test_kernels_of_read_only_package_are_loaded_by_other_processes(
     script = """
 import os
 sys.path.insert(0, os.environ["PACKAGE_FOLDER"])
-from ort_gridsample.kernels import compilation, workers
-function = compilation.compiled_function((workers.copy_for, "uint8"))
+from ort_gridsample.kernels import compilation, kernel_factories
+function = compilation.compiled_function((kernel_factories.copy_for, "uint8"))
 print(function.needs_no_lock)
 function.address()
 print(function._cache.cache_path)
@@ -472,9 +478,11 @@ def test_compilation_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     missing = [(workers.process_items,)]
-    variants = []
+    loaded = []
     monkeypatch.setattr(jit_core, "uncompiled", lambda kernels: missing)
-    monkeypatch.setattr(jit_core, "_variant", lambda *arguments: variants.append(arguments))
+    monkeypatch.setattr(
+        jit_core, "_sampling_functions", lambda *arguments: loaded.append(arguments)
+    )
     for _ in range(2):
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
         missing = []
@@ -483,7 +491,7 @@ def test_compilation_is_logged(
         "processes load them from disk (NUMBA_CACHE_DIR)"
     )
     assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
-    assert variants == [("uint8", "float32", "nearest", "zeros", False)] * 2
+    assert loaded == [("uint8", "float32", "nearest", "zeros", False)] * 2
 
 
 @with_slow("X_type", ["float32", "float16", "uint8", "complex64"], ["float32"])
@@ -492,15 +500,15 @@ def test_run_after_prepare_compiles_nothing(X_type: str) -> None:
     (output,) = run_script(f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.kernels import compilation, jit_core, workers
+from ort_gridsample.kernels import compilation, jit_core, kernel_factories
 
 def n_kernels():
     return compilation.compiled_function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = n_kernels()
-variant = workers.kernel_functions("{X_type}", "float32", "linear")
-specs = [*jit_core._HELPER_FUNCTIONS.values(), *variant.values()]
+kernel_specs = kernel_factories.kernel_functions("{X_type}", "float32", "linear")
+specs = [*jit_core._HELPER_FUNCTIONS.values(), *kernel_specs.values()]
 assert all(compilation.compiled_function(spec)._address for spec in specs if spec is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
@@ -572,7 +580,7 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
         lambda spec: compilation.CompiledFunction(one_more, [PACKAGE / "none"]),
     )
     monkeypatch.setattr(compilation.CompiledFunction, "needs_no_lock", False)
-    specs = workers.kernel_functions("float32", "float16", "linear").values()
+    specs = kernel_factories.kernel_functions("float32", "float16", "linear").values()
     names = [factory.__name__ for factory, *_ in compilation.uncompiled([*specs, None])]
     assert names == [
         "axis_taps_for",

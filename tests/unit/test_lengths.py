@@ -102,7 +102,9 @@ def lengths_of(nodes: str) -> Sequence[Length] | None:
     model = parsed(f"g (float[N, 4, W] X, float[4, 1] b, float[] U, int64[K] k) => (Y) {{{nodes}}}")
     graphs = scopes_of(model)
     (scope,) = graphs
-    inference = Inference(model, graphs, values={id(scope): [*scope.makers, "X", "b", "U", "k"]})
+    inference = Inference(
+        model, graphs, requested_names={id(scope): [*scope.makers, "X", "b", "U", "k"]}
+    )
     return Lengths(UseDef(scope), inference, {}).shape("Y")
 
 

@@ -14,7 +14,7 @@ def test_prepare_of_strings_compiles_nothing(
     dtype: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse = Mock(side_effect=AssertionError("a kernel is compiled"))
-    monkeypatch.setattr(jit_core, "_variant", refuse)
+    monkeypatch.setattr(jit_core, "_sampling_functions", refuse)
     monkeypatch.setattr(jit_core, "uncompiled", refuse)
     jit_core.prepare(np.dtype(dtype), np.dtype("float32"), "nearest")
     refuse.assert_not_called()

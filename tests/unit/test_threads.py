@@ -132,7 +132,7 @@ class TestNumThreads:
         ogs.set_core("jit")
         n_workers = []
 
-        def record_workers(variant, launch, *arguments):
+        def record_workers(functions, launch, *arguments):
             n_workers.append(launch.workers)
 
         monkeypatch.setattr(jit_core, "_run", record_workers)
@@ -157,14 +157,14 @@ def test_interrupted_wait_for_helpers_is_repeated_before_memory_is_freed():
         if calls.count("wait") == 1:
             raise KeyboardInterrupt
 
-    variant = Mock(
+    functions = Mock(
         proceed=proceed,
         worker=lambda *arguments: 0,
         offer_task=lambda *arguments: 0,
         withdraw_and_wait=withdraw_and_wait,
     )
     with pytest.raises(KeyboardInterrupt):
-        jit_core._run(variant, jit_core._Launch(), 0, taps=0)
+        jit_core._run(functions, jit_core._Launch(), 0, taps=0)
     assert calls == ["proceed", "wait", "wait", "proceed"]
 
 
@@ -313,14 +313,14 @@ class TestHelpers:
         )
 
     def test_spinning_helper_helps_a_call_too_small_to_wake_one(self, runs, slots, monkeypatch):
-        variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
+        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
         is_over = threading.Event()
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
         monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("a helper is woken"))
 
         def help_until_over():
             while not is_over.is_set():
-                variant.helper_loop(*jit_core._slots_arguments)
+                functions.helper_loop(*jit_core._slots_arguments)
 
         self.sample()
         assert runs.pop().task.number == 1
@@ -360,8 +360,8 @@ jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print("helpers:", count)
 original = jit_core._run_phase
 
-def run_phase(variant, launch, *arguments):
-    original(variant, launch, *arguments)
+def run_phase(functions, launch, *arguments):
+    original(functions, launch, *arguments)
     print("threads:", arguments[-1], "enough items:", launch.items >= 100)
 
 jit_core._run_phase = run_phase
@@ -373,10 +373,10 @@ for num_threads in (100, 1000):
         assert lines == ["helpers: 99", "threads: 100 enough items: True"] * 2
 
     def test_helper_without_a_free_slot_returns_and_a_fork_frees_the_slots(self, slots):
-        variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
+        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
-            assert variant.helper_loop(*jit_core._slots_arguments) == 0
+            assert functions.helper_loop(*jit_core._slots_arguments) == 0
             assert slots.all()
         finally:
             jit_core._after_fork()
@@ -384,20 +384,20 @@ for num_threads in (100, 1000):
 
     def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):
         """Helpers write to memory of the call."""
-        original = jit_core._variant
+        original = jit_core._sampling_functions
         interrupts = []
 
         def interrupted(*arguments):
-            variant = original(*arguments)
+            functions = original(*arguments)
 
             def worker(launch, number):
                 wait_until(lambda: runs[-1].task.number != 1, between=lambda: None)
                 interrupts.append(1)
                 raise KeyboardInterrupt
 
-            return variant._replace(worker=worker)
+            return functions._replace(worker=worker)
 
-        monkeypatch.setattr(jit_core, "_variant", interrupted)
+        monkeypatch.setattr(jit_core, "_sampling_functions", interrupted)
         Y = np.empty((1, 4, 90000), np.float32)
         plan = plan_for(self.X.dtype, "linear", "zeros", False)
         for _ in range(5):
@@ -431,15 +431,17 @@ def test_signal_handler_during_a_call_may_sample(monkeypatch):
     grid = np.zeros((1, 40, 40, 2), np.float32)
     calls = []
     ogs.set_core("jit")
-    variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
+    functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
 
     def handler(*arguments):
         calls.append(arguments)
         if len(calls) == 1:
             ogs.grid_sample(2 * X, grid, num_threads=2)
-        return variant.worker(*arguments)
+        return functions.worker(*arguments)
 
-    monkeypatch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
+    monkeypatch.setattr(
+        jit_core, "_sampling_functions", lambda *_: functions._replace(worker=handler)
+    )
     Y = ogs.grid_sample(X, grid, num_threads=2)
     np.testing.assert_array_equal(Y, np.ones((1, 20, 40, 40), np.float32))
     assert len(set(calls)) == 2

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
-from ort_gridsample.cli.inspect import Row, as_json
+from ort_gridsample.cli.inspect import Row, row_json
 from ort_gridsample.dialects.registry import target_names
 from support.exported_models import EXPORTED_FOLDER, EXPORTED_MODELS, WITHOUT_NATIVE_KERNELS
 from support.models import parsed
@@ -111,7 +111,7 @@ def test_patched_model_with_a_constant_of_bfloat16_has_the_same_bytes(
 @pytest.mark.network
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_records_are_the_same(results: dict[str, Result], path: Path) -> None:
-    expected = [json.loads(json.dumps(as_json(Row(r)))) for r in ogs.inspect_model(path)]
+    expected = [json.loads(json.dumps(row_json(Row(r)))) for r in ogs.inspect_model(path)]
     assert results[path.stem]["records"] == expected
 
 

@@ -23,7 +23,7 @@ from page_runtime import Answer, WebRuntime
 
 from ort_gridsample.cli import agreement, inputs
 from ort_gridsample.cli.failures import sentence
-from ort_gridsample.cli.inspect import Row, as_json
+from ort_gridsample.cli.inspect import Row, row_json
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord, columns
 from ort_gridsample.dialects.registry import target_names
@@ -187,7 +187,7 @@ def inspect(path: str, runtime: str) -> dict[str, Any]:
     return {
         "verdict": verdict(records, runtime),
         "rows": _grouped(records),
-        "records": [as_json(Row(record)) for record in records],
+        "records": [row_json(Row(record)) for record in records],
         "opset": opset_of(model),
         "domains": _foreign_domains(model),
         "external": external,

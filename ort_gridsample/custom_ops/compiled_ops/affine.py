@@ -12,10 +12,10 @@ from numba.extending import register_jitable
 from ... import spec
 from ...functions import validation
 from ...kernels.compilation import compiles_in
-from ...kernels.halves import HALVES, NO_CONVERSION, stored, widened
+from ...kernels.halves import HALVES, NO_CONVERSION, stored_dtype_of, widened
+from ...kernels.kernel_factories import MIN_BYTES_PAST_CACHES, TAPS
 from ...kernels.pointers import (
     address_of,
-    aligned,
     array_at,
     c_string,
     copy_past_caches,
@@ -23,9 +23,11 @@ from ...kernels.pointers import (
     local_record,
     memcpy,
     record_at,
+    round_up_to_line,
 )
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
-from ...kernels.workers import DEFAULT_WORKERS, MIN_BYTES_PAST_CACHES, TAPS, scratch_array
+from ...kernels.tiles import scratch_array
+from ...kernels.workers import DEFAULT_WORKERS
 from ...reference import coordinates as reference_coordinates
 from .catalog import Fields, Kernels
 from .creation import (
@@ -45,7 +47,7 @@ from .requests import (
     make_output,
     open_request,
     parallel_for,
-    shape,
+    shape_of,
     write_status_output,
 )
 from .sampling import SENTENCES as SAMPLE_SENTENCES
@@ -107,7 +109,7 @@ SIZE_LENGTH_MISMATCH_INDEX = _TABLE.index("SIZE_LENGTH_MISMATCH 2")
 SIZE_NEGATIVE_INDEX = _TABLE.index("SIZE_NEGATIVE 2")
 SIZE_BATCH_MISMATCH_INDEX = _TABLE.index("SIZE_BATCH_MISMATCH 2")
 GRID_TOO_LARGE_INDEX = _TABLE.index("GRID_TOO_LARGE 2")
-AFFINE_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
+AFFINE_WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
 
 _GRID_TYPE_UNKNOWN = validation.ErrorTemplate(
     "grid_type", "{value}", validation.format_choices(spec.FLOATS)
@@ -125,6 +127,8 @@ GRID_TYPE_UNKNOWN_INDEX = _FUSED_TABLE.index("GRID_TYPE_UNKNOWN")
 
 #: The values of the attribute ``grid_type``, each followed by a blank.
 TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
+#: The number of inputs of a fused op: X, size and theta.
+N_FUSED_INPUTS = 3
 #: The maximum number of columns in a chunk.
 CHUNK = 2048
 #: The minimum number of positions in an item of a large grid.
@@ -139,14 +143,14 @@ MAX_COLUMNS = 4096
 
 def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial state of an AffineGrid."""
-    kernel = {"worker": (fill_for, theta_type), "X_size": stored(theta_type).itemsize}
+    kernel = {"worker": (fill_for, theta_type), "X_size": stored_dtype_of(theta_type).itemsize}
     return PLAIN, [{"kernel": kernel}]
 
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
     return create_plain(
-        op_address, api, info, out, c_string("AffineGrid node "), AFFINE_INTERFACE_INDEX
+        op_address, api, info, out, c_string("AffineGrid node "), AFFINE_WRONG_INTERFACE_INDEX
     )
 
 
@@ -185,7 +189,8 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
     grid_type = choice_attribute(
         node, c_string("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN_INDEX
     )
-    state_address = create_sample_state(node, op, errors, grid_type + 1, 3)
+    group = grid_type + 1
+    state_address = create_sample_state(node, op, errors, group, N_FUSED_INPUTS)
     if state_address != 0:
         state = record_at(state_address, GRID_SAMPLE)
         align_corners = integer_attribute(node, c_string("affine_grid_align_corners"), 0)
@@ -238,8 +243,8 @@ def _check_and_set_grid(request: Any, theta: Any, size: Any, itemsize: int, erro
     Returns:
         An OrtStatus*, 0 for success.
     """
-    theta_shape = shape(theta)
-    size_shape = shape(size)
+    theta_shape = shape_of(theta)
+    size_shape = shape_of(size)
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
         return error_with_shape(request.api, errors, THETA_SHAPE_INVALID_INDEX, theta_shape)
@@ -256,15 +261,15 @@ def _check_and_set_grid(request: Any, theta: Any, size: Any, itemsize: int, erro
     if error != NO_ERROR:
         index = first_sentence + error
         return error_with_shapes(request.api, errors, index, theta_shape, lengths)
-    grid = alloc_int64s(request, r + 2)
-    if len(grid) == 0:
+    grid_shape = alloc_int64s(request, r + 2)
+    if len(grid_shape) == 0:
         return error_with_number(request.api, errors, NO_MEMORY_INDEX, 8 * (r + 2))
-    grid[0] = lengths[0]
+    grid_shape[0] = lengths[0]
     for axis in range(r):
-        grid[axis + 1] = lengths[axis + 2]
-    grid[r + 1] = r
+        grid_shape[axis + 1] = lengths[axis + 2]
+    grid_shape[r + 1] = r
     request.grid.data = theta.data
-    request.grid.shape = np.int64(grid.ctypes.data)
+    request.grid.shape = np.int64(grid_shape.ctypes.data)
     request.grid.axes = r + 2
     return 0
 
@@ -274,9 +279,10 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
     """Check the values of ``size``; return NO_ERROR, or the index of a sentence about them."""
     smallest = 0
     nbytes = float(itemsize * r)
-    for length in size:
-        nbytes *= float(max(length, 1))
-        smallest = min(smallest, length)
+    for axis in range(len(size)):
+        smallest = min(smallest, size[axis])
+        if axis != 1:  # the grid has no channels
+            nbytes *= float(max(size[axis], 1))
     if len(size) != r + 2:
         return SIZE_LENGTH_MISMATCH_INDEX
     if smallest < 0:
@@ -291,21 +297,21 @@ def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
 @register_jitable
 def _fill(state: Any, request: Any) -> int:
     """Create the grid as the output, and fill it on ONNX Runtime's threads."""
-    grid = shape(request.grid)
+    grid_shape = shape_of(request.grid)
     task = local_record(FILL)
-    status, task.grid = make_output(request, grid)
+    status, task.grid = make_output(request, grid_shape)
     if status != 0:
         return status
-    n = grid[0]
-    r = len(grid) - 2
-    columns = grid[-2]
+    n = grid_shape[0]
+    r = len(grid_shape) - 2
+    columns = grid_shape[-2]
     rows = 1
     for axis in range(r - 1):
-        rows *= grid[axis + 1]
+        rows *= grid_shape[axis + 1]
     if n * rows * columns == 0:
         return 0
     task.theta = request.grid.data
-    task.lengths = np.int64(grid[1:].ctypes.data)
+    task.lengths = np.int64(grid_shape[1:].ctypes.data)
     task.align_corners = state.kernel.align_corners
     task.n = n
     task.r = r
@@ -320,8 +326,8 @@ def _fill(state: Any, request: Any) -> int:
     workers = min(task.items, max(DEFAULT_WORKERS, state.kernel.cpus))
     task.workers = workers
     nbytes = workers * CHUNK * 8
-    task.positions = aligned(alloc(request, nbytes + CACHE_LINE))
-    task.buffers = aligned(alloc(request, 3 * nbytes + CACHE_LINE))
+    task.positions = round_up_to_line(alloc(request, nbytes + CACHE_LINE))
+    task.buffers = round_up_to_line(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 4 * nbytes)
     arguments = (request.context, state.kernel.worker, workers, 0, address_of(task))
@@ -356,10 +362,10 @@ def base_and_factor(theta: Any, lengths: Any, row: int, rows: int, align_corners
     # axes.
     base = widened(theta[-1])
     r = len(lengths)
-    kind = type(base)
+    real = type(base)
     for axis in range(r - 1):
         rows //= lengths[axis]
-        outer_position = kind(normalized_position(row // rows, lengths[axis], align_corners))
+        outer_position = real(normalized_position(row // rows, lengths[axis], align_corners))
         base += outer_position * widened(theta[r - 1 - axis])
         row %= rows
     return base, widened(theta[0])
@@ -371,10 +377,10 @@ def fill_for(theta_type: str) -> Callable[..., int]:
 
     It fills items of the grid until none is left.
     """
-    bits = stored(theta_type)
-    itemsize = bits.itemsize
-    real = np.dtype(spec.TYPES[theta_type].compute)
-    kind = real.type
+    stored_dtype = stored_dtype_of(theta_type)
+    itemsize = stored_dtype.itemsize
+    position_dtype = np.dtype(spec.TYPES[theta_type].compute)
+    real = position_dtype.type
     round_value = HALVES.get(theta_type, NO_CONVERSION).round
 
     def fill(task_address: int, number: int) -> int:
@@ -384,10 +390,10 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         rows = task.rows
         columns = task.columns
         lengths = array_at(task.lengths, (r,), np.int64)
-        theta = array_at(task.theta, (task.n, r, r + 1), bits)
-        grid = array_at(task.grid, (task.n, rows, columns * r), bits)
-        x = array_at(task.positions, (task.workers, CHUNK), real)[number]
-        buffer = array_at(task.buffers, (task.workers, 3 * CHUNK), bits)[number]
+        theta = array_at(task.theta, (task.n, r, r + 1), stored_dtype)
+        grid = array_at(task.grid, (task.n, rows, columns * r), stored_dtype)
+        x = array_at(task.positions, (task.workers, CHUNK), position_dtype)[number]
+        buffer = array_at(task.buffers, (task.workers, 3 * CHUNK), stored_dtype)[number]
         writes_past_caches = task.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
         while True:
             item = fetch_add(task, "next", 1)
@@ -398,7 +404,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
             batch = item // task.column_chunks // task.row_blocks
             count = min(CHUNK, columns - begin)
             for i in range(count):
-                x[i] = kind(normalized_position(begin + i, columns, align_corners))
+                x[i] = real(normalized_position(begin + i, columns, align_corners))
             first_row = block * task.rows_per_block
             for row in range(first_row, min(first_row + task.rows_per_block, rows)):
                 destination = grid[batch, row, begin * r : (begin + count) * r]
@@ -422,15 +428,15 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         theta_type: the type of theta, in which the coordinates are computed.
         grid_type: the type of the GridSample's grid, to which the coordinates are converted.
     """
-    bits = stored(theta_type)
+    stored_dtype = stored_dtype_of(theta_type)
     theta_half = HALVES.get(theta_type, NO_CONVERSION)
     round_theta = theta_half.round
     widen_theta = theta_half.widen
     grid_half = HALVES.get(grid_type, NO_CONVERSION)
     round_grid = grid_half.round
     widen_grid = grid_half.widen
-    kind = np.dtype(spec.TYPES[theta_type].compute).type
-    grid_kind = np.dtype(spec.TYPES[grid_type].compute).type
+    real = np.dtype(spec.TYPES[theta_type].compute).type
+    grid_real = np.dtype(spec.TYPES[grid_type].compute).type
 
     def coordinates(
         launch_address: int,
@@ -448,13 +454,13 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         rows = 1
         for axis in range(r - 1):
             rows *= lengths[axis]
-        x = scratch_array(launch, worker_address, "columns", kind)
+        x = scratch_array(launch, worker_address, "columns", real)
         if columns <= MAX_COLUMNS and worker.has_columns == 0:
             for i in range(columns):
-                x[i] = kind(normalized_position(i, columns, align_corners))
+                x[i] = real(normalized_position(i, columns, align_corners))
             worker.has_columns = 1
-        theta = array_at(launch.grid, (launch.n, r, r + 1), bits)[batch]
-        g = scratch_array(launch, worker_address, "coordinates", grid_kind)
+        theta = array_at(launch.grid, (launch.n, r, r + 1), stored_dtype)[batch]
+        g = scratch_array(launch, worker_address, "coordinates", grid_real)
         done = 0
         while done < positions:
             row = (begin + done) // columns
@@ -463,7 +469,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
             if columns > MAX_COLUMNS:
                 count = min(count, MAX_COLUMNS)
                 for i in range(count):
-                    x[i] = kind(normalized_position(column + i, columns, align_corners))
+                    x[i] = real(normalized_position(column + i, columns, align_corners))
                 column = 0
             for axis in range(r):
                 along = g[axis, done:]
@@ -473,7 +479,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
                 )
                 for i in range(count):
                     number = widen_theta(round_theta(base + x[column + i] * factor))
-                    along[i] = grid_kind(widen_grid(round_grid(number)))
+                    along[i] = grid_real(widen_grid(round_grid(number)))
             done += count
         return 0
 

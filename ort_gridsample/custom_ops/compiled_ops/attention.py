@@ -15,7 +15,7 @@ from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
 from ...kernels.compilation import compiles_in
-from ...kernels.halves import stored
+from ...kernels.halves import stored_dtype_of
 from ...kernels.pointers import (
     array_at,
     c_string,
@@ -33,7 +33,7 @@ from .requests import (
     alloc_int64s,
     free_blocks,
     open_request,
-    shape,
+    shape_of,
     write_status_output,
 )
 from .sentences import (
@@ -107,7 +107,7 @@ def states(
 ) -> tuple[Any, list[Fields]]:
     """Return the initial state of deformable attention."""
     proceed, worker = attention_functions(value_type, locations_type)
-    kernel = {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}
+    kernel = {"proceed": proceed, "worker": worker, "X_size": stored_dtype_of(value_type).itemsize}
     return PLAIN, [{"kernel": kernel}]
 
 
@@ -122,17 +122,19 @@ def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
-        value_type, value = inferred_shape(node, 0)
-        _, locations = inferred_shape(node, 2)
-        has_axes = value.shape[1] == 4 and locations.shape[1] > 1
-        if has_axes and value[0, 2] >= 0 and value[0, 3] >= 0:
-            Y = alloc_shape(node, 3)
-            for row in range(2 if Y.shape[1] > 0 else 0):
-                Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
-                Y[row, 1] = locations[row, 1]
+        value_type, value_shape = inferred_shape(node, 0)
+        _, locations_shape = inferred_shape(node, 2)
+        has_axes = value_shape.shape[1] == 4 and locations_shape.shape[1] > 1
+        if has_axes and value_shape[0, 2] >= 0 and value_shape[0, 3] >= 0:
+            Y_shape = alloc_shape(node, 3)
+            n_rows = 2 if Y_shape.shape[1] > 0 else 0
+            is_n_known = value_shape[0, 0] >= 0
+            for row in range(n_rows):
+                Y_shape[row, 0] = value_shape[row, 0] if is_n_known else locations_shape[row, 0]
+                Y_shape[row, 1] = locations_shape[row, 1]
                 # H·D. The name is that of H: it is empty, as the length is known.
-                Y[row, 2] = value[row, 2] * (value[0, 3] if row == 0 else 1)
-            set_inferred_shape(node, value_type, Y)
+                Y_shape[row, 2] = value_shape[row, 2] * (value_shape[0, 3] if row == 0 else 1)
+            set_inferred_shape(node, value_type, Y_shape)
     free_blocks(node.blocks)
     return 0
 
@@ -160,17 +162,17 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     inputs = request.inputs
     api = request.api
     errors = state.errors
-    value = shape(inputs[0])
-    levels_shape = shape(inputs[1])
-    locations = shape(inputs[2])
-    weights = shape(inputs[3])
-    if len(value) != 4:
-        return error_with_shape(api, errors, VALUE_SHAPE_INVALID_INDEX, value)
+    value_shape = shape_of(inputs[0])
+    levels_shape = shape_of(inputs[1])
+    locations_shape = shape_of(inputs[2])
+    weights_shape = shape_of(inputs[3])
+    if len(value_shape) != 4:
+        return error_with_shape(api, errors, VALUE_SHAPE_INVALID_INDEX, value_shape)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
         return error_with_shape(api, errors, LEVELS_SHAPE_INVALID_INDEX, levels_shape)
     n_levels = levels_shape[0]
     r = levels_shape[1] - 1
-    launch.n, launch.pixels, launch.heads, launch.channels = value
+    launch.n, launch.pixels, launch.heads, launch.channels = value_shape
     launch.n_levels = n_levels
     launch.r = r
     nbytes = 8 * n_levels * (1 + r)
@@ -180,49 +182,53 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(launch.levels, inputs[1].data, nbytes)
     if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
-        return error_with_shape(api, errors, VALUE_BEYOND_LIMITS_INDEX, value)
+        return error_with_shape(api, errors, VALUE_BEYOND_LIMITS_INDEX, value_shape)
     levels = array_at(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)
     if pixels < 0:
         return error_with_shape(api, errors, LEVELS_NEGATIVE_INDEX, levels_shape)
     if pixels != launch.pixels:
-        return error_with_shape(api, errors, LEVELS_PIXELS_MISMATCH_INDEX, value, pixels)
-    launch.points = _count_points(value, locations, 1)
-    if not _has_points(levels, launch.points, locations):
+        index = LEVELS_PIXELS_MISMATCH_INDEX
+        return error_with_shape(api, errors, index, value_shape, pixels)
+    launch.points = _count_points(value_shape, locations_shape, 1)
+    if not _has_points(levels, launch.points, locations_shape):
         index = LOCATIONS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, errors, index, value, locations, n_levels)
-    launch.queries = locations[1]
-    if _count_points(value, weights, 0) != launch.points or not _fits_locations(weights, locations):
-        return error_with_shapes(api, errors, WEIGHTS_SHAPE_MISMATCH_INDEX, weights, locations)
-    launch.weight_queries = weights[1]
+        return error_with_shapes(api, errors, index, value_shape, locations_shape, n_levels)
+    launch.queries = locations_shape[1]
+    weight_points = _count_points(value_shape, weights_shape, 0)
+    if weight_points != launch.points or not _fits_locations(weights_shape, locations_shape):
+        index = WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(api, errors, index, weights_shape, locations_shape)
+    launch.weight_queries = weights_shape[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
-        return error_with_shape(api, errors, Y_TOO_LARGE_INDEX, value)
-    Y = _output_lengths(request, launch, n_axes)
-    if len(Y) == 0:
+        return error_with_shape(api, errors, Y_TOO_LARGE_INDEX, value_shape)
+    Y_shape = _output_shape(request, launch, n_axes)
+    if len(Y_shape) == 0:
         return error_with_number(api, errors, NO_MEMORY_INDEX, 8 * n_axes)
     launch.value = inputs[0].data
     launch.locations = inputs[2].data
     launch.weights = inputs[3].data
     launch.align_corners = state.kernel.align_corners
     launch.worker = state.kernel.worker
-    return fill_output(state, request, launch, Y, launch.pixels * launch.points)
+    has_samples = launch.pixels > 0 and launch.points > 0
+    return fill_output(state, request, launch, Y_shape, has_samples)
 
 
 @returns_array
-def _output_lengths(request: Any, launch: Any, n_axes: int) -> Any:
+def _output_shape(request: Any, launch: Any, n_axes: int) -> Any:
     """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
-    Y = alloc_int64s(request, n_axes)
-    if len(Y) == 0:
-        return Y
-    Y[0] = launch.n
-    Y[1] = launch.queries
-    Y[2] = launch.heads
+    Y_shape = alloc_int64s(request, n_axes)
+    if len(Y_shape) == 0:
+        return Y_shape
+    Y_shape[0] = launch.n
+    Y_shape[1] = launch.queries
+    Y_shape[2] = launch.heads
     if n_axes == 4:
-        Y[3] = launch.channels
+        Y_shape[3] = launch.channels
     else:
-        Y[2] *= launch.channels
-    return Y
+        Y_shape[2] *= launch.channels
+    return Y_shape
 
 
 @register_jitable
@@ -245,52 +251,59 @@ def _count_pixels(levels: Any) -> int:
 
 
 @register_jitable
-def _count_points(value: Any, lengths: Any, n_last_axes: int) -> int:
+def _count_points(value_shape: Any, shape: Any, n_last_axes: int) -> int:
     """Return the number of points of each head.
 
     Args:
-        value: the shape of value.
-        lengths: the shape (B, Q, H, …) of the locations or of the weights.
+        value_shape: the shape of value.
+        shape: the shape (B, Q, H, …) of the locations or of the weights.
         n_last_axes: the number of its last axes that do not enumerate points.
 
     Returns:
-        The number, or -1 if the shape does not fit ``value`` or has :data:`MAX_POINTS` or more.
+        The number, or -1 if the shape does not fit that of value, or has :data:`MAX_POINTS` or
+        more.
     """
-    if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
+    if len(shape) < 4 or shape[0] != value_shape[0] or shape[2] != value_shape[2]:
         return -1
     count = 1
     magnitude = 1.0  # unlike the count, it does not wrap around
-    for axis in range(3, len(lengths) - n_last_axes):
-        count *= lengths[axis]
-        magnitude *= float(lengths[axis])
+    for axis in range(3, len(shape) - n_last_axes):
+        count *= shape[axis]
+        magnitude *= float(shape[axis])
     return count if magnitude < float(MAX_POINTS) else -1
 
 
 @register_jitable
-def _has_points(levels: Any, n_points: int, locations: Any) -> bool:
+def _has_points(levels: Any, n_points: int, locations_shape: Any) -> bool:
     """Whether the locations have the points and the axes of the ``levels``.
 
     Args:
         levels: the levels (L, 1 + r), without a negative number.
         n_points: the number of points of the locations; -1 if their shape is wrong.
-        locations: the shape of the locations.
+        locations_shape: the shape of the locations.
     """
     total = 0
     for level in range(len(levels)):
         total = min(total + min(levels[level, 0], MAX_POINTS), MAX_POINTS)
-    if total != n_points or len(locations) not in (5, 6):
+    n_axes = len(locations_shape)
+    if total != n_points or n_axes not in (5, 6):
         return False
-    has_levels = len(locations) != 6 or locations[3] == len(levels)
-    return has_levels and locations[len(locations) - 1] == levels.shape[1] - 1
+    has_levels = n_axes != 6 or locations_shape[3] == len(levels)
+    return has_levels and locations_shape[n_axes - 1] == levels.shape[1] - 1
 
 
 @register_jitable
-def _fits_locations(weights: Any, locations: Any) -> bool:
-    """Whether a shape of weights, with the right number of points, fits a shape of locations."""
-    if len(weights) == 5 and len(locations) == 6 and weights[3] != locations[3]:
+def _fits_locations(weights_shape: Any, locations_shape: Any) -> bool:
+    """Whether a shape of weights, with the right number of points, fits that of the locations."""
+    n_axes = len(weights_shape)
+    have_levels = n_axes == 5 and len(locations_shape) == 6
+    if have_levels and weights_shape[3] != locations_shape[3]:
         return False
-    is_one_for_all_queries = weights[1] == 1 and len(weights) == 4
-    return is_one_for_all_queries or weights[1] == locations[1]
+    # Without a level, the numbers of points are equal even if this axis differs.
+    if have_levels and weights_shape[4] != locations_shape[4]:
+        return False
+    is_one_for_all_queries = weights_shape[1] == 1 and n_axes == 4
+    return is_one_for_all_queries or weights_shape[1] == locations_shape[1]
 
 
 _compute = register_jitable(compute)

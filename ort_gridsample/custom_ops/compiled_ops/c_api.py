@@ -100,6 +100,11 @@ def function(address: int, n_arguments: int) -> Any:
     return function_type(n_arguments)(address)
 
 
+def address_of_callback(callback: Any) -> int:
+    """Return the address of a C function of ctypes."""
+    return ctypes.cast(callback, ctypes.c_void_p).value or 0
+
+
 def call(api: int, name: str, *arguments: int) -> int:
     """Call the function ``name`` of the OrtApi at ``api``, and return its OrtStatus*."""
     address = word.from_address(api + FUNCTION_OFFSETS[name]).value
@@ -120,10 +125,13 @@ def check(api: int, status: int) -> None:
 
 
 def create_status(api: int, message: str) -> int:
-    """Return a new OrtStatus* with this message. The caller owns it."""
+    """Return a new OrtStatus* with this message. The caller owns it.
+
+    Characters that UTF-8 does not encode, as of a path, are escaped.
+    """
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
     address = word.from_address(api + FUNCTION_OFFSETS["CreateStatus"]).value
-    return create(address)(INVALID_ARGUMENT, message.encode())
+    return create(address)(INVALID_ARGUMENT, message.encode(errors="backslashreplace"))
 
 
 def shape_reference(api: int) -> int:

@@ -316,9 +316,11 @@ def _foreign_attention(node_type: str) -> Op:
     types = []
     for name, integer in product(_FOREIGN_FLOATS, ("int64", "int32")):
         types.append((name, integer, integer, name, name))
+    is_by_head = ATTENTION_SIGNATURES[node_type].is_by_head
+    kernels = "SEPARATE_HEADS" if is_by_head else "MERGED_HEADS"
     return Op(
         ATTENTION,
-        f"foreign.{'BY_HEAD' if ATTENTION_SIGNATURES[node_type].is_by_head else 'LOCATED'}",
+        f"foreign.{kernels}",
         (
             "value",
             "spatial_shapes",

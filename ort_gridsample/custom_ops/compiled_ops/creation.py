@@ -2,6 +2,12 @@
 
 A state and all that it points to is memory of a NODE. It is freed with the kernel, or when the
 kernel cannot be created.
+
+A function ``create`` is CreateKernelV2. Its arguments are the addresses of the OrtCustomOp (an
+OP), of the OrtApi, of the OrtKernelInfo, and of the variable for the kernel, which becomes the
+address of a state. It returns an OrtStatus*, 0 for success, or 1 + the index of a missing state.
+A function ``compute`` is KernelComputeV2. Its arguments are the addresses of the state and of the
+OrtKernelContext. It returns an OrtStatus*.
 """
 
 from typing import Any

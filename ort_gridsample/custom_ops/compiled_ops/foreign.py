@@ -12,9 +12,9 @@ from numba.extending import register_jitable
 
 from ...dialects.spelling import Spelling
 from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
-from ...kernels import workers
+from ...kernels import kernel_factories
 from ...kernels.attention import attention_functions
-from ...kernels.halves import stored
+from ...kernels.halves import stored_dtype_of
 from ...kernels.pointers import array_at, c_string, local_record, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
 from . import attention, sampling
@@ -27,7 +27,7 @@ from .creation import (
     is_good,
     open_node,
 )
-from .requests import alloc, alloc_int64s, free_blocks, open_request, shape
+from .requests import alloc, alloc_int64s, free_blocks, open_request, shape_of
 from .sentences import (
     NO_MEMORY_INDEX,
     SentenceTable,
@@ -74,8 +74,8 @@ _ALIGNMENT_MISSING_INDEX = _CODED_TABLE.index("align_corners missing")
 _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
-_MODES = tuple(list(workers.TAPS).index(name) for name in _CODED_MODES)
-_PADDINGS = tuple(list(workers.PADDING_CODES).index(name) for name in _CODED_PADDINGS)
+_MODES = tuple(list(kernel_factories.TAPS).index(name) for name in _CODED_MODES)
+_PADDINGS = tuple(list(kernel_factories.PADDING_CODES).index(name) for name in _CODED_PADDINGS)
 
 
 def create_coded(op_address: int, api: int, info: int, out: int) -> int:
@@ -90,7 +90,15 @@ def create_coded(op_address: int, api: int, info: int, out: int) -> int:
     padding = _code(node, name, 3, errors, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX)
     name = c_string("align_corners")
     _code(node, name, 2, errors, _ALIGNMENT_WRONG_INDEX, _ALIGNMENT_MISSING_INDEX)
-    state = sampling.create_mode_state(node, op, errors, 0, 2, _MODES[mode], _PADDINGS[padding])
+    state = sampling.create_mode_state(
+        node,
+        op,
+        errors,
+        sampling.FIRST_GROUP,
+        sampling.N_INPUTS,
+        _MODES[mode],
+        _PADDINGS[padding],
+    )
     return close_node(node, state, out)
 
 
@@ -142,9 +150,9 @@ _ATTENTION_TABLE = SentenceTable(
     },
     after=attention.SENTENCES,
 )
-_WRONG_SHAPES_INDEX = _ATTENTION_TABLE.index("SHAPES_INVALID")
-_WRONG_STARTS_INDEX = _ATTENTION_TABLE.index("STARTS_INCONSISTENT")
-_WRONG_LOCATIONS_INDEX = _ATTENTION_TABLE.index("LOCATIONS_INVALID")
+_SHAPES_INVALID_INDEX = _ATTENTION_TABLE.index("SHAPES_INVALID")
+_STARTS_INCONSISTENT_INDEX = _ATTENTION_TABLE.index("STARTS_INCONSISTENT")
+_LOCATIONS_INVALID_INDEX = _ATTENTION_TABLE.index("LOCATIONS_INVALID")
 _N_INPUTS = 5
 
 
@@ -157,12 +165,12 @@ def _states(
 ) -> tuple[Any, list[Fields]]:
     """Return the initial state of another package's deformable attention."""
     proceed, worker = attention_functions(value_type, locations_type)
-    kernel = {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}
+    kernel = {"proceed": proceed, "worker": worker, "X_size": stored_dtype_of(value_type).itemsize}
     return FOREIGN_ATTENTION, [{"kernel": kernel, "is_int32": int(lengths_type == "int32")}]
 
 
-def create_located(op_address: int, api: int, info: int, out: int) -> int:
-    """CreateKernelV2 of a node that gets the locations of its samples."""
+def create_attention(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of another package's deformable attention."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
     wrong_interface = attention.WRONG_INTERFACE_INDEX
@@ -172,12 +180,12 @@ def create_located(op_address: int, api: int, info: int, out: int) -> int:
     return close_node(node, state, out)
 
 
-def compute_located(state_address: int, context: int) -> int:
+def compute_merged_heads(state_address: int, context: int) -> int:
     """KernelComputeV2 of a node whose output is (B, Q, H·D)."""
     return _compute(state_address, context, 3)
 
 
-def compute_by_head(state_address: int, context: int) -> int:
+def compute_separate_heads(state_address: int, context: int) -> int:
     """KernelComputeV2 of a node whose output is (B, Q, H, D)."""
     return _compute(state_address, context, 4)
 
@@ -195,23 +203,23 @@ def _compute(state_address: int, context: int, n_axes: int) -> int:
 
 @register_jitable
 def _set_levels(state: Any, request: Any) -> int:
-    """Turn the inputs of ``request`` to those of DeformableAttention; return an OrtStatus*."""
+    """Replace the inputs of ``request`` by those of DeformableAttention; return an OrtStatus*."""
     inputs = request.inputs
-    lengths_shape = shape(inputs[1])
-    starts_shape = shape(inputs[2])
-    locations = shape(inputs[3])
+    lengths_shape = shape_of(inputs[1])
+    starts_shape = shape_of(inputs[2])
+    locations_shape = shape_of(inputs[3])
     api = request.api
     if len(lengths_shape) != 2 or lengths_shape[1] != 2:
-        return error_with_shape(api, state.errors, _WRONG_SHAPES_INDEX, lengths_shape)
+        return error_with_shape(api, state.errors, _SHAPES_INVALID_INDEX, lengths_shape)
     n_levels = lengths_shape[0]
     if len(starts_shape) != 1 or starts_shape[0] != n_levels:
-        return error_with_number(api, state.errors, _WRONG_STARTS_INDEX, 0)
-    if len(locations) != 6:
-        return error_with_shape(api, state.errors, _WRONG_LOCATIONS_INDEX, locations)
-    weights = shape(inputs[4])
-    if len(weights) != 5:
+        return error_with_number(api, state.errors, _STARTS_INCONSISTENT_INDEX, 0)
+    if len(locations_shape) != 6:
+        return error_with_shape(api, state.errors, _LOCATIONS_INVALID_INDEX, locations_shape)
+    weights_shape = shape_of(inputs[4])
+    if len(weights_shape) != 5:
         sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, state.errors, sentence, weights, locations)
+        return error_with_shapes(api, state.errors, sentence, weights_shape, locations_shape)
     memory = alloc(request, 24 * n_levels)
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
@@ -219,11 +227,11 @@ def _set_levels(state: Any, request: Any) -> int:
     levels = array_at(memory, (n_levels, 3), np.int64)
     start = 0
     for level in range(n_levels):
-        levels[level, 0] = locations[4]
+        levels[level, 0] = locations_shape[4]
         for axis in range(2):
             levels[level, 1 + axis] = _integer(state, inputs[1].data, 2 * level + axis)
         if _integer(state, inputs[2].data, level) != start:
-            return error_with_number(api, state.errors, _WRONG_STARTS_INDEX, 0)
+            return error_with_number(api, state.errors, _STARTS_INCONSISTENT_INDEX, 0)
         start += levels[level, 1] * levels[level, 2]
     levels_shape[0] = n_levels
     levels_shape[1] = 3
@@ -245,5 +253,7 @@ def _integer(state: Any, at: int, index: int) -> int:
     return array_at(at, (index + 1,), np.int64)[index]
 
 
-LOCATED = Kernels(create_located, compute_located, destroy, _ATTENTION_TABLE.encoded, _states)
-BY_HEAD = LOCATED._replace(compute=compute_by_head)
+MERGED_HEADS = Kernels(
+    create_attention, compute_merged_heads, destroy, _ATTENTION_TABLE.encoded, _states
+)
+SEPARATE_HEADS = MERGED_HEADS._replace(compute=compute_separate_heads)

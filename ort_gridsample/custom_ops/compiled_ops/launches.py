@@ -7,37 +7,38 @@ from numba.extending import register_jitable
 
 from ...kernels import workers
 from ...kernels.pointers import address_of, call, memset
+from ...kernels.structs import END, NEW
 from . import requests
 from .sentences import NO_MEMORY_INDEX, error_with_number
 
 
 @register_jitable
-def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
+def fill_output(state: Any, request: Any, launch: Any, Y_shape: Any, has_samples: bool) -> int:
     """Create the output, and fill it on ONNX Runtime's threads.
 
     Args:
         state: the state of the op.
         request: a REQUEST.
         launch: a LAUNCH, or an ATTENTION_LAUNCH.
-        Y: the shape of the output.
-        samples: the number of pixels that can be read. If it is 0, the output is 0.
+        Y_shape: the shape of the output.
+        has_samples: False: nothing can be read, and the output is 0.
 
     Returns:
         An OrtStatus*, 0 for success.
     """
-    status, launch.Y = requests.make_output(request, Y)
+    status, launch.Y = requests.make_output(request, Y_shape)
     nbytes = state.kernel.X_size
-    for length in Y:
+    for length in Y_shape:
         nbytes *= length
     if status != 0 or nbytes == 0:
         return status
-    if samples == 0:
+    if not has_samples:
         memset(launch.Y, np.int32(0), nbytes)
         return status
     launch.workers = max(workers.DEFAULT_WORKERS, state.kernel.cpus)
     launch.must_pause = 0
     launch.arena.nbytes = 0
-    launch.phase = workers.NEW
+    launch.phase = NEW
     while True:
         count = call(state.kernel.proceed, (address_of(launch),))
         if count < 0:
@@ -48,4 +49,4 @@ def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> 
         arguments = (request.context, state.kernel.worker, count, 0, address_of(launch))
         status = requests.parallel_for(request.api, arguments)
         if status != 0:
-            launch.phase = workers.END
+            launch.phase = END

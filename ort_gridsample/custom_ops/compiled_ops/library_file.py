@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import GridSampleError
 from ...kernels import target
@@ -21,12 +22,27 @@ VARIABLE = "ORT_GRIDSAMPLE_LIBRARY"
 #: The path of a library inside the package, without its suffix.
 PACKAGED = Path(__file__).parents[2] / "libort_gridsample"
 
-#: The trailer of a library: its version, the release that built it, its machine, the processors,
-#: and the hash of all bytes before the trailer.
 _TRAILER = re.compile(
     rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \S+)*)"
     rb" sha256 ([0-9a-f]{64})\n\Z"
 )
+
+
+class Trailer(NamedTuple):
+    """The trailer of a library."""
+
+    #: The version of the library.
+    format: int
+    #: The release that built the library.
+    release: str
+    #: Processor and system, such as ``"x86_64-linux"``.
+    machine: str
+    #: The processors that the library has variants for, each after a blank.
+    cpus: str
+    #: The hash of all bytes before the trailer.
+    digest: str
+    #: The number of these bytes.
+    start: int
 
 
 def append_trailer(library: bytes, release: str, machine: str, cpus: Sequence[str]) -> bytes:
@@ -41,6 +57,22 @@ def append_trailer(library: bytes, release: str, machine: str, cpus: Sequence[st
     properties = ["ort_gridsample ops", str(FORMAT), "of release", release, "for", machine, *cpus]
     digest = hashlib.sha256(library).hexdigest()
     return library + f"\n{' '.join(properties)} sha256 {digest}\n".encode()
+
+
+def read_trailer(content: bytes) -> Trailer | None:
+    """Return the trailer of a library with this ``content``; None if there is none."""
+    match = _TRAILER.search(content)
+    if match is None:
+        return None
+    version, release, machine, cpus, digest = (group.decode() for group in match.groups())
+    return Trailer(
+        format=int(version),
+        release=release,
+        machine=machine,
+        cpus=cpus,
+        digest=digest,
+        start=match.start(),
+    )
 
 
 @cache
@@ -77,18 +109,17 @@ def validate(path: Path, any_machine: bool = False) -> str:
     except OSError as error:
         found = f"not readable: {error.strerror}"
         raise GridSampleError(where, "file", found, "a library") from error
-    trailer = _TRAILER.search(content)
+    trailer = read_trailer(content)
     if trailer is None:
         found = "not an ort_gridsample library, or truncated"
         raise GridSampleError(where, "file", found, "the output of 'ort-gridsample library'")
-    version, release, machine, cpus, digest = (group.decode() for group in trailer.groups())
-    if digest != hashlib.sha256(content[: trailer.start()]).hexdigest():
+    if trailer.digest != hashlib.sha256(content[: trailer.start]).hexdigest():
         expected = "content that matches its hash: build or copy the library again"
         raise GridSampleError(where, "content", "damaged", expected)
-    if int(version) != FORMAT:
-        found = f"{version}, of release {release}"
+    if trailer.format != FORMAT:
+        found = f"{trailer.format}, of release {trailer.release}"
         raise GridSampleError(where, "format", found, f"{FORMAT}: build it again")
     this_machine = f"{target.machine}-{target.system}"
-    if machine != this_machine and not any_machine:
-        raise GridSampleError(where, "machine", machine, this_machine)
-    return f"release {release} for {machine}{cpus}"
+    if trailer.machine != this_machine and not any_machine:
+        raise GridSampleError(where, "machine", trailer.machine, this_machine)
+    return f"release {trailer.release} for {trailer.machine}{trailer.cpus}"

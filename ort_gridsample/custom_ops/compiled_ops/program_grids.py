@@ -17,6 +17,7 @@ from ...detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS, WITH_PROGR
 from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.compilation import compiles_in
+from ...kernels.kernel_factories import TAPS
 from ...kernels.pointers import (
     address_of,
     array_at,
@@ -28,7 +29,7 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import LAUNCH
-from ...kernels.workers import TAPS, scratch_array
+from ...kernels.tiles import scratch_array
 from .catalog import Fields, Kernels
 from .creation import (
     close_node,
@@ -39,14 +40,15 @@ from .creation import (
     open_node,
     read_text,
 )
-from .requests import alloc, alloc_int64s, shape
-from .sampling import SENTENCES as SAMPLE_SENTENCES
+from .requests import alloc, alloc_int64s, shape_of
 from .sampling import (
+    FIRST_GROUP,
     WRONG_INTERFACE_INDEX,
     compute,
     create_sample_state,
     state_fields,
 )
+from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sentences import (
     NO_MEMORY_INDEX,
     SentenceTable,
@@ -68,30 +70,32 @@ from .structs import (
     TEXT,
 )
 
-MISSING_VALUE = validation.ErrorTemplate(
+SOURCE_MISSING = validation.ErrorTemplate(
     "grid",
     "computed from an input that is omitted",
     "{number} inputs and the scalars of their programs",
 )
 #: About the shape of the only source.
-WRONG_SHAPE = validation.ErrorTemplate(
+SOURCE_SHAPE_INVALID = validation.ErrorTemplate(
     "grid",
     "made of {value} of shape {X}",
     "shape {coordinates}",
 )
 #: About the shape of one of several sources.
-OTHER_SHAPE = replace(
-    WRONG_SHAPE,
-    expected=f"{WRONG_SHAPE.expected}, like the other values that the grid is made of",
+SOURCE_SHAPE_MISMATCH = replace(
+    SOURCE_SHAPE_INVALID,
+    expected=f"{SOURCE_SHAPE_INVALID.expected}, like the other values that the grid is made of",
 )
-WRONG_PROGRAMS = validation.ErrorTemplate("coordinates", "{X}", "what a session writes")
+PROGRAMS_INVALID = validation.ErrorTemplate(
+    "coordinates", "{X}", "the programs that a session writes"
+)
 
 _TABLE = SentenceTable(
     {
-        "MISSING_VALUE": encode(MISSING_VALUE),
-        "WRONG_SHAPE": encode(WRONG_SHAPE),
-        "OTHER_SHAPE": encode(OTHER_SHAPE),
-        "WRONG_PROGRAMS": encode(WRONG_PROGRAMS),
+        "SOURCE_MISSING": encode(SOURCE_MISSING),
+        "SOURCE_SHAPE_INVALID": encode(SOURCE_SHAPE_INVALID),
+        "SOURCE_SHAPE_MISMATCH": encode(SOURCE_SHAPE_MISMATCH),
+        "PROGRAMS_INVALID": encode(PROGRAMS_INVALID),
     },
     after=SAMPLE_SENTENCES,
 )
@@ -99,10 +103,10 @@ _TABLE = SentenceTable(
 SENTENCES = _TABLE.encoded
 
 # The indices of the others, as numbers: compiled code reads no dictionary.
-MISSING_VALUE_INDEX = _TABLE.index("MISSING_VALUE")
-WRONG_SHAPE_INDEX = _TABLE.index("WRONG_SHAPE")
-OTHER_SHAPE_INDEX = _TABLE.index("OTHER_SHAPE")
-WRONG_PROGRAMS_INDEX = _TABLE.index("WRONG_PROGRAMS")
+SOURCE_MISSING_INDEX = _TABLE.index("SOURCE_MISSING")
+SOURCE_SHAPE_INVALID_INDEX = _TABLE.index("SOURCE_SHAPE_INVALID")
+SOURCE_SHAPE_MISMATCH_INDEX = _TABLE.index("SOURCE_SHAPE_MISMATCH")
+PROGRAMS_INVALID_INDEX = _TABLE.index("PROGRAMS_INVALID")
 
 #: The operations of the steps.
 ADD, SUB, MUL, DIV = map(OPERATIONS.index, ("Add", "Sub", "Mul", "Div"))
@@ -129,18 +133,18 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     node = local_record(NODE)
     errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
     numbers = integers_attribute(node, c_string("coordinates"))
-    head = local_record(PROGRAMS)
-    head.n_sources = _read_names(node, c_string("sources"), head.names)
+    program_set = local_record(PROGRAMS)
+    program_set.n_sources = _read_names(node, c_string("sources"), program_set.names)
     max_programs = len(numbers) // 5 + 1
-    head.programs = alloc(node, max_programs * sizeof(PROGRAM))
+    program_set.programs = alloc(node, max_programs * sizeof(PROGRAM))
     if is_good(node):
-        programs = array_at(head.programs, (max_programs,), PROGRAM)
-        if not _decode(head, numbers, programs):
-            node.status = error_with_shape(api, errors, WRONG_PROGRAMS_INDEX, numbers)
-    state = create_sample_state(node, op, errors, 0, 2 + head.n_sources)
+        programs = array_at(program_set.programs, (max_programs,), PROGRAM)
+        if not _decode(program_set, numbers, programs):
+            node.status = error_with_shape(api, errors, PROGRAMS_INVALID_INDEX, numbers)
+    state = create_sample_state(node, op, errors, FIRST_GROUP, 2 + program_set.n_sources)
     if state != 0:
         programs_address = address_of(record_at(state, GRID_SAMPLE).programs)
-        memcpy(programs_address, address_of(head), sizeof(PROGRAMS))
+        memcpy(programs_address, address_of(program_set), sizeof(PROGRAMS))
     return close_node(node, state, out)
 
 
@@ -167,11 +171,11 @@ def _read_names(node: Any, attribute: int, names: Any) -> int:
 
 
 @register_jitable
-def _decode(head: Any, numbers: Any, programs: Any) -> bool:
+def _decode(program_set: Any, numbers: Any, programs: Any) -> bool:
     """Decode and check the result of :func:`ort_gridsample.detection.programs.encode`.
 
     Args:
-        head: PROGRAMS, whose counts are set. ``n_sources`` is set already.
+        program_set: PROGRAMS, whose counts are set. ``n_sources`` is set already.
         numbers: the encoded programs.
         programs: an array of PROGRAM, which are set.
 
@@ -193,7 +197,9 @@ def _decode(head: Any, numbers: Any, programs: Any) -> bool:
         program.length = numbers[index + 3]
         program.n_steps = numbers[index + 4]
         index += 5
-        if not _is_valid(program, head.n_sources, r) or index + program.n_steps > len(numbers):
+        if not _is_valid(program, program_set.n_sources, r):
+            return False
+        if index + program.n_steps > len(numbers):
             return False
         # The programs of operands follow the programs of the coordinates, and have no operands
         # that are programs.
@@ -209,9 +215,9 @@ def _decode(head: Any, numbers: Any, programs: Any) -> bool:
                 n_scalars += 1
         count += 1
         index += program.n_steps
-    head.n_scalars = n_scalars
-    head.r = r
-    head.n_programs = count
+    program_set.n_scalars = n_scalars
+    program_set.r = r
+    program_set.n_programs = count
     return 0 < r == count - n_operands
 
 
@@ -241,19 +247,20 @@ def prepare_grid(request_address: int) -> int:
     """
     request = record_at(request_address, REQUEST)
     state = record_at(request.launch.kernel, GRID_SAMPLE)
-    head = state.programs
+    program_set = state.programs
     if not _has_inputs(request, state):
-        return error_with_number(request.api, state.errors, MISSING_VALUE_INDEX, head.n_sources)
-    r = head.r
-    n_lengths = (2 + head.n_programs) * (r + 2)
-    nbytes = head.n_programs * sizeof(COMPONENT)
+        n_sources = program_set.n_sources
+        return error_with_number(request.api, state.errors, SOURCE_MISSING_INDEX, n_sources)
+    r = program_set.r
+    n_lengths = (2 + program_set.n_programs) * (r + 2)
+    nbytes = program_set.n_programs * sizeof(COMPONENT)
     memory = alloc_int64s(request, n_lengths)
     request.components = alloc(request, nbytes)
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_lengths + nbytes)
     grid = memory[: r + 2]
     coordinate = memory[r + 2 : 2 * r + 3]
-    programs = array_at(head.programs, (head.n_programs,), PROGRAM)
+    programs = array_at(program_set.programs, (program_set.n_programs,), PROGRAM)
     operand = r
     for index in range(r):
         for axis in range(r + 1):
@@ -266,7 +273,7 @@ def prepare_grid(request_address: int) -> int:
                 operand += 1
         if wrong >= 0:
             source = request.inputs[2 + programs[wrong].source]
-            return _shape_error(request.api, state, programs[wrong], shape(source))
+            return _shape_error(request.api, state, programs[wrong], shape_of(source))
         for axis in range(r + 1):
             if index == 0:
                 grid[axis] = coordinate[axis]
@@ -275,8 +282,8 @@ def prepare_grid(request_address: int) -> int:
     grid[r + 1] = r
     request.grid.shape = np.int64(grid.ctypes.data)
     request.grid.axes = r + 2
-    components = array_at(request.components, (head.n_programs,), COMPONENT)
-    for index in range(head.n_programs):
+    components = array_at(request.components, (program_set.n_programs,), COMPONENT)
+    for index in range(program_set.n_programs):
         program = programs[index]
         source = request.inputs[2 + program.source]
         strides = memory[(2 + index) * (r + 2) :]
@@ -288,7 +295,7 @@ def prepare_grid(request_address: int) -> int:
 def _has_inputs(request: Any, state: Any) -> bool:
     """Whether no input is omitted, and there are enough scalars."""
     scalars = request.inputs[1]
-    if scalars.axes != 1 or shape(scalars)[0] < state.programs.n_scalars:
+    if scalars.axes != 1 or shape_of(scalars)[0] < state.programs.n_scalars:
         return False
     smallest = 0
     for index in range(state.n_inputs):
@@ -313,7 +320,9 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     expected.axis = program.axis
     expected.length = program.length
     expected.r = state.programs.r
-    sentence = WRONG_SHAPE_INDEX if state.programs.n_sources == 1 else OTHER_SHAPE_INDEX
+    sentence = SOURCE_SHAPE_MISMATCH_INDEX
+    if state.programs.n_sources == 1:
+        sentence = SOURCE_SHAPE_INVALID_INDEX
     coordinates = array_at(address_of(expected), (3,), np.int64)
     return error_with_shapes(api, address_of(errors), sentence, found, coordinates)
 
@@ -330,7 +339,7 @@ def _broadcast(request: Any, program: Any, coordinate: Any) -> bool:
     Returns:
         Whether the shapes agree.
     """
-    lengths = shape(request.inputs[2 + program.source])
+    lengths = shape_of(request.inputs[2 + program.source])
     expected_axes = len(coordinate) + 1 if program.axis >= 0 else len(coordinate)
     if len(lengths) != expected_axes:
         return False
@@ -359,7 +368,7 @@ def _set_component(component: Any, source: Any, program: Any, grid: Any, strides
         grid: the shape (r + 1,) of a coordinate.
         strides: memory (≥ r + 1,) for its strides.
     """
-    lengths = shape(source)
+    lengths = shape_of(source)
     stride = 1
     first = 0
     coordinate_axis = len(grid)
@@ -404,13 +413,13 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         request = record_at(launch_address, REQUEST)  # begins with the launch
-        head = record_at(launch.kernel, GRID_SAMPLE).programs
+        program_set = record_at(launch.kernel, GRID_SAMPLE).programs
         r = launch.r
-        lengths = shape(request.grid)[: r + 1]
+        lengths = shape_of(request.grid)[: r + 1]
         first = batch * launch.positions + begin
-        programs = array_at(head.programs, (head.n_programs,), PROGRAM)
-        components = array_at(request.components, (head.n_programs,), COMPONENT)
-        scalars = array_at(request.inputs[1].data, (head.n_scalars,), dtype)
+        programs = array_at(program_set.programs, (program_set.n_programs,), PROGRAM)
+        components = array_at(request.components, (program_set.n_programs,), COMPONENT)
+        scalars = array_at(request.inputs[1].data, (program_set.n_scalars,), dtype)
         scalar = 0
         operand = r
         g = scratch_array(launch, worker_address, "coordinates", dtype)

@@ -27,7 +27,7 @@ from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
 from ...system.cpus import available_cpus
-from ...system.process import after_fork
+from ...system.process import after_fork, keep_forever
 from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
 from .catalog import (
@@ -77,9 +77,11 @@ class CompiledOps:
         callbacks["CreateKernelV2"] = c_api.function_type(4)(self._create_kernel)
         callbacks["InferOutputShapeFn"] = c_api.function_type(2)(self._infer_shape)
         self._register_custom_ops = c_api.function_type(2)(self._register)
-        self._addresses = {name: _address(callback) for name, callback in callbacks.items()}
+        self._addresses = {
+            name: c_api.address_of_callback(callback) for name, callback in callbacks.items()
+        }
         # A session may call these functions after Python has ended.
-        _keep_forever((callbacks, self._register_custom_ops, self._op_context))
+        keep_forever((callbacks, self._register_custom_ops, self._op_context))
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
@@ -112,7 +114,7 @@ class CompiledOps:
     ) -> None:
         with self._lock:
             if not (self._path or self._failure):
-                address = _address(self._register_custom_ops)
+                address = c_api.address_of_callback(self._register_custom_ops)
                 try:
                     self._path = trampoline.load({trampoline.ENTRY_POINT: address})[1]
                 except trampoline.NoTrampolineError as error:
@@ -206,7 +208,7 @@ class CompiledOps:
             setattr(struct, field, address)
         if not op.infers_shape:
             struct.InferOutputShapeFn = 0
-        _keep_forever((struct, name))
+        keep_forever((struct, name))
         address = ctypes.addressof(struct)
         self._overloads[address] = op, types
         self._op_addresses[op, types] = address
@@ -396,7 +398,9 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...], op_context: Any) -> N
         setattr(op_context, name, address)
     struct.sentences = load_image(image) + sentences
     n_states = len(kernels.states(*types)[1])
-    struct.states = _keep_forever((c_api.word * n_states)())
+    states = (c_api.word * n_states)()
+    keep_forever(states)
+    struct.states = ctypes.addressof(states)
     struct.KernelDestroy = destroy
     struct.KernelComputeV2 = compute  # last: it marks a complete struct
 
@@ -412,7 +416,9 @@ def load_image(
         compile_functions: return the addresses of functions. None: :func:`addresses`.
     """
     compiled = (compile_functions or addresses)([*image.functions.values()])
-    address = _keep_forever((ctypes.c_char * len(image.data))())
+    memory = (ctypes.c_char * len(image.data))()
+    keep_forever(memory)
+    address = ctypes.addressof(memory)
     copy_image(image, address, compiled)
     return address
 
@@ -432,16 +438,6 @@ def copy_image(image: RecordImage, address: int, compiled: Sequence[int]) -> Non
         ctypes.c_int64.from_address(address + offset).value = value
 
 
-def _keep_forever(kept: Any) -> int:
-    """Never free ``kept``, as sessions may outlive Python.
-
-    Returns:
-        The address of an object of ctypes; 0 for a tuple.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    return 0 if isinstance(kept, tuple) else ctypes.addressof(kept)
-
-
 def _description_callback(function: Callable[..., int]) -> Any:
     """Return a C function that calls ``function`` with the OrtCustomOp at an address.
 
@@ -455,10 +451,6 @@ def _compiled(function: Any, n_arguments: int) -> Any:
     """Compile ``function``, and return it as a C function."""
     (address,) = addresses([(function,)])
     return c_api.function(address, n_arguments)
-
-
-def _address(callback: Any) -> int:
-    return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
 
 def addresses(kernel_specs: Sequence[Any]) -> list[int]:

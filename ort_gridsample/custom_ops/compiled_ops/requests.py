@@ -112,7 +112,7 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
 
 
 @returns_array
-def shape(tensor: Any) -> Any:
+def shape_of(tensor: Any) -> Any:
     """Return the lengths (axes,) of an INPUT. An input that the node omits has no axes."""
     return array_at(tensor.shape, (max(tensor.axes, 0),), np.int64)
 
@@ -171,7 +171,7 @@ def write_status_output(state: Any, context: int) -> int:
     status = open_request(request, state, context, 1)
     count = 0
     if status == 0 and request.inputs[0].axes > 0:
-        count = shape(request.inputs[0])[0]
+        count = shape_of(request.inputs[0])[0]
     free_blocks(request.blocks)
     lengths = local_record(STATUS_SHAPE)
     lengths.rows = count

@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...functions import validation
-from ...kernels import tap_table, workers
+from ...kernels import kernel_factories, tap_table
 from ...kernels.compilation import KernelSpec, compiles_in
 from ...kernels.pointers import (
     address_of,
@@ -47,8 +47,8 @@ from .sentences import (
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
 from .structs import GRID_SAMPLE, NODE, OP, REQUEST
 
-_PADDINGS = list(workers.PADDING_CODES)
-_MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
+_PADDINGS = list(kernel_factories.PADDING_CODES)
+_MODES = [*kernel_factories.TAPS, *spec.MODE_SYNONYMS]
 
 _MODE_CHOICES = validation.format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
 _PADDING_CHOICES = validation.format_choices(PADDING_RULES)
@@ -93,7 +93,7 @@ _ROWS = {
     "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
     **{
         f"MISSING_STATE {name}": encode(MISSING_STATE, what=f"mode {name!r} for ")
-        for name in workers.TAPS
+        for name in kernel_factories.TAPS
     },
 }
 _TABLE = SentenceTable(_ROWS)
@@ -112,14 +112,18 @@ WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
 MODE_UNKNOWN_INDEX = _TABLE.index("MODE_UNKNOWN")
 PADDING_MODE_UNKNOWN_INDEX = _TABLE.index("PADDING_MODE_UNKNOWN")
 #: The first of one sentence per mode.
-MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(workers.TAPS))}")
+MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(kernel_factories.TAPS))}")
 
 #: The values of the attributes, each followed by a blank. The synonyms follow the modes, in the
 #: order of the modes from LINEAR on that they are synonyms of.
 MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
-N_MODES = len(workers.TAPS)
+N_MODES = len(kernel_factories.TAPS)
 LINEAR = _MODES.index("linear")
+#: The group of states of an op that has one group.
+FIRST_GROUP = 0
+#: The number of inputs: X and grid.
+N_INPUTS = 2
 
 
 # --- Creation ---
@@ -127,7 +131,7 @@ LINEAR = _MODES.index("linear")
 
 def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial states of a GridSample, one per mode."""
-    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in workers.TAPS]
+    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in kernel_factories.TAPS]
 
 
 def state_fields(
@@ -150,8 +154,8 @@ def state_fields(
         coordinates: the function that computes the coordinates of a tile. None: it reads the grid.
         columns: the number of columns whose positions a worker keeps.
     """
-    functions = workers.kernel_functions(X_type, grid_type, mode, coordinates)
-    constants = workers.kernel_constants(X_type, grid_type, mode)
+    functions = kernel_factories.kernel_functions(X_type, grid_type, mode, coordinates)
+    constants = kernel_factories.kernel_constants(X_type, grid_type, mode)
     return {"kernel": {**functions, **constants, "columns": columns}, "prepare_grid": prepare_grid}
 
 
@@ -160,12 +164,13 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     op = record_at(op_address, OP)
     node = local_record(NODE)
     errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
-    return close_node(node, create_sample_state(node, op, errors, 0, 2), out)
+    state = create_sample_state(node, op, errors, FIRST_GROUP, N_INPUTS)
+    return close_node(node, state, out)
 
 
 @register_jitable
 def mode_of_word(index: int) -> int:
-    """Return the index of a mode in :data:`.workers.TAPS`, given that of its word in MODE_WORDS.
+    """Return the index of a mode in the modes with kernels, given that of its word in MODE_WORDS.
 
     The synonyms follow all modes, in the order of the modes from linear on.
     """
@@ -209,8 +214,8 @@ def create_mode_state(
 ) -> int:
     """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
 
-    The mode is an index of :data:`.workers.TAPS`, and the padding one of
-    :data:`.workers.PADDING_CODES`.
+    The mode is an index of :data:`.kernel_factories.TAPS`, and the padding one of
+    :data:`.kernel_factories.PADDING_CODES`.
     """
     index = group * N_MODES + mode
     state_address = create_state(node, op, index, GRID_SAMPLE, errors, MISSING_STATE_INDEX + mode)
@@ -229,16 +234,19 @@ def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). Unknown shapes are not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
-        X_type, X = inferred_shape(node, 0)
-        _, grid = inferred_shape(node, 1)
-        if X.shape[1] > 2 and grid.shape[1] == X.shape[1]:
-            Y = alloc_shape(node, X.shape[1])
-            for axis in range(Y.shape[1]):
+        X_type, X_shape = inferred_shape(node, 0)
+        _, grid_shape = inferred_shape(node, 1)
+        n_axes = X_shape.shape[1]
+        if n_axes > 2 and grid_shape.shape[1] == n_axes:
+            Y_shape = alloc_shape(node, n_axes)
+            for axis in range(Y_shape.shape[1]):
                 # N is X's if it is known there; C is X's; the lengths are the grid's.
-                is_of_grid = axis > 1 or (axis == 0 and X[0, 0] < 0)
+                is_of_grid = axis > 1 or (axis == 0 and X_shape[0, 0] < 0)
+                grid_axis = axis - 1 if axis > 1 else axis
                 for row in range(2):
-                    Y[row, axis] = grid[row, axis - (axis > 1)] if is_of_grid else X[row, axis]
-            set_inferred_shape(node, X_type, Y)
+                    length = grid_shape[row, grid_axis] if is_of_grid else X_shape[row, axis]
+                    Y_shape[row, axis] = length
+            set_inferred_shape(node, X_type, Y_shape)
     requests.free_blocks(node.blocks)
     return 0
 
@@ -277,39 +285,40 @@ def sample(state: Any, request: Any) -> int:
         request.grid.data = tensor.data
         request.grid.shape = tensor.shape
         request.grid.axes = tensor.axes
-    X = requests.shape(request.inputs[0])
-    grid = requests.shape(request.grid)
+    X_shape = requests.shape_of(request.inputs[0])
+    grid_shape = requests.shape_of(request.grid)
     launch = request.launch
-    error = _set_lengths(state, launch, X, grid)
+    error = _set_lengths(state, launch, X_shape, grid_shape)
     if error != NO_ERROR:
-        return error_with_shapes(request.api, state.errors, error, X, grid)
-    Y = requests.alloc_int64s(request, len(X))
-    if len(Y) == 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * len(X))
-    for axis in range(len(Y)):  # an assignment of an array takes a second to compile
-        Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
+        return error_with_shapes(request.api, state.errors, error, X_shape, grid_shape)
+    n_axes = len(X_shape)
+    Y_shape = requests.alloc_int64s(request, n_axes)
+    if len(Y_shape) == 0:
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_axes)
+    for axis in range(n_axes):  # an assignment of an array takes a second to compile
+        Y_shape[axis] = X_shape[axis] if axis < 2 else grid_shape[axis - 1]
     launch.X = request.inputs[0].data
     launch.grid = request.grid.data
-    launch.lengths = np.int64(X[2:].ctypes.data)
-    launch.out_lengths = np.int64(Y[2:].ctypes.data)
-    return fill_output(state, request, launch, Y, launch.pixels)
+    launch.lengths = np.int64(X_shape[2:].ctypes.data)
+    launch.out_lengths = np.int64(Y_shape[2:].ctypes.data)
+    return fill_output(state, request, launch, Y_shape, launch.pixels > 0)
 
 
 @register_jitable
-def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
-    """Check the shapes ``X`` and ``grid``, and set the lengths of ``launch``.
+def _set_lengths(state: Any, launch: Any, X_shape: Any, grid_shape: Any) -> int:
+    """Check the shapes of X and of the grid, and set the lengths of ``launch``.
 
     Returns:
         NO_ERROR, or the index of a sentence about the shapes.
     """
-    r = len(X) - 2
+    r = len(X_shape) - 2
     if r < 1:
         return X_SHAPE_INVALID_INDEX
-    if len(grid) != len(X) or grid[r + 1] != r:
+    if len(grid_shape) != len(X_shape) or grid_shape[r + 1] != r:
         return GRID_SHAPE_MISMATCH_INDEX
-    n = X[0]
-    c = X[1]
-    if grid[0] != n:
+    n = X_shape[0]
+    c = X_shape[1]
+    if grid_shape[0] != n:
         return GRID_BATCH_MISMATCH_INDEX
     pixels = 1
     positions = 1
@@ -318,9 +327,9 @@ def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
     # A product with a length of 0 is 0, and its other factors must not overflow either.
     nbytes = float(max(n, 1)) * float(max(c, 1)) * float(state.kernel.X_size)
     for axis in range(r):
-        positions *= grid[axis + 1]
-        nbytes *= float(max(grid[axis + 1], 1))
-        pixels = min(pixels * min(X[axis + 2], too_many_pixels), too_many_pixels)
+        positions *= grid_shape[axis + 1]
+        nbytes *= float(max(grid_shape[axis + 1], 1))
+        pixels = min(pixels * min(X_shape[axis + 2], too_many_pixels), too_many_pixels)
         taps = min(taps * state.kernel.taps_per_axis, MAX_TAPS + 1)
     if nbytes >= 2.0**63:
         return Y_TOO_LARGE_INDEX

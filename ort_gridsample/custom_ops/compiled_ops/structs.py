@@ -36,13 +36,14 @@ REQUEST = record(
     "lacks_memory",  # 1 after an allocation failed
     "components",  # the address of a COMPONENT for each program
     ("inputs", (INPUT, MAX_INPUTS)),
-    ("grid", INPUT),  # its shape. The data are its elements, or those it is computed from
+    # The grid's shape. Its data are the grid's elements, or those of its source.
+    ("grid", INPUT),
 )
 
 #: The shape of the status output of an op that replaces a Python op.
 STATUS_SHAPE = record(
-    "rows",
-    "columns",
+    "rows",  # the length of the output's first axis
+    "columns",  # 1
 )
 
 #: The header of a block of memory in a linked list.
@@ -155,11 +156,12 @@ PROGRAMS = record(
 
 #: A row of :func:`ort_gridsample.detection.programs.to_rows`.
 PROGRAM = record(
-    "source",
-    "axis",
-    "index",
-    "length",
-    "n_steps",
+    "source",  # the index of the value that contains the coordinate
+    "axis",  # the value's axis that lists coordinates, or -1
+    "index",  # the coordinate's index on that axis
+    "length",  # the length of that axis
+    "n_steps",  # the number of steps
+    # The codes of the steps: see :mod:`ort_gridsample.detection.programs`.
     ("steps", (np.int64, MAX_STEPS)),
 )
 

@@ -3,8 +3,15 @@
 ONNX Runtime 1.24 and newer loads execution providers from shared libraries. ``ep_api`` and
 ``structs`` describe the part of its C API for them. ``definitions`` lists the kernels of the
 provider, which are the compiled ops. ``factory``, ``execution_provider`` and ``node_kernels`` are
-compiled by Numba: they are the functions that ONNX Runtime calls. ``image`` makes the data that
-these functions read, for this process or for a library. ``registration`` registers the provider
-of this process. There, ``fused_nodes`` lets ONNX Runtime fuse the nodes of deformable attention,
-which ``fusion`` finds in what ``ort_graph`` reads, and ``fused_attention`` computes.
+compiled by Numba: they are the functions that ONNX Runtime calls. ``factory_image`` creates the
+data that these functions read, for this process or for a library. ``registration`` registers the
+provider of this process.
+
+In this process the provider also fuses nodes:
+
+1. ``ort_graph`` reads ONNX Runtime's graph.
+2. ``fusion`` finds subgraphs that become one node: deformable attention (``attention_fusion``), and
+   GridSamples with the nodes that compute their grids (``grid_fusion``).
+3. ``fused_nodes`` passes the subgraphs to ONNX Runtime, and creates the fused nodes.
+4. ``fused_attention`` and ``fused_grid`` compute the fused nodes, in compiled code.
 """

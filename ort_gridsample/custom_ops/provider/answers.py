@@ -1,4 +1,4 @@
-"""Functions of the provider that answer without doing anything.
+"""Functions of the provider whose results are constants.
 
 In C's calling conventions a function may have fewer arguments than its caller passes, so one
 function here serves several fields.
@@ -14,7 +14,7 @@ _create_status = api_function("CreateStatus")
 
 
 def return_nothing() -> int:
-    """Return null: success, or false, or nothing at all."""
+    """Return null: success, false, 0 or no object."""
     return 0
 
 

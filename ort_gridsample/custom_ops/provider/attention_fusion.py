@@ -14,7 +14,7 @@ from ..compiled_ops.catalog import Op
 from ..compiled_ops.record_image import RecordImage, Relocation
 from .fused_attention import compute_attention
 from .fused_subgraph import FusedSubgraph, add_errors, common_fields, find_op, nodes_to_fuse
-from .structs import FUSED_ATTENTION, LEVEL, POINTER
+from .structs import FUSED_ATTENTION, LEVEL, WORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class FusedAttention(FusedSubgraph):
     Attributes:
         where: the place that errors name.
         attention: the deformable attention.
-        value: its value.
+        value: the operand ``attention.value``, which is not None here.
         op: the compiled op.
         op_types: the types of the op's inputs: value, levels, locations and weights.
         grid_type: the type of the levels' grids, from which a run computes the locations; "" if the
@@ -78,7 +78,7 @@ class FusedAttention(FusedSubgraph):
             fields = {
                 "points": level.points,
                 "shape_input": -1 if lengths else input_indices[level.shape or ""],
-                "lengths": image.add_records(POINTER, *({"value": length} for length in lengths)),
+                "lengths": image.add_records(WORD, *({"value": length} for length in lengths)),
                 "grid_input": input_indices[grid] if self.grid_type else -1,
             }
             rows.append(fields)
@@ -88,8 +88,8 @@ class FusedAttention(FusedSubgraph):
 def fuse_attention(match: Match) -> FusedAttention | None:
     """Return the nodes of a deformable attention that become one node.
 
-    Return None if the match is something else, or if an operand must be computed by nodes that the
-    graph does not have.
+    Return None if the match is no deformable attention, or if an operand of the op is not a value
+    of the graph.
     """
     attention = match.attention
     record = match.record

@@ -7,15 +7,15 @@ from numba.extending import register_jitable
 
 from ...kernels import pointers
 from ...kernels.pointers import caller
-from .ep_api import EP_FUNCTIONS, FUNCTIONS
+from .ep_api import EP_API_OFFSETS, PROVIDER_FUNCTION_OFFSETS
 
 
-def api_function(name: str, n_outputs: int = 0) -> Any:
+def provider_api_function(name: str, n_outputs: int = 0) -> Any:
     """Return the function ``name`` of OrtApi: see :func:`ort_gridsample.kernels.pointers.caller`.
 
     Its first argument is the address of the OrtApi.
     """
-    return caller(n_outputs, FUNCTIONS[name])
+    return caller(n_outputs, PROVIDER_FUNCTION_OFFSETS[name])
 
 
 def ep_function(name: str, n_outputs: int = 0) -> Any:
@@ -23,7 +23,7 @@ def ep_function(name: str, n_outputs: int = 0) -> Any:
 
     Its first argument is the address of the OrtEpApi.
     """
-    return caller(n_outputs, EP_FUNCTIONS[name])
+    return caller(n_outputs, EP_API_OFFSETS[name])
 
 
 @register_jitable
@@ -42,16 +42,3 @@ def write_int(at: int, value: int) -> None:
 def write_bool(at: int, value: int) -> None:
     """Write a C bool to the address ``at``."""
     pointers.array_at(at, (1,), np.uint8)[0] = value
-
-
-@register_jitable
-def acquire(factory: Any) -> None:
-    """Wait until no other thread has the lock of ``factory``, and take it."""
-    while not pointers.compare_and_swap(factory, "lock", 0, 1):
-        pointers.sched_yield()
-
-
-@register_jitable
-def release(factory: Any) -> None:
-    """Free the lock of ``factory``."""
-    pointers.store_shared(factory, "lock", 0)

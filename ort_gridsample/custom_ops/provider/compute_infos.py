@@ -8,7 +8,7 @@ from .structs import COMPUTE_INFO
 
 
 def allocate_block(nbytes: int) -> int:
-    """Return the address of memory that :func:`release_compute_infos` frees; 0 without memory."""
+    """Return the address of memory that :func:`release_compute_infos` frees; 0 on failure."""
     return malloc(nbytes)
 
 

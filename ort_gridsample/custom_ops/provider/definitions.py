@@ -16,7 +16,7 @@ VENDOR = "ort_gridsample"
 _MICROSOFT = "com.microsoft"
 #: The operators. No two of them have inputs of the same types, so that the types of a node's inputs
 #: determine its op.
-OPERATORS = ("GridSample", "AffineGrid")
+PROVIDER_OPERATORS = ("GridSample", "AffineGrid")
 #: The domains of the operators.
 DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
@@ -49,7 +49,7 @@ class Definition:
         domain: their domain.
         first: the first version of the operator.
         last: the last version.
-        types: the types that T1 and T2 can stand for.
+        types: the types that T1 and T2 allow.
     """
 
     operator: str
@@ -61,14 +61,14 @@ class Definition:
 
 def overloads() -> list[Overload]:
     """List the ops for all combinations of types."""
-    ops = [op for name in OPERATORS for op in OPS if op.name == name]
+    ops = [op for name in PROVIDER_OPERATORS for op in OPS if op.name == name]
     return [Overload(op, types) for op in ops for types in op.types]
 
 
 def definitions(available: Sequence[Overload]) -> list[Definition]:
     """List the operators of a provider whose overloads are those ``available``."""
     result = []
-    for operator in OPERATORS:
+    for operator in PROVIDER_OPERATORS:
         combinations = [overload.types for overload in available if overload.op.name == operator]
         for first, last in _versions(operator):
             allowed = tuple(spec.OPERATORS[operator][first].types.values())

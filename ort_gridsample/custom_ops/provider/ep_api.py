@@ -9,7 +9,7 @@ from __future__ import annotations
 
 #: The version of the structs and of the function tables: that of onnxruntime 1.24, the first
 #: release whose providers can have kernels. Later releases read no field that 1.24 lacks.
-VERSION = 24
+PROVIDER_API_VERSION = 24
 #: The oldest onnxruntime that the provider runs in.
 OLDEST = "1.24"
 
@@ -40,7 +40,7 @@ KERNEL_FIELDS = "version Compute Release PrePackWeight SetSharedPrePackedWeight"
 COMPUTE_INFO_FIELDS = "version CreateState Compute ReleaseState"
 
 #: The offsets of functions in OrtEpApi, in bytes.
-EP_FUNCTIONS = {
+EP_API_OFFSETS = {
     "CreateEpDevice": 0,
     "EpGraphSupportInfo_AddNodesToFuse": 16,
     "EpGraphSupportInfo_AddSingleNode": 24,
@@ -62,7 +62,7 @@ EP_FUNCTIONS = {
 
 #: The offsets of functions in OrtApi, in bytes, in addition to those of
 #: :mod:`ort_gridsample.custom_ops.compiled_ops.c_api`.
-FUNCTIONS = {
+PROVIDER_FUNCTION_OFFSETS = {
     "CastTypeInfoToTensorInfo": 440,
     "ReleaseTypeInfo": 784,
     "KernelInfo_GetInputTypeInfo": 1872,

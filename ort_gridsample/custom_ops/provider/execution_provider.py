@@ -9,6 +9,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
+    acquire_lock,
     address_of,
     array_at,
     c_string,
@@ -17,6 +18,7 @@ from ...kernels.pointers import (
     local_record,
     malloc,
     record_at,
+    release_lock,
     sizeof,
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
@@ -24,21 +26,21 @@ from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
-from .calls import acquire, api_function, ep_function, release, write_word
+from .calls import ep_function, provider_api_function, write_word
 from .definitions import GRID_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
 from .structs import BUFFER, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, NODE_INPUTS, OVERLOAD
 
-_get_num_nodes = api_function("Graph_GetNumNodes", 1)
-_get_nodes = api_function("Graph_GetNodes")
-_get_num_inputs = api_function("Node_GetNumInputs", 1)
-_get_inputs = api_function("Node_GetInputs")
-_get_type = api_function("GetValueInfoTypeInfo", 1)
-_get_producer = api_function("ValueInfo_GetValueProducer", 2)
-_get_operator = api_function("Node_GetOperatorType", 1)
-_get_attribute = api_function("Node_GetAttributeByName", 1)
-_read_attribute = api_function("ReadOpAttr", 1)
+_get_num_nodes = provider_api_function("Graph_GetNumNodes", 1)
+_get_nodes = provider_api_function("Graph_GetNodes")
+_get_num_inputs = provider_api_function("Node_GetNumInputs", 1)
+_get_inputs = provider_api_function("Node_GetInputs")
+_get_type = provider_api_function("GetValueInfoTypeInfo", 1)
+_get_producer = provider_api_function("ValueInfo_GetValueProducer", 2)
+_get_operator = provider_api_function("Node_GetOperatorType", 1)
+_get_attribute = provider_api_function("Node_GetAttributeByName", 1)
+_read_attribute = provider_api_function("ReadOpAttr", 1)
 
 _look_up_kernel = ep_function("EpGraphSupportInfo_LookUpKernel", 1)
 _add_node = ep_function("EpGraphSupportInfo_AddSingleNode")
@@ -224,7 +226,7 @@ def _mode(factory: Any, node: int) -> int:
 def get_kernel_registry(ep_address: int, out: int) -> int:
     """GetKernelRegistry: create the registry once."""
     factory = record_at(record_at(ep_address, EP).factory, FACTORY)
-    acquire(factory)
+    acquire_lock(factory)
     status = 0
     if factory.registry == 0:
         status, registry = _create_registry(factory.ep_api, ())
@@ -234,7 +236,7 @@ def get_kernel_registry(ep_address: int, out: int) -> int:
                 factory.registry = registry
             else:
                 _release_registry(factory.ep_api, (registry,))
-    release(factory)
+    release_lock(factory)
     write_word(out, factory.registry)
     return status
 

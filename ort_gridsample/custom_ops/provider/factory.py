@@ -6,6 +6,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
+    acquire_lock,
     address_of,
     array_at,
     c_string,
@@ -13,18 +14,19 @@ from ...kernels.pointers import (
     local_record,
     memcpy,
     record_at,
+    release_lock,
     sizeof,
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
 from ..compiled_ops.sentences import create_status
-from .calls import acquire, api_function, ep_function, release, write_word
-from .ep_api import CPU, VERSION
-from .structs import BUFFER, FACTORY, POINTER
+from .calls import ep_function, provider_api_function, write_word
+from .ep_api import CPU, PROVIDER_API_VERSION
+from .structs import BUFFER, FACTORY, WORD
 
-_get_ep_api = api_function("GetEpApi")
-_get_device_type = api_function("HardwareDevice_Type")
-_get_config_entry = api_function("GetSessionConfigEntry")
+_get_ep_api = provider_api_function("GetEpApi")
+_get_device_type = provider_api_function("HardwareDevice_Type")
+_get_config_entry = provider_api_function("GetSessionConfigEntry")
 _create_ep_device = ep_function("CreateEpDevice", 1)
 
 #: The character 1.
@@ -42,7 +44,7 @@ def open_api(base: int, too_old_message: int) -> tuple[int, int]:
         too_old_message: the message of the status if this onnxruntime has no such providers.
     """
     get_api = array_at(base, (1,), np.int64)[0]
-    api = call(get_api, (VERSION,))
+    api = call(get_api, (PROVIDER_API_VERSION,))
     if api == 0:
         return create_status(call(get_api, (1,)), (INVALID_ARGUMENT, too_old_message)), 0
     return 0, api
@@ -64,7 +66,7 @@ def add_factory(factory_address: int, api: int, factories: int, n_factories: int
         An OrtStatus*, 0 for success.
     """
     factory = record_at(factory_address, FACTORY)
-    acquire(factory)
+    acquire_lock(factory)
     status = 0
     if factory.api == 0:
         factory.api = api
@@ -72,7 +74,7 @@ def add_factory(factory_address: int, api: int, factories: int, n_factories: int
     elif factory.api != api:
         message = c_string("another onnxruntime of this process has this execution provider")
         status = create_status(api, (INVALID_ARGUMENT, message))
-    release(factory)
+    release_lock(factory)
     if status == 0:
         write_word(factories, factory_address)
         write_word(n_factories, 1)
@@ -145,7 +147,7 @@ def _has_context(api: int, options: int) -> bool:
     key = c_string("ep.context_enable")
     value = local_record(BUFFER)
     value.words[0] = 0
-    size = local_record(POINTER)
+    size = local_record(WORD)
     size.value = sizeof(BUFFER)
     status = _get_config_entry(api, (options, key, address_of(value), address_of(size)))
     if status != 0:  # there is no such entry

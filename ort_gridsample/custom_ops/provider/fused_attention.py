@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.halves import stored, widened
+from ...kernels.halves import stored_dtype_of, widened
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
 from ..compiled_ops import attention
@@ -21,7 +21,7 @@ from ..compiled_ops.requests import (
     free_blocks,
     open_request,
     read_input,
-    shape,
+    shape_of,
 )
 from ..compiled_ops.sentences import (
     NO_MEMORY_INDEX,
@@ -37,15 +37,15 @@ _VALUE = 0
 _LEVELS = 1
 _LOCATIONS = 2
 _WEIGHTS = 3
+#: The position of an input that an operand is computed from.
+_OTHER = 4
 #: The element types of grids that are not float32.
 _FLOAT64 = ELEMENT_TYPES["float64"]
 _FLOAT16 = ELEMENT_TYPES["float16"]
 _BFLOAT16 = ELEMENT_TYPES["bfloat16"]
 #: The types of the bits of halves.
-_FLOAT16_BITS = stored("float16")
-_BFLOAT16_BITS = stored("bfloat16")
-#: The position of an input that an operand is computed from.
-_OTHER = 4
+_FLOAT16_BITS = stored_dtype_of("float16")
+_BFLOAT16_BITS = stored_dtype_of("bfloat16")
 
 
 def compute_attention(info: int, state_address: int, context: int) -> int:
@@ -74,7 +74,7 @@ def _no_memory(state: Any, request: Any, nbytes: int) -> int:
 
 @register_jitable
 def _set_shape(tensor: Any, lengths: Any) -> None:
-    """Let ``lengths``, from :func:`.requests.alloc_int64s`, be the shape of an INPUT."""
+    """Set the shape of an INPUT to ``lengths``, an array from :func:`.requests.alloc_int64s`."""
     tensor.shape = np.int64(lengths.ctypes.data)
     tensor.axes = len(lengths)
 
@@ -86,7 +86,7 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     status = read_input(request, state, fused.value, tensor)
     if status != 0:
         return status
-    lengths = shape(tensor)
+    lengths = shape_of(tensor)
     has_shape = len(lengths) == fused.value_axes
     if has_shape and len(lengths) == 3:
         has_shape = lengths[2] == fused.heads * fused.channels
@@ -126,7 +126,7 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
             status = read_input(request, state, level.shape_input, tensor)
             if status != 0:
                 return status
-            image_shape = shape(tensor)
+            image_shape = shape_of(tensor)
             if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
                 sentence = attention.LEVELS_SHAPE_INVALID_INDEX
                 return error_with_shape(request.api, state.errors, sentence, image_shape)
@@ -144,7 +144,7 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
 
 @register_jitable
 def _set_weights(state: Any, fused: Any, request: Any) -> int:
-    """Set the weights (B, Q, H, P), which are those of all queries if Q is 1.
+    """Set the weights (B, Q, H, P). If Q is 1, all queries have the same weights.
 
     Returns:
         An OrtStatus*.
@@ -153,13 +153,13 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     status = read_input(request, state, fused.weights, tensor)
     if status != 0:
         return status
-    lengths = shape(tensor)
+    lengths = shape_of(tensor)
     new_lengths = alloc_int64s(request, 4)
     if len(new_lengths) == 0:
         return _no_memory(state, request, 32)
     if fused.has_weights_by_head == 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
-            locations = shape(request.inputs[_LOCATIONS])
+            locations = shape_of(request.inputs[_LOCATIONS])
             sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(request.api, state.errors, sentence, lengths, locations)
         new_lengths[0] = lengths[0] // fused.heads
@@ -198,8 +198,8 @@ def _copy_queries_first(to: int, source: int, lengths: Any, size: int) -> None:
         batch = row // heads
         head = row % heads
         for query in range(queries):
-            place = (batch * queries + query) * heads + head
-            memcpy(to + nbytes * place, source + nbytes * (row * queries + query), nbytes)
+            target = (batch * queries + query) * heads + head
+            memcpy(to + nbytes * target, source + nbytes * (row * queries + query), nbytes)
 
 
 @register_jitable
@@ -212,13 +212,12 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
     lengths = alloc_int64s(request, 5)
     if len(lengths) == 0:
         return _no_memory(state, request, 40)
-    # Of the right shape, whose locations attend() checks.
-    value = shape(request.inputs[_VALUE])
+    value_shape = shape_of(request.inputs[_VALUE])  # (B, S, H, D): _set_value() checked it
     levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     n_points = 0
     for index in range(fused.n_levels):
         n_points += levels[index].points
-    lengths[0] = value[0]
+    lengths[0] = value_shape[0]
     lengths[2] = fused.heads
     lengths[3] = n_points
     lengths[4] = fused.r
@@ -230,8 +229,9 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         status = read_input(request, state, level.grid_input, tensor)
         if status != 0:
             return status
-        grid = shape(tensor)
-        queries = _count_queries(grid, value[0] * fused.heads, level.points, fused.r)
+        grid_shape = shape_of(tensor)
+        batch_heads = value_shape[0] * fused.heads
+        queries = _count_queries(grid_shape, batch_heads, level.points, fused.r)
         if index == 0:
             lengths[1] = max(queries, 0)
             nbytes = (8 if fused.grid_type == _FLOAT64 else 4) * _product(lengths)
@@ -241,7 +241,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         if queries != lengths[1]:
             sentence = attention.LOCATIONS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(
-                request.api, state.errors, sentence, value, grid, fused.n_levels
+                request.api, state.errors, sentence, value_shape, grid_shape, fused.n_levels
             )
         _copy_grid(memory, tensor.data, fused.grid_type, lengths, first_point, level.points)
         first_point += level.points
@@ -260,12 +260,12 @@ def _product(lengths: Any) -> int:
 
 
 @register_jitable
-def _count_queries(grid: Any, batch_heads: int, points: int, r: int) -> int:
-    """Return Q of a grid of the shape (B·H, …, r), with Q·points positions; -1 if it is another."""
-    n_axes = len(grid)
-    if n_axes < 3 or grid[0] != batch_heads or grid[n_axes - 1] != r or points == 0:
+def _count_queries(grid_shape: Any, batch_heads: int, points: int, r: int) -> int:
+    """Return Q of a grid of the shape (B·H, …, r) with Q·points positions; -1 for other shapes."""
+    n_axes = len(grid_shape)
+    if n_axes < 3 or grid_shape[0] != batch_heads or grid_shape[n_axes - 1] != r or points == 0:
         return -1
-    positions = _product(grid[1 : n_axes - 1])
+    positions = _product(grid_shape[1 : n_axes - 1])
     return positions // points if positions % points == 0 else -1
 
 
@@ -318,7 +318,7 @@ def _copy_typed_grid(
         batch = row // heads
         head = row % heads
         for query in range(queries):
-            place = (batch * queries + query) * heads + head
+            target = (batch * queries + query) * heads + head
             for index in range(points * r):
                 coordinate = widened(grid[row * queries + query, index])
-                locations[place, first_point * r + index] = coordinate * half + half
+                locations[target, first_point * r + index] = coordinate * half + half

@@ -19,7 +19,7 @@ from ..compiled_ops.requests import (
     free_blocks,
     open_request,
     read_input,
-    shape,
+    shape_of,
 )
 from ..compiled_ops.sampling import sample
 from ..compiled_ops.sentences import (
@@ -83,11 +83,11 @@ def _set_scalars(state: Any, fused: Any, request: Any) -> int:
             if status != 0:
                 return status
             n_elements = 1
-            for length in shape(tensor):
+            for length in shape_of(tensor):
                 n_elements *= length
             if n_elements != 1:
                 sentence = NOT_SCALAR_INDEX
-                return error_with_shape(request.api, state.errors, sentence, shape(tensor))
+                return error_with_shape(request.api, state.errors, sentence, shape_of(tensor))
             memcpy(memory + size * index, tensor.data, size)
     lengths[0] = programs.n_scalars
     scalars = request.inputs[_SCALARS]

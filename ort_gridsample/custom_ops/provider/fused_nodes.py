@@ -1,7 +1,9 @@
 """Fuse nodes while ONNX Runtime creates a session.
 
-ONNX Runtime calls GetCapability for each graph, and then Compile for the nodes that were fused in
-this graph. Both lead to :class:`FusedNodes`. A failure leaves the nodes of the graph as they are.
+For each graph, ONNX Runtime first calls GetCapability of the provider, which calls the field
+``fuse`` of its EP. :class:`FusedNodes` then searches the graph for nodes that become one, and adds
+them to the OrtEpGraphSupportInfo. If this fails, the nodes stay as they are. Afterwards ONNX
+Runtime calls Compile, which creates the functions and the state of each fused node.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ import onnxruntime
 
 from ... import versions
 from ...functions.cores import logger
+from ...kernels.compilation import KernelSpec
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.record_image import RecordImage
 from . import answers, compute_infos
-from .ep_api import EP_FUNCTIONS, OLDEST_WITH_FUSED_BODIES, VERSION
+from .ep_api import EP_API_OFFSETS, OLDEST_WITH_FUSED_BODIES, PROVIDER_API_VERSION
 from .fused_subgraph import FusedSubgraph
 from .fusion import find_fused_subgraphs
 from .ort_graph import Graph, OrtApi
@@ -27,12 +30,12 @@ from .structs import COMPUTE_INFO
 _FUSES_IN_BODIES = versions.is_at_least(onnxruntime.__version__, OLDEST_WITH_FUSED_BODIES)
 
 
-def compute_info_functions(compute: Callable[..., int]) -> dict[str, Callable[..., int]]:
-    """Return the functions of OrtNodeComputeInfo, to compile, by their fields."""
+def compute_info_functions(compute: Callable[..., int]) -> dict[str, KernelSpec]:
+    """Return the functions of OrtNodeComputeInfo by their fields."""
     return {
-        "CreateState": compute_infos.create_state,
-        "Compute": compute,
-        "ReleaseState": answers.return_nothing,
+        "CreateState": (compute_infos.create_state,),
+        "Compute": (compute,),
+        "ReleaseState": (answers.return_nothing,),
     }
 
 
@@ -45,7 +48,7 @@ class FusedNodes:
         compile_functions: compile functions of this folder, and return their addresses.
 
     Attributes:
-        fuse: the field of that name of a FACTORY, as a C function.
+        fuse: the field of that name of an EP, as a C function.
         compile: Compile of OrtEp, as a C function.
     """
 
@@ -53,7 +56,7 @@ class FusedNodes:
         self,
         api: int,
         ep_api: int,
-        compile_functions: Callable[[Sequence[Any]], list[int]],
+        compile_functions: Callable[[Sequence[KernelSpec]], list[int]],
     ) -> None:
         self._api = OrtApi(api)
         self._ep_api = ep_api
@@ -72,7 +75,7 @@ class FusedNodes:
         Args:
             graph_address: the OrtGraph.
             support: the OrtEpGraphSupportInfo.
-            nodes: the address of an array of OrtNode*. Those of fused nodes become 0.
+            nodes: the address of an array of OrtNode*. The elements of fused nodes are set to 0.
             count: its length.
         """
         try:
@@ -91,7 +94,7 @@ class FusedNodes:
         Args:
             graph: the graph.
             support: the OrtEpGraphSupportInfo.
-            addresses: the addresses of its nodes, which become 0 for fused nodes.
+            addresses: the addresses of its nodes. Those of fused nodes are set to 0.
         """
         for subgraph in find_fused_subgraphs(graph):
             indices = sorted(subgraph.nodes)
@@ -103,15 +106,19 @@ class FusedNodes:
 
     def _add_nodes(self, support: int, nodes: Sequence[int]) -> None:
         """Add the OrtNodes of a fused node to an OrtEpGraphSupportInfo."""
-        offset = EP_FUNCTIONS["EpGraphSupportInfo_AddNodesToFuse"]
+        offset = EP_API_OFFSETS["EpGraphSupportInfo_AddNodesToFuse"]
         add_nodes = c_api.function(c_api.word.from_address(self._ep_api + offset).value, 4)
         addresses = (c_api.word * len(nodes))(*nodes)
         self._api.check(add_nodes(support, ctypes.addressof(addresses), len(nodes), 0))
 
     def _prepare(self, subgraph: FusedSubgraph) -> None:
-        """Compile what the fused node needs, so that :meth:`_compile` does not fail."""
+        """Compile all functions of a fused node, without its input indices.
+
+        A failure here still leaves the single nodes. A failure of :meth:`_compile` would be an
+        error of the session.
+        """
         image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
-        self._compile_functions([compute_infos.allocate_block])
+        self._compile_functions([(compute_infos.allocate_block,)])
         registry.addresses([*image.functions.values()])
 
     def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
@@ -125,7 +132,7 @@ class FusedNodes:
         functions = compute_info_functions(subgraph.compute)
         addresses = self._compile_functions([*functions.values()])
         info = dict(zip(functions, addresses, strict=True))
-        offset = image.add_records(COMPUTE_INFO, {"version": VERSION, **info})
+        offset = image.add_records(COMPUTE_INFO, {"version": PROVIDER_API_VERSION, **info})
         state = subgraph.add_state(image, input_indices, self._api.address)
         image.set_fields(offset, COMPUTE_INFO, {"state": state})
         return image
@@ -167,7 +174,7 @@ class FusedNodes:
         (output,) = node.outputs
         input_indices = {name: index for index, name in enumerate(node.inputs)}
         image = self._image(self._session.subgraphs[output], input_indices)
-        (allocate,) = self._compile_functions([compute_infos.allocate_block])
+        (allocate,) = self._compile_functions([(compute_infos.allocate_block,)])
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))
         if not address:
@@ -181,7 +188,8 @@ class _Session(threading.local):
 
     Attributes:
         is_fusion_allowed: whether nodes may be fused.
-        subgraphs: the fused nodes of the graph that ONNX Runtime asked for last, by their outputs.
+        subgraphs: output -> the fused subgraph that computes it, for the last graph that was passed
+            to GetCapability.
     """
 
     is_fusion_allowed = True

@@ -22,10 +22,10 @@ class FusedSubgraph(ABC):
     """Nodes of a graph that one node of the provider replaces.
 
     Attributes:
-        nodes: the indices of the nodes.
-        inputs: the values that the new node reads. It has more inputs: ONNX Runtime passes all
-            values that the nodes read.
-        output: the only value of the nodes that other nodes read.
+        nodes: the indices of the nodes in their graph.
+        inputs: the values that the new node reads. The new node may have more inputs, because ONNX
+            Runtime passes all values that the replaced nodes read.
+        output: the output of the new node: the only value of the nodes that other nodes read.
     """
 
     nodes: frozenset[int]
@@ -60,19 +60,20 @@ def nodes_to_fuse(
 ) -> frozenset[int] | None:
     """Return the nodes that one node can replace.
 
-    No other node reads a value of these nodes, except the output. So there is no path from them
-    over another node back to them.
+    The output depends on all of these nodes, and other nodes read none of their values except the
+    output. So no path leaves the nodes and enters them again: it would become a cycle.
 
     Args:
         scope: the nodes of the graph.
-        required: the indices of the nodes that must be among them.
-        candidates: the indices of the nodes that are among them if nothing else reads their values.
+        required: the indices of the nodes that must be replaced.
+        candidates: the indices of the nodes that are replaced if no other node reads their values.
         inputs: the values that the new node reads.
-        output: the value that it computes.
+        output: the value that the new node computes.
 
     Returns:
-        Their indices. None if other nodes read their values, or if they do not read all ``inputs``:
-        ONNX Runtime passes only values that they read and do not compute.
+        The indices of the nodes. None if another node reads a value of a required node, or if an
+        input of the new node is not read by the nodes: ONNX Runtime passes only values that the
+        replaced nodes read and do not compute.
     """
     nodes = required | unread_nodes(UseDef(scope), required, inputs | {output}, candidates)
     read = {name for index in nodes for name in scope.inputs[index]}
@@ -97,7 +98,7 @@ def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any
     """Return the fields that all states have.
 
     Args:
-        kernel: the fields of the kernel, without those of this process.
+        kernel: the fields of the KERNEL, without ``cpus``, which depends on the process.
         errors: the offset of the ERRORS.
         api: the address of the OrtApi.
     """

@@ -12,13 +12,13 @@ from .fused_subgraph import FusedSubgraph
 from .grid_fusion import fuse_grid_sample, values_of_grids
 from .ort_graph import Graph
 
-_SEARCHES = SearchOptions(decomposed=False)
+_SEARCH_OPTIONS = SearchOptions(decomposed=False)
 
 
 def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
     """Return the subgraphs of ``graph`` that become one node each.
 
-    No two of them have a node in common, and no other provider runs one of the nodes. Deformable
+    A node is in at most one subgraph. Nodes that another provider runs are in none. Deformable
     attention has precedence over the computed grids of its GridSamples.
     """
     values = _values_to_read(graph)
@@ -27,21 +27,24 @@ def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
     model = graph.model(values)
     scopes = scopes_of(model)
     subgraphs: list[FusedSubgraph] = []
-    fused_nodes = set[int]()
-    # The attentions come first.
-    for match in find_matches(model, scopes, None, with_reasons=False, options=_SEARCHES):
+    fused_indices = set[int]()
+    # find_matches() returns the attentions first.
+    for match in find_matches(model, scopes, None, with_reasons=False, options=_SEARCH_OPTIONS):
         subgraph = fuse_attention(match) or fuse_grid_sample(match)
-        if subgraph is None or not fused_nodes.isdisjoint(subgraph.nodes):
+        if subgraph is None or not fused_indices.isdisjoint(subgraph.nodes):
             continue
         if any(graph.is_assigned(graph.nodes[index]) for index in subgraph.nodes):
             continue
-        fused_nodes |= subgraph.nodes
+        fused_indices |= subgraph.nodes
         subgraphs.append(subgraph)
     return subgraphs
 
 
 def _values_to_read(graph: Graph) -> set[str]:
-    """Return the values whose types, and whose nodes, the searches need."""
+    """Return the values that the searches visit.
+
+    The searches read the types of these values, and the attributes of the nodes that compute them.
+    """
     (scope,) = scopes_of(graph.outline())
     use_def = UseDef(scope)
     values = set(use_def.backward_closure(values_to_infer(use_def), OPERATORS))

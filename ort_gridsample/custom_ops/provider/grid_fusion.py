@@ -15,8 +15,8 @@ from ...detection.records import NodeRecord
 from ...dialects.table import FUSED
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
+from ...kernels.kernel_factories import PADDING_CODES
 from ...kernels.structs import record
-from ...kernels.workers import PADDING_CODES
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops import affine
 from ..compiled_ops.catalog import Fields, Op
@@ -24,6 +24,7 @@ from ..compiled_ops.fused_types import source_types, state_index
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import GRID_SAMPLE, PROGRAM, PROGRAMS
 from .definitions import DOMAINS, GRID_OPERATORS
+from .factory_image import set_rows
 from .fused_grid import PROGRAM_SENTENCES, compute_grid_sample
 from .fused_subgraph import (
     FusedSubgraph,
@@ -33,8 +34,7 @@ from .fused_subgraph import (
     nodes_to_fuse,
     text_fields,
 )
-from .image import set_rows
-from .structs import FUSED_GRID, POINTER
+from .structs import FUSED_GRID, WORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ def values_of_grids(use_def: UseDef) -> Iterator[str]:
 def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     """Return the nodes of a GridSample with a computed grid that become one node.
 
-    Return None if the match is something else, or if there is no compiled op for it.
+    Return None if the match has no computed grid, or if there is no compiled op for it.
     """
     grid = match.fused_grid
     sample = match.record
@@ -202,7 +202,7 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
 
 
 def _has_kernel(match: Match) -> bool:
-    """Whether the provider also runs the node alone."""
+    """Whether the provider has a kernel for the single node of ``match``."""
     node = match.record
     if node.domain not in DOMAINS or node.error is not None:
         return False
@@ -212,10 +212,10 @@ def _has_kernel(match: Match) -> bool:
 
 
 def _may_have_batches(scope: Scope, scalar: str) -> bool:
-    """Whether a scalar has several axes, of which the first may be that of batches.
+    """Whether a scalar has several axes. The first one may be the axis of batches.
 
-    A model may declare one batch, and run with more. In the graph such a scalar is broadcast, but a
-    program cannot read it.
+    A model may declare one batch, and run with more. Then the value has an element per batch, which
+    the nodes of the graph broadcast, but a program reads only one element.
     """
     graph = scope.container
     assert isinstance(graph, onnx.GraphProto)
@@ -236,4 +236,4 @@ def _op_inputs(sample: NodeRecord, grid: FusedGrid) -> list[str]:
 
 def _add_integers(image: RecordImage, values: list[int]) -> Relocation:
     """Append an array of int64, and return its offset."""
-    return image.add_records(POINTER, *({"value": value} for value in values))
+    return image.add_records(WORD, *({"value": value} for value in values))

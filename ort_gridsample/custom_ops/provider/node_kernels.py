@@ -21,16 +21,16 @@ from ...kernels.pointers import (
 )
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
-from ..compiled_ops.requests import api_function as op_api_function
+from ..compiled_ops.requests import api_function
 from ..compiled_ops.sentences import create_status
 from ..compiled_ops.structs import OP
-from .calls import api_function, write_word
-from .structs import FACTORY, NODE_KERNEL, OVERLOAD, POINTER
+from .calls import provider_api_function, write_word
+from .structs import FACTORY, NODE_KERNEL, OVERLOAD, WORD
 
-_as_tensor_type = api_function("CastTypeInfoToTensorInfo", 1)
-_get_element_type = op_api_function("GetTensorElementType", 1)
-_get_input_type = api_function("KernelInfo_GetInputTypeInfo", 1)
-_release_type = api_function("ReleaseTypeInfo")
+_as_tensor_type = provider_api_function("CastTypeInfoToTensorInfo", 1)
+_get_element_type = api_function("GetTensorElementType", 1)
+_get_input_type = provider_api_function("KernelInfo_GetInputTypeInfo", 1)
+_release_type = provider_api_function("ReleaseTypeInfo")
 
 
 # --- Types ---
@@ -95,7 +95,7 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
         return create_status(api, (INVALID_ARGUMENT, message))
     op_address = record_at(overload_address, OVERLOAD).op
     op = record_at(op_address, OP)
-    state = local_record(POINTER)
+    state = local_record(WORD)
     status = call(op.CreateKernelV2, (op_address, api, info, address_of(state)))
     if status != 0:
         free(kernel_address)

@@ -24,9 +24,9 @@ from ..compiled_ops import c_api
 from .ep_api import (
     FLOAT_ATTRIBUTE,
     FLOATS_ATTRIBUTE,
-    FUNCTIONS,
     INT_ATTRIBUTE,
     INTS_ATTRIBUTE,
+    PROVIDER_FUNCTION_OFFSETS,
     STRING_ATTRIBUTE,
 )
 
@@ -35,7 +35,7 @@ _UNREAD_DOMAIN = "ort_gridsample.unread"
 _UNREAD_TYPE = "Unread"
 #: Constants with more elements are not read.
 _MAX_ELEMENTS = 64
-#: The size of the memory for an attribute, in bytes. Longer attributes are not read.
+#: The size of the memory for an attribute, in bytes. A longer attribute is read again.
 _ATTRIBUTE_SIZE = 4096
 #: The bits of a C enum or int, and those of a bool, in a register.
 _INT_BITS = 0xFFFFFFFF
@@ -74,7 +74,7 @@ class OrtApi:
         """Call a function, and return its result."""
         function = self._functions.get(name)
         if function is None:
-            offset = FUNCTIONS.get(name) or c_api.FUNCTION_OFFSETS[name]
+            offset = PROVIDER_FUNCTION_OFFSETS.get(name) or c_api.FUNCTION_OFFSETS[name]
             address = c_api.word.from_address(self.address + offset).value
             function = c_api.function(address, len(arguments))
             self._functions[name] = function
@@ -108,18 +108,19 @@ class OrtApi:
             owner: the first argument of both functions.
         """
         count = self.get(count_name, owner)
+        if count == 0:  # most nodes have no implicit inputs
+            return []
         addresses = (c_api.word * count)()
         self.check(self.call(name, owner, ctypes.addressof(addresses), count))
         return list(addresses)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A node of an OrtGraph.
 
     Attributes:
         address: the OrtNode.
-        name: its name.
         op_type: the type of the node.
         domain: its domain.
         inputs: the names of its inputs. An input that the node omits has the name "".
@@ -128,7 +129,6 @@ class Node:
     """
 
     address: int
-    name: str
     op_type: str
     domain: str
     inputs: tuple[str, ...]
@@ -167,13 +167,12 @@ class Graph:
         """Return the node at ``address``, an OrtNode of this graph."""
         api = self._api
         return Node(
-            address,
-            api.text("Node_GetName", address),
-            api.text("Node_GetOperatorType", address),
-            api.text("Node_GetDomain", address),
-            self._value_names("Node", "Inputs", address),
-            self._value_names("Node", "ImplicitInputs", address),
-            self._value_names("Node", "Outputs", address),
+            address=address,
+            op_type=api.text("Node_GetOperatorType", address),
+            domain=api.text("Node_GetDomain", address),
+            inputs=self._value_names("Node", "Inputs", address),
+            implicit_inputs=self._value_names("Node", "ImplicitInputs", address),
+            outputs=self._value_names("Node", "Outputs", address),
         )
 
     def _value_names(self, owner_type: str, what: str, owner: int) -> tuple[str, ...]:
@@ -197,14 +196,16 @@ class Graph:
         return bool(self._api.text("Node_GetEpName", node.address))
 
     def outline(self) -> ModelProto:
-        """Return a model with the nodes and names of the graph, without attributes and types."""
-        protos = []
+        """Return a model with the nodes and values of the graph, without attributes and types."""
+        graph = GraphProto()
         for node in self.nodes:
-            inputs = [*node.inputs, *node.implicit_inputs]
-            proto = helper.make_node(node.op_type, inputs, node.outputs, node.name)
-            proto.domain = node.domain
-            protos.append(proto)
-        return self._model(GraphProto(node=protos))
+            graph.node.add(
+                op_type=node.op_type,
+                domain=node.domain,
+                input=(*node.inputs, *node.implicit_inputs),
+                output=node.outputs,
+            )
+        return self._model(graph)
 
     def model(self, values: Set[str]) -> ModelProto:
         """Return a model of the nodes that compute ``values``, with their attributes and types.
@@ -218,16 +219,22 @@ class Graph:
         names: dict[str, None] = {}
         for node in self.nodes:
             if values.isdisjoint(node.outputs):
-                inputs = [*node.inputs, *node.implicit_inputs]
-                proto = helper.make_node(_UNREAD_TYPE, inputs, [], node.name)
-                proto.domain = _UNREAD_DOMAIN
-            else:
-                computed.update(node.outputs)
-                proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name)
-                proto.domain = node.domain
-                proto.attribute.extend(self._attributes(node))
-                names |= dict.fromkeys((*node.inputs, *node.outputs))
-            graph.node.append(proto)
+                graph.node.add(
+                    op_type=_UNREAD_TYPE,
+                    domain=_UNREAD_DOMAIN,
+                    input=(*node.inputs, *node.implicit_inputs),
+                )
+                continue
+            computed.update(node.outputs)
+            names |= dict.fromkeys((*node.inputs, *node.outputs))
+            graph.node.add(
+                name=self._api.text("Node_GetName", node.address),
+                op_type=node.op_type,
+                domain=node.domain,
+                input=node.inputs,
+                output=node.outputs,
+                attribute=self._attributes(node),
+            )
         names.pop("", None)
         for name in names:
             self._declare(graph, name, name in computed)
@@ -321,12 +328,23 @@ class Graph:
             attribute_type = api.get("OpAttr_GetType", address) & _INT_BITS
             if attribute_type not in _ATTRIBUTE_DTYPES:
                 continue
-            memory = ctypes.create_string_buffer(_ATTRIBUTE_SIZE)
-            size = c_api.word()
-            arguments = ctypes.addressof(memory), _ATTRIBUTE_SIZE, ctypes.addressof(size)
-            api.check(api.call("ReadOpAttr", address, attribute_type, *arguments))
             name = api.text("OpAttr_GetName", address)
-            yield _attribute(name, attribute_type, memory.raw[: size.value])
+            yield _attribute(name, attribute_type, self._attribute_data(address, attribute_type))
+
+    def _attribute_data(self, address: int, attribute_type: int) -> bytes:
+        """Return the value that ReadOpAttr writes for the OrtOpAttr at ``address``."""
+        api = self._api
+        size = c_api.word(_ATTRIBUTE_SIZE)
+        while True:
+            memory_size = size.value
+            memory = ctypes.create_string_buffer(memory_size)
+            arguments = ctypes.addressof(memory), memory_size, ctypes.addressof(size)
+            status = api.call("ReadOpAttr", address, attribute_type, *arguments)
+            if status == 0:
+                return memory.raw[: size.value]
+            if size.value <= memory_size:  # the memory is large enough
+                api.check(status)
+            api.call("ReleaseStatus", status)
 
 
 def _attribute(name: str, attribute_type: int, data: bytes) -> AttributeProto:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,18 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError
-from ...system.process import after_fork
+from ...system.process import after_fork, keep_forever
 from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.record_image import RecordImage
 from ..signals import with_signals_deferred
 from .definitions import NAME, Overload
-from .ep_api import FUNCTIONS, OLDEST, VERSION
+from .ep_api import OLDEST, PROVIDER_API_VERSION, PROVIDER_FUNCTION_OFFSETS
 
 if TYPE_CHECKING:
-    from .fused_nodes import FusedNodes  # imports Numba
+    # These import Numba.
+    from ...kernels.compilation import CompiledFunction, KernelSpec
+    from .fused_nodes import FusedNodes
 
 #: The place that errors name.
 _WHERE = "register_provider"
@@ -43,7 +45,7 @@ class Provider:
         self._fused_nodes: FusedNodes | None = None
         self.is_registered = False
         # ONNX Runtime may call it after Python has ended.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._create_factories))
+        keep_forever(self._create_factories)
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
@@ -86,9 +88,12 @@ class Provider:
 
         Python never closes the library, so that sessions run after onnxruntime has closed it.
         """
+        from . import answers  # imports Numba
+
+        (return_nothing,) = _addresses([(answers.return_nothing,)])
         functions = {
-            "CreateEpFactories": _address(self._create_factories),
-            "ReleaseEpFactory": _compiled_functions([_answer_functions().return_nothing])[0],
+            "CreateEpFactories": c_api.address_of_callback(self._create_factories),
+            "ReleaseEpFactory": return_nothing,
         }
         try:
             return trampoline.load(functions)[1]
@@ -106,15 +111,18 @@ class Provider:
         n_factories: int,
     ) -> int:
         """CreateEpFactories, which ONNX Runtime calls during :meth:`register`."""
-        api = c_api.get_api(base, VERSION)
+        from . import factory  # imports Numba
+
+        api = c_api.get_api(base, PROVIDER_API_VERSION)
         if not api:
             message = f"ort_gridsample's execution provider needs onnxruntime {OLDEST} or newer"
             return c_api.create_status(c_api.get_api(base, 1), message)
         try:
             if not self._factory_address:
-                self._factory_address = _load_factory(api)
-                self._enable_fusion(api)
-            (create,) = _compiled_functions([_factory_functions().create_factories])
+                factory_address = _load_factory(api)
+                self._enable_fusion(api, factory_address)
+                self._factory_address = factory_address
+            (create,) = _addresses([(factory.create_factories,)])
             arguments = (api, factories, n_factories, self._factory_address)
             return int(c_api.function(create, len(arguments))(*arguments))
         except BaseException as error:  # ctypes would print an exception and go on
@@ -125,20 +133,21 @@ class Provider:
         if self._fused_nodes is not None:
             self._fused_nodes.allow(is_allowed)
 
-    def _enable_fusion(self, api: int) -> None:
+    def _enable_fusion(self, api: int, factory_address: int) -> None:
         """Let the provider call :class:`.fused_nodes.FusedNodes`."""
-        from .fused_nodes import FusedNodes
+        from .fused_nodes import FusedNodes  # imports Numba
         from .structs import EP, FACTORY
 
-        get_ep_api = c_api.word.from_address(api + FUNCTIONS["GetEpApi"]).value
-        fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _compiled_functions)
+        get_ep_api = c_api.word.from_address(api + PROVIDER_FUNCTION_OFFSETS["GetEpApi"]).value
+        fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _addresses)
         ep = ctypes.create_string_buffer(EP.itemsize)
-        ctypes.memmove(ep, _field(self._factory_address, FACTORY, "ep").value, EP.itemsize)
-        _field(ctypes.addressof(ep), EP, "fuse").value = _address(fused_nodes.fuse)
-        _field(ctypes.addressof(ep), EP, "Compile").value = _address(fused_nodes.compile)
-        _field(self._factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
+        ctypes.memmove(ep, _field(factory_address, FACTORY, "ep").value, EP.itemsize)
+        for name, callback in (("fuse", fused_nodes.fuse), ("Compile", fused_nodes.compile)):
+            address = c_api.address_of_callback(callback)
+            _field(ctypes.addressof(ep), EP, name).value = address
+        _field(factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
         # ONNX Runtime may call them after Python has ended.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object((fused_nodes, ep)))
+        keep_forever((fused_nodes, ep))
         self._fused_nodes = fused_nodes
 
 
@@ -174,8 +183,9 @@ def _check_onnxruntime() -> None:
     if not versions.is_at_least(installed, OLDEST):
         raise GridSampleError(_WHERE, "onnxruntime", installed, f"{OLDEST} or newer")
     if not hasattr(onnxruntime, "register_execution_provider_library"):
-        found = f"a build of {installed} that registers no execution providers"
-        raise GridSampleError(_WHERE, "onnxruntime", found, "one that does")
+        found = f"a build of {installed} without register_execution_provider_library"
+        expected = "a build with register_execution_provider_library"
+        raise GridSampleError(_WHERE, "onnxruntime", found, expected)
 
 
 def _is_listed() -> bool:
@@ -185,7 +195,7 @@ def _is_listed() -> bool:
 
 def _load_factory(api: int) -> int:
     """Create the FACTORY in the memory of this process, and return its address."""
-    from .image import add_factory
+    from .factory_image import add_factory
 
     ops = registry.compiled_ops()
     ops.compile_descriptions()
@@ -197,7 +207,7 @@ def _load_factory(api: int) -> int:
 
     image = RecordImage()
     offset = add_factory(image, release, op_address, domains)
-    return registry.load_image(image, _compile) + offset
+    return registry.load_image(image, _addresses) + offset
 
 
 def _field(address: int, dtype: Any, name: str) -> Any:
@@ -206,33 +216,14 @@ def _field(address: int, dtype: Any, name: str) -> Any:
     return c_api.word.from_address(address + offset)
 
 
-def _compile(specs: Sequence[Any]) -> list[int]:
-    return _compiled_functions([function for (function,) in specs])
-
-
-def _compiled_functions(functions: Sequence[Any]) -> list[int]:
+def _addresses(kernel_specs: Sequence[KernelSpec]) -> list[int]:
     """Compile functions of this folder, and return their addresses."""
-    return [_compiled_function(function).address() for function in functions]
+    return [_compiled_function(function).address() for (function,) in kernel_specs]
 
 
 @cache
-def _compiled_function(function: Any) -> Any:
+def _compiled_function(function: Callable[..., int]) -> CompiledFunction:
+    """Return the compiled function of ``function``. There is one per process."""
     from ...kernels import compilation
 
     return compilation.CompiledFunction(function, other_folders=(_SOURCES,))
-
-
-def _answer_functions() -> Any:
-    from . import answers
-
-    return answers
-
-
-def _factory_functions() -> Any:
-    from . import factory
-
-    return factory
-
-
-def _address(callback: Any) -> int:
-    return ctypes.cast(callback, ctypes.c_void_p).value or 0

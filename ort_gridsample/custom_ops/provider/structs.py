@@ -8,108 +8,106 @@ from ...kernels.structs import record
 from ..compiled_ops.structs import GRID_SAMPLE, PLAIN
 from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
-#: The number of inputs of the operators, and of the names T1 and T2 of their types.
+#: The number of inputs of the operators, and of their type constraints T1 and T2.
 N_INPUTS = 2
-#: The maximum number of types that a name can stand for.
-MAX_TYPES = 16
+#: The maximum number of types that a type constraint allows.
+MAX_CONSTRAINT_TYPES = 16
 
 #: The provider's factory: ONNX Runtime's struct OrtEpFactory, followed by the fields of this
 #: package.
 FACTORY = record(
     FACTORY_FIELDS,
-    # Addresses of texts: the name of the provider, its vendor and its version.
-    "name vendor release",
-    # The addresses of the provider's EPs, which all sessions share. That of the EP that fuses nodes
-    # is 0 in a library.
-    "ep fusing_ep",
-    # 1 while a thread sets one of the following fields.
-    "lock",
-    # The OrtApi and the OrtEpApi; 0 until the factory is created.
-    "api ep_api",
-    # The OrtKernelRegistry; 0 until it is created.
-    "registry",
-    # The address of the function that creates kernels.
-    "create_kernel",
-    # Addresses of arrays of DEFINITION and of OVERLOAD, and their lengths.
-    "definitions n_definitions overloads n_overloads",
-    # The address of the NODE_KERNEL that a node's kernel begins as.
-    "kernel",
-    # The address of an array of OrtCustomOpDomain*, and its length.
-    "domains n_domains",
+    "name",  # the address of the provider's name
+    "vendor",  # the address of its vendor's name
+    "release",  # the address of its version
+    "ep",  # the address of the EP that all sessions share
+    "fusing_ep",  # the address of the shared EP that fuses nodes; 0 in a library
+    "lock",  # 1 while a thread sets one of the following fields
+    "api",  # the address of the OrtApi; 0 until the factory is created
+    "ep_api",  # the address of the OrtEpApi; 0 until the factory is created
+    "registry",  # the address of the OrtKernelRegistry; 0 until it is created
+    "create_kernel",  # the address of the function that creates kernels
+    "definitions",  # the address of an array of DEFINITION
+    "n_definitions",  # its length
+    "overloads",  # the address of an array of OVERLOAD
+    "n_overloads",  # its length
+    "kernel",  # the address of the NODE_KERNEL that is the template of all kernels
+    "domains",  # the address of an array of OrtCustomOpDomain*
+    "n_domains",  # its length
 )
 
 #: The provider: ONNX Runtime's struct OrtEp.
 EP = record(
     EP_FIELDS,
-    # The address of the FACTORY.
-    "factory",
+    "factory",  # the address of the FACTORY
     # The address of a function that fuses nodes of a graph; 0 if no nodes are fused. Its arguments
     # are the OrtGraph, the OrtEpGraphSupportInfo, the address of an array of OrtNode*, and its
     # length. It sets the elements of nodes that it fused to 0.
     "fuse",
 )
 
-#: The types that a name can stand for.
+#: A type constraint, T1 or T2: the types that it allows.
 CONSTRAINT = record(
-    # The ONNXTensorElementDataType of each, and their number.
-    ("types", (np.int64, MAX_TYPES)),
-    "n_types",
+    ("types", (np.int64, MAX_CONSTRAINT_TYPES)),  # the ONNXTensorElementDataType of each type
+    "n_types",  # the number of types
 )
 
 #: An operator of the provider.
 DEFINITION = record(
-    # Addresses of texts: the operator and its domain.
-    "operator domain",
-    # The operator's first and last version.
-    "first last",
-    # Those of T1 and T2.
-    ("constraints", (CONSTRAINT, N_INPUTS)),
+    "operator",  # the address of the type of its nodes, as a text
+    "domain",  # the address of its domain, as a text
+    "first",  # its first version
+    "last",  # its last version
+    ("constraints", (CONSTRAINT, N_INPUTS)),  # the types of T1 and T2
 )
 
 #: The op for a combination of types.
 OVERLOAD = record(
-    # The ONNXTensorElementDataType of each input.
-    ("types", (np.int64, N_INPUTS)),
-    # The address of the OP, and the number of the op's states: one per mode, or 1.
-    "op n_states",
+    ("types", (np.int64, N_INPUTS)),  # the ONNXTensorElementDataType of each input
+    "op",  # the address of the OP
+    "n_states",  # the number of the op's states: one per mode, or 1
 )
 
-#: The kernel of a node: ONNX Runtime's struct OrtKernelImpl, followed by the state of a compiled
-#: op and the op's functions.
-NODE_KERNEL = record(KERNEL_FIELDS, "state compute destroy")
+#: The kernel of a node: ONNX Runtime's struct OrtKernelImpl, followed by the fields of this
+#: package.
+NODE_KERNEL = record(
+    KERNEL_FIELDS,
+    "state",  # the address of the state that the compiled op created
+    "compute",  # the address of the op's function KernelComputeV2
+    "destroy",  # the address of the op's function KernelDestroy
+)
 
-#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, followed by the address of the state.
-COMPUTE_INFO = record(COMPUTE_INFO_FIELDS, "state")
+#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, followed by a field of this package.
+COMPUTE_INFO = record(
+    COMPUTE_INFO_FIELDS,
+    "state",  # the address of the FUSED_ATTENTION or FUSED_GRID
+)
 
 #: A level of a fused deformable attention.
 LEVEL = record(
-    # The number of its points.
-    "points",
+    "points",  # the number of its points
     # The index of the input whose elements from the third on are the lengths of the level; -1 if
     # the lengths are constants.
     "shape_input",
-    # The address of the lengths if they are constants.
-    "lengths",
+    "lengths",  # the address of the lengths if they are constants
     # The index of the input that is the grid (B·H, Q, points, r); not used if there are locations.
     "grid_input",
 )
 
 #: The state of a fused deformable attention. Conditions are 0 or 1.
 FUSED_ATTENTION = record(
-    ("plain", PLAIN),
-    # The indices of the node's inputs that are the operands. The locations are -1 if the levels
-    # have grids.
-    "value locations weights",
-    # The lengths of axes: heads, and channels of a head.
-    "heads channels",
-    # The number of axes of the value: 4 if it is (B, S, H, D), 3 if it is (B, S, H·D).
-    "value_axes",
-    # Whether the weights are (B, Q, H, …) and not (B·H, 1, Q, P).
-    "has_weights_by_head",
-    # The ONNXTensorElementDataType of the grids; 0 if there are locations.
-    "grid_type",
-    # The address of an array of LEVEL, its length, and the number of spatial axes.
-    "levels n_levels r",
+    ("plain", PLAIN),  # first, so that compiled code of the op can read a FUSED_ATTENTION
+    "value",  # the index of the node's input that is the value
+    "locations",  # the index of the input that is the locations; -1 if the levels have grids
+    "weights",  # the index of the input that is the weights
+    "heads",  # the number of heads
+    "channels",  # the number of channels of a head
+    "value_axes",  # the number of axes of the value: 4 for (B, S, H, D), 3 for (B, S, H·D)
+    "has_weights_by_head",  # whether the weights are (B, Q, H, …) and not (B·H, 1, Q, P)
+    "grid_type",  # the ONNXTensorElementDataType of the grids; 0 if there are locations
+    "levels",  # the address of an array of LEVEL
+    "n_levels",  # its length
+    "r",  # the number of spatial axes
 )
 
 #: The state of a GridSample that is fused with the nodes that compute its grid.
@@ -118,16 +116,14 @@ FUSED_GRID = record(
     # The address of an array: for each input of the op, the index of the node's input; -1 for the
     # scalars of programs.
     "op_inputs",
-    # The address of the scalars. Those that are inputs of the node are 0.
-    "scalars",
-    # The size of a scalar in bytes; 0 if there are no programs.
-    "scalar_size",
+    "scalars",  # the address of the scalars. Those that are inputs of the node are 0.
+    "scalar_size",  # the size of a scalar in bytes; 0 if there are no programs
     # The address of an array: for each scalar, the index of the node's input; -1 for a constant.
     "scalar_inputs",
 )
 
-#: Memory for a function of ONNX Runtime that reads or writes a pointer.
-POINTER = record("value")
+#: An int64 or a pointer.
+WORD = record("value")
 #: Memory for a short text.
 BUFFER = record(("words", (np.int64, 8)))
 #: Memory for the inputs of a node, as OrtValueInfo*.

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import helper
 
 from .obstacles import ObstacleError
-from .same_node import fit_to_older_signature
+from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 #: Reductions for which the older version can be an Identity if there are no axes.
@@ -151,7 +151,7 @@ def resize_all_axes(step: VersionStep) -> Rewritten:
     return nodes
 
 
-def _has_elements(step: VersionStep, position: int) -> bool:
+def _has_elements(step: VersionStep, input_index: int) -> bool:
     """Whether an input is given, and not a constant without elements, which counts as left out."""
-    value = step.constant_input(position)
-    return bool(step.input(position)) and (value is None or value.size > 0)
+    value = step.constant_input(input_index)
+    return bool(step.input(input_index)) and (value is None or value.size > 0)

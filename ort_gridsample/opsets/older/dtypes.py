@@ -7,11 +7,11 @@ from onnx import helper
 from ... import spec
 from ...graph.element_types import elem_type
 from .obstacles import ObstacleError, shape_text
-from .same_node import fit_to_older_signature
+from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 
-def write_cast(step: VersionStep) -> Rewritten:
+def replace_by_cast(step: VersionStep) -> Rewritten:
     """Write a Cast to the type of the second input."""
     type_name = step.input_type(1)
     if type_name is None or type_name not in spec.TYPES:
@@ -21,14 +21,14 @@ def write_cast(step: VersionStep) -> Rewritten:
     return [helper.make_node("Cast", node.input[:1], node.output, to=elem_type(type_name))]
 
 
-def drop_saturate(step: VersionStep) -> Rewritten:
-    """Remove attributes of types with at most 8 bits, which the older opset refuses anyway."""
+def drop_float8_attributes(step: VersionStep) -> Rewritten:
+    """Remove attributes that affect 8-bit floats only: the older opset has no such types."""
     step.remove_attributes("saturate", "round_mode")
     return fit_to_older_signature(step)
 
 
-def drop_round_mode(step: VersionStep) -> Rewritten:
-    """Remove an attribute of float8e8m0, which the older opset refuses anyway."""
+def drop_float8e8m0_attribute(step: VersionStep) -> Rewritten:
+    """Remove an attribute that affects float8e8m0 only: the older opset has no such type."""
     step.remove_attributes("round_mode")
     return fit_to_older_signature(step)
 

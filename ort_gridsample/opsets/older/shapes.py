@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .obstacles import ObstacleError
-from .same_node import fit_to_older_signature
+from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 #: The default of Shape's attribute ``end``: beyond any rank.
@@ -56,7 +56,7 @@ def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten
 
 
 def _split_computed_length(step: VersionStep, axis: int, count: int) -> Rewritten:
-    """Write a Slice for each output: unlike Split, it has computed positions in every opset."""
+    """Write a Slice for each output: its starts and ends can be computed in every opset."""
     node = step.node
     nodes = step.new_nodes()
     axes = nodes.row(axis)
@@ -77,11 +77,9 @@ def drop_allowzero(step: VersionStep) -> Rewritten:
     step.remove_attributes("allowzero")
     if not allows_zero:
         return [node]
-    n_possible_zeros = _count_possible_zeros(step, _target_lengths(step))
-    # One 0 that is not the input's length changes the number of elements: the run fails, as it
-    # must. Two zeros could mean another empty shape, so zeros become a length that fails a run.
-    if n_possible_zeros < 2:
+    if not _may_have_another_empty_shape(step, _target_lengths(step)):
         return [node]
+    # Zeros become a length that fails a run.
     nodes = step.new_nodes()
     is_zero = nodes.add("Equal", node.input[1], nodes.row(0))
     impossible = nodes.row(_IMPOSSIBLE_LENGTH)
@@ -108,24 +106,29 @@ def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     return inferred if inferred is not None else [None, None]
 
 
-def _count_possible_zeros(step: VersionStep, lengths: Sequence[int | str | None]) -> int:
-    """Return how many ``lengths`` may be a 0 that is not the input's length of the same axis.
+def _may_have_another_empty_shape(step: VersionStep, lengths: Sequence[int | str | None]) -> bool:
+    """Whether a Reshape to ``lengths`` may have another empty output without ``allowzero``.
+
+    A single 0 that is not the input's length of its axis changes the number of elements if no other
+    length is 0: the run fails, as it must. In addition to another 0, it may change the shape only.
 
     Raises:
-        ObstacleError: a length is such a 0.
+        ObstacleError: a length is a 0 that is not the input's length.
     """
     input_shape = step.input_shape(0)
     n_possible_zeros = 0
+    others_are_positive = True
     for axis, length in enumerate(lengths):
         has_input_axis = input_shape is not None and axis < len(input_shape)
         input_length = input_shape[axis] if input_shape is not None and has_input_axis else None
+        is_number = isinstance(length, int)
         if length is not None and length == input_length:
-            continue
-        if length == 0:
+            others_are_positive = others_are_positive and is_number and length != 0
+        elif length == 0:
             raise step.obstacle("allowzero", 1)
-        if not isinstance(length, int):
+        elif not is_number:
             n_possible_zeros += 1
-    return n_possible_zeros
+    return n_possible_zeros > 1 or (n_possible_zeros == 1 and not others_are_positive)
 
 
 def slice_whole_shape(step: VersionStep) -> Rewritten:

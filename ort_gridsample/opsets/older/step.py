@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from ...graph.scope import Names, Nodes, Scope, constant_tensor
-from ...inference.types import Inference, Value
+from ...inference.types import Inference, TypeAndShape
 from .obstacles import ObstacleError
 
 
@@ -80,50 +80,52 @@ class VersionStep:
         for name, value in values.items():
             self.node.attribute.append(helper.make_attribute(name, value))
 
-    def input(self, position: int) -> str:
+    def input(self, input_index: int) -> str:
         """Return the name of an input; empty if the node lacks it."""
-        return self.node.input[position] if position < len(self.node.input) else ""
+        return self.node.input[input_index] if input_index < len(self.node.input) else ""
 
     def truncate_inputs(self, count: int) -> None:
         """Remove all inputs but the first ``count``."""
         del self.node.input[count:]
 
-    def constant_input(self, position: int) -> npt.NDArray[Any] | None:
+    def constant_input(self, input_index: int) -> npt.NDArray[Any] | None:
         """Return the value of an input if it is constant."""
-        return self.context.constant(self.input(position))
+        return self.context.constant(self.input(input_index))
 
-    def constant_integers(self, position: int) -> list[int]:
+    def constant_integers(self, input_index: int) -> list[int]:
         """Return the integers of a constant input that is an attribute in the older opset.
 
         Raises:
             ObstacleError: the input is computed.
         """
-        value = self.constant_input(position)
+        value = self.constant_input(input_index)
         if value is None:
             schema = defs.get_schema(self.node.op_type, self.since, "")
-            found = f"computed ({self.input(position)})"
+            found = f"computed ({self.input(input_index)})"
             expected = f"a constant before opset {self.since}"
-            raise ObstacleError(schema.inputs[position].name, found, expected)
+            raise ObstacleError(schema.inputs[input_index].name, found, expected)
         return [int(number) for number in value.ravel()]
 
-    def input_value(self, position: int) -> Value:
+    def input_value(self, input_index: int) -> TypeAndShape:
         """Return what is known of the type and the shape of an input."""
-        return self.context.inference.value_in_all_calls(self.context.scope, self.input(position))
+        return self.context.inference.value_in_all_calls(
+            self.context.scope, self.input(input_index)
+        )
 
-    def input_type(self, position: int) -> str | None:
+    def input_type(self, input_index: int) -> str | None:
         """Return the type of an input, or None if it is not known."""
-        return self.input_value(position).type
+        return self.input_value(input_index).type
 
-    def input_shape(self, position: int) -> tuple[int | str | None, ...] | None:
+    def input_shape(self, input_index: int) -> tuple[int | str | None, ...] | None:
         """Return the shape of an input, or None if it is not known."""
-        return self.input_value(position).shape
+        return self.input_value(input_index).shape
 
-    def input_rank(self, position: int) -> int | None:
+    def input_rank(self, input_index: int) -> int | None:
         """Return the rank of an input, or None if it is not known."""
-        value = self.constant_input(position)
+        value = self.constant_input(input_index)
         if value is not None:
             return value.ndim
-        shape = self.input_shape(position)
+        shape = self.input_shape(input_index)
         return None if shape is None else len(shape)
 
     def new_nodes(self) -> Nodes:
@@ -138,7 +140,7 @@ class VersionStep:
 
 #: The result of a rule: the nodes of the older opset. If the node may have attributes that the
 #: older version of its operator lacks, it is the result of
-#: :func:`.same_node.fit_to_older_signature`.
+#: :func:`.signature_fit.fit_to_older_signature`.
 Rewritten = Sequence[onnx.NodeProto]
 #: A function that rewrites a node, or raises ObstacleError.
 ConversionRule = Callable[[VersionStep], Rewritten]

@@ -9,14 +9,13 @@ import onnx
 from onnx import defs, helper, shape_inference
 
 from ... import spec
-from ...errors import where_node
-from ...graph.scope import Scope, display_name, domain_of, scopes_of
+from ...graph.scope import Scope, domain_of, scopes_of
 from ...inference.types import Inference
+from ..schema_functions import schema_of
 from .obstacles import ObstacleError
-from .same_node import schema_of
 
 
-def all_values(model: onnx.ModelProto, scopes: Sequence[Scope]) -> Inference:
+def inference_of_all_values(model: onnx.ModelProto, scopes: Sequence[Scope]) -> Inference:
     """Return the inference of the types of all values that nodes of ``model`` make.
 
     Args:
@@ -60,7 +59,7 @@ class _IdentityProbe:
         """Run no model."""
 
 
-def forbidden_types(
+def nodes_with_forbidden_types(
     model: onnx.ModelProto,
     inference: Inference,
     scopes: Sequence[Scope],
@@ -78,7 +77,7 @@ def forbidden_types(
         unconverted: outputs of nodes that are not converted, which are left out.
     """
     new_scopes = scopes_of(model)
-    new_inference = all_values(model, new_scopes)
+    new_inference = inference_of_all_values(model, new_scopes)
     for new_scope, old_scope in zip(new_scopes, scopes, strict=True):
 
         def type_of(name: str, new: Scope = new_scope, old: Scope = old_scope) -> str | None:
@@ -100,11 +99,6 @@ def forbidden_types(
                 yield node, obstacle
 
 
-def label_of(node: onnx.NodeProto) -> str:
-    """Return the name of ``node`` as errors write it."""
-    return where_node(node.op_type, display_name(node))
-
-
 def _forbidden_type(
     node: onnx.NodeProto,
     schema: defs.OpSchema,
@@ -114,11 +108,11 @@ def _forbidden_type(
     """Return the obstacle of the first type of ``node`` that ``schema`` does not allow."""
     first_types: dict[str, str] = {}  # type parameter -> the type of the first value that has it
     for values, parameters in ((node.input, schema.inputs), (node.output, schema.outputs)):
-        for position, name in enumerate(values):
+        for index, name in enumerate(values):
             type_name = type_of(name) if name and parameters else None
             if not type_name:
                 continue
-            parameter = parameters[min(position, len(parameters) - 1)]
+            parameter = parameters[min(index, len(parameters) - 1)]
             if _schema_type(type_name) not in parameter.types:
                 expected = f"a type that opset {new_opset} has for {parameter.name}"
                 return ObstacleError(f"the type of {name}", type_name, expected)

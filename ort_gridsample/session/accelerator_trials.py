@@ -19,7 +19,7 @@ from ..inference.runtime_probe import MIN_WRONG_DIFFERENCE
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
 from ..system.process import interpreter
-from . import probe_process
+from . import accelerator_process
 from .probe_cases import ProbeCase
 
 #: Execution providers with their options.
@@ -38,7 +38,7 @@ _IS_LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"
 #: The number of characters of an error that are shown.
 _MAX_ERROR_LENGTH = 300
 _NO_PYTHON = "a host program that embeds Python cannot start a probe process"
-_SCRIPT = Path(probe_process.__file__)
+_SCRIPT = Path(accelerator_process.__file__)
 
 
 class ProbeProcess:
@@ -58,7 +58,7 @@ class ProbeProcess:
             self._process = None
 
     def run(self, *arguments: object) -> Array | str:
-        """Call :func:`probe_process.answer` with ``arguments`` in the process.
+        """Call :func:`accelerator_process.answer` with ``arguments`` in the process.
 
         Returns:
             The output of the model, or the reason why there is none.
@@ -109,7 +109,7 @@ def _skip_output(stdout: IO[bytes]) -> None:
         EOFError: the process ended.
     """
     line = stdout.readline()
-    while not line.endswith(probe_process.READY):
+    while not line.endswith(accelerator_process.READY):
         if not line:
             raise EOFError
         line = stdout.readline()

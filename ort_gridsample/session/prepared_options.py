@@ -58,7 +58,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
         with suppress(ImportError):  # not installed, or registered by the caller
             add_python_ops(options)
     if patched.folder not in (None, config_entry(options, _EXTERNAL_FOLDER)):
-        # Not if it is set already, because onnxruntime warns of that.
+        # Not if the entry has this value already: onnxruntime warns of an entry that is set twice.
         options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
     if patched.loaded is not None:
         _add_weights(options, patched.loaded, patched.is_in_memory)

@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 from onnx import defs, helper
 
+from ..schema_functions import has_default_value, schema_of
 from .obstacles import ObstacleError, value_text
 from .step import VersionStep
 
@@ -19,14 +20,6 @@ _FIRST_OPSETS_OF_VALUES: dict[tuple[str, str], dict[bytes, int]] = {
 }
 #: Operators and the versions that changed their meaning, but not their signature.
 _CHANGED_MEANING = {("Attention", 24), ("Attention", 25)}
-
-
-def schema_of(op_type: str, opset: int) -> defs.OpSchema | None:
-    """Return the schema of a standard operator in an opset; None if the opset lacks it."""
-    try:
-        return defs.get_schema(op_type, opset, "")
-    except defs.SchemaError:
-        return None
 
 
 def fit_to_older_signature(step: VersionStep) -> list[onnx.NodeProto]:
@@ -62,7 +55,7 @@ def _convert_attributes(step: VersionStep, older: defs.OpSchema, newer: defs.OpS
     for attribute in list(node.attribute):
         value = helper.get_attribute_value(attribute)
         if attribute.name not in older.attributes:
-            if not _has_default_value(attribute, newer):
+            if not has_default_value(attribute, newer, default_dilation=1):
                 raise step.obstacle(attribute.name, value_text(value))
             node.attribute.remove(attribute)
             continue
@@ -86,17 +79,6 @@ def _write_changed_defaults(
             node.attribute.add().CopyFrom(default)
 
 
-def _has_default_value(attribute: onnx.AttributeProto, schema: defs.OpSchema) -> bool:
-    """Whether the attribute has its default in ``schema``, which states no default of dilations."""
-    value = helper.get_attribute_value(attribute)
-    if attribute.name == "dilations":
-        return all(dilation == 1 for dilation in value)
-    if attribute.name not in schema.attributes:
-        return False
-    default = schema.attributes[attribute.name].default_value
-    return bool(default.name) and value == helper.get_attribute_value(default)
-
-
 def _check_count(step: VersionStep, kind: str, values: Any, parameters: Any) -> None:
     """Check the inputs or outputs of a node, and remove trailing empty names.
 
@@ -117,7 +99,7 @@ def _check_count(step: VersionStep, kind: str, values: Any, parameters: Any) -> 
         extra = values[len(parameters)]
         expected = f"nothing before opset {step.since}"
         raise ObstacleError(f"{kind} {len(parameters)}", extra, expected)
-    for position, parameter in enumerate(parameters):
-        is_given = position < len(values) and bool(values[position])
+    for index, parameter in enumerate(parameters):
+        is_given = index < len(values) and bool(values[index])
         if parameter.option == option.Single and not is_given:
             raise ObstacleError(parameter.name, "left out", f"a value before opset {step.since}")

@@ -12,8 +12,8 @@ from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
 from . import answers, compute_infos, execution_provider, factory, node_kernels
 from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
-from .ep_api import VERSION
-from .structs import DEFINITION, EP, FACTORY, MAX_TYPES, NODE_KERNEL, OVERLOAD
+from .ep_api import PROVIDER_API_VERSION
+from .structs import DEFINITION, EP, FACTORY, MAX_CONSTRAINT_TYPES, NODE_KERNEL, OVERLOAD
 
 #: The functions of OrtEpFactory.
 FACTORY_FUNCTIONS: dict[str, KernelSpec] = {
@@ -104,8 +104,10 @@ def add_factory(
         constraints = _constraint_rows(definition)
         start = definition_offset + index * DEFINITION.itemsize
         set_rows(image, start, DEFINITION, "constraints", constraints)
-    factory_offset = image.add_records(FACTORY, {"version": VERSION, **FACTORY_FUNCTIONS})
-    ep = {"version": VERSION, "factory": factory_offset, **EP_FUNCTIONS}
+    factory_offset = image.add_records(
+        FACTORY, {"version": PROVIDER_API_VERSION, **FACTORY_FUNCTIONS}
+    )
+    ep = {"version": PROVIDER_API_VERSION, "factory": factory_offset, **EP_FUNCTIONS}
     fields = {
         "name": image.add_text(NAME.encode()),
         "vendor": image.add_text(VENDOR.encode()),
@@ -116,7 +118,9 @@ def add_factory(
         "n_definitions": len(definition_rows),
         "overloads": image.add_records(OVERLOAD, *overload_rows),
         "n_overloads": len(overload_rows),
-        "kernel": image.add_records(NODE_KERNEL, {"version": VERSION, **KERNEL_FUNCTIONS}),
+        "kernel": image.add_records(
+            NODE_KERNEL, {"version": PROVIDER_API_VERSION, **KERNEL_FUNCTIONS}
+        ),
         "domains": image.add_pointers(domains),
         "n_domains": len(domains),
     }
@@ -129,7 +133,7 @@ def _constraint_rows(definition: Definition) -> Sequence[Fields]:
     rows = []
     for names in definition.types:
         types = [ELEMENT_TYPES[name] for name in names]
-        types += [0] * (MAX_TYPES - len(types))
+        types += [0] * (MAX_CONSTRAINT_TYPES - len(types))
         rows.append({"types": types, "n_types": len(names)})
     return rows
 

@@ -7,7 +7,7 @@ from onnx import helper
 
 from ...graph.scope import constant_tensor, subgraphs
 from .obstacles import ObstacleError, value_text
-from .same_node import fit_to_older_signature
+from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
 
 #: Operators that make sequences.
@@ -36,10 +36,10 @@ def write_omitted_inputs(step: VersionStep) -> Rewritten:
     """Write empty ``roi`` and ``scales`` of a Resize if they are left out."""
     node = step.node
     nodes = step.new_nodes()
-    inputs = [step.input(position) for position in range(4)]
-    for position in (1, 2):
-        if not inputs[position]:
-            inputs[position] = nodes.constant(np.zeros(0, np.float32))
+    inputs = [step.input(input_index) for input_index in range(4)]
+    for input_index in (1, 2):
+        if not inputs[input_index]:
+            inputs[input_index] = nodes.constant(np.zeros(0, np.float32))
     node.input[:] = inputs if inputs[3] else inputs[:3]
     nodes.append(node)
     return nodes

@@ -9,14 +9,14 @@ import onnx
 from onnx import defs
 
 from ...errors import GridSampleError
-from ...graph.scope import Names, Scope, domain_of
+from ...graph.scope import Names, Scope, domain_of, where_of
 from ...inference.types import Inference
-from ..schema_functions import body_of, has_body
+from ..schema_functions import body_of, has_body, schema_of
 from .obstacles import ObstacleError, combined_error
 from .rules import CONVERSION_RULES
-from .same_node import fit_to_older_signature, schema_of
+from .signature_fit import fit_to_older_signature
 from .step import Context, VersionStep
-from .value_types import forbidden_types, label_of
+from .value_types import nodes_with_forbidden_types
 
 #: The oldest opset that can be written.
 OLDEST = 11
@@ -54,7 +54,7 @@ def write_older(
 
 def _error(obstacles: dict[str, ObstacleError], scopes: Sequence[Scope]) -> GridSampleError:
     """Return an error that lists ``obstacles`` in the order of the model."""
-    model_order = [label_of(node) for scope in scopes for node in scope]
+    model_order = [where_of(node) for scope in scopes for node in scope]
     labels = [label for label in dict.fromkeys([*model_order, *obstacles]) if label in obstacles]
     return combined_error({label: obstacles[label] for label in labels})
 
@@ -83,7 +83,7 @@ class _Conversion:
         for index, node in enumerate(scope.nodes):
             if domain_of(node.domain):
                 continue
-            label = label_of(node)
+            label = where_of(node)
             context = Context(scope, self._inference, self._names, self._new_opset)
             try:
                 older = _convert_node(context, node, old_opset)
@@ -103,7 +103,7 @@ class _Conversion:
     ) -> dict[str, ObstacleError]:
         """Return the obstacles that the types of the new nodes are, by their original nodes."""
         obstacles = {}
-        forbidden = forbidden_types(
+        forbidden = nodes_with_forbidden_types(
             model,
             self._inference,
             scopes,
@@ -112,7 +112,7 @@ class _Conversion:
         )
         for node, obstacle in forbidden:
             origins = [self._origins[name] for name in node.output if name in self._origins]
-            obstacles[origins[0] if origins else label_of(node)] = obstacle
+            obstacles[origins[0] if origins else where_of(node)] = obstacle
         return obstacles
 
 

@@ -1,0 +1,384 @@
+"""The kernels of a launch, by types and mode.
+
+Functions with a name in ``_for`` are factories: they return the kernel for some types. The kernels
+of a launch are compiled separately and call each other by address, so that another type of X needs
+only one more small kernel. A :data:`~.structs.KERNEL` has their addresses:
+:func:`kernel_functions` and :func:`kernel_constants` return its fields.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from .. import spec
+from ..reference.taps import COMPILED_MODES, MODE_RULES
+from . import simd, tap_sums, tap_table
+from .compilation import KernelSpec, compiles_in
+from .halves import HALVES, stored_dtype_of, write_rounded
+from .pointers import address_of, array_at, copy_past_caches, record_at
+from .simd import GATHERED, WIDE_PANEL
+from .structs import KERNEL, LAUNCH, WORKER
+from .tap_table import TapTable
+from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
+from .workers import proceed, process_items
+
+#: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
+TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
+#: The paddings that have kernels.
+PADDING_CODES = {
+    "zeros": tap_table.ZEROS,
+    "border": tap_table.BORDER,
+    "reflection": tap_table.REFLECTION,
+}
+
+#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
+#: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.
+MIN_BYTES_TO_PREFETCH = 1 << 20
+#: The minimum size of a Y that does not stay in a cache. Pixels that are only copied are then
+#: written past the caches: reading a cache line before writing it takes as long as writing it. 0.8
+#: of the time. Sums are not limited by memory.
+MIN_BYTES_PAST_CACHES = 1 << 24
+
+
+@compiles_in(1.4)
+def coordinates_for(grid_type: str) -> Callable[..., int]:
+    """Return the kernel that reads the coordinates of a tile from a grid of this type."""
+    stored_dtype = stored_dtype_of(grid_type)
+    coordinate_dtype = np.dtype(spec.TYPES[grid_type].compute)
+
+    def coordinates(
+        launch_address: int, worker_address: int, batch: int, begin: int, positions: int
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        grid = array_at(launch.grid, (launch.n, launch.positions, launch.r), stored_dtype)
+        normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
+        tap_table.split_axes(grid[batch, begin : begin + positions], normalized)
+        return 0
+
+    return coordinates
+
+
+@compiles_in(8.0)
+def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
+    """Return the kernel that computes the taps of a tile on one axis.
+
+    The taps of the outermost axis are the beginning of the table.
+    """
+    coordinate_dtype = np.dtype(coordinate_type)
+    weight_dtype = np.dtype(weight_type)
+
+    def axis_taps(launch_address: int, worker_address: int, positions: int, axis: int) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        kernel = record_at(launch.kernel, KERNEL)
+        taps = kernel.taps_per_axis
+        index_address = scratch_address(launch, worker_address, "axis_index")
+        weight_address = scratch_address(launch, worker_address, "axis_weight")
+        if axis == 0:
+            index_address = scratch_address(launch, worker_address, "index")
+            weight_address = scratch_address(launch, worker_address, "weight")
+            offsets = scratch_array(launch, worker_address, "offsets", np.int64)
+            for tap in range(taps):
+                offsets[tap] = tap
+        length = array_at(launch.lengths, (launch.r,), np.int64)[axis]
+        normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
+        return tap_table.compute_axis_taps(
+            tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, taps),
+            normalized[axis, :positions],
+            scratch_array(launch, worker_address, "pixel_coordinates", coordinate_dtype),
+            array_at(index_address, (taps, launch.table_columns), np.uint32),
+            array_at(weight_address, (taps, launch.table_columns), weight_dtype),
+            kernel.may_mask != 0,
+        )
+
+    return axis_taps
+
+
+@compiles_in(3.7)
+def combine_for(weight_type: str) -> Callable[..., int]:
+    """Return the kernel that adds the taps of an inner axis to the table.
+
+    It reads the table so far, ``rows`` in one buffer, and writes the new table to the other buffer.
+    """
+    weight_dtype = np.dtype(weight_type)
+
+    def combine(
+        launch_address: int,
+        worker_address: int,
+        rows: int,
+        axis: int,
+        positions: int,
+        axis_layout: int,
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
+        new_rows = rows * record_at(launch.kernel, KERNEL).taps_per_axis
+        index = scratch_array(launch, worker_address, "index", np.uint32)
+        weight = scratch_array(launch, worker_address, "weight", weight_dtype)
+        offsets = scratch_array(launch, worker_address, "offsets", np.int64)
+        source = (axis - 1) % 2
+        target = axis % 2
+        axis_index = scratch_array(launch, worker_address, "axis_index", np.uint32)
+        axis_weight = scratch_array(launch, worker_address, "axis_weight", weight_dtype)
+        return tap_table.combine_taps(
+            TapTable(index[source, :rows], weight[source, :rows], offsets, worker.layout),
+            TapTable(axis_index, axis_weight, offsets, axis_layout),
+            array_at(launch.lengths, (launch.r,), np.int64)[axis],
+            positions,
+            index[target, :new_rows],
+            weight[target, :new_rows],
+        )
+
+    return combine
+
+
+@compiles_in(1.5)
+def copy_packed_for(bits_type: str) -> Callable[..., int]:
+    """Return the kernel that reads packed panels through a table of one tap without weights.
+
+    Args:
+        bits_type: a type of the size of X's elements.
+    """
+    stored_dtype = np.dtype(bits_type)
+
+    def read(
+        launch_address: int,
+        worker_address: int,
+        buffer: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
+        index = scratch_array(launch, worker_address, "index", np.uint32)[buffer, 0]
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+        first_panel = worker.first_panel
+        panels_shape = (first_panel + worker.n_panels, launch.pixels + 1, WIDE_PANEL)
+        panels = array_at(launch.packed, panels_shape, stored_dtype)
+        for number in range(worker.n_panels):
+            first = worker.first_channel + number * WIDE_PANEL
+            end = min(first + WIDE_PANEL, launch.c)
+            panel = panels[first_panel + number]
+            tap_sums.copy_packed(panel, index, Y[first:end], begin, positions)
+        return 0
+
+    return read
+
+
+@compiles_in(2.6)
+def copy_for(bits_type: str) -> Callable[..., int]:
+    """Return the kernel that reads X through a table of one tap without weights.
+
+    Args:
+        bits_type: a type of the size of X's elements.
+    """
+    stored_dtype = np.dtype(bits_type)
+    size = stored_dtype.itemsize
+
+    def read(
+        launch_address: int,
+        worker_address: int,
+        buffer: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        layout = record_at(worker_address, WORKER).layout
+        table = scratch_array(launch, worker_address, "index", np.uint32)
+        index = table[buffer, 0, :positions]
+        n_outside = 0
+        if layout == GATHERED:
+            inside = table[1 - buffer, 0]
+            n_outside = simd.list_outside(table[buffer, 0], inside, positions, table[buffer, 0])
+            index = inside[:positions]
+        outside = table[buffer, 0, :n_outside]
+        X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+        writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
+        copies = scratch_array(launch, worker_address, "copies", stored_dtype)
+        step = simd.SMOOTH_STEP
+        if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
+            step = tap_sums.prefetch_step(index)
+            for p in range(0, positions, step):
+                simd.prefetch(X[0], index[p])
+        for c in range(launch.c):
+            y = Y[c, begin:]
+            next_x = X[min(c + 1, launch.c - 1)]
+            values = copies if writes_past_caches else y
+            tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
+            if writes_past_caches:
+                copy_past_caches(y, copies[:positions])
+        return 0
+
+    return read
+
+
+def weight_dtype_of(X_type: str) -> np.dtype[Any]:
+    """Return the type of the weights of X's taps: X's compute type, or that of its real part."""
+    return np.dtype(np.finfo(str(spec.TYPES[X_type].compute)).dtype)
+
+
+@compiles_in(1.9)
+def sum_for(X_type: str) -> Callable[..., int]:
+    """Return the kernel that reads X of this type through a table with weights."""
+    return _sum_kernel(X_type, reads_panels=False)
+
+
+@compiles_in(2.8)
+def sum_packed_for(X_type: str) -> Callable[..., int]:
+    """Return the kernel that reads the panels of X of this type through a table with weights."""
+    return _sum_kernel(X_type, reads_panels=True)
+
+
+def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
+    """Return a kernel that adds up the taps of a tile, some channels at a time.
+
+    The channels are those of X or, with ``reads_panels``, those of the worker's panels. The sums
+    are written to Y. Those of halves first wait in scratch memory, in float32, until they are
+    rounded. Numba compiles only one branch of the conditions on these two properties.
+    """
+    stored_dtype = stored_dtype_of(X_type)
+    weight_dtype = weight_dtype_of(X_type)
+    are_halves = X_type in HALVES
+
+    def read(
+        launch_address: int,
+        worker_address: int,
+        buffer: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
+        waiting_sums = scratch_array(launch, worker_address, "sums", weight_dtype)
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+        if reads_panels:
+            first_panel = worker.first_panel
+            panels_shape = (first_panel + worker.n_panels, launch.pixels + 1, launch.panel_channels)
+            panels = array_at(launch.packed, panels_shape, weight_dtype)
+            strip_address = scratch_address(launch, worker_address, "strip")
+            strip = array_at(strip_address, (tap_sums.STRIP, launch.panel_channels), weight_dtype)
+            first_channel = worker.first_channel
+            end_channel = min(first_channel + worker.n_panels * launch.panel_channels, launch.c)
+            step = launch.panel_channels
+        else:
+            X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
+            first_channel = 0
+            end_channel = launch.c
+            step = CHANNELS_PER_GROUP if are_halves else launch.c
+        for first in range(first_channel, end_channel, step):
+            end = min(first + step, end_channel)
+            if are_halves:
+                sums = waiting_sums[: end - first]
+                start = 0
+            else:
+                sums = Y[first:end]
+                start = begin
+            table = _table(launch, worker, buffer, weight_dtype)
+            if reads_panels:
+                panel = panels[first_panel + (first - first_channel) // step]
+                tap_sums.sum_packed(panel, table, strip, sums, start, positions)
+            else:
+                worker.layout = tap_sums.sum_taps(X[first:end], table, sums, start, positions)
+            if are_halves:
+                for channel in range(first, end):
+                    write_rounded(sums[channel - first, :positions], Y[channel, begin:])
+        return 0
+
+    return read
+
+
+@compiles_in(1.7)
+def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
+    """Return the kernel that packs a part of a panel, channels last, for these types."""
+    stored_dtype = stored_dtype_of(X_type)
+    packed_dtype = np.dtype(packed_type)
+
+    def pack(launch_address: int, panel: int, batch: int, channel: int, part: int) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)
+        panels_shape = (panel + 1, launch.pixels + 1, launch.panel_channels)
+        packed = array_at(launch.packed, panels_shape, packed_dtype)
+        tap_sums.pack_part(X, batch, channel, part * tap_sums.PIXELS_PER_PART, packed[panel])
+        return 0
+
+    return pack
+
+
+@register_jitable
+def _table(launch: Any, worker: Any, buffer: int, weight_dtype: Any) -> Any:
+    """Return the :class:`.tap_table.TapTable` in a buffer of a worker."""
+    worker_address = address_of(worker)
+    index = scratch_array(launch, worker_address, "index", np.uint32)[buffer]
+    weight = scratch_array(launch, worker_address, "weight", weight_dtype)[buffer]
+    offsets = scratch_array(launch, worker_address, "offsets", np.int64)
+    return TapTable(index, weight, offsets, worker.layout)
+
+
+# The fields of a kernel descriptor
+
+
+def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
+    """Return the constants of a :data:`.structs.KERNEL` that depend on types and mode."""
+    coordinate, weight = _compute_types(X_type, grid_type, mode)
+    X_size = stored_dtype_of(X_type).itemsize
+    has_weights = mode != "nearest"
+    return {
+        "taps_per_axis": TAPS[mode],
+        "X_size": X_size,
+        "coordinate_size": stored_dtype_of(coordinate).itemsize,
+        "weight_size": stored_dtype_of(weight).itemsize if has_weights else 0,
+        "copy_size": 0 if has_weights else X_size,
+        "packed_size": stored_dtype_of(weight).itemsize if has_weights else X_size,
+        "may_mask": int(not X_type.startswith(("int", "uint"))),
+    }
+
+
+def kernel_functions(
+    X_type: str, grid_type: str, mode: str, coordinates: KernelSpec | None = None
+) -> dict[str, KernelSpec | None]:
+    """Return the functions of a :data:`.structs.KERNEL`, by field.
+
+    If there is no grid input, ``coordinates`` is the kernel that computes the coordinates.
+    """
+    coordinate, weight = _compute_types(X_type, grid_type, mode)
+    size = stored_dtype_of(X_type).itemsize
+    is_float = X_type in HALVES or X_type == weight
+    read: KernelSpec = (sum_for, X_type)
+    pack: KernelSpec | None = None
+    read_packed: KernelSpec | None = None
+    if mode == "nearest":
+        # There is no integer of 16 bytes.
+        read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)
+        if size <= 8:
+            # Values are only moved. The kernels for floats do this, and linear shares them.
+            shared_type = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}[size]
+            pack = (pack_for, shared_type, shared_type)
+            read_packed = (copy_packed_for, shared_type)
+    elif is_float:
+        pack = (pack_for, X_type, weight)
+        read_packed = (sum_packed_for, X_type)
+    return {
+        "worker": (process_items,),
+        "proceed": (proceed,),
+        "coordinates": coordinates or (coordinates_for, grid_type),
+        "axis_taps": (axis_taps_for, coordinate, weight),
+        "combine": (combine_for, weight),
+        "read": read,
+        "pack": pack,
+        "read_packed": read_packed,
+    }
+
+
+def _compute_types(X_type: str, grid_type: str, mode: str) -> tuple[str, str]:
+    """Return the types of the coordinates and of the weights.
+
+    In mode nearest there are no weights; their type is then that of the coordinates.
+    """
+    coordinate = str(spec.TYPES[grid_type].compute)
+    weight = coordinate if mode == "nearest" else weight_dtype_of(X_type).name
+    return coordinate, weight
