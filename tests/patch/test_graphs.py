@@ -127,10 +127,10 @@ def test_replacing_nodes_of_a_scope_keeps_the_bodies_of_others() -> None:
     main, _ = main_and_body()
     bodies = main.bodies[4]
     first, second, third, *_ = main.nodes
-    main.replace({0: [], 1: [], 2: [first, second, third]})
+    main.replace_nodes({0: [], 1: [], 2: [first, second, third]})
     assert main.bodies == {4: bodies}
     assert main.nodes == list(main.container.node)
-    main.replace({0: []})
+    main.replace_nodes({0: []})
     assert main.bodies == {3: bodies}
     assert main.nodes[3].op_type == "If"
 
@@ -139,7 +139,7 @@ def test_replacing_a_node_with_graphs_gives_its_new_position_their_scopes() -> N
     main, _ = main_and_body()
     identity = helper.make_node("Identity", ["outer"], ["copy"])
     choose = main.nodes[4]
-    main.replace({4: [identity, choose]})
+    main.replace_nodes({4: [identity, choose]})
     graphs = [attribute.g for attribute in main.container.node[5].attribute]
     assert {index: [body.container for body in main.bodies[index]] for index in main.bodies} == {
         5: graphs
@@ -149,7 +149,7 @@ def test_replacing_a_node_with_graphs_gives_its_new_position_their_scopes() -> N
 
 def test_replacing_a_node_with_graphs_by_one_without_drops_their_scopes() -> None:
     main, _ = main_and_body()
-    main.replace({4: [helper.make_node("Identity", ["outer"], ["Y"])]})
+    main.replace_nodes({4: [helper.make_node("Identity", ["outer"], ["Y"])]})
     assert main.bodies == {}
 
 
