@@ -1,7 +1,10 @@
 """Memory in compiled code: records, arrays, atomic operations, and calls by address.
 
-In compiled code an address is an int64. Nothing here raises an exception or allocates a Python
-object.
+In compiled code an address is an int64. The name of an argument that is the address of a record of
+this package ends in ``_address``; without the suffix it is the record. Addresses of ONNX Runtime's
+objects (``api``, ``info``, ``context``, ``node``) have no suffix.
+
+Nothing here raises an exception or allocates a Python object.
 """
 
 from collections.abc import Callable

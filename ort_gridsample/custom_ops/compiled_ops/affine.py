@@ -178,7 +178,9 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample with a fused AffineGrid."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
+    errors_address = open_node(
+        node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX
+    )
     affine_errors = create_errors(
         node,
         c_string("AffineGrid node "),
@@ -187,10 +189,10 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
     )
     type_words = c_string(TYPE_WORDS)
     grid_type = choice_attribute(
-        node, c_string("grid_type"), type_words, -1, errors, GRID_TYPE_UNKNOWN_INDEX
+        node, c_string("grid_type"), type_words, -1, errors_address, GRID_TYPE_UNKNOWN_INDEX
     )
     group = grid_type + 1
-    state_address = create_sample_state(node, op, errors, group, N_FUSED_INPUTS)
+    state_address = create_sample_state(node, op, errors_address, group, N_FUSED_INPUTS)
     if state_address != 0:
         state = record_at(state_address, GRID_SAMPLE)
         align_corners = integer_attribute(node, c_string("affine_grid_align_corners"), 0)
@@ -223,12 +225,14 @@ def prepare_grid(request_address: int) -> int:
         An OrtStatus*, 0 for success.
     """
     request = record_at(request_address, REQUEST)
-    errors = record_at(request.launch.kernel, GRID_SAMPLE).affine_errors
-    return _check_and_set_grid(request, request.inputs[2], request.inputs[1], 8, errors)
+    errors_address = record_at(request.launch.kernel, GRID_SAMPLE).affine_errors
+    return _check_and_set_grid(request, request.inputs[2], request.inputs[1], 8, errors_address)
 
 
 @register_jitable
-def _check_and_set_grid(request: Any, theta: Any, size: Any, itemsize: int, errors: int) -> int:
+def _check_and_set_grid(
+    request: Any, theta: Any, size: Any, itemsize: int, errors_address: int
+) -> int:
     """Check the inputs of an AffineGrid, and set the shape and the data of ``request.grid``.
 
     The data are theta's.
@@ -238,7 +242,7 @@ def _check_and_set_grid(request: Any, theta: Any, size: Any, itemsize: int, erro
         theta: an INPUT.
         size: an INPUT.
         itemsize: the bytes of an element of the grid.
-        errors: the address of the AffineGrid's ERRORS.
+        errors_address: the address of the AffineGrid's ERRORS.
 
     Returns:
         An OrtStatus*, 0 for success.
@@ -247,23 +251,23 @@ def _check_and_set_grid(request: Any, theta: Any, size: Any, itemsize: int, erro
     size_shape = shape_of(size)
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
-        return error_with_shape(request.api, errors, THETA_SHAPE_INVALID_INDEX, theta_shape)
+        return error_with_shape(request.api, errors_address, THETA_SHAPE_INVALID_INDEX, theta_shape)
     first_sentence = (r - 2) * N_SENTENCES
     if len(size_shape) != 1:
         index = first_sentence + SIZE_NOT_1D_INDEX
-        return error_with_shapes(request.api, errors, index, theta_shape, size_shape)
+        return error_with_shapes(request.api, errors_address, index, theta_shape, size_shape)
     lengths = alloc_int64s(request, size_shape[0])
     if len(lengths) != size_shape[0]:
-        return error_with_number(request.api, errors, NO_MEMORY_INDEX, 8 * size_shape[0])
+        return error_with_number(request.api, errors_address, NO_MEMORY_INDEX, 8 * size_shape[0])
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(np.int64(lengths.ctypes.data), size.data, 8 * len(lengths))
     error = _size_error(lengths, theta_shape, r, itemsize)
     if error != NO_ERROR:
         index = first_sentence + error
-        return error_with_shapes(request.api, errors, index, theta_shape, lengths)
+        return error_with_shapes(request.api, errors_address, index, theta_shape, lengths)
     grid_shape = alloc_int64s(request, r + 2)
     if len(grid_shape) == 0:
-        return error_with_number(request.api, errors, NO_MEMORY_INDEX, 8 * (r + 2))
+        return error_with_number(request.api, errors_address, NO_MEMORY_INDEX, 8 * (r + 2))
     grid_shape[0] = lengths[0]
     for axis in range(r):
         grid_shape[axis + 1] = lengths[axis + 2]

@@ -161,15 +161,15 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     """
     inputs = request.inputs
     api = request.api
-    errors = state.errors
+    errors_address = state.errors
     value_shape = shape_of(inputs[0])
     levels_shape = shape_of(inputs[1])
     locations_shape = shape_of(inputs[2])
     weights_shape = shape_of(inputs[3])
     if len(value_shape) != 4:
-        return error_with_shape(api, errors, VALUE_SHAPE_INVALID_INDEX, value_shape)
+        return error_with_shape(api, errors_address, VALUE_SHAPE_INVALID_INDEX, value_shape)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
-        return error_with_shape(api, errors, LEVELS_SHAPE_INVALID_INDEX, levels_shape)
+        return error_with_shape(api, errors_address, LEVELS_SHAPE_INVALID_INDEX, levels_shape)
     n_levels = levels_shape[0]
     r = levels_shape[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value_shape
@@ -178,34 +178,34 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     nbytes = 8 * n_levels * (1 + r)
     launch.levels = alloc(request, nbytes)
     if launch.levels == 0:
-        return error_with_number(api, errors, NO_MEMORY_INDEX, nbytes)
+        return error_with_number(api, errors_address, NO_MEMORY_INDEX, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(launch.levels, inputs[1].data, nbytes)
     if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
-        return error_with_shape(api, errors, VALUE_BEYOND_LIMITS_INDEX, value_shape)
+        return error_with_shape(api, errors_address, VALUE_BEYOND_LIMITS_INDEX, value_shape)
     levels = array_at(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)
     if pixels < 0:
-        return error_with_shape(api, errors, LEVELS_NEGATIVE_INDEX, levels_shape)
+        return error_with_shape(api, errors_address, LEVELS_NEGATIVE_INDEX, levels_shape)
     if pixels != launch.pixels:
         index = LEVELS_PIXELS_MISMATCH_INDEX
-        return error_with_shape(api, errors, index, value_shape, pixels)
+        return error_with_shape(api, errors_address, index, value_shape, pixels)
     launch.points = _count_points(value_shape, locations_shape, 1)
     if not _has_points(levels, launch.points, locations_shape):
         index = LOCATIONS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, errors, index, value_shape, locations_shape, n_levels)
+        return error_with_shapes(api, errors_address, index, value_shape, locations_shape, n_levels)
     launch.queries = locations_shape[1]
     weight_points = _count_points(value_shape, weights_shape, 0)
     if weight_points != launch.points or not _fits_locations(weights_shape, locations_shape):
         index = WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, errors, index, weights_shape, locations_shape)
+        return error_with_shapes(api, errors_address, index, weights_shape, locations_shape)
     launch.weight_queries = weights_shape[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
-        return error_with_shape(api, errors, Y_TOO_LARGE_INDEX, value_shape)
+        return error_with_shape(api, errors_address, Y_TOO_LARGE_INDEX, value_shape)
     Y_shape = _output_shape(request, launch, n_axes)
     if len(Y_shape) == 0:
-        return error_with_number(api, errors, NO_MEMORY_INDEX, 8 * n_axes)
+        return error_with_number(api, errors_address, NO_MEMORY_INDEX, 8 * n_axes)
     launch.value = inputs[0].data
     launch.locations = inputs[2].data
     launch.weights = inputs[3].data

@@ -94,22 +94,22 @@ def open_node(
     node.blocks = 0
     node.lacks_memory = 0
     node.status = 0
-    errors = create_errors(node, operator, c_string("node"), op.sentences)
+    errors_address = create_errors(node, operator, c_string("node"), op.sentences)
     interface = integer_attribute(node, c_string("interface"), 1)
     if interface != INTERFACE and is_good(node):
-        node.status = error_with_number(api, errors, wrong_interface, interface)
-    return errors
+        node.status = error_with_number(api, errors_address, wrong_interface, interface)
+    return errors_address
 
 
 @register_jitable
-def close_node(node: Any, state: int, out: int) -> int:
-    """Write the address ``state`` to ``out``, or free the memory of a node with an error.
+def close_node(node: Any, state_address: int, out: int) -> int:
+    """Write the address ``state_address`` to ``out``, or free the memory of a node with an error.
 
     Returns:
         The status of the node.
     """
     if node.status == 0:
-        array_at(out, (1,), np.int64)[0] = state
+        array_at(out, (1,), np.int64)[0] = state_address
     else:
         free_blocks(node.blocks)
     return node.status
@@ -217,15 +217,15 @@ def create_plain(
     """
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors = open_node(node, op, api, info, operator, wrong_interface)
-    state = create_state(node, op, 0, PLAIN, errors, wrong_interface + 1)
-    return close_node(node, state, out)
+    errors_address = open_node(node, op, api, info, operator, wrong_interface)
+    state_address = create_state(node, op, 0, PLAIN, errors_address, wrong_interface + 1)
+    return close_node(node, state_address, out)
 
 
 @compiles_in(0.5)
-def destroy(state: int) -> int:
+def destroy(state_address: int) -> int:
     """KernelDestroy: free a state, and all that its node allocated before it."""
-    free_blocks(state - sizeof(BLOCK))
+    free_blocks(state_address - sizeof(BLOCK))
     return 0
 
 

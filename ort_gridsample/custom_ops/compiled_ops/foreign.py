@@ -83,23 +83,23 @@ def create_coded(op_address: int, api: int, info: int, out: int) -> int:
     op = record_at(op_address, OP)
     node = local_record(NODE)
     operator = c_string("grid_sampler node ")
-    errors = open_node(node, op, api, info, operator, sampling.WRONG_INTERFACE_INDEX)
+    errors_address = open_node(node, op, api, info, operator, sampling.WRONG_INTERFACE_INDEX)
     name = c_string("interpolation_mode")
-    mode = _code(node, name, 3, errors, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
+    mode = _code(node, name, 3, errors_address, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
     name = c_string("padding_mode")
-    padding = _code(node, name, 3, errors, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX)
+    padding = _code(node, name, 3, errors_address, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX)
     name = c_string("align_corners")
-    _code(node, name, 2, errors, _ALIGNMENT_WRONG_INDEX, _ALIGNMENT_MISSING_INDEX)
-    state = sampling.create_mode_state(
+    _code(node, name, 2, errors_address, _ALIGNMENT_WRONG_INDEX, _ALIGNMENT_MISSING_INDEX)
+    state_address = sampling.create_mode_state(
         node,
         op,
-        errors,
+        errors_address,
         sampling.FIRST_GROUP,
         sampling.N_INPUTS,
         _MODES[mode],
         _PADDINGS[padding],
     )
-    return close_node(node, state, out)
+    return close_node(node, state_address, out)
 
 
 @register_jitable
@@ -107,7 +107,7 @@ def _code(
     node: Any,
     name: int,
     n_codes: int,
-    errors: int,
+    errors_address: int,
     wrong_index: int,
     missing_index: int,
 ) -> int:
@@ -119,7 +119,7 @@ def _code(
         node: a NODE.
         name: the address of the attribute's name.
         n_codes: the number of values.
-        errors: the address of the node's ERRORS.
+        errors_address: the address of the node's ERRORS.
         wrong_index: the index of the sentence for a wrong value.
         missing_index: the index of the sentence for a missing attribute.
     """
@@ -128,7 +128,7 @@ def _code(
         return value
     if is_good(node):
         index = missing_index if value == _MISSING else wrong_index
-        node.status = error_with_number(node.api, errors, index, value)
+        node.status = error_with_number(node.api, errors_address, index, value)
     return 0
 
 
@@ -175,9 +175,11 @@ def create_attention(op_address: int, api: int, info: int, out: int) -> int:
     node = local_record(NODE)
     wrong_interface = attention.WRONG_INTERFACE_INDEX
     operator = c_string("DeformableAttention node ")
-    errors = open_node(node, op, api, info, operator, wrong_interface)
-    state = create_state(node, op, 0, FOREIGN_ATTENTION, errors, wrong_interface + 1)
-    return close_node(node, state, out)
+    errors_address = open_node(node, op, api, info, operator, wrong_interface)
+    state_address = create_state(
+        node, op, 0, FOREIGN_ATTENTION, errors_address, wrong_interface + 1
+    )
+    return close_node(node, state_address, out)
 
 
 def compute_merged_heads(state_address: int, context: int) -> int:

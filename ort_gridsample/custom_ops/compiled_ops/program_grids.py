@@ -131,7 +131,9 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample whose grid is computed by programs."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
+    errors_address = open_node(
+        node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX
+    )
     numbers = integers_attribute(node, c_string("coordinates"))
     program_set = local_record(PROGRAMS)
     program_set.n_sources = _read_names(node, c_string("sources"), program_set.names)
@@ -140,12 +142,14 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     if is_good(node):
         programs = array_at(program_set.programs, (max_programs,), PROGRAM)
         if not _decode(program_set, numbers, programs):
-            node.status = error_with_shape(api, errors, PROGRAMS_INVALID_INDEX, numbers)
-    state = create_sample_state(node, op, errors, FIRST_GROUP, 2 + program_set.n_sources)
-    if state != 0:
-        programs_address = address_of(record_at(state, GRID_SAMPLE).programs)
+            node.status = error_with_shape(api, errors_address, PROGRAMS_INVALID_INDEX, numbers)
+    state_address = create_sample_state(
+        node, op, errors_address, FIRST_GROUP, 2 + program_set.n_sources
+    )
+    if state_address != 0:
+        programs_address = address_of(record_at(state_address, GRID_SAMPLE).programs)
         memcpy(programs_address, address_of(program_set), sizeof(PROGRAMS))
-    return close_node(node, state, out)
+    return close_node(node, state_address, out)
 
 
 @register_jitable

@@ -163,9 +163,11 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample whose grid is an input."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors = open_node(node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX)
-    state = create_sample_state(node, op, errors, FIRST_GROUP, N_INPUTS)
-    return close_node(node, state, out)
+    errors_address = open_node(
+        node, op, api, info, c_string("GridSample node "), WRONG_INTERFACE_INDEX
+    )
+    state_address = create_sample_state(node, op, errors_address, FIRST_GROUP, N_INPUTS)
+    return close_node(node, state_address, out)
 
 
 @register_jitable
@@ -178,13 +180,13 @@ def mode_of_word(index: int) -> int:
 
 
 @register_jitable
-def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: int) -> int:
+def create_sample_state(node: Any, op: Any, errors_address: int, group: int, n_inputs: int) -> int:
     """Create the state of a GridSample, for the node's mode and padding.
 
     Args:
         node: a NODE.
         op: its OP.
-        errors: the address of the node's ERRORS.
+        errors_address: the address of the node's ERRORS.
         group: the index of a group of states. Each group has a state per mode.
         n_inputs: the number of inputs.
 
@@ -192,21 +194,21 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
         The address of the state; 0 if ``node.status`` is not 0.
     """
     mode = choice_attribute(
-        node, c_string("mode"), c_string(MODE_WORDS), LINEAR, errors, MODE_UNKNOWN_INDEX
+        node, c_string("mode"), c_string(MODE_WORDS), LINEAR, errors_address, MODE_UNKNOWN_INDEX
     )
     mode = mode_of_word(mode)
     padding_words = c_string(PADDING_WORDS)
     padding = choice_attribute(
-        node, c_string("padding_mode"), padding_words, 0, errors, PADDING_MODE_UNKNOWN_INDEX
+        node, c_string("padding_mode"), padding_words, 0, errors_address, PADDING_MODE_UNKNOWN_INDEX
     )
-    return create_mode_state(node, op, errors, group, n_inputs, mode, padding)
+    return create_mode_state(node, op, errors_address, group, n_inputs, mode, padding)
 
 
 @register_jitable
 def create_mode_state(
     node: Any,
     op: Any,
-    errors: int,
+    errors_address: int,
     group: int,
     n_inputs: int,
     mode: int,
@@ -218,7 +220,9 @@ def create_mode_state(
     :data:`.kernel_factories.PADDING_CODES`.
     """
     index = group * N_MODES + mode
-    state_address = create_state(node, op, index, GRID_SAMPLE, errors, MISSING_STATE_INDEX + mode)
+    state_address = create_state(
+        node, op, index, GRID_SAMPLE, errors_address, MISSING_STATE_INDEX + mode
+    )
     if state_address != 0:
         state = record_at(state_address, GRID_SAMPLE)
         state.kernel.padding = padding

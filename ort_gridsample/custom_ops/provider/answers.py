@@ -48,13 +48,15 @@ def set_second_to_zero(first: int, output: int) -> int:
     return 0
 
 
-def leave_layout(ep: int, domain: int, operator: int, layout: int, output: int) -> int:
+def leave_layout(ep_address: int, domain: int, operator: int, layout: int, output: int) -> int:
     """ShouldConvertDataLayoutForOp: leave the decision to ONNX Runtime."""
     write_int(output, -1)
     return 0
 
 
-def is_not_applicable(factory: int, devices: int, count: int, info: int, output: int) -> int:
+def is_not_applicable(
+    factory_address: int, devices: int, count: int, info: int, output: int
+) -> int:
     """ValidateCompiledModelCompatibilityInfo: the provider compiles no models."""
     write_int(output, NOT_APPLICABLE)
     return 0

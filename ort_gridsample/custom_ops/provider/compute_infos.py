@@ -12,7 +12,7 @@ def allocate_block(nbytes: int) -> int:
     return malloc(nbytes)
 
 
-def release_compute_infos(ep: int, infos: int, count: int) -> int:
+def release_compute_infos(ep_address: int, infos: int, count: int) -> int:
     """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
     addresses = array_at(infos, (count,), np.int64)
     for index in range(count):
@@ -20,7 +20,7 @@ def release_compute_infos(ep: int, infos: int, count: int) -> int:
     return 0
 
 
-def create_state(info: int, context: int, out: int) -> int:
+def create_state(info_address: int, context: int, out: int) -> int:
     """CreateState of OrtNodeComputeInfo."""
-    write_word(out, record_at(info, COMPUTE_INFO).state)
+    write_word(out, record_at(info_address, COMPUTE_INFO).state)
     return 0

@@ -59,9 +59,9 @@ _release_definition = ep_function("ReleaseKernelDef")
 _get_data_type = ep_function("GetTensorDataType", 1)
 
 
-def get_ep_name(ep: int) -> int:
+def get_ep_name(ep_address: int) -> int:
     """GetName of OrtEp."""
-    return record_at(record_at(ep, EP).factory, FACTORY).name
+    return record_at(record_at(ep_address, EP).factory, FACTORY).name
 
 
 #: The operators of nodes that compute a grid, each followed by a blank.

@@ -86,19 +86,19 @@ def create_factories(api: int, factories: int, n_factories: int, factory_address
     return add_factory(factory_address, api, factories, n_factories)
 
 
-def get_name(factory: int) -> int:
+def get_name(factory_address: int) -> int:
     """GetName of OrtEpFactory."""
-    return record_at(factory, FACTORY).name
+    return record_at(factory_address, FACTORY).name
 
 
-def get_vendor(factory: int) -> int:
+def get_vendor(factory_address: int) -> int:
     """GetVendor."""
-    return record_at(factory, FACTORY).vendor
+    return record_at(factory_address, FACTORY).vendor
 
 
-def get_version(factory: int) -> int:
+def get_version(factory_address: int) -> int:
     """GetVersion: the release of this package."""
-    return record_at(factory, FACTORY).release
+    return record_at(factory_address, FACTORY).release
 
 
 def get_supported_devices(
@@ -156,9 +156,9 @@ def _has_context(api: int, options: int) -> bool:
     return array_at(address_of(value), (1,), np.uint8)[0] == _ONE
 
 
-def get_num_custom_op_domains(factory: int, out: int) -> int:
+def get_num_custom_op_domains(factory_address: int, out: int) -> int:
     """GetNumCustomOpDomains."""
-    write_word(out, record_at(factory, FACTORY).n_domains)
+    write_word(out, record_at(factory_address, FACTORY).n_domains)
     return 0
 
 

@@ -48,7 +48,7 @@ _FLOAT16_BITS = stored_dtype_of("float16")
 _BFLOAT16_BITS = stored_dtype_of("bfloat16")
 
 
-def compute_attention(info: int, state_address: int, context: int) -> int:
+def compute_attention(info_address: int, state_address: int, context: int) -> int:
     """Compute of OrtNodeComputeInfo."""
     state = record_at(state_address, PLAIN)
     fused = record_at(state_address, FUSED_ATTENTION)

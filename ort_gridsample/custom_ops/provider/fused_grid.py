@@ -46,7 +46,7 @@ NOT_SCALAR_INDEX = _TABLE.index("NOT_SCALAR")
 _SCALARS = 1
 
 
-def compute_grid_sample(info: int, state_address: int, context: int) -> int:
+def compute_grid_sample(info_address: int, state_address: int, context: int) -> int:
     """Compute of OrtNodeComputeInfo."""
     fused = record_at(state_address, FUSED_GRID)
     state = record_at(state_address, GRID_SAMPLE)  # a FUSED_GRID begins with it

@@ -139,7 +139,7 @@ class FusedNodes:
 
     def _compile(
         self,
-        ep: int,
+        ep_address: int,
         graphs: int,
         nodes: int,
         count: int,
@@ -149,7 +149,7 @@ class FusedNodes:
         """Compile: create the OrtNodeComputeInfo of each fused node.
 
         Args:
-            ep: the OrtEp.
+            ep_address: the OrtEp.
             graphs: the address of an array of OrtGraph*: the nodes that each node replaces.
             nodes: the address of an array of OrtNode*: the fused nodes.
             count: the length of the arrays.
