@@ -14,7 +14,7 @@ from numba.extending import register_jitable
 
 from .. import spec
 from . import helper_threads, tap_table
-from .compilation import KernelSpec, compiles_in
+from .compilation import FunctionSpec, compiles_in
 from .halves import stored_dtype_of, widened, write_rounded
 from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, free, record_at
 from .scratch import ScratchArray, scratch_layout
@@ -64,7 +64,7 @@ class _Tile(NamedTuple):
     index: Any
 
 
-def attention_functions(value_type: str, locations_type: str) -> list[KernelSpec]:
+def attention_functions(value_type: str, locations_type: str) -> list[FunctionSpec]:
     """Return the functions for these types: the one that proceeds with a launch, and its worker."""
     return [(proceed_attention,), (attention_for, value_type, locations_type)]
 

@@ -30,7 +30,7 @@ logger = logging.getLogger("ort_gridsample")
 
 #: A function to compile, ``(function,)``; or a factory of such a function and its arguments, the
 #: names of types: ``(factory, "float32")``; or, in an image for a library, ``(symbol,)``.
-KernelSpec: TypeAlias = tuple[Any, ...]
+FunctionSpec: TypeAlias = tuple[Any, ...]
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
 #: The memory, in bytes, that must be free before a kernel is compiled, and before a compiled kernel
@@ -388,9 +388,9 @@ class CompiledFunction:
 
 
 @cache
-def compiled_function(kernel_spec: KernelSpec) -> CompiledFunction:
-    """Return the compiled function of ``kernel_spec``. There is one per process."""
-    factory, *type_names = kernel_spec
+def compiled_function(function_spec: FunctionSpec) -> CompiledFunction:
+    """Return the compiled function of ``function_spec``. There is one per process."""
+    factory, *type_names = function_spec
     if not type_names:
         return CompiledFunction(factory)
     function = factory(*type_names)
@@ -418,20 +418,20 @@ def compiles_in(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     return decorate
 
 
-def addresses(kernel_specs: Sequence[KernelSpec | None]) -> list[int]:
+def addresses(function_specs: Sequence[FunctionSpec | None]) -> list[int]:
     """Return the addresses of these functions, compiled if necessary; 0 for None."""
-    missing = uncompiled(kernel_specs)
+    missing = uncompiled(function_specs)
     if missing:
         with _helper_process(missing), progress.progress_bar("compiling", len(missing)) as begin:
             _compile_with_other_processes(missing, begin)
     return [
-        0 if kernel_spec is None else compiled_function(kernel_spec).address()
-        for kernel_spec in kernel_specs
+        0 if function_spec is None else compiled_function(function_spec).address()
+        for function_spec in function_specs
     ]
 
 
 def _compile_with_other_processes(
-    kernel_specs: Sequence[KernelSpec],
+    function_specs: Sequence[FunctionSpec],
     begin: Callable[[str], object] = lambda title: None,
 ) -> None:
     """Compile functions in order, except those that other processes compile at the same time.
@@ -439,32 +439,32 @@ def _compile_with_other_processes(
     All processes together compile as many kernels at once as there are processors.
 
     Args:
-        kernel_specs: functions that are not on disk.
+        function_specs: functions that are not on disk.
         begin: is called with the title of each function when it is compiled, or found on disk.
     """
-    pending = list(kernel_specs)
+    pending = list(function_specs)
     last_progress = time.monotonic()
     while pending:
-        kernel_spec = _compile_one(
+        function_spec = _compile_one(
             pending, is_waiting=time.monotonic() < last_progress + MAX_WAIT, begin=begin
         )
-        if kernel_spec is None:
+        if function_spec is None:
             time.sleep(_POLL_INTERVAL)
         else:
-            pending.remove(kernel_spec)
+            pending.remove(function_spec)
             last_progress = time.monotonic()
 
 
 def _compile_one(
-    kernel_specs: Sequence[KernelSpec],
+    function_specs: Sequence[FunctionSpec],
     *,
     is_waiting: bool,
     begin: Callable[[str], object],
-) -> KernelSpec | None:
-    """Load or compile one of ``kernel_specs``.
+) -> FunctionSpec | None:
+    """Load or compile one of ``function_specs``.
 
     Args:
-        kernel_specs: the functions.
+        function_specs: the functions.
         is_waiting: whether to leave functions to other processes that compile them.
         begin: see :func:`_compile_with_other_processes`.
 
@@ -473,63 +473,63 @@ def _compile_one(
     """
     # One thread at a time: locks of files do not exclude threads.
     with global_compiler_lock:
-        for kernel_spec in kernel_specs:
-            if compiled_function(kernel_spec).needs_no_lock:
-                begin(_title(kernel_spec))
-                compiled_function(kernel_spec).address()
-                return kernel_spec
-        free = list(kernel_specs)
+        for function_spec in function_specs:
+            if compiled_function(function_spec).needs_no_lock:
+                begin(_title(function_spec))
+                compiled_function(function_spec).address()
+                return function_spec
+        free = list(function_specs)
         if is_waiting:
             free = [
-                kernel_spec
-                for kernel_spec in kernel_specs
-                if not is_locked(compiled_function(kernel_spec).lock_path)
+                function_spec
+                for function_spec in function_specs
+                if not is_locked(compiled_function(function_spec).lock_path)
             ]
-            if len(kernel_specs) - len(free) >= available_cpus():
+            if len(function_specs) - len(free) >= available_cpus():
                 return None
-        for kernel_spec in free:
-            function = compiled_function(kernel_spec)
+        for function_spec in free:
+            function = compiled_function(function_spec)
             with try_lock(function.lock_path) as has_lock:
                 if has_lock or not is_waiting:
-                    begin(_title(kernel_spec))
+                    begin(_title(function_spec))
                     function.address()
-                    return kernel_spec
+                    return function_spec
     return None
 
 
-def _title(kernel_spec: KernelSpec) -> str:
+def _title(function_spec: FunctionSpec) -> str:
     """Return the name of a function for a progress bar."""
-    factory, *type_names = kernel_spec
+    factory, *type_names = function_spec
     return " ".join([factory.__name__.removesuffix("_for").replace("_", " "), *type_names])
 
 
-def uncompiled(kernel_specs: Sequence[KernelSpec | None]) -> list[KernelSpec]:
-    """List the ``kernel_specs`` that must be compiled, the slowest to compile first.
+def uncompiled(function_specs: Sequence[FunctionSpec | None]) -> list[FunctionSpec]:
+    """List the ``function_specs`` that must be compiled, the slowest to compile first.
 
     A helper process begins at the other end.
     """
     missing = [
-        kernel_spec
-        for kernel_spec in kernel_specs
-        if kernel_spec is not None and not compiled_function(kernel_spec).needs_no_lock
+        function_spec
+        for function_spec in function_specs
+        if function_spec is not None and not compiled_function(function_spec).needs_no_lock
     ]
     return sorted(missing, key=_compile_time_of, reverse=True)
 
 
-def _compile_time_of(kernel_spec: KernelSpec) -> float:
-    return float(getattr(kernel_spec[0], "compiles_in", DEFAULT_COMPILE_SECONDS))
+def _compile_time_of(function_spec: FunctionSpec) -> float:
+    return float(getattr(function_spec[0], "compiles_in", DEFAULT_COMPILE_SECONDS))
 
 
 @contextmanager
-def _helper_process(kernel_specs: Sequence[KernelSpec]) -> Iterator[None]:
+def _helper_process(function_specs: Sequence[FunctionSpec]) -> Iterator[None]:
     """Compile functions in a second process, from the last to the first, within the context.
 
     This process compiles them from the first to the last. Numba compiles in one thread at a time.
     Nothing depends on the helper: it may fail to start, or fail. There is none while other
     processes compile some of these functions, as these have helpers.
     """
-    modules = ", ".join({__name__, *(factory.__module__ for factory, *_ in kernel_specs)})
-    listed = "".join(map(_as_code, kernel_specs))
+    modules = ", ".join({__name__, *(factory.__module__ for factory, *_ in function_specs)})
+    listed = "".join(map(_as_code, function_specs))
     # Another version of Python may have the same name.
     code = (
         f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); "
@@ -538,8 +538,8 @@ def _helper_process(kernel_specs: Sequence[KernelSpec]) -> Iterator[None]:
     quiet: Any = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
     helper = None
     python = interpreter()
-    is_useful = len(kernel_specs) > 1 and available_cpus() > 1
-    if is_useful and python and not _is_any_locked(kernel_specs):
+    is_useful = len(function_specs) > 1 and available_cpus() > 1
+    if is_useful and python and not _is_any_locked(function_specs):
         with suppress(OSError):
             helper = subprocess.Popen([python, "-c", code], **quiet)
     try:
@@ -550,19 +550,19 @@ def _helper_process(kernel_specs: Sequence[KernelSpec]) -> Iterator[None]:
             helper.wait()
 
 
-def _is_any_locked(kernel_specs: Sequence[KernelSpec]) -> bool:
-    """Whether another process compiles one of ``kernel_specs``."""
+def _is_any_locked(function_specs: Sequence[FunctionSpec]) -> bool:
+    """Whether another process compiles one of ``function_specs``."""
     with global_compiler_lock:
-        functions = map(compiled_function, kernel_specs)
+        functions = map(compiled_function, function_specs)
         return any(is_locked(function.lock_path) for function in functions)
 
 
-def _as_code(kernel_spec: KernelSpec) -> str:
-    """Return ``kernel_spec`` as Python code, followed by a comma."""
-    factory, *type_names = kernel_spec
+def _as_code(function_spec: FunctionSpec) -> str:
+    """Return ``function_spec`` as Python code, followed by a comma."""
+    factory, *type_names = function_spec
     return f"({factory.__module__}.{factory.__name__}, *{type_names!r}), "
 
 
-def compile_from_last(kernel_specs: Sequence[KernelSpec]) -> None:
-    """Compile ``kernel_specs`` to disk, from the last to the first."""
-    _compile_with_other_processes(kernel_specs[::-1])
+def compile_from_last(function_specs: Sequence[FunctionSpec]) -> None:
+    """Compile ``function_specs`` to disk, from the last to the first."""
+    _compile_with_other_processes(function_specs[::-1])

@@ -22,7 +22,7 @@ from ..system.process import after_fork
 from ..system.threads import submit
 from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
-from .compilation import KernelSpec, addresses, uncompiled
+from .compilation import FunctionSpec, addresses, uncompiled
 from .kernel_factories import PADDING_CODES, TAPS, kernel_constants, kernel_functions
 from .structs import ARENA, ATTENTION_LAUNCH, END, KERNEL, LAUNCH, NEW, SLOT, ctypes_type
 
@@ -45,7 +45,7 @@ MAX_WORKERS = MAX_HELPERS + 1
 MAX_AXES = 64
 
 #: The functions of helper threads, by field of :class:`_CoreFunctions`.
-_HELPER_FUNCTIONS: dict[str, KernelSpec] = {
+_HELPER_FUNCTIONS: dict[str, FunctionSpec] = {
     "offer_task": (helper_threads.offer_task,),
     "withdraw_and_wait": (helper_threads.withdraw_and_wait,),
     "helper_loop": (helper_threads.helper_loop,),
@@ -279,10 +279,10 @@ def _sampling_functions(
     align_corners: bool,
 ) -> _CoreFunctions:
     """Return the functions of a GridSample, compiled if necessary."""
-    kernel_specs = kernel_functions(X_type, grid_type, mode)
-    compiled = _compile({**kernel_specs, **_HELPER_FUNCTIONS})
+    function_specs = kernel_functions(X_type, grid_type, mode)
+    compiled = _compile({**function_specs, **_HELPER_FUNCTIONS})
     kernel = _Kernel(
-        **{name: compiled[name] for name in kernel_specs},
+        **{name: compiled[name] for name in function_specs},
         **kernel_constants(X_type, grid_type, mode),
         padding=PADDING_CODES[padding_mode],
         align_corners=int(align_corners),
@@ -299,9 +299,9 @@ def _attention_functions(value_type: str, locations_type: str) -> _CoreFunctions
     return _load_functions(None, compiled)
 
 
-def _compile(kernel_specs: Mapping[str, KernelSpec | None]) -> dict[str, int]:
+def _compile(function_specs: Mapping[str, FunctionSpec | None]) -> dict[str, int]:
     """Return the addresses of the compiled functions, by the same names; 0 for None."""
-    return dict(zip(kernel_specs, addresses(list(kernel_specs.values())), strict=True))
+    return dict(zip(function_specs, addresses(list(function_specs.values())), strict=True))
 
 
 def _load_functions(kernel: Any, compiled: Mapping[str, int]) -> _CoreFunctions:

@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from .. import spec
 from ..reference.taps import COMPILED_MODES, MODE_RULES
 from . import simd, tap_sums, tap_table
-from .compilation import KernelSpec, compiles_in
+from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
 from .simd import GATHERED, WIDE_PANEL
@@ -339,8 +339,8 @@ def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
 
 
 def kernel_functions(
-    X_type: str, grid_type: str, mode: str, coordinates: KernelSpec | None = None
-) -> dict[str, KernelSpec | None]:
+    X_type: str, grid_type: str, mode: str, coordinates: FunctionSpec | None = None
+) -> dict[str, FunctionSpec | None]:
     """Return the functions of a :data:`.structs.KERNEL`, by field.
 
     If there is no grid input, ``coordinates`` is the kernel that computes the coordinates.
@@ -348,9 +348,9 @@ def kernel_functions(
     coordinate, weight = _compute_types(X_type, grid_type, mode)
     size = stored_dtype_of(X_type).itemsize
     is_float = X_type in HALVES or X_type == weight
-    read: KernelSpec = (sum_for, X_type)
-    pack: KernelSpec | None = None
-    read_packed: KernelSpec | None = None
+    read: FunctionSpec = (sum_for, X_type)
+    pack: FunctionSpec | None = None
+    read_packed: FunctionSpec | None = None
     if mode == "nearest":
         # There is no integer of 16 bytes.
         read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)

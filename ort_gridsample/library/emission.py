@@ -33,7 +33,7 @@ from ..custom_ops.compiled_ops.sentences import SHARED_FUNCTIONS
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.factory_image import add_factory
-from ..kernels.compilation import OPTIONS, KernelSpec
+from ..kernels.compilation import OPTIONS, FunctionSpec
 from ..reference.taps import COMPILED_MODES
 from .entry import create_ep_factories, register
 
@@ -106,21 +106,21 @@ class Emitter:
         self._triple = triple
         self._level = level
 
-    def symbol(self, kernel_spec: KernelSpec) -> str:
+    def symbol(self, function_spec: FunctionSpec) -> str:
         """Return the symbol of a function. A spec that begins with a string is a symbol itself."""
-        factory, *type_names = kernel_spec
+        factory, *type_names = function_spec
         if isinstance(factory, str):
             return factory
         module = factory.__module__.rpartition(".")[2]
         words = ["ort_gridsample", f"v{self._level}", module, factory.__name__, *type_names]
         return "_".join(words)
 
-    def compile_function(self, kernel_spec: KernelSpec) -> bytes:
+    def compile_function(self, function_spec: FunctionSpec) -> bytes:
         """Return the object file of a function."""
-        factory, *type_names = kernel_spec
+        factory, *type_names = function_spec
         function: Callable[..., int] = factory(*type_names) if type_names else factory
         arguments = tuple([types.int64] * function.__code__.co_argcount)
-        symbol = self.symbol(kernel_spec)
+        symbol = self.symbol(function_spec)
         with global_compiler_lock:
             c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
             compiled = c_function._compile_uncached()
@@ -141,7 +141,7 @@ class Emitter:
         """
         words = [str(word) for word in np.frombuffer(image.data, "<i8")]
         functions = {
-            offset: self.symbol(kernel_spec) for offset, kernel_spec in image.functions.items()
+            offset: self.symbol(function_spec) for offset, function_spec in image.functions.items()
         }
         for offset, function in functions.items():
             words[offset // 8] = f"ptrtoint (ptr @{function} to i64)"
@@ -306,13 +306,13 @@ def _op_rows(
             _has_states(op, op_types, needed) for op_types in op.types
         ):
             continue
-        kernels = op.load()
+        implementation = op.load()
         common = {
             "op_context": op_context,
-            "sentences": image.add_texts(kernels.sentences),
+            "sentences": image.add_texts(implementation.sentences),
             "name": image.add_text(op.op_type.encode()),
             **descriptions,
-            **kernels.functions,
+            **implementation.functions,
         }
         for op_types in op.types:
             if _has_states(op, op_types, needed):
@@ -385,14 +385,14 @@ def main(json_task: str) -> None:
     if task["variants"]:
         entry = emitter.compile_entry(task["variants"], task["messages"])
         (folder / "entry.o").write_bytes(entry)
-        kernel_specs: Sequence[KernelSpec] = [(register,), (create_ep_factories,)]
+        function_specs: Sequence[FunctionSpec] = [(register,), (create_ep_factories,)]
     else:
         image = variant_image(task["needed"], task["level"], task["release"])
         all_specs = [*dict.fromkeys(image.functions.values())]
-        kernel_specs = all_specs[task["share"] :: task["shares"]]
+        function_specs = all_specs[task["share"] :: task["shares"]]
         if task["share"] == 0:
             symbol = f"ort_gridsample_v{task['level']}"
             (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
-    for kernel_spec in kernel_specs:
-        path = folder / f"{emitter.symbol(kernel_spec)}.o"
-        path.write_bytes(emitter.compile_function(kernel_spec))
+    for function_spec in function_specs:
+        path = folder / f"{emitter.symbol(function_spec)}.o"
+        path.write_bytes(emitter.compile_function(function_spec))

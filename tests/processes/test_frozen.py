@@ -119,7 +119,7 @@ def test_frozen_program_without_a_module_of_the_package_names_it(
 ) -> None:
     module = "ort_gridsample.custom_ops.compiled_ops.sampling"
     monkeypatch.setitem(sys.modules, module, None)
-    op = next(op for op in OPS if op.kernels.startswith("sampling."))
+    op = next(op for op in OPS if op.implementation.startswith("sampling."))
     with pytest.raises(ModuleNotFoundError) as caught:
         op.load()
     assert str(caught.value).startswith(FROZEN.format(module))

@@ -144,7 +144,7 @@ ENTRIES = {
     "ort_gridsample.library.wheel",
     "ort_gridsample._pyinstaller.hook-ort_gridsample",
     *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS),
-    *(f"ort_gridsample.custom_ops.compiled_ops.{op.kernels.split('.')[0]}" for op in OPS),
+    *(f"ort_gridsample.custom_ops.compiled_ops.{op.implementation.split('.')[0]}" for op in OPS),
 }
 
 

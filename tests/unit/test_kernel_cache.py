@@ -356,7 +356,7 @@ def test_compiled_functions_with_other_folders_read_the_sources_once(
 
 @pytest.mark.parametrize("spec", [(workers.process_items,), (affine.fill_for, "float32")])
 def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(
-    spec: compilation.KernelSpec,
+    spec: compilation.FunctionSpec,
 ) -> None:
     function = compilation.compiled_function.__wrapped__(spec)
     assert function._cache._fingerprint == compilation.package_fingerprint()
@@ -507,8 +507,8 @@ def n_kernels():
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = n_kernels()
-kernel_specs = kernel_factories.kernel_functions("{X_type}", "float32", "linear")
-specs = [*jit_core._HELPER_FUNCTIONS.values(), *kernel_specs.values()]
+function_specs = kernel_factories.kernel_functions("{X_type}", "float32", "linear")
+specs = [*jit_core._HELPER_FUNCTIONS.values(), *function_specs.values()]
 assert all(compilation.compiled_function(spec)._address for spec in specs if spec is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):

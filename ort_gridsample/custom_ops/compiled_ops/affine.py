@@ -29,7 +29,7 @@ from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
 from ...kernels.tiles import scratch_array
 from ...kernels.workers import DEFAULT_WORKERS
 from ...reference import coordinates as reference_coordinates
-from .catalog import Fields, Kernels
+from .catalog import Fields, OpImplementation
 from .creation import (
     LAST_SENTENCES,
     choice_attribute,
@@ -499,6 +499,8 @@ def compute_with_status(state_address: int, context: int) -> int:
     return status or write_status_output(record_at(state_address, PLAIN), context)
 
 
-KERNELS = Kernels(create, compute, destroy, SENTENCES, states)
-WITH_STATUS = KERNELS._replace(compute=compute_with_status)
-FUSED_KERNELS = Kernels(create_fused, sample, destroy, FUSED_SENTENCES, fused_states)
+IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states)
+WITH_STATUS = IMPLEMENTATION._replace(compute=compute_with_status)
+FUSED_IMPLEMENTATION = OpImplementation(
+    create_fused, sample, destroy, FUSED_SENTENCES, fused_states
+)

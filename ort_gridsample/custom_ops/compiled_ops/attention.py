@@ -25,7 +25,7 @@ from ...kernels.pointers import (
     returns_array,
 )
 from ...kernels.structs import ATTENTION_LAUNCH
-from .catalog import Fields, Kernels
+from .catalog import Fields, OpImplementation
 from .creation import LAST_SENTENCES, create_plain, destroy
 from .launches import fill_output
 from .requests import (
@@ -315,5 +315,5 @@ def compute_with_status(state_address: int, context: int) -> int:
     return status or write_status_output(record_at(state_address, PLAIN), context)
 
 
-KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)
-WITH_STATUS = KERNELS._replace(compute=compute_with_status)
+IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states, infer)
+WITH_STATUS = IMPLEMENTATION._replace(compute=compute_with_status)

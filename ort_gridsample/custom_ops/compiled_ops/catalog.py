@@ -42,7 +42,7 @@ _REQUIRED = 0
 _VARIADIC = 2
 
 #: The values of a record's fields: a number, a compiled function as
-#: :data:`ort_gridsample.kernels.compilation.KernelSpec` (None: 0), an
+#: :data:`ort_gridsample.kernels.compilation.FunctionSpec` (None: 0), an
 #: :class:`.record_image.Relocation`, or the fields of a record inside the record.
 Fields = Mapping[str, Any]
 
@@ -73,15 +73,15 @@ MAX_STATES = 1 << 12
 
 
 def is_missing_state(result: int) -> bool:
-    """Whether the result of :attr:`Kernels.create` means that a state must be compiled first.
+    """Whether the result of :attr:`OpImplementation.create` means that a state must be compiled first.
 
     The result is then 1 + the index of the state.
     """
     return 0 < result < MAX_STATES
 
 
-class Kernels(NamedTuple):
-    """The compiled functions and the data of an op."""
+class OpImplementation(NamedTuple):
+    """What an op consists of: its compiled functions, error messages and initial states."""
 
     #: CreateKernelV2. It returns an OrtStatus*, 0 for success, or 1 + the index of a state: see
     #: :func:`is_missing_state`.
@@ -101,14 +101,14 @@ class Kernels(NamedTuple):
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions to compile, by their fields in :data:`.structs.OP`."""
-        kernel_specs: dict[str, tuple[Callable[..., int]]] = {
+        function_specs: dict[str, tuple[Callable[..., int]]] = {
             "CreateKernelV2": (self.create,),
             "KernelComputeV2": (self.compute,),
             "KernelDestroy": (self.destroy,),
         }
         if self.infer is not None:
-            kernel_specs["InferOutputShapeFn"] = (self.infer,)
-        return kernel_specs
+            function_specs["InferOutputShapeFn"] = (self.infer,)
+        return function_specs
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class Op:
     Attributes:
         name: the operator, which several ops may share. :attr:`op_type` is the type of the op's own
             nodes, and ``node_type`` overrides it.
-        kernels: where its :class:`Kernels` are defined, as module and name. The module imports
-            Numba.
+        implementation: where its :class:`OpImplementation` is defined, as module and name. The
+            module imports Numba.
         inputs: the names of the inputs.
         types: all combinations of the inputs' types.
         variadic: the index of the variadic input; -1 for none.
@@ -130,7 +130,7 @@ class Op:
     """
 
     name: str
-    kernels: str
+    implementation: str
     inputs: tuple[str, ...]
     types: tuple[tuple[str, ...], ...]
     variadic: int = -1
@@ -174,13 +174,13 @@ class Op:
                 return False
         return True
 
-    def load(self) -> Kernels:
-        """Import and return the op's kernels. This imports Numba.
+    def load(self) -> OpImplementation:
+        """Import and return the op's implementation. This imports Numba.
 
         Raises:
             ModuleNotFoundError: Numba or a module of this package is missing.
         """
-        module_name, attribute = self.kernels.split(".")
+        module_name, attribute = self.implementation.split(".")
         try:
             module = importlib.import_module(f".{module_name}", __package__)
         except ModuleNotFoundError as error:
@@ -241,35 +241,35 @@ _ATTENTION_TYPES = tuple((value, "int64", locations, value) for value, locations
 OPS = (
     Op(
         "GridSample",
-        "sampling.KERNELS",
+        "sampling.IMPLEMENTATION",
         ("X", "grid"),
         _combinations(_X_TYPES, _GRID_TYPES),
         infers_shape=True,
     ),
     Op(
         "AffineGrid",
-        "affine.KERNELS",
+        "affine.IMPLEMENTATION",
         ("theta", "size"),
         _combinations(_THETA_TYPES, _SIZE_TYPES),
         has_modes=False,
     ),
     Op(
         FUSED,
-        "affine.FUSED_KERNELS",
+        "affine.FUSED_IMPLEMENTATION",
         ("X", "size", "theta"),
         _combinations(_X_TYPES, _SIZE_TYPES, _THETA_TYPES),
         variadic=2,
     ),
     Op(
         FUSED,
-        "program_grids.KERNELS",
+        "program_grids.IMPLEMENTATION",
         ("X", "scalars", "grid"),
         _PROGRAM_TYPES,
         variadic=2,
     ),
     Op(
         ATTENTION,
-        "attention.KERNELS",
+        "attention.IMPLEMENTATION",
         _ATTENTION_INPUTS,
         _ATTENTION_TYPES,
         infers_shape=True,
@@ -290,12 +290,12 @@ def _python_op_replacement(op: Op) -> Op:
     guard node of a Python op reads, and the input types of Python ops. These include strings, so
     that :class:`.registry.CompiledOps` can refuse them with an error message.
     """
-    module, _ = op.kernels.split(".")
+    module, _ = op.implementation.split(".")
     types = [names for names in op.types if all(map(_is_python_op_type, names))]
     if op.name == "GridSample":
         grid_types = dict.fromkeys(spec.TYPES[name].transport for name in _GRID_TYPES)
         types += [("str", grid_type) for grid_type in grid_types if grid_type]
-    return replace(op, kernels=f"{module}.WITH_STATUS", types=tuple(types), n_outputs=2)
+    return replace(op, implementation=f"{module}.WITH_STATUS", types=tuple(types), n_outputs=2)
 
 
 # Each op makes the creation of sessions slower, so there is none for float64.
@@ -317,10 +317,10 @@ def _foreign_attention(node_type: str) -> Op:
     for name, integer in product(_FOREIGN_FLOATS, ("int64", "int32")):
         types.append((name, integer, integer, name, name))
     is_by_head = ATTENTION_SIGNATURES[node_type].is_by_head
-    kernels = "SEPARATE_HEADS" if is_by_head else "MERGED_HEADS"
+    implementation = "SEPARATE_HEADS" if is_by_head else "MERGED_HEADS"
     return Op(
         ATTENTION,
-        f"foreign.{kernels}",
+        f"foreign.{implementation}",
         (
             "value",
             "spatial_shapes",

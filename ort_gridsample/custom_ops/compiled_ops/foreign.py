@@ -18,7 +18,7 @@ from ...kernels.halves import stored_dtype_of
 from ...kernels.pointers import array_at, c_string, local_record, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
 from . import attention, sampling
-from .catalog import Fields, Kernels
+from .catalog import Fields, OpImplementation
 from .creation import (
     close_node,
     create_state,
@@ -132,7 +132,7 @@ def _code(
     return 0
 
 
-CODED = sampling.KERNELS._replace(create=create_coded, sentences=_CODED_TABLE.encoded)
+CODED = sampling.IMPLEMENTATION._replace(create=create_coded, sentences=_CODED_TABLE.encoded)
 
 # --- Deformable attention ---
 
@@ -255,7 +255,7 @@ def _integer(state: Any, at: int, index: int) -> int:
     return array_at(at, (index + 1,), np.int64)[index]
 
 
-MERGED_HEADS = Kernels(
+MERGED_HEADS = OpImplementation(
     create_attention, compute_merged_heads, destroy, _ATTENTION_TABLE.encoded, _states
 )
 SEPARATE_HEADS = MERGED_HEADS._replace(compute=compute_separate_heads)

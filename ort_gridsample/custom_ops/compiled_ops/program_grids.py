@@ -30,7 +30,7 @@ from ...kernels.pointers import (
 )
 from ...kernels.structs import LAUNCH
 from ...kernels.tiles import scratch_array
-from .catalog import Fields, Kernels
+from .catalog import Fields, OpImplementation
 from .creation import (
     close_node,
     destroy,
@@ -549,4 +549,4 @@ def _apply(code: int, operand: Any, x: Any) -> None:
             x[p] /= _at(operand, p)
 
 
-KERNELS = Kernels(create, compute, destroy, SENTENCES, states)
+IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states)

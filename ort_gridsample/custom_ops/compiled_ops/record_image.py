@@ -29,7 +29,7 @@ class RecordImage:
         relocations: the offset of a field -> the offset in ``data`` whose address the field
             contains.
         functions: the offset of a field -> the compiled function whose address the field contains,
-            as :data:`ort_gridsample.kernels.compilation.KernelSpec`.
+            as :data:`ort_gridsample.kernels.compilation.FunctionSpec`.
     """
 
     def __init__(self) -> None:

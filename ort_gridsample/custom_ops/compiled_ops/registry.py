@@ -163,8 +163,8 @@ class CompiledOps:
         """
         from .descriptions import description_function
 
-        kernel_specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
-        compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(kernel_specs), strict=True))
+        function_specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
+        compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(function_specs), strict=True))
         with self._lock:
             self._addresses |= compiled
             for op_address in self._overloads:
@@ -389,15 +389,19 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...], op_context: Any) -> N
     """Fill in the fields of an OrtCustomOp, and of its OP_CONTEXT, that need Numba."""
     from .sentences import SHARED_FUNCTIONS
 
-    kernels = op.load()
+    implementation = op.load()
     image = RecordImage()
-    sentences = image.add_texts(kernels.sentences)
-    kernel_specs = [(kernels.compute,), (kernels.destroy,), *SHARED_FUNCTIONS.values()]
-    compute, destroy, *shared = addresses(kernel_specs)
+    sentences = image.add_texts(implementation.sentences)
+    function_specs = [
+        (implementation.compute,),
+        (implementation.destroy,),
+        *SHARED_FUNCTIONS.values(),
+    ]
+    compute, destroy, *shared = addresses(function_specs)
     for name, address in zip(SHARED_FUNCTIONS, shared, strict=True):
         setattr(op_context, name, address)
     struct.sentences = load_image(image) + sentences
-    n_states = len(kernels.states(*types)[1])
+    n_states = len(implementation.states(*types)[1])
     states = (c_api.word * n_states)()
     keep_forever(states)
     struct.states = ctypes.addressof(states)
@@ -453,8 +457,8 @@ def _compiled(function: Any, n_arguments: int) -> Any:
     return c_api.function(address, n_arguments)
 
 
-def addresses(kernel_specs: Sequence[Any]) -> list[int]:
+def addresses(function_specs: Sequence[Any]) -> list[int]:
     """Call :func:`ort_gridsample.kernels.compilation.addresses`. This imports Numba."""
     from ...kernels import compilation
 
-    return compilation.addresses(kernel_specs)
+    return compilation.addresses(function_specs)

@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 from ... import spec
 from ...functions import validation
 from ...kernels import kernel_factories, tap_table
-from ...kernels.compilation import KernelSpec, compiles_in
+from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import (
     address_of,
     c_string,
@@ -24,7 +24,7 @@ from ...kernels.pointers import (
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
-from .catalog import Fields, Kernels
+from .catalog import Fields, OpImplementation
 from .creation import (
     MISSING_STATE,
     WRONG_INTERFACE,
@@ -139,8 +139,8 @@ def state_fields(
     grid_type: str,
     mode: str,
     *,
-    prepare_grid: KernelSpec | None = None,
-    coordinates: KernelSpec | None = None,
+    prepare_grid: FunctionSpec | None = None,
+    coordinates: FunctionSpec | None = None,
     columns: int = 0,
 ) -> Fields:
     """Return the fields of the initial state for a mode.
@@ -362,5 +362,5 @@ def compute_with_status(state_address: int, context: int) -> int:
     return status or requests.write_status_output(record_at(state_address, GRID_SAMPLE), context)
 
 
-KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)
-WITH_STATUS = KERNELS._replace(compute=compute_with_status)
+IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states, infer)
+WITH_STATUS = IMPLEMENTATION._replace(compute=compute_with_status)

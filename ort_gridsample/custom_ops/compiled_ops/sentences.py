@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions.validation import ErrorTemplate
-from ...kernels.compilation import KernelSpec, compiles_in
+from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import array_at, call, free, malloc, memcpy, record_at
 from .c_api import INVALID_ARGUMENT
 from .requests import alloc, api_function
@@ -469,7 +469,7 @@ def _write_integer(message: Any, end: int, number: int) -> int:
 
 
 #: The functions of this module that all ops share, by their fields in :data:`.structs.OP_CONTEXT`.
-SHARED_FUNCTIONS: dict[str, KernelSpec] = {
+SHARED_FUNCTIONS: dict[str, FunctionSpec] = {
     "create_error": (create_error,),
     "write_repr": (write_repr,),
 }

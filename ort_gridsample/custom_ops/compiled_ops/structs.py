@@ -123,7 +123,7 @@ NODE = record(
     "info",  # the address of the OrtKernelInfo, or of the context of shape inference
     "blocks",  # as in a REQUEST
     "lacks_memory",  # as in a REQUEST
-    "status",  # the result of CreateKernelV2: see :class:`.catalog.Kernels`
+    "status",  # the result of CreateKernelV2: see :class:`.catalog.OpImplementation`
 )
 
 # --- States ---

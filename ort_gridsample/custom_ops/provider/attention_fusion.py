@@ -48,10 +48,10 @@ class FusedAttention(FusedSubgraph):
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
     ) -> Relocation:
         attention = self.attention
-        kernels = self.op.load()
-        _, (initial_state,) = kernels.states(*self.op_types)
+        implementation = self.op.load()
+        _, (initial_state,) = implementation.states(*self.op_types)
         kernel = {**initial_state["kernel"], "align_corners": self.align_corners}
-        errors = add_errors(image, image.add_texts(kernels.sentences), self.where)
+        errors = add_errors(image, image.add_texts(implementation.sentences), self.where)
         locations = attention.locations
         state = {
             "plain": common_fields(kernel, errors, api),

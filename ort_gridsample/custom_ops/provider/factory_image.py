@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...kernels.compilation import KernelSpec
+from ...kernels.compilation import FunctionSpec
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Fields
@@ -16,7 +16,7 @@ from .ep_api import PROVIDER_API_VERSION
 from .structs import DEFINITION, EP, FACTORY, MAX_CONSTRAINT_TYPES, NODE_KERNEL, OVERLOAD
 
 #: The functions of OrtEpFactory.
-FACTORY_FUNCTIONS: dict[str, KernelSpec] = {
+FACTORY_FUNCTIONS: dict[str, FunctionSpec] = {
     "GetName": (factory.get_name,),
     "GetVendor": (factory.get_vendor,),
     "GetSupportedDevices": (factory.get_supported_devices,),
@@ -37,7 +37,7 @@ FACTORY_FUNCTIONS: dict[str, KernelSpec] = {
 }
 
 #: The functions of OrtEp.
-EP_FUNCTIONS: dict[str, KernelSpec] = {
+EP_FUNCTIONS: dict[str, FunctionSpec] = {
     "GetName": (execution_provider.get_ep_name,),
     "GetCapability": (execution_provider.get_capability,),
     "Compile": (answers.refuse_to_compile,),
@@ -55,7 +55,7 @@ EP_FUNCTIONS: dict[str, KernelSpec] = {
 }
 
 #: The functions of OrtKernelImpl.
-KERNEL_FUNCTIONS: dict[str, KernelSpec] = {
+KERNEL_FUNCTIONS: dict[str, FunctionSpec] = {
     "Compute": (node_kernels.compute,),
     "Release": (node_kernels.release_kernel,),
     "PrePackWeight": (answers.do_not_pack,),
@@ -118,7 +118,7 @@ def add_factory(
         "n_definitions": len(definition_rows),
         "overloads": image.add_records(OVERLOAD, *overload_rows),
         "n_overloads": len(overload_rows),
-        "kernel": image.add_records(
+        "kernel_template": image.add_records(
             NODE_KERNEL, {"version": PROVIDER_API_VERSION, **KERNEL_FUNCTIONS}
         ),
         "domains": image.add_pointers(domains),

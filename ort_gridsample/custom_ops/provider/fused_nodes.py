@@ -17,7 +17,7 @@ import onnxruntime
 
 from ... import versions
 from ...functions.cores import logger
-from ...kernels.compilation import KernelSpec
+from ...kernels.compilation import FunctionSpec
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.record_image import RecordImage
 from . import answers, compute_infos
@@ -30,7 +30,7 @@ from .structs import COMPUTE_INFO
 _FUSES_IN_BODIES = versions.is_at_least(onnxruntime.__version__, OLDEST_WITH_FUSED_BODIES)
 
 
-def compute_info_functions(compute: Callable[..., int]) -> dict[str, KernelSpec]:
+def compute_info_functions(compute: Callable[..., int]) -> dict[str, FunctionSpec]:
     """Return the functions of OrtNodeComputeInfo by their fields."""
     return {
         "CreateState": (compute_infos.create_state,),
@@ -56,7 +56,7 @@ class FusedNodes:
         self,
         api: int,
         ep_api: int,
-        compile_functions: Callable[[Sequence[KernelSpec]], list[int]],
+        compile_functions: Callable[[Sequence[FunctionSpec]], list[int]],
     ) -> None:
         self._api = OrtApi(api)
         self._ep_api = ep_api

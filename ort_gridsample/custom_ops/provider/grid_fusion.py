@@ -60,8 +60,8 @@ class FusedGridSample(FusedSubgraph):
     def add_state(
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
     ) -> Relocation:
-        kernels = self.op.load()
-        _, initial_states = kernels.states(*self.op_types)
+        implementation = self.op.load()
+        _, initial_states = implementation.states(*self.op_types)
         initial_state = initial_states[state_index(self.sample, self.grid)]
         kernel = {
             **initial_state["kernel"],
@@ -69,7 +69,7 @@ class FusedGridSample(FusedSubgraph):
             "padding": PADDING_CODES[str(self.sample.padding_mode)],
         }
         has_programs = self.grid.affine_grid is None
-        sentences = image.add_texts(PROGRAM_SENTENCES if has_programs else kernels.sentences)
+        sentences = image.add_texts(PROGRAM_SENTENCES if has_programs else implementation.sentences)
         errors = add_errors(image, sentences, self.sample.where)
         op_inputs = []
         for name in _op_inputs(self.sample, self.grid):

@@ -100,7 +100,7 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
     if status != 0:
         free(kernel_address)
         return status
-    memcpy(kernel_address, factory.kernel, sizeof(NODE_KERNEL))
+    memcpy(kernel_address, factory.kernel_template, sizeof(NODE_KERNEL))
     kernel = record_at(kernel_address, NODE_KERNEL)
     kernel.state = state.value
     # Ops that are compiled on demand have these functions only after a kernel was created.

@@ -24,7 +24,7 @@ from .ep_api import OLDEST, PROVIDER_API_VERSION, PROVIDER_FUNCTION_OFFSETS
 
 if TYPE_CHECKING:
     # These import Numba.
-    from ...kernels.compilation import CompiledFunction, KernelSpec
+    from ...kernels.compilation import CompiledFunction, FunctionSpec
     from .fused_nodes import FusedNodes
 
 #: The place that errors name.
@@ -216,9 +216,9 @@ def _field(address: int, dtype: Any, name: str) -> Any:
     return c_api.word.from_address(address + offset)
 
 
-def _addresses(kernel_specs: Sequence[KernelSpec]) -> list[int]:
+def _addresses(function_specs: Sequence[FunctionSpec]) -> list[int]:
     """Compile functions of this folder, and return their addresses."""
-    return [_compiled_function(function).address() for (function,) in kernel_specs]
+    return [_compiled_function(function).address() for (function,) in function_specs]
 
 
 @cache

@@ -31,7 +31,7 @@ FACTORY = record(
     "n_definitions",  # its length
     "overloads",  # the address of an array of OVERLOAD
     "n_overloads",  # its length
-    "kernel",  # the address of the NODE_KERNEL that is the template of all kernels
+    "kernel_template",  # the address of the NODE_KERNEL that is the template of all kernels
     "domains",  # the address of an array of OrtCustomOpDomain*
     "n_domains",  # its length
 )
