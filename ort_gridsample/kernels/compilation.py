@@ -408,7 +408,7 @@ def compiles_in(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     """Decorate a kernel or its factory with the CPU time that its compilation took, in seconds.
 
     Measured for float32, each in a process of its own, on an x86-64 server CPU. Only the order
-    matters: see :func:`uncompiled`.
+    matters: see :func:`missing_on_disk`.
     """
 
     def decorate(function: _AnyFunction) -> _AnyFunction:
@@ -420,7 +420,7 @@ def compiles_in(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
 
 def addresses(function_specs: Sequence[FunctionSpec | None]) -> list[int]:
     """Return the addresses of these functions, compiled if necessary; 0 for None."""
-    missing = uncompiled(function_specs)
+    missing = missing_on_disk(function_specs)
     if missing:
         with _helper_process(missing), progress.progress_bar("compiling", len(missing)) as begin:
             _compile_with_other_processes(missing, begin)
@@ -446,7 +446,7 @@ def _compile_with_other_processes(
     last_progress = time.monotonic()
     while pending:
         function_spec = _compile_one(
-            pending, is_waiting=time.monotonic() < last_progress + MAX_WAIT, begin=begin
+            pending, yields_to_others=time.monotonic() < last_progress + MAX_WAIT, begin=begin
         )
         if function_spec is None:
             time.sleep(_POLL_INTERVAL)
@@ -458,14 +458,14 @@ def _compile_with_other_processes(
 def _compile_one(
     function_specs: Sequence[FunctionSpec],
     *,
-    is_waiting: bool,
+    yields_to_others: bool,
     begin: Callable[[str], object],
 ) -> FunctionSpec | None:
     """Load or compile one of ``function_specs``.
 
     Args:
         function_specs: the functions.
-        is_waiting: whether to leave functions to other processes that compile them.
+        yields_to_others: whether to leave functions to other processes that compile them.
         begin: see :func:`_compile_with_other_processes`.
 
     Returns:
@@ -479,7 +479,7 @@ def _compile_one(
                 compiled_function(function_spec).address()
                 return function_spec
         free = list(function_specs)
-        if is_waiting:
+        if yields_to_others:
             free = [
                 function_spec
                 for function_spec in function_specs
@@ -490,7 +490,7 @@ def _compile_one(
         for function_spec in free:
             function = compiled_function(function_spec)
             with try_lock(function.lock_path) as has_lock:
-                if has_lock or not is_waiting:
+                if has_lock or not yields_to_others:
                     begin(_title(function_spec))
                     function.address()
                     return function_spec
@@ -503,8 +503,11 @@ def _title(function_spec: FunctionSpec) -> str:
     return " ".join([factory.__name__.removesuffix("_for").replace("_", " "), *type_names])
 
 
-def uncompiled(function_specs: Sequence[FunctionSpec | None]) -> list[FunctionSpec]:
-    """List the ``function_specs`` that must be compiled, the slowest to compile first.
+def missing_on_disk(function_specs: Sequence[FunctionSpec | None]) -> list[FunctionSpec]:
+    """List the ``function_specs`` to compile that can be kept on disk, the slowest first.
+
+    Functions that cannot be kept are not listed: each process compiles them in
+    :meth:`CompiledFunction.address`.
 
     A helper process begins at the other end.
     """

@@ -22,7 +22,7 @@ from ..system.process import after_fork
 from ..system.threads import submit
 from . import helper_threads, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
-from .compilation import FunctionSpec, addresses, uncompiled
+from .compilation import FunctionSpec, addresses, missing_on_disk
 from .kernel_factories import PADDING_CODES, TAPS, kernel_constants, kernel_functions
 from .structs import ARENA, ATTENTION_LAUNCH, END, KERNEL, LAUNCH, NEW, SLOT, ctypes_type
 
@@ -198,7 +198,7 @@ def deformable_attention(
         worker=ctypes.cast(functions.worker, ctypes.c_void_p).value,
         must_pause=1,
     )
-    # The locations, as all queries may share the weights of one.
+    # Counted by the locations: the weights may be those of one query for all.
     points = locations.size // r
     taps = (points << r) * channels
     launch.workers = min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1)
@@ -320,7 +320,7 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     if mode not in TAPS or type_name(dtype) == "str":
         return
     names = type_name(dtype), type_name(grid_dtype), mode
-    if uncompiled([*_HELPER_FUNCTIONS.values(), *kernel_functions(*names).values()]):
+    if missing_on_disk([*_HELPER_FUNCTIONS.values(), *kernel_functions(*names).values()]):
         kernels = f"{mode} for X of {dtype}"
         logger.warning(
             "compiling kernels for %s; this takes a few seconds, and later processes load them "

@@ -95,7 +95,11 @@ def _panel_size(launch: Any, width: int) -> int:
 
 @register_jitable
 def plan_packing(launch: Any) -> int:
-    """Decide whether and how X is packed; return the size of the panels in bytes, or 0."""
+    """Decide whether and how X is packed; return the size of the panels in bytes, or 0.
+
+    Sets ``packing_phase``, ``workers`` and the fields of panels and groups. ``batches_at_once`` is
+    not used in PACKING_AND_READING.
+    """
     launch.panel_channels = _choose_panel_channels(launch)
     if launch.panel_channels == 0:
         return 0

@@ -150,24 +150,27 @@ def _pad_coordinates(axis: Any, normalized: Any, coordinates: Any) -> bool:
     if padding == REFLECTION or (padding == BORDER and not pads_index):
         lowest = real(0)
         highest = real(length - 1)
-    max_near = real(2) * span - real(3)
-    has_far = np.uint32(0)
+    max_reflected_once = real(2) * span - real(3)
+    needs_several_reflections = np.uint32(0)
     for p in range(len(normalized)):
         # Infinity times a span of 0 is NaN, and not a coordinate.
         is_infinite = np.isinf(normalized[p])
         finite = normalized[p] if is_infinite else unnormalize(normalized[p], length, align_corners)
         finite = at_nan if np.isnan(normalized[p]) else finite
-        has_far = np.uint32(has_far | (np.uint32(0) if abs(finite) <= max_near else np.uint32(1)))
+        needs_several_reflections = np.uint32(
+            needs_several_reflections
+            | (np.uint32(0) if abs(finite) <= max_reflected_once else np.uint32(1))
+        )
         is_reflected = padding == REFLECTION and not np.isinf(finite)
         coordinates[p] = finite if is_reflected else _clip(finite, lowest, highest)
     if padding == REFLECTION and not pads_index:
-        if has_far:
+        if needs_several_reflections:
             for p in range(len(normalized)):
                 coordinates[p] = _reflect(coordinates[p], low, span, highest)
         else:
             for p in range(len(normalized)):
                 coordinates[p] = _reflect_once(coordinates[p], low, highest)
-    return has_far == 0
+    return needs_several_reflections == 0
 
 
 # Weights
@@ -455,7 +458,9 @@ def compute_axis_taps(
         may_mask: whether the layout may be MASKED.
 
     Returns:
-        The layout of the taps.
+        The layout of the taps. INSIDE → CONTIGUOUS; one tap → CONTIGUOUS, or GATHERED if some may
+        be outside with ZEROS; linear, and cubic with ZEROS, if masks are allowed and the axis is
+        long enough → MASKED; all others → GATHERED.
     """
     positions = len(normalized)
     padding = axis.padding
@@ -466,18 +471,18 @@ def compute_axis_taps(
         return CONTIGUOUS
     # A single tap that is never outside is contiguous.
     single_layout = GATHERED if padding == ZEROS else CONTIGUOUS
-    needs_no_coordinates = region == NEAR and padding != REFLECTION
-    if taps == 1 and needs_no_coordinates:
+    are_coordinates_final = region == NEAR and padding != REFLECTION
+    if taps == 1 and are_coordinates_final:
         _pad_pixels(axis, coordinates, positions, first_index)
         return single_layout
 
-    is_contiguous = may_mask and axis.length >= taps and can_be_contiguous(taps, padding)
+    can_mask = may_mask and axis.length >= taps and can_be_contiguous(taps, padding)
     reflects_once = True
-    if not (is_contiguous and needs_no_coordinates):
+    if not (can_mask and are_coordinates_final):
         reflects_once = _pad_coordinates(axis, normalized, coordinates)
-    if is_contiguous:
+    if can_mask:
         if taps == 4:
-            if not needs_no_coordinates:
+            if not are_coordinates_final:
                 _write_quads(coordinates, positions, first_index, weight)
             _pad_quads(axis, positions, first_index, weight)
         else:

@@ -81,6 +81,8 @@ def _next_phase(launch: Any) -> int:
     """Begin a launch or its next phase, as :func:`proceed`."""
     if launch.phase == NEW:
         _divide(launch)
+        # The scratch memory first: plan_packing() computes a table with worker 0 to see whether the
+        # grid is incoherent. It may reduce the number of workers; their memory is not reduced.
         launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.scratch_bytes)
         if launch.first_worker == 0:
             return -1

@@ -479,7 +479,7 @@ def test_compilation_is_logged(
 ) -> None:
     missing = [(workers.process_items,)]
     loaded = []
-    monkeypatch.setattr(jit_core, "uncompiled", lambda kernels: missing)
+    monkeypatch.setattr(jit_core, "missing_on_disk", lambda kernels: missing)
     monkeypatch.setattr(
         jit_core, "_sampling_functions", lambda *arguments: loaded.append(arguments)
     )
@@ -581,7 +581,7 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(compilation.CompiledFunction, "needs_no_lock", False)
     specs = kernel_factories.kernel_functions("float32", "float16", "linear").values()
-    names = [factory.__name__ for factory, *_ in compilation.uncompiled([*specs, None])]
+    names = [factory.__name__ for factory, *_ in compilation.missing_on_disk([*specs, None])]
     assert names == [
         "axis_taps_for",
         "combine_for",

@@ -15,6 +15,6 @@ def test_prepare_of_strings_compiles_nothing(
 ) -> None:
     refuse = Mock(side_effect=AssertionError("a kernel is compiled"))
     monkeypatch.setattr(jit_core, "_sampling_functions", refuse)
-    monkeypatch.setattr(jit_core, "uncompiled", refuse)
+    monkeypatch.setattr(jit_core, "missing_on_disk", refuse)
     jit_core.prepare(np.dtype(dtype), np.dtype("float32"), "nearest")
     refuse.assert_not_called()

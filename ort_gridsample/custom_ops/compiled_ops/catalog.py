@@ -73,7 +73,7 @@ MAX_STATES = 1 << 12
 
 
 def is_missing_state(result: int) -> bool:
-    """Whether the result of :attr:`OpImplementation.create` means that a state must be compiled first.
+    """Whether a result of :attr:`OpImplementation.create` means that a state must be compiled.
 
     The result is then 1 + the index of the state.
     """
