@@ -34,6 +34,15 @@ FLOAT16_BITS = types.uint16
 BFLOAT16_BITS = types.int16
 HALF_BITS = (FLOAT16_BITS, BFLOAT16_BITS)
 
+# Bits of float32.
+#: The smallest normal number of float16: 2**-14.
+_SMALLEST_NORMAL = 0x38800000
+#: From here on, numbers overflow float16: 2**16.
+_OVERFLOW = 0x47800000
+_INFINITY = 0x7F800000
+#: To add: -112, the difference of the exponents' biases, and half a unit of float16 less one.
+_REBIAS_AND_ROUND = 0xC8000FFF
+
 
 @intrinsic
 def round_by_cpu(typing_context: Any, value: Any) -> Any:
@@ -64,13 +73,13 @@ def to_float16(value: Any) -> Any:
     magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
     # A normal number: change the exponent's bias, and round off 13 bits of the fraction.
     last_bit = (magnitude >> np.uint32(13)) & np.uint32(1)
-    normal = (magnitude + np.uint32(0xC8000FFF) + last_bit) >> np.uint32(13)
+    normal = (magnitude + np.uint32(_REBIAS_AND_ROUND) + last_bit) >> np.uint32(13)
     # A subnormal number: adding 0.5 rounds it to a multiple of the smallest float16.
     shifted = np.float32(magnitude.view(np.float32) + np.float32(0.5))
     small = shifted.view(np.uint32) - np.uint32(0x3F000000)
-    large = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else np.uint32(0x7C00)
-    rounded = small if magnitude < np.uint32(0x38800000) else normal
-    rounded = rounded if magnitude < np.uint32(0x47800000) else large
+    large = np.uint32(0x7E00) if magnitude > np.uint32(_INFINITY) else np.uint32(0x7C00)
+    rounded = small if magnitude < np.uint32(_SMALLEST_NORMAL) else normal
+    rounded = rounded if magnitude < np.uint32(_OVERFLOW) else large
     return np.uint16(rounded | ((bits >> np.uint32(16)) & np.uint32(0x8000)))
 
 
@@ -80,7 +89,7 @@ def to_bfloat16(value: Any) -> Any:
     bits = np.float32(value).view(np.uint32)
     last_bit = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = (bits + np.uint32(0x7FFF) + last_bit) >> np.uint32(16)
-    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(_INFINITY)
     return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40) if is_nan else rounded)
 
 
@@ -92,7 +101,7 @@ def from_float16(half: Any) -> Any:
     # The fields of float32 have other positions, and its exponent has another bias.
     finite = np.float32(shifted.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
     is_finite = shifted < np.uint32(0x0F800000)
-    magnitude = finite if is_finite else np.uint32(shifted | np.uint32(0x7F800000))
+    magnitude = finite if is_finite else np.uint32(shifted | np.uint32(_INFINITY))
     return np.uint32(magnitude | sign).view(np.float32)
 
 

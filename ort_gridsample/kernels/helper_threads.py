@@ -56,12 +56,12 @@ def offer_task(task_address: int, slots_address: int, count: int) -> int:
             if n_offers >= max_offers:
                 break
             if load_shared(slot, "has_thread") == has_thread:
-                fetch_add(task, "expected", 1)
+                fetch_add(task, "active_helpers", 1)
                 if compare_and_swap(slot, "offer", NO_OFFER, task_address):
                     n_offers += 1
                     n_threads += 1 - has_thread
                 else:
-                    fetch_add(task, "expected", -1)
+                    fetch_add(task, "active_helpers", -1)
     return n_threads
 
 
@@ -74,11 +74,11 @@ def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
     task = record_at(task_address, TASK)
     slots = array_at(slots_address, (count,), SLOT)
     for i in range(len(slots)):
-        if load_shared(task, "expected") == 0:
+        if load_shared(task, "active_helpers") == 0:
             break
         if compare_and_swap(slots[i], "offer", task_address, NO_OFFER):
-            fetch_add(task, "expected", -1)
-    while load_shared(task, "expected") > 0:
+            fetch_add(task, "active_helpers", -1)
+    while load_shared(task, "active_helpers") > 0:
         sched_yield()
     return 0
 
@@ -108,7 +108,7 @@ def helper_loop(slots_address: int, count: int) -> int:
             while call(task.function, (task.argument, number)):
                 pass
             store_shared(slot, "offer", NO_OFFER)
-            fetch_add(task, "expected", -1)  # from here on the task may no longer exist
+            fetch_add(task, "active_helpers", -1)  # from here on the task may no longer exist
             spins_left = SPIN_LIMIT
         else:
             sched_yield()
@@ -143,4 +143,4 @@ def begin_task(task: Any, function: int, argument: int, wanted: int) -> None:
     task.argument = argument
     task.number = 1
     task.wanted = wanted
-    task.expected = 0
+    task.active_helpers = 0

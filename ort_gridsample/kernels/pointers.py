@@ -47,15 +47,15 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
     result = types.Tuple([types.int64] * (1 + n_results)) if n_results else types.int64
 
     @intrinsic
-    def call_function(typing_context: Any, address: Any, arguments: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            address = values[0]
+    def call_function(typing_context: Any, address: Any, arguments_type: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address = arguments[0]
             if offset is not None:
                 field = builder.add(address, _INT64(offset))
                 address = builder.load(builder.inttoptr(field, _INT64.as_pointer()))
             results = [cgutils.alloca_once_value(builder, _INT64(0)) for _ in range(n_results)]
             words = [
-                *cgutils.unpack_tuple(builder, values[1]),
+                *cgutils.unpack_tuple(builder, arguments[1]),
                 *(builder.ptrtoint(pointer, _INT64) for pointer in results),
             ]
             function_type = ir.FunctionType(_INT64, [_INT64] * len(words)).as_pointer()
@@ -65,7 +65,7 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
             loaded = [builder.load(pointer) for pointer in results]
             return context.make_tuple(builder, signature.return_type, [returned, *loaded])
 
-        return result(types.int64, arguments), generate
+        return result(types.int64, arguments_type), generate
 
     return call_function
 
@@ -82,8 +82,8 @@ def record_at(typing_context: Any, address: Any, dtype: Any) -> Any:
     """Return the record of ``dtype``, one of :mod:`.structs`, at an ``address``."""
     record = dtype.dtype
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], context.get_value_type(record))
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(record))
 
     return record(types.int64, dtype), generate
 
@@ -92,8 +92,8 @@ def record_at(typing_context: Any, address: Any, dtype: Any) -> Any:
 def address_of(typing_context: Any, record: Any) -> Any:
     """Return the address of a ``record``."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(values[0], _INT64)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(arguments[0], _INT64)
 
     return types.int64(record), generate
 
@@ -102,7 +102,7 @@ def address_of(typing_context: Any, record: Any) -> Any:
 def sizeof(typing_context: Any, dtype: Any) -> Any:
     """Return the size of a record of ``dtype`` in bytes."""
     size = dtype.dtype.size
-    return types.int64(dtype), lambda context, builder, signature, values: _INT64(size)
+    return types.int64(dtype), lambda context, builder, signature, arguments: _INT64(size)
 
 
 @intrinsic
@@ -113,7 +113,7 @@ def local_record(typing_context: Any, dtype: Any) -> Any:
     """
     record = dtype.dtype
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         memory = cgutils.alloca_once(builder, _INT64, size=record.size // 8)
         return builder.bitcast(memory, context.get_value_type(record))
 
@@ -123,11 +123,11 @@ def local_record(typing_context: Any, dtype: Any) -> Any:
 # Int64 fields of records. Atomic operations are sequentially consistent.
 
 
-def _field_pointer(builder: Any, signature: Any, values: Any) -> Any:
+def _field_pointer(builder: Any, signature: Any, arguments: Any) -> Any:
     """Return a pointer to an int64 field. The first two arguments are the record and the name."""
     record, name = signature.args[:2]
     offset = ir.IntType(32)(record.offset(name.literal_value))
-    field = builder.gep(values[0], [ir.IntType(32)(0), offset])
+    field = builder.gep(arguments[0], [ir.IntType(32)(0), offset])
     return builder.bitcast(field, _INT64.as_pointer())
 
 
@@ -135,8 +135,8 @@ def _field_pointer(builder: Any, signature: Any, values: Any) -> Any:
 def field_address(typing_context: Any, record: Any, field: Any) -> Any:
     """Return the address of an int64 field."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(_field_pointer(builder, signature, values), _INT64)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(_field_pointer(builder, signature, arguments), _INT64)
 
     return types.int64(record, field), generate
 
@@ -145,9 +145,9 @@ def field_address(typing_context: Any, record: Any, field: Any) -> Any:
 def fetch_add(typing_context: Any, record: Any, field: Any, value: Any) -> Any:
     """Atomically add ``value`` to a field; return the old value."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer = _field_pointer(builder, signature, values)
-        return builder.atomic_rmw("add", pointer, values[2], "seq_cst")
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _field_pointer(builder, signature, arguments)
+        return builder.atomic_rmw("add", pointer, arguments[2], "seq_cst")
 
     return types.int64(record, field, types.int64), generate
 
@@ -156,8 +156,8 @@ def fetch_add(typing_context: Any, record: Any, field: Any, value: Any) -> Any:
 def load_shared(typing_context: Any, record: Any, field: Any) -> Any:
     """Atomically load a field."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load_atomic(_field_pointer(builder, signature, values), "seq_cst", 8)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(_field_pointer(builder, signature, arguments), "seq_cst", 8)
 
     return types.int64(record, field), generate
 
@@ -166,9 +166,9 @@ def load_shared(typing_context: Any, record: Any, field: Any) -> Any:
 def store_shared(typing_context: Any, record: Any, field: Any, value: Any) -> Any:
     """Atomically store ``value`` in a field."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer = _field_pointer(builder, signature, values)
-        builder.store_atomic(values[2], pointer, "seq_cst", 8)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _field_pointer(builder, signature, arguments)
+        builder.store_atomic(arguments[2], pointer, "seq_cst", 8)
         return context.get_dummy_value()
 
     return types.void(record, field, types.int64), generate
@@ -180,9 +180,9 @@ def compare_and_swap(
 ) -> Any:
     """Atomically store ``value`` in a field if the field is ``expected``; return whether it was."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer = _field_pointer(builder, signature, values)
-        result = builder.cmpxchg(pointer, *values[2:], "seq_cst", "seq_cst")
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _field_pointer(builder, signature, arguments)
+        result = builder.cmpxchg(pointer, *arguments[2:], "seq_cst", "seq_cst")
         return builder.extract_value(result, 1)
 
     return types.boolean(record, field, types.int64, types.int64), generate
@@ -195,7 +195,7 @@ def compare_and_swap(
 def c_string(typing_context: Any, text: Any) -> Any:
     """Return the address of a literal ``text`` as a null-terminated C string."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         constant = context.insert_const_string(builder.module, text.literal_value)
         return builder.ptrtoint(constant, _INT64)
 
@@ -210,19 +210,19 @@ def array_at(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
     """
     array_type = types.Array(dtype.dtype, len(shape), "C")
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = make_array(array_type)(context, builder)
         lengths = [
             context.cast(builder, length, length_type, types.intp)
             for length, length_type in zip(
-                cgutils.unpack_tuple(builder, values[1]), signature.args[1], strict=True
+                cgutils.unpack_tuple(builder, arguments[1]), signature.args[1], strict=True
             )
         ]
         itemsize = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
         strides = [_INT64(itemsize)]
         for length in lengths[:0:-1]:
             strides.insert(0, builder.mul(strides[0], length))
-        data = builder.inttoptr(values[0], made.data.type)
+        data = builder.inttoptr(arguments[0], made.data.type)
         populate_array(made, data, lengths, strides, itemsize, meminfo=None)
         return made._getvalue()
 
@@ -320,9 +320,11 @@ def arena_alloc(arena: Any, nbytes: int) -> tuple[int, int]:
 def _copy_line_past_caches(typing_context: Any, to: Any, source: Any) -> Any:
     """Copy a cache line between two addresses. ``to`` is the beginning of a line."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         line = ir.VectorType(ir.IntType(32), CACHE_LINE // 4).as_pointer()
-        target_pointer, source_pointer = (builder.inttoptr(value, line) for value in values)
+        target_pointer, source_pointer = (
+            builder.inttoptr(argument, line) for argument in arguments
+        )
         loaded = builder.load(source_pointer)
         loaded.align = 1
         stored = builder.store(loaded, target_pointer)

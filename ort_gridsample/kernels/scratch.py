@@ -59,8 +59,8 @@ def scratch_layout(
 
     @intrinsic
     def scratch_size(typing_context: Any, launch: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return layout.offset(builder, values[0], len(table))
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return layout.offset(builder, arguments[0], len(table))
 
         return types.int64(launch), generate
 
@@ -68,8 +68,8 @@ def scratch_layout(
     def scratch_address(typing_context: Any, launch: Any, memory: Any, name: Any) -> Any:
         index = indices[name.literal_value]
 
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            launch, memory = values[:2]
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            launch, memory = arguments[:2]
             return builder.add(memory, layout.offset(builder, launch, index))
 
         return types.int64(launch, types.int64, name), generate
@@ -82,8 +82,8 @@ def scratch_layout(
         _check_type(row, element)
         array_type = types.Array(element, len(row.shape), "C")
 
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            launch, memory = values[:2]
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            launch, memory = arguments[:2]
             itemsize = context.get_abi_sizeof(context.get_data_type(element))
             shape = [layout.value(builder, launch, length) for length in row.shape]
             strides = [_INT64(itemsize)]

@@ -92,7 +92,7 @@ TASK = record(
     "number",  # the number of the next thread
     "wanted",  # the number of helpers wanted
     "wanted_if_started",  # the number of helpers wanted if their threads must be started
-    "expected",  # the number of helpers that have an offer or are at work
+    "active_helpers",  # the number of helpers that have an offer or are at work
 )
 
 #: The slot of a helper thread, which fills a cache line.

@@ -112,12 +112,12 @@ def _instruction(name: str, outputs: str, n_outputs: int) -> Any:
 
     @intrinsic
     def execute(typing_context: Any, leaf: Any, subleaf: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             result_type = ir.LiteralStructType([_INT32] * n_outputs)
             function_type = ir.FunctionType(result_type, [_INT32, _INT32])
             constraints = f"{outputs},{{ax}},{{cx}},~{{dirflag}},~{{fpsr}},~{{flags}}"
-            arguments = [builder.trunc(value, _INT32) for value in values]
-            result = builder.asm(function_type, name, constraints, arguments, True)
+            registers_in = [builder.trunc(argument, _INT32) for argument in arguments]
+            result = builder.asm(function_type, name, constraints, registers_in, True)
             registers = []
             for index in range(n_outputs):
                 registers.append(builder.zext(builder.extract_value(result, index), _INT64))
@@ -173,7 +173,7 @@ _get_active_processor_count: Any = types.ExternalFunction(
     types.int32(types.int64),
 )
 
-#: Linux' cpu_set_t: a bit per processor.
+#: A bit per processor, for up to 8192: eight times Linux' cpu_set_t.
 _CPU_SET = np.dtype([("bits", np.int64, 128)])
 #: macOS' _SC_NPROCESSORS_ONLN.
 _SC_NPROCESSORS_ONLN = 58

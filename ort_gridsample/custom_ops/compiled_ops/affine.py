@@ -34,8 +34,8 @@ from .creation import (
     LAST_SENTENCES,
     choice_attribute,
     close_node,
+    create_basic,
     create_errors,
-    create_plain,
     destroy,
     integer_attribute,
     open_node,
@@ -64,7 +64,7 @@ from .sentences import (
     error_with_shape,
     error_with_shapes,
 )
-from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
+from .structs import BASIC_STATE, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT
 
 normalize = register_jitable(reference_coordinates.normalize)
 
@@ -144,12 +144,12 @@ MAX_COLUMNS = 4096
 def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial state of an AffineGrid."""
     kernel = {"worker": (fill_for, theta_type), "X_size": stored_dtype_of(theta_type).itemsize}
-    return PLAIN, [{"kernel": kernel}]
+    return BASIC_STATE, [{"kernel": kernel}]
 
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    return create_plain(
+    return create_basic(
         op_address, api, info, out, c_string("AffineGrid node "), AFFINE_WRONG_INTERFACE_INDEX
     )
 
@@ -206,7 +206,7 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
 
 def compute(state_address: int, context: int) -> int:
     """KernelComputeV2: compute the grid; return an OrtStatus*, 0 for success."""
-    state = record_at(state_address, PLAIN)
+    state = record_at(state_address, BASIC_STATE)
     request = local_record(REQUEST)
     status = open_request(request, state, context, 2)
     if status == 0:
@@ -496,7 +496,7 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: int, context: int) -> int:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or write_status_output(record_at(state_address, PLAIN), context)
+    return status or write_status_output(record_at(state_address, BASIC_STATE), context)
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states)

@@ -26,7 +26,7 @@ from ...kernels.pointers import (
 )
 from ...kernels.structs import ATTENTION_LAUNCH
 from .catalog import Fields, OpImplementation
-from .creation import LAST_SENTENCES, create_plain, destroy
+from .creation import LAST_SENTENCES, create_basic, destroy
 from .launches import fill_output
 from .requests import (
     alloc,
@@ -46,7 +46,7 @@ from .sentences import (
     error_with_shapes,
 )
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
-from .structs import NODE, PLAIN, REQUEST
+from .structs import BASIC_STATE, NODE, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
 TOO_MANY_PIXELS = 2 * tap_table.MAX_PIXELS
@@ -108,13 +108,13 @@ def states(
     """Return the initial state of deformable attention."""
     proceed, worker = attention_functions(value_type, locations_type)
     kernel = {"proceed": proceed, "worker": worker, "X_size": stored_dtype_of(value_type).itemsize}
-    return PLAIN, [{"kernel": kernel}]
+    return BASIC_STATE, [{"kernel": kernel}]
 
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of deformable attention."""
     operator = c_string("DeformableAttention node ")
-    return create_plain(op_address, api, info, out, operator, WRONG_INTERFACE_INDEX)
+    return create_basic(op_address, api, info, out, operator, WRONG_INTERFACE_INDEX)
 
 
 @compiles_in(1.7)
@@ -141,7 +141,7 @@ def infer(op_address: int, context: int) -> int:
 
 def compute(state_address: int, context: int) -> int:
     """KernelComputeV2: compute the weighted sums; return an OrtStatus*, 0 for success."""
-    state = record_at(state_address, PLAIN)
+    state = record_at(state_address, BASIC_STATE)
     request = local_record(REQUEST)
     status = open_request(request, state, context, 4)
     status = status or attend(state, request, local_record(ATTENTION_LAUNCH), 3)
@@ -312,7 +312,7 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: int, context: int) -> int:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or write_status_output(record_at(state_address, PLAIN), context)
+    return status or write_status_output(record_at(state_address, BASIC_STATE), context)
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states, infer)

@@ -34,7 +34,7 @@ from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import alloc, alloc_int64s, api_function, free_blocks
 from .sentences import create_status, encode, error_with_number, strlen
-from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, PLAIN, TEXT
+from .structs import BASIC_STATE, BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
 
 get_integer = api_function("KernelInfoGetAttribute_int64", 1)
 get_text = api_function("KernelInfoGetAttribute_string")
@@ -203,7 +203,7 @@ def create_state(
 
 
 @register_jitable
-def create_plain(
+def create_basic(
     op_address: int,
     api: int,
     info: int,
@@ -211,14 +211,14 @@ def create_plain(
     operator: int,
     wrong_interface: int,
 ) -> int:
-    """CreateKernelV2 of an op with one state, which is PLAIN.
+    """CreateKernelV2 of an op with one state, which is BASIC_STATE.
 
     Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface`` on.
     """
     op = record_at(op_address, OP)
     node = local_record(NODE)
     errors_address = open_node(node, op, api, info, operator, wrong_interface)
-    state_address = create_state(node, op, 0, PLAIN, errors_address, wrong_interface + 1)
+    state_address = create_state(node, op, 0, BASIC_STATE, errors_address, wrong_interface + 1)
     return close_node(node, state_address, out)
 
 

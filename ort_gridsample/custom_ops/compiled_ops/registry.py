@@ -1,7 +1,8 @@
 """Register the compiled ops with ONNX Runtime, and compile a kernel when a session creates it.
 
-ONNX Runtime calls :meth:`CompiledOps._register` through :mod:`.trampoline`. An ``OrtCustomOp`` is
-created for each op and each combination of input types, once per process. Its functions are:
+ONNX Runtime calls :meth:`CompiledOps._add_requested_domains` through :mod:`.trampoline`. An
+``OrtCustomOp`` is created for each op and each combination of input types, once per process. Its
+functions are:
 
 - ``CreateKernelV2`` and ``InferOutputShapeFn`` are Python callbacks, which call compiled functions.
 - ``KernelComputeV2`` and ``KernelDestroy`` are compiled when a session creates the first kernel.
@@ -76,12 +77,12 @@ class CompiledOps:
             callbacks[name] = _description_callback(function)
         callbacks["CreateKernelV2"] = c_api.function_type(4)(self._create_kernel)
         callbacks["InferOutputShapeFn"] = c_api.function_type(2)(self._infer_shape)
-        self._register_custom_ops = c_api.function_type(2)(self._register)
+        self._entry_callback = c_api.function_type(2)(self._add_requested_domains)
         self._addresses = {
             name: c_api.address_of_callback(callback) for name, callback in callbacks.items()
         }
         # A session may call these functions after Python has ended.
-        keep_forever((callbacks, self._register_custom_ops, self._op_context))
+        keep_forever((callbacks, self._entry_callback, self._op_context))
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
@@ -114,7 +115,7 @@ class CompiledOps:
     ) -> None:
         with self._lock:
             if not (self._path or self._failure):
-                address = c_api.address_of_callback(self._register_custom_ops)
+                address = c_api.address_of_callback(self._entry_callback)
                 try:
                     self._path = trampoline.load({trampoline.ENTRY_POINT: address})[1]
                 except trampoline.NoTrampolineError as error:
@@ -124,7 +125,7 @@ class CompiledOps:
             self._requested = requested
             options.register_custom_ops_library(self._path)
 
-    def _register(self, options: int, base: int) -> int:
+    def _add_requested_domains(self, options: int, base: int) -> int:
         """RegisterCustomOps, which ONNX Runtime calls during :meth:`_register_locked`."""
         api = c_api.get_api(base, c_api.VERSION)
         if not api:

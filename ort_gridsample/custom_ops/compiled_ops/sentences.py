@@ -216,8 +216,8 @@ def create_error(
 ) -> int:
     """Return an OrtStatus*: see :func:`error_with_shapes`.
 
-    All ops share this function. It would take a fifth of the time in which they are compiled if
-    each contained a copy.
+    All ops share this function. If each contained a copy, the copies would take a fifth of the
+    compilation.
     """
     first = array_at(first_address, (first_length,), np.int64)
     second = array_at(second_address, (second_length,), np.int64)

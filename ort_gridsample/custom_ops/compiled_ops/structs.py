@@ -178,7 +178,7 @@ GRID_SAMPLE = record(
 
 #: The state of an op without fields of its own. Of ``kernel``, it uses the functions and the size
 #: of an element.
-PLAIN = record(*_STATE)
+BASIC_STATE = record(*_STATE)
 
 #: The state of another package's deformable attention.
 FOREIGN_ATTENTION = record(

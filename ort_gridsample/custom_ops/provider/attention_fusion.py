@@ -54,7 +54,7 @@ class FusedAttention(FusedSubgraph):
         errors = add_errors(image, image.add_texts(implementation.sentences), self.where)
         locations = attention.locations
         state = {
-            "plain": common_fields(kernel, errors, api),
+            "basic": common_fields(kernel, errors, api),
             "value": input_indices[self.value.name],
             "locations": -1 if locations is None else input_indices[locations.name],
             "weights": input_indices[attention.weights.name],

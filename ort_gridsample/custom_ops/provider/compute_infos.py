@@ -3,7 +3,7 @@
 import numpy as np
 
 from ...kernels.pointers import array_at, free, malloc, record_at
-from .calls import write_word
+from .api_functions import write_word
 from .structs import COMPUTE_INFO
 
 

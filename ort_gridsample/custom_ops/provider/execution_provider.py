@@ -26,7 +26,7 @@ from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
-from .calls import ep_function, provider_api_function, write_word
+from .api_functions import ep_function, provider_api_function, write_word
 from .definitions import GRID_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload

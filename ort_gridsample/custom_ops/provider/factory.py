@@ -20,7 +20,7 @@ from ...kernels.pointers import (
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
 from ..compiled_ops.sentences import create_status
-from .calls import ep_function, provider_api_function, write_word
+from .api_functions import ep_function, provider_api_function, write_word
 from .ep_api import CPU, PROVIDER_API_VERSION
 from .structs import BUFFER, FACTORY, WORD
 
@@ -29,8 +29,7 @@ _get_device_type = provider_api_function("HardwareDevice_Type")
 _get_config_entry = provider_api_function("GetSessionConfigEntry")
 _create_ep_device = ep_function("CreateEpDevice", 1)
 
-#: The character 1.
-_ONE = 49
+_ONE = ord("1")
 #: The bits of a C enum in the register of a result.
 _ENUM = 0xFFFFFFFF
 
@@ -143,7 +142,10 @@ def create_ep(
 
 @register_jitable
 def _has_context(api: int, options: int) -> bool:
-    """Whether a session saves a model with compiled nodes, which cannot have our fused nodes."""
+    """Whether the session saves a model with its compiled nodes (``ep.context_enable``).
+
+    Such a model cannot contain fused nodes of this provider.
+    """
     key = c_string("ep.context_enable")
     value = local_record(BUFFER)
     value.words[0] = 0

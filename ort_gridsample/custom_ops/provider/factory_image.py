@@ -10,7 +10,7 @@ from ...reference.taps import COMPILED_MODES
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
-from . import answers, compute_infos, execution_provider, factory, node_kernels
+from . import compute_infos, constant_functions, execution_provider, factory, node_kernels
 from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
 from .ep_api import PROVIDER_API_VERSION
 from .structs import DEFINITION, EP, FACTORY, MAX_CONSTRAINT_TYPES, NODE_KERNEL, OVERLOAD
@@ -21,17 +21,17 @@ FACTORY_FUNCTIONS: dict[str, FunctionSpec] = {
     "GetVendor": (factory.get_vendor,),
     "GetSupportedDevices": (factory.get_supported_devices,),
     "CreateEp": (factory.create_ep,),
-    "ReleaseEp": (answers.return_nothing,),
-    "GetVendorId": (answers.return_nothing,),
+    "ReleaseEp": (constant_functions.return_nothing,),
+    "GetVendorId": (constant_functions.return_nothing,),
     "GetVersion": (factory.get_version,),
-    "ValidateCompiledModelCompatibilityInfo": (answers.is_not_applicable,),
-    "CreateAllocator": (answers.set_fourth_to_null,),
-    "ReleaseAllocator": (answers.return_nothing,),
-    "CreateDataTransfer": (answers.set_second_to_null,),
-    "IsStreamAware": (answers.return_nothing,),
-    "CreateSyncStreamForDevice": (answers.set_fourth_to_null,),
-    "GetHardwareDeviceIncompatibilityDetails": (answers.return_nothing,),
-    "CreateExternalResourceImporterForDevice": (answers.set_third_to_null,),
+    "ValidateCompiledModelCompatibilityInfo": (constant_functions.is_not_applicable,),
+    "CreateAllocator": (constant_functions.set_fourth_to_null,),
+    "ReleaseAllocator": (constant_functions.return_nothing,),
+    "CreateDataTransfer": (constant_functions.set_second_to_null,),
+    "IsStreamAware": (constant_functions.return_nothing,),
+    "CreateSyncStreamForDevice": (constant_functions.set_fourth_to_null,),
+    "GetHardwareDeviceIncompatibilityDetails": (constant_functions.return_nothing,),
+    "CreateExternalResourceImporterForDevice": (constant_functions.set_third_to_null,),
     "GetNumCustomOpDomains": (factory.get_num_custom_op_domains,),
     "GetCustomOpDomains": (factory.get_custom_op_domains,),
 }
@@ -40,26 +40,26 @@ FACTORY_FUNCTIONS: dict[str, FunctionSpec] = {
 EP_FUNCTIONS: dict[str, FunctionSpec] = {
     "GetName": (execution_provider.get_ep_name,),
     "GetCapability": (execution_provider.get_capability,),
-    "Compile": (answers.refuse_to_compile,),
+    "Compile": (constant_functions.refuse_to_compile,),
     "ReleaseNodeComputeInfos": (compute_infos.release_compute_infos,),
-    "GetPreferredDataLayout": (answers.set_second_to_zero,),
-    "ShouldConvertDataLayoutForOp": (answers.leave_layout,),
-    "SetDynamicOptions": (answers.return_nothing,),
-    "OnRunStart": (answers.return_nothing,),
-    "OnRunEnd": (answers.return_nothing,),
-    "CreateAllocator": (answers.set_third_to_null,),
-    "CreateSyncStreamForDevice": (answers.set_third_to_null,),
-    "GetCompiledModelCompatibilityInfo": (answers.get_empty_text,),
+    "GetPreferredDataLayout": (constant_functions.set_second_to_zero,),
+    "ShouldConvertDataLayoutForOp": (constant_functions.leave_layout,),
+    "SetDynamicOptions": (constant_functions.return_nothing,),
+    "OnRunStart": (constant_functions.return_nothing,),
+    "OnRunEnd": (constant_functions.return_nothing,),
+    "CreateAllocator": (constant_functions.set_third_to_null,),
+    "CreateSyncStreamForDevice": (constant_functions.set_third_to_null,),
+    "GetCompiledModelCompatibilityInfo": (constant_functions.get_empty_text,),
     "GetKernelRegistry": (execution_provider.get_kernel_registry,),
-    "IsConcurrentRunSupported": (answers.set_second_to_true,),
+    "IsConcurrentRunSupported": (constant_functions.set_second_to_true,),
 }
 
 #: The functions of OrtKernelImpl.
 KERNEL_FUNCTIONS: dict[str, FunctionSpec] = {
     "Compute": (node_kernels.compute,),
     "Release": (node_kernels.release_kernel,),
-    "PrePackWeight": (answers.do_not_pack,),
-    "SetSharedPrePackedWeight": (answers.return_nothing,),
+    "PrePackWeight": (constant_functions.do_not_pack,),
+    "SetSharedPrePackedWeight": (constant_functions.return_nothing,),
 }
 
 

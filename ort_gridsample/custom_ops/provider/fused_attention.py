@@ -29,7 +29,7 @@ from ..compiled_ops.sentences import (
     error_with_shape,
     error_with_shapes,
 )
-from ..compiled_ops.structs import PLAIN, REQUEST
+from ..compiled_ops.structs import BASIC_STATE, REQUEST
 from .structs import FUSED_ATTENTION, LEVEL
 
 #: The positions of the operands among a REQUEST's inputs.
@@ -50,7 +50,7 @@ _BFLOAT16_BITS = stored_dtype_of("bfloat16")
 
 def compute_attention(info_address: int, state_address: int, context: int) -> int:
     """Compute of OrtNodeComputeInfo."""
-    state = record_at(state_address, PLAIN)
+    state = record_at(state_address, BASIC_STATE)
     fused = record_at(state_address, FUSED_ATTENTION)
     request = local_record(REQUEST)
     status = open_request(request, state, context, 0)

@@ -20,7 +20,7 @@ from ...functions.cores import logger
 from ...kernels.compilation import FunctionSpec
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.record_image import RecordImage
-from . import answers, compute_infos
+from . import compute_infos, constant_functions
 from .ep_api import EP_API_OFFSETS, OLDEST_WITH_FUSED_BODIES, PROVIDER_API_VERSION
 from .fused_subgraph import FusedSubgraph
 from .fusion import find_fused_subgraphs
@@ -35,7 +35,7 @@ def compute_info_functions(compute: Callable[..., int]) -> dict[str, FunctionSpe
     return {
         "CreateState": (compute_infos.create_state,),
         "Compute": (compute,),
-        "ReleaseState": (answers.return_nothing,),
+        "ReleaseState": (constant_functions.return_nothing,),
     }
 
 
@@ -60,7 +60,7 @@ class FusedNodes:
     ) -> None:
         self._api = OrtApi(api)
         self._ep_api = ep_api
-        self._compile_functions = compile_functions
+        self._compile_provider_functions = compile_functions
         self._session = _Session()
         self.fuse = c_api.function_type(4)(self._fuse)
         self.compile = c_api.function_type(6)(self._compile)
@@ -118,7 +118,7 @@ class FusedNodes:
         error of the session.
         """
         image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
-        self._compile_functions([(compute_infos.allocate_block,)])
+        self._compile_provider_functions([(compute_infos.allocate_block,)])
         registry.addresses([*image.functions.values()])
 
     def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
@@ -130,7 +130,7 @@ class FusedNodes:
         """
         image = RecordImage()
         functions = compute_info_functions(subgraph.compute)
-        addresses = self._compile_functions([*functions.values()])
+        addresses = self._compile_provider_functions([*functions.values()])
         info = dict(zip(functions, addresses, strict=True))
         offset = image.add_records(COMPUTE_INFO, {"version": PROVIDER_API_VERSION, **info})
         state = subgraph.add_state(image, input_indices, self._api.address)
@@ -174,7 +174,7 @@ class FusedNodes:
         (output,) = node.outputs
         input_indices = {name: index for index, name in enumerate(node.inputs)}
         image = self._image(self._session.subgraphs[output], input_indices)
-        (allocate,) = self._compile_functions([(compute_infos.allocate_block,)])
+        (allocate,) = self._compile_provider_functions([(compute_infos.allocate_block,)])
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))
         if not address:

@@ -24,7 +24,7 @@ from ..compiled_ops.creation import release_status
 from ..compiled_ops.requests import api_function
 from ..compiled_ops.sentences import create_status
 from ..compiled_ops.structs import OP
-from .calls import provider_api_function, write_word
+from .api_functions import provider_api_function, write_word
 from .structs import FACTORY, NODE_KERNEL, OVERLOAD, WORD
 
 _as_tensor_type = provider_api_function("CastTypeInfoToTensorInfo", 1)

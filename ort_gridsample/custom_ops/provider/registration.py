@@ -13,7 +13,7 @@ import onnxruntime
 
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
-from ...errors import GridSampleError
+from ...errors import GridSampleError, one_line
 from ...system.process import after_fork, keep_forever
 from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
@@ -79,7 +79,7 @@ class Provider:
             onnxruntime.register_execution_provider_library(NAME, str(path))
         except Exception as error:
             where = f"library {str(path)!r}"
-            found = f"refused: {' '.join(str(error).split())}"
+            found = f"refused: {one_line(error)}"
             expected = "a library with an execution provider: build it again"
             raise GridSampleError(where, "file", found, expected) from error
 
@@ -88,9 +88,9 @@ class Provider:
 
         Python never closes the library, so that sessions run after onnxruntime has closed it.
         """
-        from . import answers  # imports Numba
+        from . import constant_functions  # imports Numba
 
-        (return_nothing,) = _addresses([(answers.return_nothing,)])
+        (return_nothing,) = _provider_function_addresses([(constant_functions.return_nothing,)])
         functions = {
             "CreateEpFactories": c_api.address_of_callback(self._create_factories),
             "ReleaseEpFactory": return_nothing,
@@ -122,7 +122,7 @@ class Provider:
                 factory_address = _load_factory(api)
                 self._enable_fusion(api, factory_address)
                 self._factory_address = factory_address
-            (create,) = _addresses([(factory.create_factories,)])
+            (create,) = _provider_function_addresses([(factory.create_factories,)])
             arguments = (api, factories, n_factories, self._factory_address)
             return int(c_api.function(create, len(arguments))(*arguments))
         except BaseException as error:  # ctypes would print an exception and go on
@@ -139,7 +139,7 @@ class Provider:
         from .structs import EP, FACTORY
 
         get_ep_api = c_api.word.from_address(api + PROVIDER_FUNCTION_OFFSETS["GetEpApi"]).value
-        fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _addresses)
+        fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _provider_function_addresses)
         ep = ctypes.create_string_buffer(EP.itemsize)
         ctypes.memmove(ep, _field(factory_address, FACTORY, "ep").value, EP.itemsize)
         for name, callback in (("fuse", fused_nodes.fuse), ("Compile", fused_nodes.compile)):
@@ -207,7 +207,7 @@ def _load_factory(api: int) -> int:
 
     image = RecordImage()
     offset = add_factory(image, release, op_address, domains)
-    return registry.load_image(image, _addresses) + offset
+    return registry.load_image(image, _provider_function_addresses) + offset
 
 
 def _field(address: int, dtype: Any, name: str) -> Any:
@@ -216,7 +216,7 @@ def _field(address: int, dtype: Any, name: str) -> Any:
     return c_api.word.from_address(address + offset)
 
 
-def _addresses(function_specs: Sequence[FunctionSpec]) -> list[int]:
+def _provider_function_addresses(function_specs: Sequence[FunctionSpec]) -> list[int]:
     """Compile functions of this folder, and return their addresses."""
     return [_compiled_function(function).address() for (function,) in function_specs]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.structs import record
-from ..compiled_ops.structs import GRID_SAMPLE, PLAIN
+from ..compiled_ops.structs import BASIC_STATE, GRID_SAMPLE
 from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
 #: The number of inputs of the operators, and of their type constraints T1 and T2.
@@ -96,7 +96,7 @@ LEVEL = record(
 
 #: The state of a fused deformable attention. Conditions are 0 or 1.
 FUSED_ATTENTION = record(
-    ("plain", PLAIN),  # first, so that compiled code of the op can read a FUSED_ATTENTION
+    ("basic", BASIC_STATE),  # first, so that compiled code of the op can read a FUSED_ATTENTION
     "value",  # the index of the node's input that is the value
     "locations",  # the index of the input that is the locations; -1 if the levels have grids
     "weights",  # the index of the input that is the weights
