@@ -50,7 +50,7 @@ def test_omitted_input_has_no_axes() -> None:
 
     tensor = np.zeros(1, INPUT)[0]
     tensor["axes"] = -1
-    assert njit(lambda tensor: len(requests.shape(tensor)))(tensor) == 0
+    assert njit(lambda tensor: len(requests.shape_of(tensor)))(tensor) == 0
 
 
 @pytest.mark.parametrize("grid_shape", GRID_SHAPES, ids=str)
