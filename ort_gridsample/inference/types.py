@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import onnx
 from onnx import helper, shape_inference
@@ -29,6 +29,7 @@ MAX_ROW = 1 << 16
 _ANY_SHAPE = "any shape"
 
 Types = dict[str, onnx.TypeProto]
+T = TypeVar("T")
 
 
 class Probe(Protocol):
@@ -286,6 +287,13 @@ def value_of(proto: onnx.TypeProto) -> TypeAndShape:
     tensor = proto.tensor_type  # of another type than a tensor: an empty message
     shape = tuple(map(_length_of, tensor.shape.dim)) if tensor.HasField("shape") else None
     return TypeAndShape(_type_name(tensor.elem_type), shape)
+
+
+def length_at(shape: Sequence[T] | None, axis: int) -> T | None:
+    """Return the length of an axis; None if the shape is unknown or has no such axis."""
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    return shape[axis]
 
 
 def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:

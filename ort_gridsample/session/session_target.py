@@ -131,16 +131,16 @@ class SessionTarget(Target):
             logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
         return self._unfused.set(match.record, decision)
 
-    def _fusion_error(self, sample: Match) -> str:
+    def _fusion_error(self, grid_sample: Match) -> str:
         if not self._compiles:
             return ""
-        error = self._fusion_errors.get(sample.record)
+        error = self._fusion_errors.get(grid_sample.record)
         if error is not None:
             return error
-        error = compile_fused_op(sample)
+        error = compile_fused_op(grid_sample)
         if error:
-            logger.warning("%s: %s", sample.record.where, error)
-        return self._fusion_errors.set(sample.record, error)
+            logger.warning("%s: %s", grid_sample.record.where, error)
+        return self._fusion_errors.set(grid_sample.record, error)
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Return the placements of nodes, whether they were decided or stayed without a decision.
