@@ -209,7 +209,7 @@ class _LoweredGridSample(NamedTuple):
     """A 4-D GridSample that a patch wrote.
 
     Attributes:
-        image: the name of the value that it grid_samples.
+        image: the name of the value that it samples.
         X: the name of the value that the original node sampled.
     """
 
