@@ -46,7 +46,7 @@ def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten
     chunk = -(-length // count)
     lengths = [min(chunk, length - chunk * index) for index in range(count)]
     if min(lengths) < 0:
-        expected = f"at most the {length} elements of the axis"
+        expected = f"a number of chunks of {chunk} that {length} elements fill"
         raise ObstacleError("num_outputs", str(count), expected)
     nodes = step.new_nodes()
     node.input[:] = [node.input[0], nodes.row(*lengths)]
