@@ -76,7 +76,7 @@ class OpTargets:
 
     def of(self, match: Match, op: str) -> Target:
         """Return the target that writes ``match`` as ``op``, which is COMPILED_OP or PYTHON_OP."""
-        if match.signature is not None:
+        if match.is_foreign_attention:
             return self._attention_nodes[op]
         if match.attention is not None:
             return self._subgraphs[op]
@@ -343,7 +343,7 @@ def compile_op(match: Match, decision: Decision) -> str:
     if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
         return ""
     try:
-        compiled_record = record if match.signature is None else op_record(match)
+        compiled_record = op_record(match) if match.is_foreign_attention else record
         for types in product(*compiled_record.types.values()):
             registry.prepare(record.operator, types, _mode_index(record))
     except Exception as error:

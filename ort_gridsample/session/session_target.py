@@ -163,7 +163,7 @@ class SessionTarget(Target):
         return None if target is None else target.target_for(match)
 
     def replaces_composite(self, match: Match) -> bool:
-        if match.signature is None or self._context.accelerator_probe is not None:
+        if not match.is_foreign_attention or self._context.accelerator_probe is not None:
             return False
         return not self.needs_expansion(match)
 
@@ -177,7 +177,7 @@ class SessionTarget(Target):
         has_accelerators = self._context.accelerator_probe is not None
         if dialect.has_planar_grids:
             return True
-        if match.signature is not None:
+        if match.is_foreign_attention:
             return not has_accelerators and has_unusual_starts(match)
         if dialect.name == OLD_COMPILED:
             return True
