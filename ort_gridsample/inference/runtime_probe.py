@@ -116,7 +116,7 @@ class MissingRuntime:
 
 
 class RuntimeProbe:
-    """A :class:`ort_gridsample.inference.types.Probe` that runs the models on a runtime.
+    """A :class:`ort_gridsample.inference.probe.Probe` that runs the models on a runtime.
 
     Args:
         runtime: runs the models. Whether it runs a node is tested once.

@@ -592,7 +592,7 @@ def test_recursive_functions_are_inferred_in_bounded_time() -> None:
 def _infer_slice(model: onnx.ModelProto) -> None:
     sliced = BackwardSlice(model, scopes_of(model))
     sliced.model.CopyFrom(model)
-    inference._infer(sliced)
+    inference._infer_slice(sliced)
 
 
 @pytest.mark.parametrize(
