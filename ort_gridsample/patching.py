@@ -68,10 +68,9 @@ def installed_probe() -> RuntimeProbe:
     return PROBE
 
 
-def warn_of_open_questions(probe: RuntimeProbe) -> None:
+def warn_of_missing_runtime(probe: RuntimeProbe) -> None:
     """Log a warning if the probe was called for properties of a model that stay unknown."""
-    runtime = probe.runtime
-    if isinstance(runtime, MissingRuntime) and runtime.has_open_questions:
+    if isinstance(probe.runtime, MissingRuntime) and probe.was_asked_about_model:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
 
 
@@ -117,7 +116,7 @@ def inspect_model(model: Model) -> list[NodeRecord]:
     with translate_errors(proto):
         probe = installed_probe()
         records = NodeRecords(records_of(unfused(proto), probe))
-        warn_of_open_questions(probe)
+        warn_of_missing_runtime(probe)
         return records
 
 
@@ -258,5 +257,5 @@ def patch_model(
         opset=opset,
         for_runtime=for_runtime,
     )
-    warn_of_open_questions(probe)
+    warn_of_missing_runtime(probe)
     return copy

@@ -12,6 +12,8 @@ CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 OpsName: TypeAlias = Literal["auto", "compiled", "python"]
 #: What errors state as the expected number of threads.
 VALID_NUM_THREADS = "a whole number, at least 1"
+#: The same, where None selects the default.
+VALID_NUM_THREADS_OR_NONE = f"{VALID_NUM_THREADS}, or None"
 
 
 def is_valid_num_threads(num_threads: object) -> bool:

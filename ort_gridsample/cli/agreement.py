@@ -97,7 +97,7 @@ def difference(a: Array, b: Array) -> tuple[float, float]:
     with np.errstate(invalid="ignore"):
         # Integers that differ may be equal as float64; their difference must not be 0.
         distances = np.maximum(np.abs(wide_a - wide_b), np.finfo(float).tiny)
-    differences = np.nan_to_num(np.where(is_same, 0, distances), nan=np.inf)
+    differences = np.nan_to_num(np.where(is_same, 0, distances), nan=np.inf, posinf=np.inf)
     finite = np.abs(wide_a[np.isfinite(wide_a)])
     return float(differences.max(initial=0)), float(finite.max(initial=0))
 

@@ -64,8 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.provider:
         check_module("onnxruntime")
     has_onnxruntime = not isinstance(installed_probe().runtime, MissingRuntime)
-    read_rows = _rows_with_placements if has_onnxruntime else _rows
-    rows = read_rows(arguments.model, arguments.provider)
+    model = arguments.model
+    provider = arguments.provider
+    rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)
     if arguments.json:
         print_json([row_json(row) for row in rows])
     elif rows:
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"ort-gridsample: {MISSED_WITHOUT_ONNXRUNTIME}; {unknown}", file=sys.stderr)
 
 
-def _rows(path: str, _: str | None) -> list[Row]:
+def _rows(path: str) -> list[Row]:
     """Return the rows of a model's nodes, without onnxruntime."""
     with about(path):
         model = read_model(path)

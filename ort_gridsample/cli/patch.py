@@ -9,7 +9,7 @@ from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
-from ..patching import probe_for, warn_of_open_questions
+from ..patching import probe_for, warn_of_missing_runtime
 from ..rewriting.patch import patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
 from .failures import about
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
             opset=arguments.opset,
             for_runtime=arguments.for_runtime,
         )
-        warn_of_open_questions(probe)
+        warn_of_missing_runtime(probe)
         # Before the file is written, because this may raise.
         lines = [_replacement_line(record, arguments.target) for record in records]
         copied_files = write_model(model, destination, external_data_of=source)

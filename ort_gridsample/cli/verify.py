@@ -188,10 +188,12 @@ def _coordinate_error(path: str) -> str:
         model = read_model(path)
     except GridSampleError:  # onnxruntime runs it: its format is ORT's
         return ""
-    lowered = _lowered_samples(model)
+    lowered = _lowered_grid_samples(model)
     shapes = _inferred_shapes(model) if lowered else {}
     images = [
-        sample.image for sample in lowered if sample.X not in shapes or len(shapes[sample.X]) == 5
+        grid_sample.image
+        for grid_sample in lowered
+        if grid_sample.X not in shapes or len(shapes[grid_sample.X]) == 5
     ]
     if not images:
         return ""
@@ -203,7 +205,7 @@ def _coordinate_error(path: str) -> str:
     return f"{path}: {rewritten}, whose coordinates are off by up to {error}: see --tolerance"
 
 
-class _LoweredSample(NamedTuple):
+class _LoweredGridSample(NamedTuple):
     """A 4-D GridSample that a patch wrote.
 
     Attributes:
@@ -215,26 +217,27 @@ class _LoweredSample(NamedTuple):
     X: str
 
 
-def _lowered_samples(model: onnx.ModelProto) -> list[_LoweredSample]:
+def _lowered_grid_samples(model: onnx.ModelProto) -> list[_LoweredGridSample]:
     """Return the lowered GridSamples of the main graph, and of the functions that it calls."""
-    samples = _lowered_samples_among(model.graph.node)
+    grid_samples = _lowered_grid_samples_among(model.graph.node)
     for function in model.functions:
         if function.domain != FUNCTIONS_DOMAIN:
             continue
-        samples_inside = _lowered_samples_among(function.node)
+        inner_grid_samples = _lowered_grid_samples_among(function.node)
         for call in model.graph.node:
             if (call.domain, call.op_type) != (function.domain, function.name):
                 continue
             argument_of = dict(zip(function.input, call.input, strict=False))
-            for sample in samples_inside:
-                samples.append(_LoweredSample(sample.image, argument_of.get(sample.X, "")))
-    return samples
+            for grid_sample in inner_grid_samples:
+                X = argument_of.get(grid_sample.X, "")
+                grid_samples.append(_LoweredGridSample(grid_sample.image, X))
+    return grid_samples
 
 
-def _lowered_samples_among(nodes: Sequence[onnx.NodeProto]) -> list[_LoweredSample]:
+def _lowered_grid_samples_among(nodes: Sequence[onnx.NodeProto]) -> list[_LoweredGridSample]:
     """Return the lowered GridSamples of one list of nodes."""
     makers = {name: node for node in nodes for name in node.output}
-    samples = []
+    grid_samples = []
     for node in nodes:
         if node.op_type != "GridSample" or lowered_from(node) is None:
             continue
@@ -242,8 +245,8 @@ def _lowered_samples_among(nodes: Sequence[onnx.NodeProto]) -> list[_LoweredSamp
         name = node.input[0]
         while name in makers and lowered_from(makers[name]) == lowered_from(node):
             name = makers[name].input[0]
-        samples.append(_LoweredSample(node.input[0], name))
-    return samples
+        grid_samples.append(_LoweredGridSample(node.input[0], name))
+    return grid_samples
 
 
 def _inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:

@@ -27,7 +27,8 @@ from .. import spec
 from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
-from ..inference.types import Inference, Probe, TypeAndShape
+from ..inference.probe import Probe
+from ..inference.types import Inference, TypeAndShape
 from .subgraphs import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, SubgraphSearch
 from .trials import Result, is_flat, try_affine_grid, try_sample
 

@@ -29,7 +29,8 @@ from ..dialects.table import (
 from ..errors import GridSampleError, nested_name, where_node
 from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
-from ..inference.types import Inference, Probe, TypeAndShape
+from ..inference.probe import Probe
+from ..inference.types import Inference, TypeAndShape
 from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.layouts import Attention

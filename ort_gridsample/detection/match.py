@@ -60,9 +60,14 @@ class Match:
         return is_attention or self.record.dialect.has_planar_grids
 
     @property
-    def signature(self) -> AttentionSignature | None:
+    def foreign_signature(self) -> AttentionSignature | None:
         """The signature of another package's deformable attention, or None for all other nodes."""
         return attention_signature(self.node) if self.is_composite else None
+
+    @property
+    def is_foreign_attention(self) -> bool:
+        """Whether the node is deformable attention of another package."""
+        return self.foreign_signature is not None
 
     @property
     def is_unversioned(self) -> bool:

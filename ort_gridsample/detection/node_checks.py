@@ -12,7 +12,8 @@ from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
-from ..inference.types import Probe, TypeAndShape
+from ..inference.probe import Probe
+from ..inference.types import TypeAndShape
 from .foreign_attention_checks import check_inputs
 from .records import NodeRecord, n_spatial_axes
 

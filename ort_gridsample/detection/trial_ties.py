@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import onnx
 
-from ..inference.types import Probe, TypeAndShape
+from ..inference.probe import Probe
+from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
 from .subgraphs import ROUNDINGS

@@ -18,7 +18,8 @@ import onnx
 
 from .. import spec
 from ..dialects.spelling import AttributeValue
-from ..inference.types import Probe, TypeAndShape
+from ..inference.probe import Probe
+from ..inference.types import TypeAndShape
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for

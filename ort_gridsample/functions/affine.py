@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .. import spec
 from ..reference import affine
 from ..reference.arrays import Array, native_dtype
+from ..reference.plan import type_name
 from ..system.num_threads import resolve_num_threads
 from . import validation
 
@@ -85,7 +86,7 @@ def affine_grid(
     validation.check_memory(where, "grid", shape, dtype)
 
     grid = np.empty(shape, dtype)
-    matrices = theta.astype(spec.TYPES[dtype.name].compute)
+    matrices = theta.astype(spec.TYPES[type_name(dtype)].compute)
     threads = resolve_num_threads(num_threads)
     affine.affine_grid(matrices, lengths, bool(align_corners), grid, threads)
     return grid

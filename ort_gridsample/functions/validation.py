@@ -228,7 +228,7 @@ def check_num_threads(where: str, num_threads: object) -> None:
         GridSampleError: it is something else.
     """
     if num_threads is not None and not settings.is_valid_num_threads(num_threads):
-        expected = f"{settings.VALID_NUM_THREADS}, or None"
+        expected = settings.VALID_NUM_THREADS_OR_NONE
         raise GridSampleError(where, "num_threads", repr(num_threads), expected)
 
 

@@ -9,25 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import onnx
 from onnx import helper
 
-from .. import spec
 from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
-from ..graph.element_types import elem_type
 from ..graph.scope import TENSOR_ATTRIBUTES, FunctionKey, Scope, domain_of, function_key, scopes_of
 from .instances import Instance, InstanceNode
+from .light_attributes import (
+    EXTERNAL,
+    SMALL_BYTES,
+    constant_type,
+    is_weight,
+    resolved_attributes,
+    weight_type,
+    without_data,
+)
 from .node_versions import nodes_in_opset
 from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
-#: Tensors up to this size may be shapes, whose values inference needs. Larger ones are weights.
-SMALL_BYTES = 1 << 12
 #: The maximum number of nodes of inlined functions.
 MAX_INLINED_NODES = 1 << 16
 #: The maximum depth of graphs in graphs. protobuf does not parse much deeper ones.
@@ -35,9 +40,6 @@ MAX_GRAPH_DEPTH = 30
 #: The oldest opset of a slice. In older opsets, onnx does not infer the rank of the output of a
 #: Reshape to a computed shape.
 MIN_SLICE_OPSET = 14
-
-_FLOATS = tuple(map(elem_type, spec.FLOATS))
-_EXTERNAL = onnx.TensorProto.EXTERNAL
 
 #: Names of values, by the id of their scope.
 NamesByScope = Mapping[int, Collection[str]]
@@ -78,14 +80,18 @@ class BackwardSlice:
         self._requested_names = requested_names or {}
         self._relevant_scopes = _relevant_scopes(scopes, self._functions, self._requested_names)
         self._needed: set[str] = set()
-        self._nodes_left = MAX_INLINED_NODES
+        self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
         self._scopes = scopes
         self._opsets = _slice_opsets(main)
         self.model = _empty_model(model.ir_version, _imports(scopes, self._opsets))
+        self._build(main)
+
+    def _build(self, main: Scope) -> None:
+        """Fill the slice, from the main graph of the model."""
         graph = self.model.graph
         # Slicing first: it fills ``_needed``, which the declarations and initializers read.
-        graph.node.extend(self._sliced_nodes(self._add_instance(Instance(main))))
+        graph.node.extend(self._slice_instance(self._add_instance(Instance(main))))
         for instance in chain.from_iterable(self.instances.values()):
             self._declare_values(instance, graph)
             self._add_initializers(instance, graph)
@@ -123,7 +129,7 @@ class BackwardSlice:
         self.instances.setdefault(id(instance.scope), []).append(instance)
         return instance
 
-    def _sliced_nodes(self, instance: Instance) -> list[onnx.NodeProto]:
+    def _slice_instance(self, instance: Instance) -> list[onnx.NodeProto]:
         """Return the nodes of ``instance`` that lead to a sampling node or a requested value.
 
         Functions are inlined. The nodes are visited last first, so that the readers of a value are
@@ -133,7 +139,7 @@ class BackwardSlice:
         last_first: list[onnx.NodeProto] = []
         # One iterator for each call of the current chain. There is no recursion: a chain may be
         # long.
-        frames = [self._needed_nodes(instance)]
+        frames = [self._visit_needed_nodes(instance)]
         while frames:
             node = next(frames[-1], None)
             if node is None:
@@ -143,12 +149,12 @@ class BackwardSlice:
             elif node.callee is not None and self._take_from_inlining_budget(node, node.callee):
                 function_instance, identities = self._inlined_call(node, node.callee)
                 last_first += identities
-                frames.append(self._needed_nodes(function_instance))
+                frames.append(self._visit_needed_nodes(function_instance))
             else:
-                last_first += self._slice_nodes_of(node)
+                last_first += self._copied_or_rewritten(node)
         return last_first[::-1]
 
-    def _needed_nodes(self, instance: Instance) -> Iterator[InstanceNode]:
+    def _visit_needed_nodes(self, instance: Instance) -> Iterator[InstanceNode]:
         """Yield the nodes of ``instance`` that the slice needs, last first.
 
         They are the sampling nodes, nodes with bodies or functions that contain one, and nodes with
@@ -156,7 +162,7 @@ class BackwardSlice:
         requests the next one: the iterator reads ``_needed`` when it reaches a node.
         """
         scope = instance.scope
-        self._request(
+        self._mark_requested(
             [instance.name_in_slice(name) for name in self._requested_names.get(id(scope), ())]
         )
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
@@ -178,7 +184,7 @@ class BackwardSlice:
                 holds_tensors = index in tensor_holders
                 yield InstanceNode(instance, index, inputs, outputs, callee, dialect, holds_tensors)
 
-    def _request(self, names: Sequence[str]) -> None:
+    def _mark_requested(self, names: Sequence[str]) -> None:
         self._needed.update(names)
         self.requested.update(dict.fromkeys(names))
 
@@ -186,7 +192,7 @@ class BackwardSlice:
         """Return the node that represents a sampling node, and request what that reads."""
         X_and_grid = node.inputs[:2]
         read = node.inputs if dialect.operator == ATTENTION else X_and_grid
-        self._request([name for name in read if name])
+        self._mark_requested([name for name in read if name])
         function = stand_in_name(dialect)
         return helper.make_node(function, X_and_grid, node.outputs[:1], domain=STAND_IN)
 
@@ -196,8 +202,8 @@ class BackwardSlice:
         It may not be inlined in a cycle of functions that call each other, or after
         :data:`MAX_INLINED_NODES` nodes.
         """
-        self._nodes_left -= len(callee.container.node)
-        return self._nodes_left >= 0 and node.instance.call_depth < len(self._functions)
+        self._inlining_budget -= len(callee.container.node)
+        return self._inlining_budget >= 0 and node.instance.call_depth < len(self._functions)
 
     def _inlined_call(
         self, node: InstanceNode, callee: Scope
@@ -222,7 +228,7 @@ class BackwardSlice:
             else:
                 aliases[name] = output
         call_attributes = {attribute.name: attribute for attribute in function.attribute_proto}
-        for attribute in _resolved_attributes(node.proto, caller.call_attributes):
+        for attribute in resolved_attributes(node.proto, caller.call_attributes):
             call_attributes[attribute.name] = attribute
         instance = Instance(
             callee,
@@ -233,7 +239,7 @@ class BackwardSlice:
         )
         return self._add_instance(instance), identities
 
-    def _slice_nodes_of(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
+    def _copied_or_rewritten(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return nodes of the slice for ``node``, last first, without weights.
 
         A node of the main graph without weights and graphs is used as it is, because a copy takes
@@ -242,14 +248,14 @@ class BackwardSlice:
         proto = node.proto
         is_large = proto.ByteSize() > SMALL_BYTES
         if not is_large and node.may_have_tensor_attributes:
-            is_large = any(attribute.t.data_location == _EXTERNAL for attribute in proto.attribute)
+            is_large = any(attribute.t.data_location == EXTERNAL for attribute in proto.attribute)
         is_same = not node.instance.prefix and domain_of(proto.domain) == proto.domain
         if is_same and not is_large and not node.bodies:
             self._needed.update(node.inputs)
             return self._in_opset(node.opset, proto)
-        return self._rewrite(node)
+        return self._rewritten(node)
 
-    def _rewrite(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
+    def _rewritten(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return new nodes for ``node``, last first.
 
         They have the names of the slice, slices of the graphs, and no weights.
@@ -265,19 +271,19 @@ class BackwardSlice:
         written.input.extend(node.inputs)
         written.output.extend(node.outputs)
         self._needed.update(node.inputs)
-        for attribute in _resolved_attributes(proto, node.instance.call_attributes):
-            is_external = attribute.t.data_location == _EXTERNAL
+        for attribute in resolved_attributes(proto, node.instance.call_attributes):
+            is_external = attribute.t.data_location == EXTERNAL
             if attribute.ByteSize() <= SMALL_BYTES and not is_external:
                 written.attribute.append(attribute)
             elif (written.op_type, written.domain) == ("Constant", ""):
-                self.model.graph.input.add(name=node.outputs[0], type=_constant_type(attribute))
+                self.model.graph.input.add(name=node.outputs[0], type=constant_type(attribute))
                 return []
             else:
-                written.attribute.append(_without_data(attribute))
-        self._add_graphs(written, node)
+                written.attribute.append(without_data(attribute))
+        self._add_sliced_bodies(written, node)
         return self._in_opset(node.opset, written)
 
-    def _add_graphs(self, written: onnx.NodeProto, node: InstanceNode) -> None:
+    def _add_sliced_bodies(self, written: onnx.NodeProto, node: InstanceNode) -> None:
         """Add the slices of the graphs of ``node`` to ``written``."""
         bodies = iter(node.bodies)
         for attribute in node.proto.attribute:
@@ -302,7 +308,7 @@ class BackwardSlice:
         for value in scope.container.output:
             self._add_without_shape(graph.output, value, instance.name_in_slice(value.name))
         self._needed.update(value.name for value in graph.output)
-        graph.node.extend(self._sliced_nodes(instance))
+        graph.node.extend(self._slice_instance(instance))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
                 self._add_without_shape(graph.input, value, instance.name_in_slice(value.name))
@@ -368,8 +374,8 @@ class BackwardSlice:
             name = instance.name_in_slice(tensor.name)
             if name not in self._needed or scope.definitions[tensor.name] is None:
                 continue
-            if _is_weight(tensor):
-                graph.input.add(name=name, type=_weight_type(tensor.data_type, *tensor.dims))
+            if is_weight(tensor):
+                graph.input.add(name=name, type=weight_type(tensor.data_type, *tensor.dims))
             else:
                 graph.initializer.append(tensor)
                 if instance.prefix:
@@ -377,8 +383,8 @@ class BackwardSlice:
         for sparse in container.sparse_initializer:
             name = instance.name_in_slice(sparse.values.name)
             if name in self._needed:
-                weight_type = _weight_type(sparse.values.data_type, *sparse.dims)
-                graph.input.add(name=name, type=weight_type)
+                sparse_type = weight_type(sparse.values.data_type, *sparse.dims)
+                graph.input.add(name=name, type=sparse_type)
 
 
 def _slice_opsets(main: Scope) -> Mapping[str, int]:
@@ -440,62 +446,6 @@ def _relevant_scopes(
             relevant.add(id(scope))
             pending += users.get(id(scope), [])
     return relevant
-
-
-def _resolved_attributes(
-    node: onnx.NodeProto,
-    call_attributes: Mapping[str, onnx.AttributeProto],
-) -> Iterator[onnx.AttributeProto]:
-    """Yield the attributes of ``node`` except graphs.
-
-    References to attributes of its function are replaced by the ``call_attributes`` of the
-    function.
-    """
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            if not attribute.HasField("g") and not attribute.graphs:
-                yield attribute
-        elif attribute.ref_attr_name in call_attributes:
-            resolved = onnx.AttributeProto()
-            resolved.CopyFrom(call_attributes[attribute.ref_attr_name])
-            resolved.name = attribute.name
-            yield resolved
-
-
-def _is_weight(tensor: onnx.TensorProto) -> bool:
-    """Whether inference does not need the values of a tensor. It needs no matrices of floats."""
-    if len(tensor.dims) > 1 and tensor.data_type in _FLOATS:
-        return True
-    return tensor.ByteSize() > SMALL_BYTES or tensor.data_location == _EXTERNAL
-
-
-def _without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    """Return a large attribute without its value, but with the type of a tensor."""
-    bare = onnx.AttributeProto(name=attribute.name, type=attribute.type)
-    if attribute.HasField("t"):
-        bare.t.data_type = attribute.t.data_type
-        bare.t.data_location = _EXTERNAL
-        bare.t.dims.extend(attribute.t.dims)
-    return bare
-
-
-def _constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
-    """Return the type of a Constant that has this large attribute."""
-    if attribute.HasField("t"):
-        return _weight_type(attribute.t.data_type, *attribute.t.dims)
-    if attribute.HasField("sparse_tensor"):
-        sparse = attribute.sparse_tensor
-        return _weight_type(sparse.values.data_type, *sparse.dims)
-    types = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
-    return _weight_type(types.get(attribute.name, onnx.TensorProto.STRING), 0)
-
-
-@lru_cache
-def _weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
-    # The length of a 1-D weight is left open, so that inference does not follow its elements as
-    # those of a shape.
-    shape = dims if len(dims) > 1 else [None] * len(dims)
-    return helper.make_tensor_type_proto(elem_type, shape)
 
 
 def _add(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:

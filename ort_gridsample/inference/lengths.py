@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
-from .types import Inference
+from .types import Inference, length_at
 
 #: A Cast to one of these types keeps a length, and the -1 of a Reshape.
 _LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
@@ -79,18 +79,19 @@ class Lengths:
     Args:
         use_def: the use-def chains of the scope.
         inference: the inferred types of the scope's values.
-        samples: for the output of each GridSample in any dialect, the names of its X and grid.
+        sampler_inputs: for the output of each GridSample in any dialect, the names of its X and
+            grid.
     """
 
     def __init__(
         self,
         use_def: UseDef,
         inference: Inference,
-        samples: Mapping[str, tuple[str, str]],
+        sampler_inputs: Mapping[str, tuple[str, str]],
     ) -> None:
         self.use_def = use_def
         self._inference = inference
-        self._samples = samples
+        self._sampler_inputs = sampler_inputs
         self._shapes: dict[str, tuple[Length, ...] | None] = {}
         self._elements: dict[str, PartialLengths | None] = {}
         self._depth = 0
@@ -129,9 +130,9 @@ class Lengths:
 
     def _shape_from_node(self, name: str) -> PartialLengths | None:
         """Return the shape of a value by the node that makes it, or None if its rank is unknown."""
-        if name not in self._samples:
+        if name not in self._sampler_inputs:
             return self._apply_rule(name, _SHAPE_RULES)
-        X_name, grid_name = self._samples[name]
+        X_name, grid_name = self._sampler_inputs[name]
         X = self.shape(X_name)
         grid = self.shape(grid_name)
         if X is None or grid is None:
@@ -277,8 +278,7 @@ def _shape_of_reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> Part
     if not int_attribute(node, "allowzero", 0):
         for axis, length in enumerate(shape):
             if length == Length(0):
-                has_axis = input_shape is not None and axis < len(input_shape)
-                shape[axis] = input_shape[axis] if input_shape is not None and has_axis else None
+                shape[axis] = length_at(input_shape, axis)
     for axis, length in enumerate(shape):
         if length == Length(-1):
             shape[axis] = _remaining_length(input_shape, [*shape[:axis], *shape[axis + 1 :]])
@@ -425,7 +425,9 @@ def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Par
     starts = lengths.known_integers(node, 1)
     ends = lengths.known_integers(node, 2)
     steps = lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
-    if elements is None or not (starts and ends and steps and steps[0]):
+    if elements is None or starts is None or ends is None or steps is None:
+        return None
+    if not (len(starts) == len(ends) == len(steps) == 1) or steps[0] == 0:
         return None
     return elements[starts[0] : ends[0] : steps[0]]
 

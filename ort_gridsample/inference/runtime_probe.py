@@ -90,15 +90,7 @@ class Runtime(Protocol):
 
 
 class MissingRuntime:
-    """A runtime that refuses every model, where onnxruntime is not installed.
-
-    Attributes:
-        has_open_questions: whether it was called for more than whether it runs a node. A patch may
-            then depend on properties of the model that are unknown.
-    """
-
-    def __init__(self) -> None:
-        self.has_open_questions = False
+    """A runtime that refuses every model, where onnxruntime is not installed."""
 
     def run(
         self,
@@ -112,8 +104,6 @@ class MissingRuntime:
         Raises:
             RuntimeError: always.
         """
-        if not optimized:  # a part of the model, and no single node
-            self.has_open_questions = True
         raise RuntimeError(NOT_INSTALLED)
 
     def output_types(self, model: bytes) -> list[OutputType]:
@@ -122,19 +112,23 @@ class MissingRuntime:
         Raises:
             RuntimeError: always.
         """
-        self.has_open_questions = True
         raise RuntimeError(NOT_INSTALLED)
 
 
 class RuntimeProbe:
-    """A :class:`ort_gridsample.inference.types.Probe` that runs the models on a runtime.
+    """A :class:`ort_gridsample.inference.probe.Probe` that runs the models on a runtime.
 
     Args:
         runtime: runs the models. Whether it runs a node is tested once.
+
+    Attributes:
+        was_asked_about_model: whether it was called for more than whether the runtime runs a node.
+            If the runtime is missing, properties of the model are then unknown.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
+        self.was_asked_about_model = False
         self._refusals: dict[object, str] = {}
 
     def refusal(
@@ -189,6 +183,7 @@ class RuntimeProbe:
 
     def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
         """See :meth:`.Probe.types_of`."""
+        self.was_asked_about_model = True
         try:
             outputs = self.runtime.output_types(model.SerializeToString())
         except Exception as error:
@@ -218,6 +213,7 @@ class RuntimeProbe:
         feeds: Sequence[Sequence[Array]],
     ) -> list[list[Array]] | None:
         """See :meth:`.Probe.outputs`."""
+        self.was_asked_about_model = True
         names = [value.name for value in model.graph.input]
         try:
             named_feeds = [dict(zip(names, arrays, strict=True)) for arrays in feeds]

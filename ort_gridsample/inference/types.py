@@ -10,84 +10,21 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Protocol
+from typing import TypeVar
 
 import onnx
 from onnx import helper, shape_inference
 
-from .. import spec
 from ..graph.element_types import type_of
 from ..graph.scope import Scope, scopes_of
-from ..reference.arrays import Array
 from .backward_slice import BackwardSlice, NamesByScope
-from .stand_ins import STAND_IN
+from .probe import Probe
+from .probed_types import Types, add_probed_types, has_type, nodes_of_unknown_outputs
 
 logger = logging.getLogger("ort_gridsample")
 #: The longest 1-D value whose elements inference follows. A longer one cannot be a shape.
 MAX_ROW = 1 << 16
-#: The name of an input that is a shape of unknown length.
-_ANY_SHAPE = "any shape"
-
-Types = dict[str, onnx.TypeProto]
-
-
-class Probe(Protocol):
-    """Tests and runs of small models, which detection and inference need of a runtime.
-
-    :class:`ort_gridsample.inference.runtime_probe.RuntimeProbe` implements them.
-    """
-
-    def refusal(
-        self,
-        node: onnx.NodeProto,
-        opsets: Mapping[str, int],
-        operator: str,
-        types: Mapping[str, str],
-        n_axes: int,
-    ) -> str:
-        """Return why the runtime does not run a model of one node.
-
-        A kernel that is wrong at any coordinates counts as a refusal. Those of older releases are
-        wrong with cubic and border.
-
-        Args:
-            node: the node, without inputs and outputs; not changed.
-            opsets: the versions of the domains that the node is written in.
-            operator: the operator that the node computes.
-            types: the element types of the node's inputs, by name.
-            n_axes: the number of spatial axes.
-
-        Returns:
-            The reason; an empty string if the runtime runs the model.
-        """
-
-    def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
-        """Return the types of the outputs of ``model`` as the runtime infers them.
-
-        Only tensors are returned, and nothing if the runtime refuses the model.
-        """
-
-    def outputs(
-        self,
-        model: onnx.ModelProto,
-        feeds: Sequence[Sequence[Array]],
-    ) -> list[list[Array]] | None:
-        """Run ``model`` on each of ``feeds``, which are its inputs in order.
-
-        Returns:
-            All outputs for each of ``feeds``. None if the runtime refuses the model.
-        """
-
-    def first_outputs(
-        self,
-        model: onnx.ModelProto,
-        feeds: Sequence[Sequence[Array]],
-    ) -> list[Array] | None:
-        """Run ``model`` on each of ``feeds``, which are its inputs in order.
-
-        Returns:
-            The first output for each of ``feeds``. None if the runtime refuses the model.
-        """
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -188,97 +125,54 @@ class Inference:
         return BackwardSlice(self._model, self._scopes, self._requested_names)
 
     @cached_property
-    def _annotated_and_types(self) -> tuple[_Annotated, Types]:
-        """The slice with inferred types, and the types of its requested values."""
+    def _typed_slice_and_requested_types(self) -> tuple[_TypedSlice, Types]:
+        """The slice with inferred types, and the types of its requested values.
+
+        Infer the slice. If a requested value then has no rank, infer again with the declared ranks,
+        which a run need not have; they are the last resort.
+        """
         sliced = self._slice
-        annotated, types = _infer(sliced)
+        typed_slice, types = _infer_slice(sliced)
         if not self._uses_declared_ranks or not sliced.ranks:
-            return annotated, types
+            return typed_slice, types
         if all(_has_rank(name, types) for name in sliced.requested):
-            return annotated, types
-        all_types = annotated.types()
+            return typed_slice, types
+        all_types = typed_slice.types()
         declared: Types = {}
         for name, rank in sliced.ranks.items():
-            if _has_type(name, all_types) and not _has_rank(name, all_types):
+            if has_type(name, all_types) and not _has_rank(name, all_types):
                 number = all_types[name].tensor_type.elem_type
                 declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
         sliced.declare_types(declared)
-        return _infer(sliced)
+        return _infer_slice(sliced)
 
     @cached_property
     def _onnx_types(self) -> Types:
         """The types of all values in the slice that onnx infers."""
-        annotated, _ = self._annotated_and_types
-        return annotated.types()
+        typed_slice, _ = self._typed_slice_and_requested_types
+        return typed_slice.types()
 
     @cached_property
     def _probed_types(self) -> Types:
         """The types of at least the requested values, with those that ``probe`` infers."""
         sliced = self._slice
-        _, types = self._annotated_and_types
+        _, types = self._typed_slice_and_requested_types
         if self._probe is None:
             return types
-        while not all(_has_type(name, types) for name in sliced.requested):
+        while not all(has_type(name, types) for name in sliced.requested):
             before = self._onnx_types | types
             extended = before.copy()
-            nodes = _nodes_of_unknown_outputs(sliced.model, before)
-            _add_probed_types(self._probe, sliced.model, nodes, extended)
+            nodes = nodes_of_unknown_outputs(sliced.model, before)
+            add_probed_types(self._probe, sliced.model, nodes, extended)
             new_names = [name for name, type_ in extended.items() if type_ is not before.get(name)]
             if not new_names:
                 break
             # onnx infers the types behind these: through its operators, and in and out of If, Loop
             # and Scan.
             sliced.declare_types({name: extended[name] for name in new_names})
-            annotated, _ = _infer(sliced)
-            types = extended | annotated.types()
+            typed_slice, _ = _infer_slice(sliced)
+            types = extended | typed_slice.types()
         return types
-
-
-def clear_unconfirmed_shapes(
-    model: onnx.ModelProto, scopes: Sequence[Scope], requested_names: NamesByScope
-) -> None:
-    """Clear declared shapes and lengths of ``requested_names`` unless inference confirms them.
-
-    onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
-    """
-    declared = [
-        (scope, value)
-        for scope in scopes
-        for value in scope.container.value_info
-        if value.name in requested_names.get(id(scope), ())
-        and value.type.tensor_type.HasField("shape")
-    ]
-    if not declared:
-        return
-    names: dict[int, list[str]] = {}
-    for scope, value in declared:
-        names.setdefault(id(scope), []).append(value.name)
-    inference = Inference(model, scopes, requested_names=names, uses_declared_ranks=False)
-    for scope, value in declared:
-        if not inference.declares_exactly_as_inferred(scope, value):
-            shapes = {
-                inferred.shape for (inferred,) in inference.values_by_call(scope, [value.name])
-            }
-            _clear_unconfirmed(value, shapes)
-
-
-def _clear_unconfirmed(
-    value: onnx.ValueInfoProto,
-    shapes: Collection[tuple[int | str | None, ...] | None],
-) -> None:
-    """Clear the lengths of ``value`` that are not those of all inferred ``shapes``."""
-    tensor = value.type.tensor_type
-    dims = tensor.shape.dim
-    known = [shape for shape in shapes if shape is not None]
-    is_inferred = len(known) == len(shapes)
-    has_other_rank = any(len(shape) != len(dims) for shape in known)
-    if has_other_rank or (not is_inferred and not dims):
-        tensor.ClearField("shape")
-        return
-    for axis, dim in enumerate(dims):
-        is_confirmed = is_inferred and all(shape[axis] == dim.dim_value for shape in known)
-        if dim.HasField("dim_value") and not is_confirmed:
-            dim.ClearField("dim_value")
 
 
 def value_of(proto: onnx.TypeProto) -> TypeAndShape:
@@ -286,6 +180,13 @@ def value_of(proto: onnx.TypeProto) -> TypeAndShape:
     tensor = proto.tensor_type  # of another type than a tensor: an empty message
     shape = tuple(map(_length_of, tensor.shape.dim)) if tensor.HasField("shape") else None
     return TypeAndShape(_type_name(tensor.elem_type), shape)
+
+
+def length_at(shape: Sequence[T] | None, axis: int) -> T | None:
+    """Return the length of an axis; None if the shape is unknown or has no such axis."""
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    return shape[axis]
 
 
 def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -306,7 +207,7 @@ def _type_name(elem_type: int) -> str | None:
     return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
-class _Annotated:
+class _TypedSlice:
     """A slice with types, either inferred or declared.
 
     Args:
@@ -353,7 +254,7 @@ class _Annotated:
                 yield from (value for value in graph.output if value.type.WhichOneof("value"))
 
 
-def _infer(sliced: BackwardSlice) -> tuple[_Annotated, Types]:
+def _infer_slice(sliced: BackwardSlice) -> tuple[_TypedSlice, Types]:
     """Infer types and shapes.
 
     Returns:
@@ -362,19 +263,19 @@ def _infer(sliced: BackwardSlice) -> tuple[_Annotated, Types]:
     requested = sliced.requested
     is_nested = sliced.is_nested
     try:
-        annotated = _Annotated(shape_inference.infer_shapes(sliced.model), is_nested)
-        types = annotated.types(requested)
+        typed_slice = _TypedSlice(shape_inference.infer_shapes(sliced.model), is_nested)
+        types = typed_slice.types(requested)
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
-        if not (_are_complete(types, requested) or annotated.has_long_row):
-            model = shape_inference.infer_shapes(annotated.model, data_prop=True)
-            annotated = _Annotated(model, is_nested)
-            types = annotated.types(requested)
-        return annotated, types
+        if not (_are_complete(types, requested) or typed_slice.has_long_row):
+            model = shape_inference.infer_shapes(typed_slice.model, data_prop=True)
+            typed_slice = _TypedSlice(model, is_nested)
+            types = typed_slice.types(requested)
+        return typed_slice, types
     except Exception as error:  # an invalid model: only the declared types are known
         logger.debug("onnx infers no types and shapes: %s", error)
-        annotated = _Annotated(sliced.model, is_nested)
-        return annotated, annotated.types(requested)
+        typed_slice = _TypedSlice(sliced.model, is_nested)
+        return typed_slice, typed_slice.types(requested)
 
 
 def _are_complete(types: Types, requested: Collection[str]) -> bool:
@@ -393,79 +294,5 @@ def _tensor_type(elem_type: int, *dims: int) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(elem_type, dims)
 
 
-def _has_type(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
-    return name in types and bool(types[name].tensor_type.elem_type)
-
-
 def _has_rank(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
     return name in types and types[name].tensor_type.HasField("shape")
-
-
-def _nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
-    """Return the nodes without graphs that have an output of unknown type."""
-    nodes = []
-    for scope in scopes_of(model):
-        if scope.function is not None:
-            continue
-        for index, node in enumerate(scope):
-            outputs = [name for name in node.output if name]
-            if index not in scope.bodies and not all(_has_type(name, types) for name in outputs):
-                nodes.append(node)
-    return nodes
-
-
-def _add_probed_types(
-    probe: Probe,
-    sliced: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
-    types: Types,
-) -> None:
-    """Add the types that onnxruntime infers for the outputs of ``nodes`` to ``types``."""
-    model = _probe_model(sliced, nodes, types)
-    if not model.graph.node:
-        return
-    probed = probe.types_of(model)
-    if probed:
-        for name, type_proto in probed.items():
-            if not _has_type(name, types):
-                types[name] = type_proto
-    elif len(nodes) > 1:  # onnxruntime refuses a model because of one node
-        middle = len(nodes) // 2
-        _add_probed_types(probe, sliced, nodes[:middle], types)
-        _add_probed_types(probe, sliced, nodes[middle:], types)
-
-
-def _probe_model(
-    sliced: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
-    types: Types,
-) -> onnx.ModelProto:
-    """Return a model of those of ``nodes`` whose inputs are known, or outputs of previous ones."""
-    graph = onnx.GraphProto(name="probe")
-    constants = {tensor.name: tensor for tensor in sliced.graph.initializer}
-    outputs: dict[str, None] = {}
-    inputs: dict[str, onnx.TypeProto] = {}
-    for node in nodes:
-        read = [name for name in node.input if name]
-        if node.domain == STAND_IN:
-            if node.op_type not in spec.OPERATORS:
-                continue
-            # onnxruntime may not know the operator. Its output has the type of its first input.
-            read = list(node.input[:1])
-            node = helper.make_node("Reshape", [*read, _ANY_SHAPE], node.output)
-            inputs[_ANY_SHAPE] = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])
-        if all(name in outputs or _has_type(name, types) for name in read):
-            inputs.update((name, types[name]) for name in read if name not in outputs)
-            outputs.update(dict.fromkeys(name for name in node.output if name))
-            graph.node.append(node)
-    for name, type_proto in inputs.items():
-        if name in constants:
-            graph.initializer.append(constants[name])
-        else:
-            graph.input.append(onnx.ValueInfoProto(name=name, type=type_proto))
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    return onnx.ModelProto(
-        ir_version=sliced.ir_version,
-        graph=graph,
-        opset_import=sliced.opset_import,
-    )

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
-from ..inference.backward_slice import SMALL_BYTES
+from ..inference.light_attributes import SMALL_BYTES
 
 #: The domain and the name of a function, by which the inliner identifies it. Overloads share it.
 FunctionName = tuple[str, str]

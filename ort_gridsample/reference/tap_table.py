@@ -87,8 +87,8 @@ def _axis_table(g: Floats, length: int, plan: Plan) -> TapTable:
         distance = (x - base).astype(plan.weights, copy=False)
         return TapTable(index, mode.weights(np, distance), None)
 
-    position, weight = axis_taps(np, g, axis, mode, padding, plan.weights)
-    index = position.astype(np.intp)
+    tap_pixel, weight = axis_taps(np, g, axis, mode, padding, plan.weights)
+    index = tap_pixel.astype(np.intp)
     clipped = np.clip(index, 0, length - 1)
     if padding.zero_outside:
         inside = clipped == index

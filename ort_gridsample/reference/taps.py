@@ -124,9 +124,9 @@ def axis_taps(
     mode: Mode,
     padding: Padding,
     dtype: object,
-    first: int = 0,
+    first_pixel: int = 0,
 ) -> tuple[Values, Values | None]:
-    """Return the positions and the weights of the taps of any normalized coordinates.
+    """Return the pixels and the weights of the taps of any normalized coordinates.
 
     With zeros padding a tap may lie outside X. With other paddings only the second tap of linear
     may: one pixel after the last, with the weight 0.
@@ -138,13 +138,13 @@ def axis_taps(
         mode: the interpolation mode.
         padding: the padding mode.
         dtype: the type of the weights.
-        first: the position of the axis's first pixel.
+        first_pixel: the number that the axis's first pixel has in the result.
 
     Returns:
-        Positions and weights, both (…, T, P); for modes with one tap the weights are None.
+        Pixels and weights, both (…, T, P); for modes with one tap the weights are None.
     """
     x = pixel_coordinates(xp, g, axis, mode, padding)
-    return taps_at(xp, x, axis, mode, padding, dtype, first)
+    return taps_at(xp, x, axis, mode, padding, dtype, first_pixel)
 
 
 def taps_at(
@@ -154,15 +154,15 @@ def taps_at(
     mode: Mode,
     padding: Padding,
     dtype: object,
-    first: int = 0,
+    first_pixel: int = 0,
 ) -> tuple[Values, Values | None]:
     """Return the taps of pixel coordinates ``x``, as :func:`axis_taps` does."""
     base = mode.base(xp, x)
-    offsets = [first + offset for offset in mode.offsets]
-    position = base if offsets == [0] else base + _column(offsets, x)
+    offsets = [first_pixel + offset for offset in mode.offsets]
+    tap_pixel = base if offsets == [0] else base + _column(offsets, x)
     if mode.pads_taps:
-        position = padding.pad(xp, position, axis)
+        tap_pixel = padding.pad(xp, tap_pixel, axis)
     if mode.weights is None:
-        return position, None
+        return tap_pixel, None
     distance = (x - base).astype(dtype, copy=False)
-    return position, mode.weights(xp, distance)
+    return tap_pixel, mode.weights(xp, distance)

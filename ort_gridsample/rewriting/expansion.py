@@ -115,7 +115,7 @@ class _AttentionExpansion:
 
     def __init__(self, match: Match, names: Names, *, has_allowzero: bool) -> None:
         self._match = match
-        self._signature = match.signature
+        self._signature = match.foreign_signature
         self._opset = match.opset
         # This package's node states the points of each level, and has all points on one axis.
         self._is_package_op = self._signature is None

@@ -69,7 +69,7 @@ def has_softmax(scope: Scope, name: str) -> bool:
 
 def op_record(match: Match) -> NodeRecord:
     """Return the record of this package's op for another package's node, without its operands."""
-    signature = match.signature
+    signature = match.foreign_signature
     cases = []
     for value, _, third, fourth, *_ in match.record.cases:
         # The locations, or the reference points that they are computed from.

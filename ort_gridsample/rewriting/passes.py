@@ -18,7 +18,7 @@ from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import Probe
+from ..inference.probe import Probe
 from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
 from .expansion import expanded

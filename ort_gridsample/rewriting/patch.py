@@ -15,7 +15,8 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
-from ..inference.types import Probe, clear_unconfirmed_shapes
+from ..inference.declared_shapes import clear_unconfirmed_shapes
+from ..inference.probe import Probe
 from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection

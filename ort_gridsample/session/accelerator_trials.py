@@ -143,7 +143,7 @@ def try_on_providers(
         return output if is_short else f"…{output[-_MAX_ERROR_LENGTH:]}"
     if output.shape != expected.shape:
         return f"its answer is of shape {output.shape}, expected {expected.shape}"
-    differences = np.nan_to_num(np.abs(output - expected), nan=np.inf)
+    differences = np.nan_to_num(np.abs(output - expected), nan=np.inf, posinf=np.inf)
     difference = float(differences.max(initial=0))
     if difference < MIN_WRONG_DIFFERENCE:
         return RUNS

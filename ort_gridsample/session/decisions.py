@@ -76,7 +76,7 @@ class OpTargets:
 
     def of(self, match: Match, op: str) -> Target:
         """Return the target that writes ``match`` as ``op``, which is COMPILED_OP or PYTHON_OP."""
-        if match.signature is not None:
+        if match.is_foreign_attention:
             return self._attention_nodes[op]
         if match.attention is not None:
             return self._subgraphs[op]
@@ -229,7 +229,7 @@ def resolve_fusion(
     match: Match,
     decide_unfused: Callable[[Match], Decision],
     fused_target: Target,
-    fusion_error: Callable[[Match], str] = lambda sample: "",
+    fusion_error: Callable[[Match], str] = lambda grid_sample: "",
 ) -> Decision:
     """Return the decision for the node of ``match``, given the decisions without fusion.
 
@@ -243,22 +243,22 @@ def resolve_fusion(
         fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
             compiled ops, or "" if it can.
     """
-    # The GridSample whose grid the node may belong to; for all others the node itself.
-    sample = match.fused_into or match
-    attention_match = _attention_with_op(sample, decide_unfused)
+    # The node into which this one may be fused; itself if there is none.
+    fusion_host = match.fused_into or match
+    attention_match = _attention_with_op(fusion_host, decide_unfused)
     if attention_match is not None and _is_replaced_by(match, attention_match):
         return _absorbed_decision(match, attention_match, decide_unfused(attention_match))
     decision = decide_unfused(match)
     if match.attention is not None:
         return _host_decision(match, decision, decision.target)
-    if not _is_grid_fused(sample, attention_match, decide_unfused):
+    if not _is_grid_fused(fusion_host, attention_match, decide_unfused):
         return decision
-    error = fusion_error(sample)
+    error = fusion_error(fusion_host)
     if error:
         return Decision(replace(decision.placement, reason=error), decision.target)
-    if match is sample:
+    if match is fusion_host:
         return _host_decision(match, decision, fused_target)
-    return _absorbed_decision(match, sample, Decision(decision.placement, fused_target))
+    return _absorbed_decision(match, fusion_host, Decision(decision.placement, fused_target))
 
 
 def _host_decision(
@@ -290,11 +290,11 @@ def _absorbed_decision(match: Match, host: Match, host_decision: Decision) -> De
 
 
 def _attention_with_op(
-    sample: Match,
+    grid_sample: Match,
     decide_unfused: Callable[[Match], Decision],
 ) -> Match | None:
-    """Return the deformable attention that ``sample`` is part of, if an op replaces it."""
-    attention_match = sample.enclosing_attention
+    """Return the deformable attention that ``grid_sample`` is part of, if an op replaces it."""
+    attention_match = grid_sample.enclosing_attention
     if attention_match is None or decide_unfused(attention_match).target is None:
         return None
     return attention_match
@@ -307,29 +307,29 @@ def _is_replaced_by(match: Match, attention_match: Match) -> bool:
 
 
 def _is_grid_fused(
-    sample: Match,
+    grid_sample: Match,
     attention_match: Match | None,
     decide_unfused: Callable[[Match], Decision],
 ) -> bool:
-    """Whether the nodes of the grid of ``sample`` are fused into it.
+    """Whether the nodes of the grid of ``grid_sample`` are fused into it.
 
     Args:
-        sample: a GridSample.
-        attention_match: the deformable attention that replaces readers of ``sample``, or None. It
-            reads the grid of an AffineGrid.
+        grid_sample: a GridSample.
+        attention_match: the deformable attention that replaces readers of ``grid_sample``, or
+            None. It reads the grid of an AffineGrid.
         decide_unfused: as in :func:`resolve_fusion`.
     """
-    if sample.fused_grid is None:
+    if grid_sample.fused_grid is None:
         return False
-    affine_grid = sample.fused_grid.affine_grid
+    affine_grid = grid_sample.fused_grid.affine_grid
     if affine_grid is None:
-        return decide_unfused(sample).placement.runs_on == COMPILED_OP
+        return decide_unfused(grid_sample).placement.runs_on == COMPILED_OP
     if attention_match is not None:
         return False
     # The match in ``fused_grid`` lacks ``fused_into``. Without it, the op of the AffineGrid would
     # be compiled, which the fused op replaces.
-    affine_grid = replace(affine_grid, fused_into=sample)
-    placements = [decide_unfused(node).placement for node in (sample, affine_grid)]
+    affine_grid = replace(affine_grid, fused_into=grid_sample)
+    placements = [decide_unfused(node).placement for node in (grid_sample, affine_grid)]
     return all(placement.runs_on == COMPILED_OP for placement in placements)
 
 
@@ -343,7 +343,7 @@ def compile_op(match: Match, decision: Decision) -> str:
     if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
         return ""
     try:
-        compiled_record = record if match.signature is None else op_record(match)
+        compiled_record = op_record(match) if match.is_foreign_attention else record
         for types in product(*compiled_record.types.values()):
             registry.prepare(record.operator, types, _mode_index(record))
     except Exception as error:
@@ -351,18 +351,18 @@ def compile_op(match: Match, decision: Decision) -> str:
     return ""
 
 
-def compile_fused_op(sample: Match) -> str:
+def compile_fused_op(grid_sample: Match) -> str:
     """Compile the op of a GridSample with a fused grid, or load it from the cache.
 
     Returns:
         Why that failed, or "" if it did not fail or if there is nothing to compile.
     """
-    record = sample.record
-    if sample.fused_grid is None or not _has_valid_attributes(record):
+    record = grid_sample.record
+    if grid_sample.fused_grid is None or not _has_valid_attributes(record):
         return ""
     try:
-        state = state_index(record, sample.fused_grid)
-        for types in product(record.types["X"], *source_types(sample.fused_grid)):
+        state = state_index(record, grid_sample.fused_grid)
+        for types in product(record.types["X"], *source_types(grid_sample.fused_grid)):
             registry.prepare(FUSED, types, state)
     except Exception as error:
         return f"its grid is not fused, as compiling that failed: {error}"

@@ -94,28 +94,41 @@ class PatchedModel:
     """A model as onnxruntime gets it.
 
     Attributes:
-        model: the bytes of the patched model, or the caller's model if nothing had to be changed.
-        source: the model from which the session is opened again, in another process or with other
-            providers.
+        opened_model: the bytes of the patched model, or the caller's model if nothing had to be
+            changed.
+        reopened_model: the model from which the session is opened again, in another process or with
+            other providers.
         placements: where the sampling nodes run.
-        domains: the domains of the nodes that the model does not define itself, or an empty set if
-            there are no sampling nodes. None if onnx cannot read the model.
+        domains: the domains of the nodes that the model does not define itself. Empty if there are
+            no sampling nodes, or if the model is not readable.
+        is_readable: whether onnx can read the model.
         folder: the folder of the model's external data, if onnxruntime cannot know it.
-        source_weights: the initializers that ``source`` lacks.
-        loaded: the values of the initializers that ``model`` lacks.
-        is_in_memory: whether onnxruntime uses ``loaded`` without a copy.
-        compiled_ops: the compiled ops that ``model`` may contain.
+        reopened_weights: the initializers that ``reopened_model`` lacks.
+        opened_weights: the values of the initializers that ``opened_model`` lacks.
+        reads_weights_in_place: whether onnxruntime uses ``opened_weights`` without a copy.
+        compiled_ops: the compiled ops that ``opened_model`` may contain.
     """
 
-    model: Source
-    source: Source
+    opened_model: Source
+    reopened_model: Source
     placements: list[Placement]
-    domains: frozenset[str] | None
+    domains: frozenset[str] = frozenset()
+    is_readable: bool = True
     folder: str | None = None
-    source_weights: Weights = NO_WEIGHTS
-    loaded: LoadedWeights | None = None
-    is_in_memory: bool = False
+    reopened_weights: Weights = NO_WEIGHTS
+    opened_weights: LoadedWeights | None = None
+    reads_weights_in_place: bool = False
     compiled_ops: OpSelection = None
+
+    @classmethod
+    def unreadable(cls, source: Source) -> PatchedModel:
+        """Return a model that onnx cannot read: onnxruntime gets it as it was given."""
+        return cls(opened_model=source, reopened_model=source, placements=[], is_readable=False)
+
+    @classmethod
+    def without_sampling_nodes(cls, source: Source) -> PatchedModel:
+        """Return a model without sampling nodes: onnxruntime gets it as it was given."""
+        return cls(opened_model=source, reopened_model=source, placements=[])
 
     @property
     def has_accelerated_nodes(self) -> bool:
@@ -156,11 +169,11 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
         proto, weights = _read(source, arguments)
     except GridSampleError:
         # onnxruntime reads its own format, and has the error message for any other.
-        return PatchedModel(source, source, [], None)
+        return PatchedModel.unreadable(source)
     preparation = _ModelPreparation(proto, weights, arguments)
     preparation.prepare()
     if not preparation.placements and not preparation.is_changed:
-        return PatchedModel(source, source, [], frozenset())
+        return PatchedModel.without_sampling_nodes(source)
     preparation.bind_threads()
     # ``follow_links`` also checks that external data lies in the folder, which onnxruntime does
     # not; so a model whose sampling nodes all stay is checked too.
@@ -173,10 +186,10 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
 def _unchanged_model(source: Source, preparation: _ModelPreparation) -> PatchedModel:
     """Return a model that onnxruntime gets as it was given."""
     return PatchedModel(
-        source,
-        source,
-        preparation.placements,
-        preparation.domains(),
+        opened_model=source,
+        reopened_model=source,
+        placements=preparation.placements,
+        domains=preparation.domains(),
         compiled_ops=preparation.compiled_ops(),
     )
 
@@ -199,20 +212,22 @@ def _changed_model(
     preparation.restore_unread_weights()
     has_weights = bool(preparation.weights.spans)
     # onnxruntime uses all external data in memory, or none.
-    is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, preparation.scopes))
-    loaded = preparation.weights.load(proto.graph.initializer) if has_weights else None
+    reads_weights_in_place = (
+        READS_MEMORY and has_weights and not any(locations(proto, preparation.scopes))
+    )
+    opened_weights = preparation.weights.load(proto.graph.initializer) if has_weights else None
     patched = proto.SerializeToString()
     # The user's function is called once, and is not pickled. The file at a path stays as it is.
     keeps_patched = isinstance(source, bytes) and callable(preparation.arguments.nodes)
     return PatchedModel(
-        model=patched,
-        source=patched if keeps_patched else source,
+        opened_model=patched,
+        reopened_model=patched if keeps_patched else source,
         placements=preparation.placements,
         domains=preparation.domains(),
         folder=folder,
-        source_weights=preparation.weights if keeps_patched else NO_WEIGHTS,
-        loaded=loaded,
-        is_in_memory=is_in_memory,
+        reopened_weights=preparation.weights if keeps_patched else NO_WEIGHTS,
+        opened_weights=opened_weights,
+        reads_weights_in_place=reads_weights_in_place,
         compiled_ops=preparation.compiled_ops(),
     )
 
@@ -244,16 +259,16 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     preparation.prepare()
     preparation.bind_threads()
     preparation.drop_unread_weights()
-    loaded = preparation.weights.load(proto.graph.initializer)
+    opened_weights = preparation.weights.load(proto.graph.initializer)
     patched = serialized(proto)
     return PatchedModel(
-        model=patched,
-        source=patched,
+        opened_model=patched,
+        reopened_model=patched,
         placements=preparation.placements,
         domains=preparation.domains(),
-        source_weights=_snapshot(loaded),
-        loaded=loaded,
-        is_in_memory=READS_MEMORY and not any(locations(model)),
+        reopened_weights=_snapshot(opened_weights),
+        opened_weights=opened_weights,
+        reads_weights_in_place=READS_MEMORY and not any(locations(model)),
         compiled_ops=preparation.compiled_ops(),
     )
 
@@ -267,24 +282,24 @@ def _check_takes_large_model(arguments: SessionArguments) -> None:
         raise _too_large("the optimized model cannot be saved")
 
 
-def _snapshot(loaded: LoadedWeights) -> Weights:
+def _snapshot(opened_weights: LoadedWeights) -> Weights:
     """Return the weights with the values that onnxruntime got: the caller may change the model."""
-    values = {name: array.reshape(-1).view(np.uint8) for name, array in loaded.arrays.items()}
+    arrays = opened_weights.arrays
+    values = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
     return Weights(values, {name: Span(0, array.size) for name, array in values.items()})
 
 
 class _ModelPreparation:
     """The preparation of a model for a session.
 
-    Call order: :meth:`prepare`, which calls find_added_initializers and place_and_patch; then
-    bind_threads; then the restore_/drop_ methods.
+    Call :meth:`prepare` first. All other methods need its result.
 
     Attributes:
         proto: the model, which the methods change.
         weights: the initializers that ``proto`` lacks.
         arguments: the session's arguments.
         scopes: the graphs and functions of ``proto``.
-        placements: where the sampling nodes run. Known after :meth:`place_and_patch`.
+        placements: where the sampling nodes run. Known after :meth:`prepare`.
         is_changed: whether onnxruntime cannot run the model as it was given.
     """
 
@@ -304,12 +319,12 @@ class _ModelPreparation:
             self.scopes: list[Scope] = scopes_of(proto, weights)
 
     def domains(self) -> frozenset[str]:
-        """The domains of the nodes that the model does not define itself."""
+        """Return the domains of the nodes that the model does not define itself."""
         used = frozenset[str]().union(*(scope.domains for scope in self.scopes))
         return used - {domain_of(function.domain) for function in self.proto.functions}
 
     def compiled_ops(self) -> OpSelection:
-        """The compiled ops that the model may contain, by the types of its sampling nodes."""
+        """Return the compiled ops that the model may contain, by types of its sampling nodes."""
         scopes = [scope for scope in self.scopes if COMPILED_DOMAIN in scope.domains]
         op_types = set[str]().union(*(scope.op_types for scope in scopes))
         op_types.intersection_update(COMPILED_TYPES.values())
@@ -329,17 +344,17 @@ class _ModelPreparation:
         """Place the sampling nodes, and rewrite them, with the initializers that this needs."""
         if self.uses_given_options:
             self.restore_all_weights()
-        self.find_added_initializers()
-        self.place_and_patch()
+        self._find_added_initializers()
+        self._place_and_patch()
 
-    def find_added_initializers(self) -> None:
+    def _find_added_initializers(self) -> None:
         """Find the initializers that the caller's options replace, and restore their values."""
         if self.arguments.options is not None:
             names = sorted(constant_names(self.scopes))
             self._added = added_initializers(self.arguments.options, names)
             self._restore_weights(self._added)
 
-    def place_and_patch(self) -> None:
+    def _place_and_patch(self) -> None:
         """Decide where the sampling nodes run, and rewrite them."""
         arguments = self.arguments
         accelerator_probe = AcceleratorProbe(

@@ -40,12 +40,12 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     Raises:
         ImportError: the model needs ops that are not available.
     """
-    if patched.domains is None:
+    if not patched.is_readable:
         return _options_for_unknown_nodes(given)
     has_ops = any(placement.is_ours for placement in patched.placements)
     if has_ops:
         options = _options_with_ops(given, patched.domains, patched.compiled_ops)
-    elif patched.loaded is None and patched.folder is None:
+    elif patched.opened_weights is None and patched.folder is None:
         return given
     else:
         options = SessionOptions() if given is None else copy_options(given)
@@ -60,8 +60,8 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     if patched.folder not in (None, config_entry(options, _EXTERNAL_FOLDER)):
         # Not if the entry has this value already: onnxruntime warns of an entry that is set twice.
         options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
-    if patched.loaded is not None:
-        _add_weights(options, patched.loaded, patched.is_in_memory)
+    if patched.opened_weights is not None:
+        _add_weights(options, patched.opened_weights, patched.reads_weights_in_place)
     return options
 
 
@@ -81,15 +81,15 @@ def _options_with_ops(
     return register_on_unregistered(copy_options(given), selection=compiled_ops)
 
 
-def _add_weights(options: SessionOptions, loaded: LoadedWeights, is_in_memory: bool) -> None:
+def _add_weights(options: SessionOptions, weights: LoadedWeights, reads_in_place: bool) -> None:
     """Add the values of initializers to options."""
-    if not is_in_memory:
-        values = [OrtValue.ortvalue_from_numpy(array) for array in loaded.arrays.values()]
-        options.add_external_initializers(list(loaded.arrays), values)
+    if not reads_in_place:
+        values = [OrtValue.ortvalue_from_numpy(array) for array in weights.arrays.values()]
+        options.add_external_initializers(list(weights.arrays), values)
         return
-    buffers = list(loaded.files.values())
+    buffers = list(weights.files.values())
     sizes = [len(buffer) for buffer in buffers]
-    options.add_external_initializers_from_files_in_memory(list(loaded.files), buffers, sizes)
+    options.add_external_initializers_from_files_in_memory(list(weights.files), buffers, sizes)
     set_default_entry(options, _WITHOUT_COPY, "1")
 
 

@@ -139,7 +139,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         # 'unsupported' then leaves with onnxruntime the nodes that the function left there.
         is_patched_by_function = path is None and callable(nodes)
         self._reopen_arguments = _ReopenArguments(
-            model=path or patched.source,
+            model=path or patched.reopened_model,
             providers=providers,
             provider_options=provider_options,
             nodes="unsupported" if is_patched_by_function else nodes,
@@ -165,22 +165,22 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """Create onnxruntime's session of a patched model."""
         prepare_python_ops(patched.python_ops)
         self._placements = patched.placements
-        self._source_weights = patched.source_weights
+        self._source_weights = patched.reopened_weights
         self._given_options = sess_options
         # This is signals.RUNS_PYTHON_OPS. A model that onnx cannot read may have any nodes.
-        self._runs_python_ops = bool(patched.python_ops) or patched.domains is None
+        self._runs_python_ops = bool(patched.python_ops) or not patched.is_readable
         reopen_arguments = self._reopen_arguments
         super().__init__(
-            patched.model,
+            patched.opened_model,
             options_for(sess_options, patched),
             reopen_arguments.providers,
             reopen_arguments.provider_options,
             **reopen_arguments.others,
         )
-        if patched.loaded is not None and patched.is_in_memory:
+        if patched.opened_weights is not None and patched.reads_weights_in_place:
             # Runs that are in flight on the session's former providers may still read their
             # buffers.
-            self._buffers = (*self._buffers, *patched.loaded.files.values())
+            self._buffers = (*self._buffers, *patched.opened_weights.files.values())
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

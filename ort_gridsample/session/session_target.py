@@ -131,16 +131,16 @@ class SessionTarget(Target):
             logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
         return self._unfused.set(match.record, decision)
 
-    def _fusion_error(self, sample: Match) -> str:
+    def _fusion_error(self, grid_sample: Match) -> str:
         if not self._compiles:
             return ""
-        error = self._fusion_errors.get(sample.record)
+        error = self._fusion_errors.get(grid_sample.record)
         if error is not None:
             return error
-        error = compile_fused_op(sample)
+        error = compile_fused_op(grid_sample)
         if error:
-            logger.warning("%s: %s", sample.record.where, error)
-        return self._fusion_errors.set(sample.record, error)
+            logger.warning("%s: %s", grid_sample.record.where, error)
+        return self._fusion_errors.set(grid_sample.record, error)
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Return the placements of nodes, whether they were decided or stayed without a decision.
@@ -163,7 +163,7 @@ class SessionTarget(Target):
         return None if target is None else target.target_for(match)
 
     def replaces_composite(self, match: Match) -> bool:
-        if match.signature is None or self._context.accelerator_probe is not None:
+        if not match.is_foreign_attention or self._context.accelerator_probe is not None:
             return False
         return not self.needs_expansion(match)
 
@@ -177,7 +177,7 @@ class SessionTarget(Target):
         has_accelerators = self._context.accelerator_probe is not None
         if dialect.has_planar_grids:
             return True
-        if match.signature is not None:
+        if match.is_foreign_attention:
             return not has_accelerators and has_unusual_starts(match)
         if dialect.name == OLD_COMPILED:
             return True

@@ -534,6 +534,10 @@ def test_verify_compares_outputs_of_any_type() -> None:
     assert agreement.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
 
 
+def test_verify_of_an_infinite_and_a_finite_value_has_an_infinite_difference() -> None:
+    assert agreement.difference(np.array([np.inf]), np.array([0.0]))[0] == np.inf
+
+
 @pytest.mark.parametrize("values", [[], [np.nan], [np.nan, np.inf, -np.inf]])
 def test_verify_compares_outputs_without_a_finite_value(values: list[float]) -> None:
     Y = np.array(values, "f")

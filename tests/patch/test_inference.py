@@ -18,7 +18,8 @@ from ort_gridsample.detection.find import records_of
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
-from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
+from ort_gridsample.inference.backward_slice import BackwardSlice
+from ort_gridsample.inference.light_attributes import SMALL_BYTES, constant_type
 from ort_gridsample.inference.types import Inference, TypeAndShape, value_of
 from ort_gridsample.patching import TargetName
 from ort_gridsample.session import installed_runtime
@@ -591,7 +592,7 @@ def test_recursive_functions_are_inferred_in_bounded_time() -> None:
 def _infer_slice(model: onnx.ModelProto) -> None:
     sliced = BackwardSlice(model, scopes_of(model))
     sliced.model.CopyFrom(model)
-    inference._infer(sliced)
+    inference._infer_slice(sliced)
 
 
 @pytest.mark.parametrize(
@@ -624,7 +625,7 @@ def test_large_constant_has_a_type(kind: str, value: object, elem_type: int) -> 
     (attribute,) = helper.make_node(
         "Constant", [], ["row"], **{f"value_{kind}": [value] * 2000}
     ).attribute
-    assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type
+    assert constant_type(attribute).tensor_type.elem_type == elem_type
 
 
 def test_wrong_value_info_of_an_initializer_is_not_used() -> None:

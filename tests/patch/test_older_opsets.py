@@ -257,6 +257,22 @@ def test_error_lists_all_nodes_that_cannot_be_converted() -> None:
         assert name in error.expected
 
 
+@faults.needs_named_nodes
+def test_error_lists_nodes_of_the_same_name_in_both_branches() -> None:
+    nodes = """y = If (c) <
+        then_branch = g () => (float[a,b,c,d] s) { [n] s = Trilu (x) },
+        else_branch = h () => (float[a,b,c,d] s) { [n] s = Trilu <upper = 0> (x) }
+    >"""
+    error = refusal_of(with_tensors(model_of(nodes, 20, inputs="bool c")), 13)
+    assert f"{error.where} {error.expected}".count("Trilu node 'n in If ") == 2
+
+
+def test_split_to_more_chunks_than_the_axis_fills_is_refused() -> None:
+    nodes = "a, b, e, y = Split <axis = 3, num_outputs = 4> (x)"
+    error = refusal_of(model_of(nodes, 20, x="float[1,1,1,5]"), 17)
+    assert error.expected == "a number of chunks of 2 that 5 elements fill"
+
+
 def assert_converts(
     nodes: str, old: int, new: int, x: str = FIXED, y: str = "float[a,b,c,d]"
 ) -> onnx.ModelProto:

@@ -8,7 +8,8 @@ import ort_gridsample as ogs
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.records import columns
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.inference.types import Inference, TypeAndShape, clear_unconfirmed_shapes
+from ort_gridsample.inference.declared_shapes import clear_unconfirmed_shapes
+from ort_gridsample.inference.types import Inference, TypeAndShape
 from support.models import parsed
 
 

@@ -559,6 +559,7 @@ PROBE_SCRIPTS = {
 PROBE_OUTPUTS = {
     "its answer is of shape (1, 1), expected (2, 3, 2, 3)": [[0.0]],
     "its answer is off by": np.zeros((2, 3, 2, 3), np.float32).tolist(),
+    "its answer is off by inf": np.full((2, 3, 2, 3), 3e39).tolist(),
 }
 
 
@@ -586,7 +587,7 @@ def check_probe_answer(answer: str) -> None:
         *PROBE_SCRIPTS.items(),
         *((answer, send_output(values)) for answer, values in PROBE_OUTPUTS.items()),
     ],
-    ids=["crash", "timeout", "shape", "values"],
+    ids=["crash", "timeout", "shape", "values", "overflow"],
 )
 def test_probe_with_crash_or_wrong_output_is_negative(
     answer: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

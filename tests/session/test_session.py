@@ -620,9 +620,9 @@ def test_function_whose_body_serves_all_calls_is_not_inlined() -> None:
         Y = local.warp (X, G) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {
         C = GridSample <mode = "cubic"> (A, B) }""")
-    patched = onnx.load_from_string(
-        model_preparation.patch_for_session(model, model_preparation.SessionArguments("all")).model
-    )
+    arguments = model_preparation.SessionArguments("all")
+    prepared = model_preparation.patch_for_session(model, arguments)
+    patched = onnx.load_from_string(prepared.opened_model)
     assert [function.name for function in patched.functions] == ["warp"]
     assert [node.op_type for node in patched.graph.node] == ["warp"]
 

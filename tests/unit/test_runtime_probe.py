@@ -90,10 +90,14 @@ def test_types_of_leaves_out_what_is_not_a_tensor() -> None:
     assert RuntimeProbe(runtime).types_of(MODEL) == {}
 
 
-def test_missing_runtime_refuses_a_node_and_has_no_open_question() -> None:
-    runtime = MissingRuntime()
-    assert refusal(runtime) == "unknown, because onnxruntime is not installed"
-    assert not runtime.has_open_questions
+def test_missing_runtime_refuses_a_node() -> None:
+    assert refusal(MissingRuntime()) == "unknown, because onnxruntime is not installed"
+
+
+def test_probe_of_a_node_was_not_asked_about_the_model() -> None:
+    probe = RuntimeProbe(MissingRuntime())
+    probe.refusal(NODE, {"": 20}, "GridSample", TYPES, 2)
+    assert not probe.was_asked_about_model
 
 
 @pytest.mark.parametrize(
@@ -101,9 +105,9 @@ def test_missing_runtime_refuses_a_node_and_has_no_open_question() -> None:
     [lambda probe: probe.types_of(MODEL), lambda probe: probe.first_outputs(MODEL, [])],
     ids=["types", "trial"],
 )
-def test_missing_runtime_that_was_called_for_a_part_of_a_model_has_open_questions(
+def test_probe_of_a_part_of_a_model_was_asked_about_the_model(
     call: Callable[[RuntimeProbe], object],
 ) -> None:
-    runtime = MissingRuntime()
-    assert not call(RuntimeProbe(runtime))
-    assert runtime.has_open_questions
+    probe = RuntimeProbe(MissingRuntime())
+    assert not call(probe)
+    assert probe.was_asked_about_model

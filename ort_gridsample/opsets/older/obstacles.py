@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import GridSampleError
@@ -26,13 +27,13 @@ class ObstacleError(Exception):
         return f"{self.argument} {self.verb} {self.found}, expected {self.expected}"
 
 
-def combined_error(obstacles: dict[str, ObstacleError]) -> GridSampleError:
+def combined_error(obstacles: Sequence[tuple[str, ObstacleError]]) -> GridSampleError:
     """Return one error that lists all ``obstacles``.
 
     Args:
-        obstacles: the name of a node, as errors write it -> its obstacle; at least one.
+        obstacles: the names of nodes, as errors write them, with their obstacles; at least one.
     """
-    (label, first), *others = obstacles.items()
+    (label, first), *others = obstacles
     expected = first.expected
     if others:
         descriptions = [f"{other} ({obstacle})" for other, obstacle in others]

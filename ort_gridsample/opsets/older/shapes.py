@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...inference.types import length_at
 from .obstacles import ObstacleError
 from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
@@ -34,9 +35,7 @@ def write_equal_lengths(step: VersionStep) -> Rewritten:
     axis = step.attribute("axis", 0)
     count = step.attribute("num_outputs", len(node.output))
     step.remove_attributes("num_outputs")
-    shape = step.input_shape(0)
-    is_axis_known = shape is not None and -len(shape) <= axis < len(shape)
-    length = shape[axis] if shape is not None and is_axis_known else None
+    length = length_at(step.input_shape(0), axis)
     if isinstance(length, int):
         return _split_known_length(step, length, count)
     return _split_computed_length(step, axis, count)
@@ -47,7 +46,7 @@ def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten
     chunk = -(-length // count)
     lengths = [min(chunk, length - chunk * index) for index in range(count)]
     if min(lengths) < 0:
-        expected = f"at most the {length} elements of the axis"
+        expected = f"a number of chunks of {chunk} that {length} elements fill"
         raise ObstacleError("num_outputs", str(count), expected)
     nodes = step.new_nodes()
     node.input[:] = [node.input[0], nodes.row(*lengths)]
@@ -119,8 +118,7 @@ def _may_have_another_empty_shape(step: VersionStep, lengths: Sequence[int | str
     n_possible_zeros = 0
     others_are_positive = True
     for axis, length in enumerate(lengths):
-        has_input_axis = input_shape is not None and axis < len(input_shape)
-        input_length = input_shape[axis] if input_shape is not None and has_input_axis else None
+        input_length = length_at(input_shape, axis)
         is_number = isinstance(length, int)
         if length is not None and length == input_length:
             others_are_positive = others_are_positive and is_number and length != 0

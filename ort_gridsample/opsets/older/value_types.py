@@ -65,16 +65,19 @@ def nodes_with_forbidden_types(
     scopes: Sequence[Scope],
     *,
     new_opset: int,
-    unconverted: Collection[str],
-) -> Iterator[tuple[onnx.NodeProto, ObstacleError]]:
+    unconverted: Collection[tuple[int, str]],
+) -> Iterator[tuple[Scope, onnx.NodeProto, ObstacleError]]:
     """Yield the nodes of ``model`` with types that an opset does not allow, and their obstacles.
+
+    The scope of a node is one of ``scopes``.
 
     Args:
         model: the converted model.
         inference: the types of the values before the conversion.
         scopes: the scopes before the conversion.
         new_opset: the opset of ``model``.
-        unconverted: outputs of nodes that are not converted, which are left out.
+        unconverted: outputs of nodes that are not converted, which are left out. Each is the id of
+            its scope among ``scopes``, and its name.
     """
     new_scopes = scopes_of(model)
     new_inference = inference_of_all_values(model, new_scopes)
@@ -89,14 +92,16 @@ def nodes_with_forbidden_types(
             return old_type or new_inference.value_in_all_calls(new, name).type
 
         for node in new_scope:
-            if domain_of(node.domain) or any(name in unconverted for name in node.output):
+            if domain_of(node.domain):
+                continue
+            if any((id(old_scope), name) in unconverted for name in node.output):
                 continue
             schema = schema_of(node.op_type, new_opset)
             if schema is None:
                 continue
             obstacle = _forbidden_type(node, schema, new_opset, type_of)
             if obstacle is not None:
-                yield node, obstacle
+                yield old_scope, node, obstacle
 
 
 def _forbidden_type(

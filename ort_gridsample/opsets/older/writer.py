@@ -8,8 +8,8 @@ from copy import deepcopy
 import onnx
 from onnx import defs
 
-from ...errors import GridSampleError
-from ...graph.scope import Names, Scope, domain_of, where_of
+from ...errors import GridSampleError, nested_name, where_node
+from ...graph.scope import Names, Scope, display_name, domain_of
 from ...inference.types import Inference
 from ..schema_functions import body_of, has_body, schema_of
 from .obstacles import ObstacleError, combined_error
@@ -20,6 +20,9 @@ from .value_types import nodes_with_forbidden_types
 
 #: The oldest opset that can be written.
 OLDEST = 11
+
+#: A node or a value, by the id of its scope and its name: other scopes may have the name, too.
+NameInScope = tuple[int, str]
 
 
 def write_older(
@@ -52,27 +55,33 @@ def write_older(
         raise _error(obstacles, scopes)
 
 
-def _error(obstacles: dict[str, ObstacleError], scopes: Sequence[Scope]) -> GridSampleError:
+def _error(obstacles: dict[NameInScope, ObstacleError], scopes: Sequence[Scope]) -> GridSampleError:
     """Return an error that lists ``obstacles`` in the order of the model."""
-    model_order = [where_of(node) for scope in scopes for node in scope]
-    labels = [label for label in dict.fromkeys([*model_order, *obstacles]) if label in obstacles]
-    return combined_error({label: obstacles[label] for label in labels})
+    model_order = [_node_key(scope, node) for scope in scopes for node in scope]
+    keys = [key for key in dict.fromkeys([*model_order, *obstacles]) if key in obstacles]
+    return combined_error([(label, obstacles[scope_id, label]) for scope_id, label in keys])
+
+
+def _node_key(scope: Scope, node: onnx.NodeProto) -> NameInScope:
+    """Return the key of a node of ``scope``, with its name as errors write it."""
+    name = nested_name(display_name(node), scope.path)
+    return id(scope), where_node(node.op_type, name)
 
 
 class _Conversion:
     """A conversion of all scopes of a model.
 
     Attributes:
-        obstacles: the name of a node, as errors write it -> why it is not converted.
+        obstacles: the key of a node -> why it is not converted.
     """
 
     def __init__(self, names: Names, inference: Inference, new_opset: int) -> None:
-        self.obstacles: dict[str, ObstacleError] = {}
+        self.obstacles: dict[NameInScope, ObstacleError] = {}
         self._names = names
         self._inference = inference
         self._new_opset = new_opset
-        self._origins: dict[str, str] = {}  # output -> the name of the original node
-        self._unconverted: set[str] = set()  # outputs of nodes that are obstacles
+        self._origins: dict[NameInScope, NameInScope] = {}  # output -> the original node
+        self._unconverted: set[NameInScope] = set()  # outputs of nodes that are obstacles
 
     def convert_scope(self, scope: Scope) -> None:
         """Replace the nodes of ``scope`` by older ones, and record obstacles."""
@@ -83,15 +92,16 @@ class _Conversion:
         for index, node in enumerate(scope.nodes):
             if domain_of(node.domain):
                 continue
-            label = where_of(node)
+            key = _node_key(scope, node)
             context = Context(scope, self._inference, self._names, self._new_opset)
             try:
                 older = _convert_node(context, node, old_opset)
             except ObstacleError as obstacle:
-                self.obstacles[label] = obstacle
-                self._unconverted.update(node.output)
+                self.obstacles[key] = obstacle
+                self._unconverted.update((id(scope), name) for name in node.output)
                 continue
-            self._origins.update((name, label) for new in older for name in new.output)
+            outputs = [name for new in older for name in new.output]
+            self._origins.update(((id(scope), name), key) for name in outputs)
             if len(older) != 1 or older[0] != node:
                 replaced[index] = older
         scope.replace_nodes(replaced)
@@ -100,7 +110,7 @@ class _Conversion:
         self,
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
-    ) -> dict[str, ObstacleError]:
+    ) -> dict[NameInScope, ObstacleError]:
         """Return the obstacles that the types of the new nodes are, by their original nodes."""
         obstacles = {}
         forbidden = nodes_with_forbidden_types(
@@ -110,9 +120,10 @@ class _Conversion:
             new_opset=self._new_opset,
             unconverted=self._unconverted,
         )
-        for node, obstacle in forbidden:
-            origins = [self._origins[name] for name in node.output if name in self._origins]
-            obstacles[origins[0] if origins else where_of(node)] = obstacle
+        for scope, node, obstacle in forbidden:
+            outputs = [(id(scope), name) for name in node.output]
+            origins = [self._origins[output] for output in outputs if output in self._origins]
+            obstacles[origins[0] if origins else _node_key(scope, node)] = obstacle
         return obstacles
 
 

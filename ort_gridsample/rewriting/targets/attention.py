@@ -86,10 +86,10 @@ class ForeignAttentionTarget(AttentionTarget):
         self._in_session = in_session
 
     def replaces(self, match: Match) -> bool:
-        return match.signature is not None
+        return match.is_foreign_attention
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
-        signature = match.signature
+        signature = match.foreign_signature
         assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
         nodes = Nodes(names, output)

@@ -39,7 +39,7 @@ class TensorRTPluginsTarget(AttentionTarget):
 
     def replaces(self, match: Match) -> bool:
         record = match.record
-        if match.signature is not None:
+        if match.is_foreign_attention:
             if match.node.op_type == TENSORRT_ATTENTION.op_type:
                 return False
             return record.error is not None or bool(_plugin_type(match))
@@ -50,13 +50,13 @@ class TensorRTPluginsTarget(AttentionTarget):
         return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
-        if match.signature is None:
+        if not match.is_foreign_attention:
             return super().replacement_for(match, names)
         return self._plugin_for_node(match, names)
 
     def _plugin_for_node(self, match: Match, names: Names) -> Replacement:
         """Return the plugin that replaces another package's node. TensorRT checks the shapes."""
-        signature = match.signature
+        signature = match.foreign_signature
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
@@ -148,7 +148,7 @@ def _write_for_each_query(nodes: Nodes, weights: str, locations: str) -> str:
 
 def _operand_types(match: Match) -> list[str]:
     """Return the types of value, locations and weights; an empty name if a type is not known."""
-    record = match.record if match.signature is None else op_record(match)
+    record = op_record(match) if match.is_foreign_attention else match.record
     types = []
     for name in ("value", "sampling_locations", "attention_weights"):
         known_types = record.types[name]

@@ -1,0 +1,75 @@
+"""Attributes and weights in a backward slice: without large values, and with types instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import onnx
+from onnx import helper
+
+from .. import spec
+from ..graph.element_types import elem_type
+
+#: Tensors up to this size may be shapes, whose values inference needs. Larger ones are weights.
+SMALL_BYTES = 1 << 12
+#: The location of a tensor whose data is not in the model.
+EXTERNAL = onnx.TensorProto.EXTERNAL
+_FLOATS = tuple(map(elem_type, spec.FLOATS))
+
+
+def resolved_attributes(
+    node: onnx.NodeProto,
+    call_attributes: Mapping[str, onnx.AttributeProto],
+) -> Iterator[onnx.AttributeProto]:
+    """Yield the attributes of ``node`` except graphs.
+
+    References to attributes of its function are replaced by the ``call_attributes`` of the
+    function.
+    """
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            if not attribute.HasField("g") and not attribute.graphs:
+                yield attribute
+        elif attribute.ref_attr_name in call_attributes:
+            resolved = onnx.AttributeProto()
+            resolved.CopyFrom(call_attributes[attribute.ref_attr_name])
+            resolved.name = attribute.name
+            yield resolved
+
+
+def is_weight(tensor: onnx.TensorProto) -> bool:
+    """Whether inference does not need the values of a tensor. It needs no matrices of floats."""
+    if len(tensor.dims) > 1 and tensor.data_type in _FLOATS:
+        return True
+    return tensor.ByteSize() > SMALL_BYTES or tensor.data_location == EXTERNAL
+
+
+def without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+    """Return a large attribute without its value, but with the type of a tensor."""
+    bare = onnx.AttributeProto(name=attribute.name, type=attribute.type)
+    if attribute.HasField("t"):
+        bare.t.data_type = attribute.t.data_type
+        bare.t.data_location = EXTERNAL
+        bare.t.dims.extend(attribute.t.dims)
+    return bare
+
+
+def constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
+    """Return the type of a Constant that has this large attribute."""
+    if attribute.HasField("t"):
+        return weight_type(attribute.t.data_type, *attribute.t.dims)
+    if attribute.HasField("sparse_tensor"):
+        sparse = attribute.sparse_tensor
+        return weight_type(sparse.values.data_type, *sparse.dims)
+    types = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
+    return weight_type(types.get(attribute.name, onnx.TensorProto.STRING), 0)
+
+
+@lru_cache
+def weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
+    """Return the type of a weight. It must not be changed."""
+    # The length of a 1-D weight is left open, so that inference does not follow its elements as
+    # those of a shape.
+    shape = dims if len(dims) > 1 else [None] * len(dims)
+    return helper.make_tensor_type_proto(elem_type, shape)
