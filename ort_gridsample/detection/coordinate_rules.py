@@ -33,8 +33,9 @@ class CoordinateTracer:
         use_def: the use-def chains of the scope.
         grid_rank: the rank of the grid, or None if it is unknown.
         nodes: the indices of the traced nodes.
-        unused_concat_inputs: for the output of each Concat of shapes that only a run can check, the
-            inputs from which no coordinate was taken.
+        unused_concat_inputs: output of a Concat -> its inputs that no coordinate comes from. Only
+            Concats whose shapes are unknown are listed; one with such inputs must stay, because it
+            checks their shapes in a run.
         cast_type: the type that the grid of an AffineGrid is cast to, or "" if it is not cast.
     """
 
@@ -400,7 +401,8 @@ def _step_with_coordinate(
         operands.append(Component(name, component.axis, index, broadcasts))
     if any(tracer.length(operand) is None for operand in operands):
         return None
-    # One operand is traced further with pairs, the other one without.
+    # Only the source may be combined with further coordinates; the operand's program has scalar
+    # operands only.
     maker = tracer.use_def.makers.get(node.input[0])
     operand_first = maker is None or not tracer.use_def.is_op(maker, COORDINATE_RULES)
     operand, source = operands if operand_first else reversed(operands)

@@ -21,12 +21,12 @@ _HELPS = "ort_gridsample.helps"
 #: The element types that no Python op accepts.
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 #: A node that checks a shape in a run has the error as its name. This is the error's ``found``.
-OTHER_SHAPE = "of another shape"
+FOUND_BY_SHAPE_CHECK = "of another shape"
 
 
-def is_check(node: onnx.NodeProto) -> bool:
+def is_shape_check(node: onnx.NodeProto) -> bool:
     """Whether ``node`` fails in a run if a shape is not what the original node requires."""
-    return node.op_type == "Gather" and f" is {OTHER_SHAPE}, expected " in node.name
+    return node.op_type == "Gather" and f" is {FOUND_BY_SHAPE_CHECK}, expected " in node.name
 
 
 def guard_name(where: str) -> str:

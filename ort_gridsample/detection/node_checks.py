@@ -18,10 +18,10 @@ from .foreign_attention_checks import check_inputs
 from .records import NodeRecord, n_spatial_axes
 
 #: The reason for refusing a type that the specification has.
-_REFUSED = (
+_COMPLEX_HINT = (
     "as ONNX Runtime has no complex tensors: sample the real and the imaginary part separately"
 )
-_UNKNOWN = "types or ranks of its inputs are known only when it runs"
+_UNKNOWN_UNTIL_RUN = "types or ranks of its inputs are known only when it runs"
 
 
 def fault_of(
@@ -73,7 +73,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
                 types[name] = value.type
         n_axes = n_spatial_axes(record.operator, case)
         if len(types) < len(case) or n_axes is None:
-            return _UNKNOWN
+            return _UNKNOWN_UNTIL_RUN
         refusal = probe.refusal(node, opsets, record.operator, types, n_axes)
         if refusal:
             return refusal
@@ -169,7 +169,7 @@ def _check_types(record: NodeRecord) -> None:
                 expected = f"one of {', '.join(allowed_types[name])}"
                 raise GridSampleError(record.where, name, found, expected)
             if spec.TYPES[type_name].transport is None:
-                raise GridSampleError(record.where, name, found, f"another type, {_REFUSED}")
+                raise GridSampleError(record.where, name, found, f"another type, {_COMPLEX_HINT}")
 
 
 def _check_affine_grid(record: NodeRecord, theta: TypeAndShape, size: TypeAndShape) -> None:

@@ -231,7 +231,7 @@ class SubgraphSearch(UseDef):
         gathers: Collection[int],
         needed: Collection[int],
     ) -> Iterator[str]:
-        """Yield values through which alone ``output`` depends on other data, nearest first.
+        """Yield values that are the only data from which ``output`` is computed, nearest first.
 
         Args:
             output: a value.

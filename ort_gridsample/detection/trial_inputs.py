@@ -130,8 +130,8 @@ def later_feeds(
 ) -> Iterator[list[Array]]:
     """Yield the feeds of all rounds after the first one, for each of ``shapes_of_runs``.
 
-    For each of these shapes, one X is 1 everywhere, with positions inside: no rounding of
-    coordinates hides arithmetic on X.
+    One run per shape has an X of ones and positions inside. Its result is exactly 1, so rounding of
+    coordinates cannot hide extra arithmetic on X.
 
     Args:
         shapes_of_runs: shapes that the inputs may have.

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from ..errors import GridSampleError, one_line
 from .message_fields import Buffer, fields_of, mapped_file
 from .scope import TENSOR_ATTRIBUTES, Scope, scopes_of
+from .weights import exceeds_protobuf
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
@@ -34,6 +35,8 @@ _PROGRAMMING_ERRORS = (
     TypeError,
     ValueError,
 )
+#: The attribute of an exception that a function of the caller raised.
+_RAISED_BY_CALLER = "_ort_gridsample_raised_by_caller"
 #: Exceptions that only the model causes.
 _MODEL_ERRORS = (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)
 
@@ -122,6 +125,16 @@ def _imports_in(buffer: Buffer) -> Iterator[str]:
 
 
 @contextmanager
+def keep_errors() -> Iterator[None]:
+    """Let errors pass through :func:`translate_errors`, because a function of the caller runs."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, _RAISED_BY_CALLER, True)
+        raise
+
+
+@contextmanager
 def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
     """Replace errors that an invalid ``model`` causes by a GridSampleError that says so.
 
@@ -133,6 +146,8 @@ def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
     except (GridSampleError, OSError, MemoryError):
         raise
     except Exception as error:
+        if hasattr(error, _RAISED_BY_CALLER):
+            raise
         fault = _fault_of(model, error)
         if fault is None:
             raise
@@ -141,9 +156,14 @@ def translate_errors(model: onnx.ModelProto) -> Iterator[None]:
 
 
 def _fault_of(model: onnx.ModelProto, error: Exception) -> str | None:
-    """Return the fault of ``model`` that may have caused ``error``; None if the model is valid."""
+    """Return the fault of ``model`` that may have caused ``error``.
+
+    Return None if the model is valid, or if onnx's checker cannot read it because of its size.
+    """
     if isinstance(error, _MODEL_ERRORS):
         return str(error)
+    if exceeds_protobuf(model):
+        return None
     try:
         onnx.checker.check_model(_without_external_data(model))
     except Exception as complaint:

@@ -31,7 +31,7 @@ UNSTATED_OPSET = 20
 #: The first IR version in which an initializer that is also an input is a default, which callers
 #: may override.
 _FIRST_IR_VERSION_WITH_DEFAULTS = 4
-#: The reader of a graph's output, in place of the index of a node.
+#: In :attr:`Scope.readers`, stands for the caller of the graph, which reads its outputs.
 OUTSIDE = -1
 #: The maker of a value that no node makes: an index before all nodes.
 NO_MAKER = -1
@@ -280,7 +280,7 @@ class Scope:
                 if bodies:
                     self.bodies[new_index] = bodies
                 for body in bodies:
-                    _with_nested(body)
+                    _attach_bodies(body)
 
     def defining_scope(self, name: str) -> Scope | None:
         """Return the scope that defines ``name`` as this scope sees it.
@@ -343,11 +343,14 @@ def scopes_of(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Sco
         model: the model.
         weights: the initializers whose values the model lacks.
     """
-    return [*chain.from_iterable(map(_with_nested, _root_scopes(model, weights)))]
+    return [*chain.from_iterable(map(_attach_bodies, _root_scopes(model, weights)))]
 
 
-def _with_nested(root: Scope) -> list[Scope]:
-    """Return ``root`` and the scopes of all graphs in it, which are added to their parents."""
+def _attach_bodies(root: Scope) -> list[Scope]:
+    """Read the scopes of all graphs in ``root``.
+
+    Add them to the ``bodies`` of their parents, and return them all, ``root`` first.
+    """
     nested = [root]
     for scope in nested:  # grows while it is iterated, because recursion has a limited depth
         for index in scope.attribute_holders(_GRAPH_ATTRIBUTES):

@@ -72,14 +72,14 @@ class _Level:
 
     Attributes:
         index: the index of the level.
-        lengths: (r,), the spatial lengths.
+        spatial_lengths: (r,), the spatial lengths.
         constant_lengths: the spatial lengths if they are constant.
         begin: (1,), the first pixel of the level.
         end: (1,), the first pixel after the level.
     """
 
     index: int
-    lengths: str
+    spatial_lengths: str
     constant_lengths: Sequence[int] | None
     begin: str
     end: str
@@ -193,7 +193,7 @@ class _AttentionExpansion:
             locations, weights = write_checked_operands(match, self._nodes)
         return AttentionOperands(
             value=values["value"],
-            lengths=values["levels"],
+            level_table=values["levels"],
             starts="",
             locations=locations,
             weights=weights,
@@ -227,7 +227,7 @@ class _AttentionExpansion:
         known_end: int | None = 0
         for index in range(self._n_levels):
             constant_lengths = self._constant_lengths(index)
-            lengths = self._write_lengths(operands.lengths, index, constant_lengths)
+            lengths = self._write_level_lengths(operands.level_table, index, constant_lengths)
             begin = end
             known_begin = known_end
             if known_starts is not None:
@@ -240,7 +240,14 @@ class _AttentionExpansion:
             if known_begin is not None and constant_lengths is not None:
                 known_end = known_begin + math.prod(constant_lengths)
             end = self._write_end(begin, lengths, constant_lengths, known_end)
-            levels.append(_Level(index, lengths, constant_lengths, begin, end))
+            level = _Level(
+                index=index,
+                spatial_lengths=lengths,
+                constant_lengths=constant_lengths,
+                begin=begin,
+                end=end,
+            )
+            levels.append(level)
         return levels
 
     def _constant_lengths(self, index: int) -> list[int] | None:
@@ -250,7 +257,7 @@ class _AttentionExpansion:
         lengths: list[int] = self._table[index].tolist()
         return lengths[1:] if self._is_package_op else lengths
 
-    def _write_lengths(
+    def _write_level_lengths(
         self, levels: str, index: int, constant_lengths: Sequence[int] | None
     ) -> str:
         """Write the spatial lengths of a level, (r,)."""
@@ -340,7 +347,9 @@ class _AttentionExpansion:
         if isinstance(channels, int) and channels > 0 and level.constant_lengths is not None:
             # A constant shape, of which the inference of all opsets knows the rank.
             return add("Reshape", image, row(-1, channels, *level.constant_lengths))
-        shape = add("Concat", axis_lengths.images, axis_lengths.channels, level.lengths, axis=0)
+        shape = add(
+            "Concat", axis_lengths.images, axis_lengths.channels, level.spatial_lengths, axis=0
+        )
         return self._write_reshape(image, shape)
 
     def _known_channels(self) -> Dim:

@@ -83,13 +83,18 @@ def _zero_far(
 
 
 def _rename(scope: Scope, definition: Definition, name: str, new_name: str) -> None:
-    """Rename a value where it is defined: in a node, an initializer or an input of ``scope``."""
+    """Rename a value where it is defined: in a node, or in an initializer and inputs of ``scope``.
+
+    Until IR version 3, an initializer is an input as well.
+    """
     is_function = isinstance(scope.container, onnx.FunctionProto)
     if isinstance(definition, onnx.NodeProto) or is_function:
         names = scope.container.input if definition is None else definition.output
         names[:] = [new_name if old_name == name else old_name for old_name in names]
         return
-    values = scope.container.input if definition is None else [definition]
+    values = [*scope.container.input]
+    if definition is not None:
+        values.append(definition)
     for value in values:
         if value.name == name:
             value.name = new_name

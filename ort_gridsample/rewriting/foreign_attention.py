@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ..detection.foreign_attention_checks import are_contiguous
-from ..detection.helper_nodes import OTHER_SHAPE
+from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
@@ -43,7 +43,7 @@ class AttentionOperands:
 
     Attributes:
         value: (B, S, H, D).
-        lengths: (L, 2), the height and the width of each level. For this package's node, whose
+        level_table: (L, 2), the height and the width of each level. For this package's node, whose
             levels have r axes: (L, 1 + r), the number of points and the lengths of each level.
         starts: (L,), the first pixel of each level; empty if each level begins where the previous
             one ends.
@@ -54,7 +54,7 @@ class AttentionOperands:
     """
 
     value: str
-    lengths: str
+    level_table: str
     starts: str
     locations: str
     weights: str
@@ -107,7 +107,7 @@ class ForeignOperands:
             weights = self._write_as_value_type("attention_weights")
         return AttentionOperands(
             value=self._names["value"],
-            lengths=self._names[self._lengths_input],
+            level_table=self._names[self._lengths_input],
             starts=starts,
             locations=locations,
             weights=weights,
@@ -130,7 +130,7 @@ class ForeignOperands:
         length = nodes.add("Gather", nodes.add("Shape", operands.locations), nodes.row(4))
         cell = nodes.add("Reshape", length, nodes.row(1, 1))
         column = nodes.add("Expand", cell, nodes.row(n_levels, 1))
-        lengths = nodes.add("Cast", operands.lengths, to=TensorProto.INT64)
+        lengths = nodes.add("Cast", operands.level_table, to=TensorProto.INT64)
         return nodes.add("Concat", column, lengths, axis=1), points
 
     def _known_points(self, n_levels: int) -> int | None:
@@ -158,7 +158,7 @@ class ForeignOperands:
             self._shapes[argument] = self._nodes.add("Shape", self._names[argument])
         return self._shapes[argument]
 
-    def _write_lengths(self, argument: str, *axes: int) -> str:
+    def _write_axis_lengths(self, argument: str, *axes: int) -> str:
         """Write the lengths of some axes of an input."""
         return self._nodes.add("Gather", self._write_shape(argument), self._nodes.row(*axes))
 
@@ -171,7 +171,9 @@ class ForeignOperands:
         expectation: str,
     ) -> str:
         """Like :func:`fail_unless_equal`, but with an error about the shape of an input."""
-        error = GridSampleError(self._match.record.where, argument, OTHER_SHAPE, expectation)
+        error = GridSampleError(
+            self._match.record.where, argument, FOUND_BY_SHAPE_CHECK, expectation
+        )
         return fail_unless_equal(self._nodes, passthrough, actual, expected, error)
 
     def _write_check_of_shape(self, argument: str, expected: str, expectation: str) -> None:
@@ -234,17 +236,17 @@ class ForeignOperands:
         if self._are_known("value", "sampling_locations", "attention_weights"):
             return
         parts = [
-            self._write_lengths("value", 0),
-            self._write_lengths("sampling_locations", 1),
-            self._write_lengths("value", 2),
+            self._write_axis_lengths("value", 0),
+            self._write_axis_lengths("sampling_locations", 1),
+            self._write_axis_lengths("value", 2),
             nodes.row(n_levels_of(self._match)),
-            self._write_lengths("sampling_locations", 4),
+            self._write_axis_lengths("sampling_locations", 4),
             nodes.row(2),
         ]
         expected = nodes.add("Concat", *parts, axis=0)
         expectation = "shape (B, Q, H, L, P, 2), as value is of shape (B, S, H, D)"
         self._write_check_of_shape("sampling_locations", expected, expectation)
-        expected = self._write_lengths("sampling_locations", 0, 1, 2, 3, 4)
+        expected = self._write_axis_lengths("sampling_locations", 0, 1, 2, 3, 4)
         expectation = "all axes but the last of sampling_locations"
         self._write_check_of_shape("attention_weights", expected, expectation)
 
@@ -255,10 +257,10 @@ class ForeignOperands:
         weights = "attention_weights"
         if self._are_known("value", "reference_points", offsets, weights):
             return
-        batch = self._write_lengths("value", 0)
-        heads = self._write_lengths("value", 2)
-        queries = self._write_lengths(offsets, 1)
-        points = self._write_lengths(weights, 3)
+        batch = self._write_axis_lengths("value", 0)
+        heads = self._write_axis_lengths("value", 2)
+        queries = self._write_axis_lengths(offsets, 1)
+        points = self._write_axis_lengths(weights, 3)
         coordinates = nodes.add("Mul", points, nodes.row(2))
         expected = nodes.add("Concat", batch, queries, heads, coordinates, axis=0)
         expectation = "shape (B, Q, H, L·P·2), as value is of shape (B, S, H, D)"
@@ -266,7 +268,7 @@ class ForeignOperands:
         expected = nodes.add("Concat", batch, queries, heads, points, axis=0)
         expectation = "shape (B, Q, H, L·P), as value is of shape (B, S, H, D)"
         self._write_check_of_shape(weights, expected, expectation)
-        last = self._write_lengths("reference_points", 3)
+        last = self._write_axis_lengths("reference_points", 3)
         expected = nodes.add("Concat", batch, queries, nodes.row(1), last, axis=0)
         expectation = "shape (B, Q, 1, 2·G), of the batch and queries"
         self._write_check_of_shape("reference_points", expected, expectation)
@@ -283,7 +285,7 @@ class ForeignOperands:
         if known_end is not None and isinstance(n_pixels, int):
             return  # checked when the model was read
         end = self._write_last_end() if known_end is None else nodes.row(known_end)
-        pixels = self._write_lengths("value", 1)
+        pixels = self._write_axis_lengths("value", 1)
         if self._has_known_gaps():
             is_short = nodes.add("Less", pixels, end)
             pixels = nodes.add("Where", is_short, pixels, end)
@@ -385,16 +387,16 @@ class ForeignOperands:
             raise GridSampleError(self._match.record.where, "sampling_offsets", found, expected)
         groups = self._write_groups()
         group_size = nodes.add("Div", self._write_points_per_level(n_levels), groups)
-        first_axes = self._write_copied_axes("sampling_offsets", n_levels)
+        first_axes = self._first_axes_of_shape("sampling_offsets", n_levels)
         shape = nodes.add("Concat", *first_axes, group_size, groups, nodes.row(2), axis=0)
         offsets = nodes.add("Reshape", offsets, shape)
-        first_axes = [self._write_lengths("reference_points", 0, 1), nodes.row(1, 1, 1)]
+        first_axes = [self._write_axis_lengths("reference_points", 0, 1), nodes.row(1, 1, 1)]
         shape = nodes.add("Concat", *first_axes, groups, nodes.row(2), axis=0)
         references = nodes.add("Reshape", references, shape)
         sizes = self._write_widths_and_heights(n_levels, type_name)
         locations = nodes.add("Add", references, nodes.add("Div", offsets, sizes))
         points = self._write_points_per_level(n_levels)
-        first_axes = self._write_copied_axes("sampling_offsets", n_levels)
+        first_axes = self._first_axes_of_shape("sampling_offsets", n_levels)
         shape = nodes.add("Concat", *first_axes, points, nodes.row(2), axis=0)
         return nodes.add("Reshape", locations, shape)
 
@@ -403,10 +405,10 @@ class ForeignOperands:
         n_points = self._known_points(n_levels)
         if n_points is not None:
             return self._nodes.row(n_points)
-        points = self._write_lengths("attention_weights", 3)
+        points = self._write_axis_lengths("attention_weights", 3)
         return self._nodes.add("Div", points, self._nodes.row(n_levels))
 
-    def _write_copied_axes(self, argument: str, n_levels: int) -> list[str]:
+    def _first_axes_of_shape(self, argument: str, n_levels: int) -> list[str]:
         """Return the parts B, Q, H and L of a Reshape's shape.
 
         If P is known, zeros copy B, Q and H. Otherwise P is computed, and so B, Q and H are, too:
@@ -415,14 +417,14 @@ class ForeignOperands:
         """
         if self._known_points(n_levels) is not None:
             return [self._nodes.row(0, 0, 0, n_levels)]
-        return [self._write_lengths(argument, 0, 1, 2), self._nodes.row(n_levels)]
+        return [self._write_axis_lengths(argument, 0, 1, 2), self._nodes.row(n_levels)]
 
     def _write_groups(self) -> str:
         """Write the number G of groups, (1,)."""
         shape = self._shape_in_all_calls("reference_points")
         if shape is not None and isinstance(shape[3], int):
             return self._nodes.row(shape[3] // 2)
-        coordinates = self._write_lengths("reference_points", 3)
+        coordinates = self._write_axis_lengths("reference_points", 3)
         return self._nodes.add("Div", coordinates, self._nodes.row(2))
 
     def _write_widths_and_heights(self, n_levels: int, type_name: str) -> str:
@@ -453,6 +455,6 @@ class ForeignOperands:
             if value_type != type_name:
                 weights = nodes.add("Cast", weights, to=elem_type(value_type))
         points = self._write_points_per_level(n_levels)
-        first_axes = self._write_copied_axes("attention_weights", n_levels)
+        first_axes = self._first_axes_of_shape("attention_weights", n_levels)
         shape = nodes.add("Concat", *first_axes, points, axis=0)
         return nodes.add("Reshape", weights, shape)

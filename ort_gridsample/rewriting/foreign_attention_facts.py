@@ -52,19 +52,27 @@ def n_levels_of(match: Match) -> int:
 
 
 def has_softmax(scope: Scope, name: str) -> bool:
-    """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it."""
-    while True:
-        maker = scope.makers.get(name)
-        if maker is None or domain_of(scope.nodes[maker].domain):
+    """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it.
+
+    The Softmax may be in a scope around ``scope``. It is not found across calls of functions.
+    """
+    defining_scope = scope.defining_scope(name)
+    while defining_scope is not None:
+        maker = defining_scope.makers.get(name)
+        if maker is None or domain_of(defining_scope.nodes[maker].domain):
             return False
-        if scope.op_types[maker] == "Softmax":
+        op_type = defining_scope.op_types[maker]
+        if op_type == "Softmax":
             return True
-        if scope.op_types[maker] not in _REARRANGING_OPS:
+        if op_type not in _REARRANGING_OPS:
             return False
-        source = scope.inputs[maker][0]
-        if not source or scope.makers.get(source, NO_MAKER) >= maker:  # the model is not valid
+        source = defining_scope.inputs[maker][0]
+        # The model may be invalid.
+        if not source or defining_scope.makers.get(source, NO_MAKER) >= maker:
             return False
         name = source
+        defining_scope = defining_scope.defining_scope(name)
+    return False
 
 
 def op_record(match: Match) -> NodeRecord:

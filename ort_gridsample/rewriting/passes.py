@@ -16,6 +16,7 @@ from ..detection.find import SearchOptions, find_matches
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
+from ..graph.files import keep_errors
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
 from ..inference.probe import Probe
@@ -135,7 +136,8 @@ class Patch:
 
     def _is_selected(self, match: Match) -> bool:
         if callable(self.selection):
-            return bool(self.selection(match.record))
+            with keep_errors():
+                return bool(self.selection(match.record))
         if self.selection == "all" or not match.record.native:
             return True
         # onnxruntime also runs some nodes that their opset does not allow. They must not be

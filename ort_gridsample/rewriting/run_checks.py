@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from ..detection.helper_nodes import OTHER_SHAPE
+from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
@@ -86,7 +86,7 @@ def _write_checked_locations(record: NodeRecord, nodes: Nodes, value: str, locat
     actual = nodes.add("Gather", shape, axes)
     expected = nodes.add("Gather", nodes.add("Shape", value), axes)
     expectation = "shape (B, Q, H, L, P, r), with the B and H of value"
-    error = GridSampleError(record.where, "sampling_locations", OTHER_SHAPE, expectation)
+    error = GridSampleError(record.where, "sampling_locations", FOUND_BY_SHAPE_CHECK, expectation)
     checked = fail_unless_equal(nodes, shape, actual, expected, error)
     return nodes.add("Reshape", locations, checked)
 
@@ -107,7 +107,7 @@ def _write_checked_weights(record: NodeRecord, nodes: Nodes, locations: str, wei
         is_one_query = nodes.add("And", nodes.add("Equal", actual, ones), is_query_axis)
         expected = nodes.add("Where", is_one_query, actual, expected)
     expectation = "all axes but the last of sampling_locations"
-    error = GridSampleError(record.where, "attention_weights", OTHER_SHAPE, expectation)
+    error = GridSampleError(record.where, "attention_weights", FOUND_BY_SHAPE_CHECK, expectation)
     checked = fail_unless_equal(nodes, shape, actual, expected, error)
     return nodes.add("Reshape", weights, checked)
 

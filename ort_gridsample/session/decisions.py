@@ -20,6 +20,7 @@ from ..detection.match import Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, FUSED
+from ..graph.files import keep_errors
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.foreign_attention_facts import op_record
 from ..rewriting.passes import Selection
@@ -170,7 +171,10 @@ def _leave_unselected_node(match: Match, context: DecisionContext) -> Decision |
     """Keep a node that the user's function does not select, unless it already is an op of ours."""
     if not callable(context.nodes) or match.record.patched:
         return None
-    if context.nodes(_probed_record(match)):
+    record = _probed_record(match)
+    with keep_errors():
+        is_selected = context.nodes(record)
+    if is_selected:
         return None
     return Decision(
         Placement(match.record, ONNXRUNTIME, "not selected by the function passed as nodes")

@@ -6,7 +6,7 @@ import re
 
 from .. import spec
 from ..custom_ops.python_ops import failures
-from ..detection.helper_nodes import OTHER_SHAPE
+from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..errors import GridSampleError
 
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
@@ -19,9 +19,9 @@ _OP_ERROR = re.compile(
     rf"({'|'.join(_ARGUMENTS)}) (is|contains) (.*?), expected (.*)"
 )
 #: The error of a node that checks a shape. Its name has the parts of the error: see
-#: :func:`ort_gridsample.detection.helper_nodes.is_check`.
+#: :func:`ort_gridsample.detection.helper_nodes.is_shape_check`.
 _CHECK_ERROR = re.compile(
-    rf"(?s)Name:'(\w+ node .*?): (\w+) (is) ({OTHER_SHAPE}), expected (.*?)(?:_\d+)?' "
+    rf"(?s)Name:'(\w+ node .*?): (\w+) (is) ({FOUND_BY_SHAPE_CHECK}), expected (.*?)(?:_\d+)?' "
     r"Status Message: "
 )
 

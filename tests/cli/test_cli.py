@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 import ort_gridsample as ogs
 from conftest import OPS
@@ -31,6 +32,7 @@ from ort_gridsample.session import decisions, prediction
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.models import grid_sample_model, parsed
+from support.paths import Array
 
 #: A function of a command's words and its exit status, which returns its stdout, or its stderr if
 #: the status is 2 or more.
@@ -506,6 +508,27 @@ def test_zero_far_coordinates_changes_only_far_ones() -> None:
     changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
     (expected,) = session.run(None, {"X": X, "given": near})
     (Y,) = changed_session.run(None, {"X": X, "given": FAR})
+    np.testing.assert_array_equal(Y, expected)
+
+
+def far_model_of_old_ir(grid: Array) -> onnx.ModelProto:
+    """Return a model whose grid is an initializer and an input of the graph."""
+    model = far_model("input")
+    model.ir_version = 3
+    model.graph.initializer.append(numpy_helper.from_array(grid, "given"))
+    return model
+
+
+def test_zero_far_coordinates_changes_initializer_that_is_an_input() -> None:
+    """Until IR version 3, each initializer is an input, and callers cannot override it."""
+    near = np.where(abs(FAR) < LIMIT, FAR, np.float32(0))
+    expected_model = far_model_of_old_ir(near)
+    changed = far_model_of_old_ir(FAR)
+    zero_far_coordinates(changed, {"given": "float32"})
+    session = onnxruntime.InferenceSession(expected_model.SerializeToString())
+    changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
+    (expected,) = session.run(None, {"X": X})
+    (Y,) = changed_session.run(None, {"X": X})
     np.testing.assert_array_equal(Y, expected)
 
 

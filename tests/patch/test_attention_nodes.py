@@ -8,7 +8,7 @@ import math
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from conftest import OPS
@@ -225,6 +225,27 @@ def test_bevformer_attention_behind_softmax_has_no_second_one() -> None:
     )
     lowered = open_native(ogs.patch_model(model, target="primitives"))
     np.testing.assert_allclose(lowered.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_bevformer_attention_in_if_behind_softmax_of_main_graph_has_no_second_one() -> None:
+    model = model_of(BEVFORMER[0], is_static=True)
+    node = model.graph.node.pop()
+    node.input[4] = "flat"
+    before = parser.parse_graph(
+        """g (float[2, 5, 4, 8] logits) => (float[2, 5, 4, 8] weights) {
+            weights = Softmax <axis = -1> (logits)
+            yes = Constant <value = bool {1}> () }"""
+    )
+    body = parser.parse_graph("""body () => (float[] out) { flat = Identity (weights) }""")
+    node.output[0] = "out"
+    body.node.append(node)
+    branches = {"then_branch": body, "else_branch": body}
+    model.graph.node.extend([*before.node, helper.make_node("If", ["yes"], ["Y"], **branches)])
+    feeds = feeds_for(OFFSET)
+    lowered = open_native(ogs.patch_model(model, target="primitives"))
+    np.testing.assert_allclose(
+        lowered.run(None, feeds)[0], offset_attention(feeds), rtol=0, atol=1e-5
+    )
 
 
 def test_attention_node_with_other_starts_reads_them(ops: str) -> None:

@@ -3,6 +3,7 @@
 import cProfile
 import json
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -335,4 +336,28 @@ def test_error_in_a_valid_model_with_external_data_is_not_translated(
 
 def test_error_in_a_valid_model_is_not_translated() -> None:
     with pytest.raises(KeyError), translate_errors(single_node_model()):
+        raise KeyError("anything")
+
+
+def _error_for_decoding() -> UnicodeDecodeError:
+    return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+
+@pytest.mark.parametrize("apply", [ogs.patch_model, ogs.InferenceSession])
+@pytest.mark.parametrize("error", [_error_for_decoding(), RecursionError("too deep")], ids=repr)
+def test_error_of_the_selection_is_not_translated(
+    error: Exception, apply: Callable[..., object]
+) -> None:
+    def select(record: ogs.NodeRecord) -> bool:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        apply(single_node_model(), nodes=select)
+    assert caught.value is error
+
+
+def test_error_in_a_model_too_large_for_the_checker_is_not_translated() -> None:
+    model = single_node_model()
+    model.graph.initializer.add(name="W", data_type=TensorProto.FLOAT, dims=[2**30])
+    with pytest.raises(KeyError), translate_errors(model):
         raise KeyError("anything")

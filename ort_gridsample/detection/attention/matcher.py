@@ -16,6 +16,7 @@ from itertools import accumulate, chain, pairwise
 import onnx
 
 from ...dialects.registry import operator_types
+from ...graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef, unread_nodes
 from ...inference.lengths import (
@@ -34,7 +35,7 @@ from ..records import NodeRecord
 from .axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
 from .layouts import Attention, Level, Operand, OtherLevel
 from .operands import (
-    ProductAxes,
+    SummedAxes,
     find_shared_operand,
     locations_layout,
     value_layout,
@@ -43,7 +44,7 @@ from .operands import (
 from .trace import VIEW_RULES, LevelTracer, TracedValue
 
 #: The first opset in which the targets can write what they need.
-MIN_OPSET = 13
+MIN_OPSET = FIRST_OPSET_WITH_AXES_AS_INPUT
 #: The operators between the operands and the sum.
 _ATTENTION_OPERATORS = OPERATORS | VIEW_RULES.keys() | {"ReduceSum"}
 #: The operators that compute the shapes for Reshapes.
@@ -302,40 +303,47 @@ class _LevelMatcher:
         self._lengths = weighted_sum.lengths
         self._tracer = weighted_sum.tracer
 
-    def find_levels(self, product: ProductAxes) -> _MatchedLevels | None:
+    def find_levels(self, summed_axes: SummedAxes) -> _MatchedLevels | None:
         """Trace the samples of the product back to their levels.
 
         Return None if there is no GridSample, or if a level is something else.
         """
         self._tracer.nodes |= {self._sum.sum_index, self._sum.product_index}
-        values = self._trace_levels(product)
+        values = self._trace_levels(summed_axes)
         sum_nodes = frozenset(self._tracer.nodes)
-        sampled = self._sampled_levels(values, product)
-        others = self._other_levels(values, sampled, product)
+        sampled = self._sampled_levels(values, summed_axes)
+        others = self._other_levels(values, sampled, summed_axes)
         if not sampled or others is None:
             return None
         return _MatchedLevels(sampled, others, sum_nodes)
 
-    def _trace_levels(self, product: ProductAxes) -> list[TracedValue]:
+    def _trace_levels(self, summed_axes: SummedAxes) -> list[TracedValue]:
         """Return the values that are joined to the samples of all levels."""
-        axes = [product.batch_heads, product.channels, product.queries, product.points]
-        return self._joined_values(TracedValue(self._sum.sampled, axes, product.points), product)
+        axes = [
+            summed_axes.batch_heads,
+            summed_axes.channels,
+            summed_axes.queries,
+            summed_axes.points,
+        ]
+        return self._joined_values(
+            TracedValue(self._sum.sampled, axes, summed_axes.points), summed_axes
+        )
 
-    def _joined_values(self, value: TracedValue, product: ProductAxes) -> list[TracedValue]:
+    def _joined_values(self, value: TracedValue, summed_axes: SummedAxes) -> list[TracedValue]:
         """Trace ``value`` back through Concats to the values of the levels.
 
         Return ``value`` itself if it does not come from a Concat of levels or a GridSample.
         """
         if value.name in self._sum.samples:
             return [value]
-        join = self._trace_to_join(value, product)
+        join = self._trace_to_join(value, summed_axes)
         if join is None:
             return [value]
         self._tracer.nodes |= join.nodes
-        joined = (self._joined_values(source, product) for source in join.values)
+        joined = (self._joined_values(source, summed_axes) for source in join.values)
         return list(chain.from_iterable(joined))
 
-    def _trace_to_join(self, value: TracedValue, product: ProductAxes) -> _Join | None:
+    def _trace_to_join(self, value: TracedValue, summed_axes: SummedAxes) -> _Join | None:
         """Trace ``value`` back to the next Concat of levels or GridSample.
 
         Return None if it comes from neither.
@@ -346,7 +354,7 @@ class _LevelMatcher:
             index = self._use_def.makers.get(traced.name)
             if index is None:
                 return None
-            levels = self._concatenated_levels(index, traced, product)
+            levels = self._concatenated_levels(index, traced, summed_axes)
             if levels:
                 return _Join(levels, passed_nodes | {index})
             source = self._tracer.source(traced, VIEW_RULES)
@@ -360,7 +368,7 @@ class _LevelMatcher:
         self,
         index: int,
         value: TracedValue,
-        product: ProductAxes,
+        summed_axes: SummedAxes,
     ) -> list[TracedValue]:
         """Return the inputs of a Concat of levels, on a new axis or on the axis of the points.
 
@@ -373,7 +381,7 @@ class _LevelMatcher:
         last = len(value.axes) - 1
         shapes = [self._lengths.shape(name) or () for name in node.input]
         lengths = [shape[axis] if axis < len(shape) else None for shape in shapes]
-        if axis == last and are_same(value.axes[last], product.points):
+        if axis == last and are_same(value.axes[last], summed_axes.points):
             levels = []
             for name, length in zip(node.input, lengths, strict=True):
                 points = [] if length is None else [Factor(length)]
@@ -381,7 +389,7 @@ class _LevelMatcher:
                 levels.append(replace(value, name=name, axes=axes, level_axis=points))
             return levels
         is_new_axis = all(length == ONE for length in lengths)
-        if is_new_axis and are_same(value.axes[axis] + value.axes[last], product.points):
+        if is_new_axis and are_same(value.axes[axis] + value.axes[last], summed_axes.points):
             axes = [*value.axes[:axis], [], *value.axes[axis + 1 :]]
             points = value.axes[last]
             return [replace(value, name=name, axes=axes, level_axis=points) for name in node.input]
@@ -390,7 +398,7 @@ class _LevelMatcher:
     def _sampled_levels(
         self,
         values: Sequence[TracedValue],
-        product: ProductAxes,
+        summed_axes: SummedAxes,
     ) -> list[_SampledLevel]:
         """Return the levels that one op can sample.
 
@@ -398,7 +406,7 @@ class _LevelMatcher:
         """
         levels = []
         for value in values:
-            if not self._is_sample(value, product):
+            if not self._is_sample(value, summed_axes):
                 continue
             sample = self._sum.samples[value.name]
             lengths = self._image_shape(sample)[2:]
@@ -418,23 +426,23 @@ class _LevelMatcher:
         has_same_types = first.types["grid"] == second.types["grid"]
         return has_same_types and first.align_corners == second.align_corners
 
-    def _is_sample(self, value: TracedValue, product: ProductAxes) -> bool:
+    def _is_sample(self, value: TracedValue, summed_axes: SummedAxes) -> bool:
         """Whether ``value`` is a GridSample (B·H, D, …) of the queries and points of the sum."""
         sample = self._sum.samples.get(value.name)
         if sample is None or len(value.axes) != len(self._image_shape(sample)):
             return False
         batch_heads, channels, *output_axes = value.axes
         return (
-            are_same(batch_heads, product.batch_heads)
-            and are_same(channels, product.channels)
-            and are_same(flatten(output_axes), product.queries + value.level_axis)
+            are_same(batch_heads, summed_axes.batch_heads)
+            and are_same(channels, summed_axes.channels)
+            and are_same(flatten(output_axes), summed_axes.queries + value.level_axis)
         )
 
     def _other_levels(
         self,
         values: Sequence[TracedValue],
         sampled: Sequence[_SampledLevel],
-        product: ProductAxes,
+        summed_axes: SummedAxes,
     ) -> list[OtherLevel] | None:
         """Return the levels among ``values`` that are not ``sampled``.
 
@@ -452,20 +460,20 @@ class _LevelMatcher:
         for value, points in zip(values, point_ranges, strict=True):
             if value in sampled_values:
                 continue
-            if not self._is_other_level(value, product):
+            if not self._is_other_level(value, summed_axes):
                 return None
             others.append(OtherLevel(value.name, points))
         return others
 
-    def _is_other_level(self, value: TracedValue, product: ProductAxes) -> bool:
+    def _is_other_level(self, value: TracedValue, summed_axes: SummedAxes) -> bool:
         """Whether the axes of ``value`` are (B·H, D, Q, …)."""
         if len(value.axes) <= 3:
             return False
         batch_heads, channels, queries, *points = value.axes
         return (
-            are_same(batch_heads, product.batch_heads)
-            and are_same(channels, product.channels)
-            and are_same(queries, product.queries)
+            are_same(batch_heads, summed_axes.batch_heads)
+            and are_same(channels, summed_axes.channels)
+            and are_same(queries, summed_axes.queries)
             and are_same(flatten(points), value.level_axis)
         )
 
@@ -482,26 +490,26 @@ class _OperandMatcher:
     def find_operands(
         self,
         levels: _MatchedLevels,
-        product: ProductAxes,
+        summed_axes: SummedAxes,
     ) -> _MatchedOperands | None:
         """Return the values that one op can read and write.
 
         Return None if H is unknown, or if one batch may have the weights of all.
         """
-        value, head_factors = self._find_value(levels.sampled, product)
-        product = replace(product, heads=head_factors)
-        heads = known_product(product.heads)
+        value, head_factors = self._find_value(levels.sampled, summed_axes)
+        summed_axes = replace(summed_axes, heads=head_factors)
+        heads = known_product(summed_axes.heads)
         if not heads:
             return None
-        locations = self._find_locations(levels.sampled, product)
+        locations = self._find_locations(levels.sampled, summed_axes)
         is_complete = not levels.others
-        weights = self._find_weights(product, heads=heads, allows_layout_by_head=is_complete)
+        weights = self._find_weights(summed_axes, heads=heads, allows_layout_by_head=is_complete)
         if weights is None:
             return None
         output = Operand(self._sum.total, "B·H, D, Q")
         output_nodes = frozenset[int]()
         if is_complete:
-            output, output_nodes = self._find_output(product)
+            output, output_nodes = self._find_output(summed_axes)
         return _MatchedOperands(
             heads=heads,
             value=value,
@@ -514,7 +522,7 @@ class _OperandMatcher:
     def _find_value(
         self,
         levels: Sequence[_SampledLevel],
-        product: ProductAxes,
+        summed_axes: SummedAxes,
     ) -> tuple[Operand | None, list[Factor]]:
         """Return the value of all levels, and the factors of H.
 
@@ -528,18 +536,18 @@ class _OperandMatcher:
             axes = [batch_heads, channels, *image_axes]
             images.append(TracedValue(name, axes, flatten(image_axes)))
         pixel_counts = [level.pixels for level in levels]
-        layout_of = partial(value_layout, product=product)
+        layout_of = partial(value_layout, summed_axes=summed_axes)
         shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
         if shared is None:
             return None, []
         traced, value = shared
         batch = leaves(traced.axes[0])
-        return value, leaves(product.batch_heads)[len(batch) :]
+        return value, leaves(summed_axes.batch_heads)[len(batch) :]
 
     def _find_locations(
         self,
         levels: Sequence[_SampledLevel],
-        product: ProductAxes,
+        summed_axes: SummedAxes,
     ) -> Operand | None:
         """Return the locations of all levels."""
         grids = []
@@ -550,7 +558,7 @@ class _OperandMatcher:
             name = level.sample.record.values["grid"]
             grids.append(replace(level.traced, name=name, axes=axes))
         point_counts = [level.points for level in levels]
-        layout_of = partial(locations_layout, product=product, coordinates=coordinates)
+        layout_of = partial(locations_layout, summed_axes=summed_axes, coordinates=coordinates)
         shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
         if shared is None:
             return None
@@ -559,7 +567,7 @@ class _OperandMatcher:
 
     def _find_weights(
         self,
-        product: ProductAxes,
+        summed_axes: SummedAxes,
         *,
         heads: int,
         allows_layout_by_head: bool,
@@ -570,13 +578,13 @@ class _OperandMatcher:
         """
         batch_heads, _, queries, _ = self._sum.weights_shape
         # A single batch or query is broadcast: its axis is not the product's.
-        axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], product.points]
+        axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], summed_axes.points]
         weights = Operand(self._sum.weights, "B·H, 1, Q, P")
         is_by_head = False
         if allows_layout_by_head:
-            traced = TracedValue(self._sum.weights, axes, product.points)
+            traced = TracedValue(self._sum.weights, axes, summed_axes.points)
             for source in self._tracer.sources(traced):
-                layout = weights_layout(source, product, product_axes=axes, heads=heads)
+                layout = weights_layout(source, summed_axes, weights_axes=axes, heads=heads)
                 if layout is not None:
                     weights = Operand(source.name, layout)
                     is_by_head = True
@@ -586,12 +594,12 @@ class _OperandMatcher:
             return None
         return weights
 
-    def _find_output(self, product: ProductAxes) -> tuple[Operand, frozenset[int]]:
+    def _find_output(self, summed_axes: SummedAxes) -> tuple[Operand, frozenset[int]]:
         """Return the value (B, Q, H·D) that the sum is rearranged to, and the nodes that do so.
 
         If there is no such value, return the sum (B·H, D, Q) itself.
         """
-        axes: Axes = [product.batch_heads, product.channels, product.queries]
+        axes: Axes = [summed_axes.batch_heads, summed_axes.channels, summed_axes.queries]
         nodes = set[int]()
         for index in _rearranging_readers(self._use_def, self._sum.total):
             rearranged = self._rearranged(axes, self._use_def.nodes[index])
@@ -599,9 +607,9 @@ class _OperandMatcher:
                 break
             axes = rearranged
             nodes.add(index)
-            if len(axes) != 3 or not product.are_by_query(axes):
+            if len(axes) != 3 or not summed_axes.are_by_query(axes):
                 continue
-            if are_same(axes[2], product.heads + product.channels):
+            if are_same(axes[2], summed_axes.heads + summed_axes.channels):
                 output = self._use_def.scope.outputs[index][0]
                 return Operand(output, "B, Q, H·D"), frozenset(nodes)
         return Operand(self._sum.total, "B·H, D, Q"), frozenset()
@@ -634,14 +642,14 @@ class _AttentionMatcher:
 
     def find_attention(self) -> Attention | None:
         """Return the deformable attention, or None if the sum is something else."""
-        product = self._product_axes()
-        channels = None if product is None else known_product(product.channels)
-        if product is None or not channels:
+        summed_axes = self._summed_axes()
+        channels = None if summed_axes is None else known_product(summed_axes.channels)
+        if summed_axes is None or not channels:
             return None
-        levels = _LevelMatcher(self._sum).find_levels(product)
+        levels = _LevelMatcher(self._sum).find_levels(summed_axes)
         if levels is None:
             return None
-        operands = _OperandMatcher(self._sum).find_operands(levels, product)
+        operands = _OperandMatcher(self._sum).find_operands(levels, summed_axes)
         if operands is None:
             return None
         levels_to_output_nodes = levels.sum_nodes | operands.output_nodes
@@ -672,7 +680,7 @@ class _AttentionMatcher:
             is_per_query=self._sum.weights_shape[2] == self._sum.sampled_shape[2],
         )
 
-    def _product_axes(self) -> ProductAxes | None:
+    def _summed_axes(self) -> SummedAxes | None:
         """Return the axes of the product.
 
         Return None if the samples are not (B·H, D, Q, P), or the weights not (…, 1, …, P).
@@ -684,7 +692,7 @@ class _AttentionMatcher:
             or self._sum.weights_shape[3] != self._sum.sampled_shape[3]
         ):
             return None
-        return ProductAxes(*([Factor(length)] for length in self._sum.sampled_shape))
+        return SummedAxes(*([Factor(length)] for length in self._sum.sampled_shape))
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
         """Return the indices ``nodes``, and those of the nodes that compute shapes for them."""

@@ -12,7 +12,7 @@ from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
 
 
 @dataclass(frozen=True)
-class ProductAxes:
+class SummedAxes:
     """The factors of the axes (B·H, D, Q, P) of the product that deformable attention sums over P.
 
     Attributes:
@@ -31,36 +31,36 @@ class ProductAxes:
         return are_same(axes[0] + self.heads, self.batch_heads) and are_same(axes[1], self.queries)
 
 
-def value_layout(traced: TracedValue, product: ProductAxes) -> ValueLayout | None:
+def value_layout(traced: TracedValue, summed_axes: SummedAxes) -> ValueLayout | None:
     """Return the layout of a value with the pixels of a level, or None if it is no operand."""
     axes = traced.axes
     if len(axes) not in (3, 4) or traced.scaling_steps != 0:
         return None
     if not are_same(axes[1], traced.level_axis):
         return None
-    if not are_same([*axes[0], *flatten(axes[2:])], product.batch_heads + product.channels):
+    if not are_same([*axes[0], *flatten(axes[2:])], summed_axes.batch_heads + summed_axes.channels):
         return None
     if len(axes) == 3:
         return "B, S, H·D"
-    return "B, S, H, D" if are_same(axes[3], product.channels) else None
+    return "B, S, H, D" if are_same(axes[3], summed_axes.channels) else None
 
 
 def locations_layout(
     traced: TracedValue,
-    product: ProductAxes,
+    summed_axes: SummedAxes,
     coordinates: Sequence[Factor],
 ) -> LocationsLayout | None:
     """Return the layout of a value with the locations of a level, or None if it is no operand.
 
     Args:
         traced: the value.
-        product: the axes of the product.
+        summed_axes: the axes of the product that is summed over P.
         coordinates: the axis r of the grids.
     """
     axes = traced.axes
     if len(axes) not in (5, 6) or traced.scaling_steps != 2:
         return None
-    if not product.are_by_query(axes) or not are_same(axes[2], product.heads):
+    if not summed_axes.are_by_query(axes) or not are_same(axes[2], summed_axes.heads):
         return None
     if not are_same(axes[-2], traced.level_axis) or not are_same(axes[-1], coordinates):
         return None
@@ -69,17 +69,17 @@ def locations_layout(
 
 def weights_layout(
     traced: TracedValue,
-    product: ProductAxes,
+    summed_axes: SummedAxes,
     *,
-    product_axes: Axes,
+    weights_axes: Axes,
     heads: int,
 ) -> WeightsLayout | None:
     """Return the layout of a value with all weights, or None if it is no operand.
 
     Args:
         traced: the value.
-        product: the axes of the product.
-        product_axes: the axes (B·H, 1, Q, P) of the weights in the product. One query, or one
+        summed_axes: the axes of the product that is summed over P.
+        weights_axes: the axes (B·H, 1, Q, P) of the weights in the product. One query, or one
             batch, may be broadcast, and so the first and the third need not be those of the
             product.
         heads: H.
@@ -87,9 +87,9 @@ def weights_layout(
     axes = traced.axes
     if len(axes) not in (4, 5) or traced.scaling_steps != 0:
         return None
-    if not are_same(flatten(axes[3:]), product.points) or known_product(axes[2]) != heads:
+    if not are_same(flatten(axes[3:]), summed_axes.points) or known_product(axes[2]) != heads:
         return None
-    batch_heads, _, queries, _ = product_axes
+    batch_heads, _, queries, _ = weights_axes
     if not are_same(axes[0] + axes[2], batch_heads) or not are_same(axes[1], queries):
         return None
     return "B, Q, H, P" if len(axes) == 4 else "B, Q, H, L, P"

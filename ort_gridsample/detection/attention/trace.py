@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...graph.scope import NO_MAKER, has_attribute_references
 from ...graph.use_def import UseDef
 from ...inference.lengths import Lengths, int_attribute, permutation
-from ..helper_nodes import is_check
+from ..helper_nodes import is_shape_check
 from .axes import Axes, Factor, are_same, regroup
 
 
@@ -125,7 +125,7 @@ def _has_checked_shape(use_def: UseDef, index: int) -> bool:
     """Whether the node is a Reshape to a shape that a check returns. The check must stay."""
     inputs = use_def.scope.inputs[index]
     maker = use_def.makers.get(inputs[1]) if len(inputs) > 1 else None
-    return maker is not None and is_check(use_def.nodes[maker])
+    return maker is not None and is_shape_check(use_def.nodes[maker])
 
 
 def _level_before_gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:

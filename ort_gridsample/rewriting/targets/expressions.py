@@ -21,6 +21,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...graph.element_types import elem_type
+from ...graph.first_opsets import (
+    FIRST_OPSET_WITH_ALLOWZERO,
+    FIRST_OPSET_WITH_AXES_AS_INPUT,
+    FIRST_OPSET_WITH_CLIP_OF_ALL_TYPES,
+    FIRST_OPSET_WITH_SPLIT_AS_INPUT,
+)
 from ...reference.arrays import Array
 from ...spec import Dim
 from .folding import COMPUTE
@@ -179,7 +185,8 @@ class Expressions:
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
         """Return the nearest values from ``low`` to ``high``."""
-        if self.opset < 12 and x.type != "float32":  # few runtimes have a Clip-11 of other types
+        # Few runtimes have a Clip-11 of other types.
+        if self.opset < FIRST_OPSET_WITH_CLIP_OF_ALL_TYPES and x.type != "float32":
             return self.minimum(self.maximum(x, low), high)
         return self.op("Clip", x, low, high)
 
@@ -198,13 +205,13 @@ class Expressions:
         if x.constant is not None:
             return [self.constant(part, x.type) for part in np.split(x.constant, parts, axis)]
         sizes = [size] * parts
-        if self.opset < 13:
+        if self.opset < FIRST_OPSET_WITH_SPLIT_AS_INPUT:
             return self._write("Split", [x], x.type, parts, axis=axis, split=sizes)
         return self._write("Split", [x, self.constant(sizes)], x.type, parts, axis=axis)
 
     def sum(self, x: Tensor, axis: int = 0, keepdims: Literal[True] = True) -> Tensor:
         """Return the sum along an axis, which keeps the length 1."""
-        if self.opset < 13:
+        if self.opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
             return self.op("ReduceSum", x, axes=(axis,), keepdims=1)
         return self.op("ReduceSum", x, self.constant([axis]), keepdims=1)
 
@@ -251,7 +258,8 @@ class Expressions:
         # Added, because ONNX Runtime replaces the one unknown length of a Concat by -1.
         shape = reduce(Tensor.__add__, checks, shape)
         # Without allowzero, 0 means the input's length; opset 13 cannot write a length of 0.
-        if is_positive or self.opset < 14 or not self.runtime.has_allowzero:
+        has_allowzero = self.opset >= FIRST_OPSET_WITH_ALLOWZERO and self.runtime.has_allowzero
+        if is_positive or not has_allowzero:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 

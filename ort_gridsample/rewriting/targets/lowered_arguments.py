@@ -66,8 +66,8 @@ def grid_checks(
     X: Argument,
     image: Tensor,
     *,
-    n: DimLike,
-    last: DimLike,
+    grid_batches: DimLike,
+    n_coordinates: DimLike,
     r: int,
 ) -> list[Tensor]:
     """Write nodes that fail in a run where a grid does not fit X.
@@ -76,8 +76,8 @@ def grid_checks(
         e: writes the nodes.
         X: the value X.
         image: the tensor of ``X``.
-        n: the length of grid's first axis.
-        last: the length of grid's last axis.
+        grid_batches: the length of grid's first axis.
+        n_coordinates: the length of grid's last axis.
         r: the number of X's spatial axes.
 
     Returns:
@@ -85,8 +85,8 @@ def grid_checks(
     """
     batches = e.dims(image, [batches_of(X)])
     checks = [
-        e.require_equal([n], batches, "grid_must_have_the_batches_of_X"),
-        e.require_equal([last], [r], f"grid_must_have_{r}_coordinates"),
+        e.require_equal([grid_batches], batches, "grid_must_have_the_batches_of_X"),
+        e.require_equal([n_coordinates], [r], f"grid_must_have_{r}_coordinates"),
     ]
     return [check for check in checks if check is not None]
 

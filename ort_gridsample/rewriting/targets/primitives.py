@@ -212,7 +212,9 @@ def _operands(
     image_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     grid_dims = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
     grid_batches, *output_lengths, n_coordinates = grid_dims
-    checks = grid_checks(e, X, image, n=grid_batches, last=n_coordinates, r=len(lengths))
+    checks = grid_checks(
+        e, X, image, grid_batches=grid_batches, n_coordinates=n_coordinates, r=len(lengths)
+    )
     return _Operands(
         image=image,
         coordinates=coordinates,

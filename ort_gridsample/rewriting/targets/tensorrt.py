@@ -70,7 +70,7 @@ class TensorRTPluginsTarget(AttentionTarget):
                 known_starts = np.cumsum(areas) - areas
             lengths = nodes.constant(known_lengths.astype(np.int32))
         else:
-            lengths = nodes.add("Cast", operands.lengths, to=TensorProto.INT32)
+            lengths = nodes.add("Cast", operands.level_table, to=TensorProto.INT32)
         if known_starts is not None:
             starts = nodes.constant(known_starts.astype(np.int32))
         elif operands.starts:

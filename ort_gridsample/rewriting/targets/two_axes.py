@@ -77,18 +77,22 @@ def lower_grid_sample(
     image = e.input(X.name, X.type)
     # Volumes are sampled at computed coordinates, images at those of the grid.
     coordinates = input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
-    n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
-    grid_batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    grid_batches, *output_lengths, n_coordinates = e.dims(
+        coordinates, grid_shape, unranked_argument("grid", grid)
+    )
     if r != 2:  # GridSample itself checks a grid of two axes
-        checks = grid_checks(e, X, image, n=grid_batches, last=last, r=r)
+        checks = grid_checks(
+            e, X, image, grid_batches=grid_batches, n_coordinates=n_coordinates, r=r
+        )
         if checks:
-            image = e.reshape(image, [n, c, *lengths], checks=checks)
+            image = e.reshape(image, [batches, channels, *lengths], checks=checks)
     if r == 3:
         total = _sample_volume(
             image,
             coordinates,
-            [n, c, *lengths],
-            out,
+            [batches, channels, *lengths],
+            output_lengths,
             mode=mode,
             padding=PADDING_RULES[padding_mode],
             align_corners=bool(align_corners),
@@ -97,14 +101,14 @@ def lower_grid_sample(
         total = _sample_image(
             image,
             coordinates,
-            [n, c, *lengths],
-            out,
+            [batches, channels, *lengths],
+            output_lengths,
             mode=_MODE_WORDS[mode],
             padding_mode=padding_mode,
             align_corners=int(align_corners),
         )
     if r != 2:
-        total = e.reshape(total, [n, c, *out])
+        total = e.reshape(total, [batches, channels, *output_lengths])
     return e.finish(total.astype(X.type), Y)
 
 
@@ -132,7 +136,7 @@ def _sample_image(
     image: Tensor,
     grid: Tensor,
     dims: Sequence[DimLike],
-    out: Sequence[DimLike],
+    output_lengths: Sequence[DimLike],
     *,
     mode: str,
     padding_mode: str,
@@ -144,23 +148,23 @@ def _sample_image(
         image: (N, C, D1, …, Dr).
         grid: (N, D1_out, …, Dr_out, r).
         dims: the shape of ``image``.
-        out: (D1_out,) or (D1_out, D2_out).
+        output_lengths: (D1_out,) or (D1_out, D2_out).
         mode: the attribute of GridSample, as are the following.
         padding_mode: the attribute.
         align_corners: the attribute.
     """
     e = image.owner
-    n, c, *lengths = dims
+    batches, channels, *lengths = dims
     # No GridSample has bfloat16 before opset 22.
     if image.type == "bfloat16":
         image = image.astype("float32")
     if grid.type == "bfloat16":
         grid = grid.astype("float32")
     if len(lengths) == 1:
-        column = [n, 1, out[0], 1]
+        column = [batches, 1, output_lengths[0], 1]
         grid = e.reshape(grid, column)
         grid = e.concatenate([grid, e.zeros(column, grid.type)], axis=3)
-        image = e.reshape(image, [n, c, 1, *lengths])
+        image = e.reshape(image, [batches, channels, 1, *lengths])
     return e.op(
         "GridSample",
         image,
@@ -175,7 +179,7 @@ def _sample_volume(
     image: Tensor,
     grid: Tensor,
     dims: Sequence[DimLike],
-    out: Sequence[DimLike],
+    output_lengths: Sequence[DimLike],
     *,
     mode: str,
     padding: Padding,
@@ -187,7 +191,7 @@ def _sample_volume(
         image: (N, C, D1, …, Dr).
         grid: (N, D1_out, …, Dr_out, r).
         dims: the shape of ``image``.
-        out: (D1_out, D2_out, D3_out).
+        output_lengths: (D1_out, D2_out, D3_out).
         mode: linear or nearest.
         padding: how positions outside of X are read.
         align_corners: the attribute.
@@ -196,8 +200,8 @@ def _sample_volume(
         Y as (N, C, D1_out, D2_out · D3_out).
     """
     e = image.owner
-    n, _, *lengths = dims
-    positions = [n, out[0], e.product(out[1:])]
+    batches, _, *lengths = dims
+    positions = [batches, output_lengths[0], e.product(output_lengths[1:])]
     image = image.astype("float32")
     # Pixel coordinates, innermost axis first: inside X, or one pixel around it with zeros.
     g = e.reshape(grid, [*positions, 3])
@@ -230,7 +234,7 @@ def _sample_volume(
         return slices.sample(coordinates[first])
     below = e.floor(coordinates[first])
     distance = (coordinates[first] - below).astype(image.type)
-    weight = e.reshape(distance, [n, 1, *positions[1:]])
+    weight = e.reshape(distance, [batches, 1, *positions[1:]])
     above = e.minimum(below + 1, slices.number(lengths[first]) - 1)
     return slices.sample(below) * (1 - weight) + slices.sample(above) * weight
 
@@ -278,13 +282,13 @@ class _Slices:
     ) -> _Slices:
         """Return the slices of ``image``, of shape ``dims``, along the axis ``first``."""
         e = image.owner
-        n, c, *lengths = dims
+        batches, channels, *lengths = dims
         other = 3 - first - second
         if (first, second) == (0, 2):
             image = e.transpose(image, (0, 1, 3, 2, 4))
         joined = e.product([lengths[first], lengths[second]])
         shape = [joined, lengths[other]] if other == 2 else [lengths[other], joined]
-        image = e.reshape(image, [n, c, *shape])
+        image = e.reshape(image, [batches, channels, *shape])
         return cls(image, shape, coordinates, second, lengths[second], other, mode)
 
     def number(self, length: DimLike) -> Tensor:
