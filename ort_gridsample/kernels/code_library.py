@@ -132,6 +132,8 @@ def linking_lazily() -> Iterator[None]:
     with global_compiler_lock:
         codegen = cpu_target.target_context.codegen()
         thresholds = gc.get_threshold()
+        # A signal handler may compile, too, and so enter the context again.
+        is_outermost = "_library_class" not in vars(codegen)
         codegen._library_class = LazyLibrary
         if 0 < thresholds[0] < _GC_THRESHOLD:
             gc.set_threshold(_GC_THRESHOLD, *thresholds[1:])
@@ -139,4 +141,5 @@ def linking_lazily() -> Iterator[None]:
             yield
         finally:
             gc.set_threshold(*thresholds)
-            del codegen._library_class
+            if is_outermost:
+                del codegen._library_class

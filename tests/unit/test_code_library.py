@@ -87,6 +87,17 @@ def test_linking_lazily_ends_with_the_context() -> None:
     assert (codegen._library_class, gc.get_threshold()) == before
 
 
+def test_linking_lazily_twice_ends_with_the_outer_context() -> None:
+    """A signal handler may compile a kernel while another one is compiled."""
+    codegen = cpu_target.target_context.codegen()
+    before = codegen._library_class
+    with code_library.linking_lazily():
+        with code_library.linking_lazily():
+            pass
+        assert codegen._library_class is code_library.LazyLibrary
+    assert codegen._library_class is before
+
+
 def test_function_that_kernel_called_can_be_compiled_by_others(compiled: CompiledFunction) -> None:
     """Numba keeps the code of functions such as max. It becomes machine code when it is needed."""
     compiled.address()
