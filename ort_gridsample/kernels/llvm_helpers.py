@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from . import halves
 from .halves import BFLOAT16_BITS
 
 INT32 = ir.IntType(32)
@@ -115,16 +116,37 @@ def read_integer_pairs(builder: Any, base: Any, index: Any, bits: int) -> Iterat
         yield builder.trunc(values, ir.VectorType(ir.IntType(bits), lanes))
 
 
-def widen_halves(builder: Any, halves: Any, bits_type: Any) -> Any:
+def widen_halves(builder: Any, bits: Any, bits_type: Any) -> Any:
     """Convert a vector of halves to float32. ``bits_type`` is one of :data:`.halves.HALF_BITS`."""
-    lanes = halves.type.count
+    lanes = bits.type.count
     floats = ir.VectorType(ir.FloatType(), lanes)
     if bits_type == BFLOAT16_BITS:
         shift = ir.Constant(ir.VectorType(INT32, lanes), [16] * lanes)
-        bits = builder.shl(builder.zext(halves, shift.type), shift)
-        return builder.bitcast(bits, floats)
-    float16s = builder.bitcast(halves, ir.VectorType(ir.HalfType(), lanes))
-    return builder.fpext(float16s, floats)
+        widened = builder.shl(builder.zext(bits, shift.type), shift)
+        return builder.bitcast(widened, floats)
+    if not halves.CPU_CONVERTS_FLOAT16:
+        return _widen_by_bits(builder, bits, floats)
+    return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), lanes)), floats)
+
+
+def _widen_by_bits(builder: Any, bits: Any, floats: Any) -> Any:
+    """Like :func:`.halves.from_float16`, for a vector.
+
+    LLVM would call a function of the compiler's library, which not every system has.
+    """
+    words = ir.VectorType(INT32, floats.count)
+
+    def constant(number: int) -> Any:
+        return ir.Constant(words, [number] * floats.count)
+
+    wide = builder.zext(bits, words)
+    sign = builder.shl(builder.and_(wide, constant(0x8000)), constant(16))
+    shifted = builder.shl(builder.and_(wide, constant(0x7FFF)), constant(13))
+    factor = ir.Constant(floats, [2.0**112] * floats.count)
+    finite = builder.bitcast(builder.fmul(builder.bitcast(shifted, floats), factor), words)
+    is_finite = builder.icmp_unsigned("<", shifted, constant(0x0F800000))
+    others = builder.or_(shifted, constant(0x7F800000))
+    return builder.bitcast(builder.or_(builder.select(is_finite, finite, others), sign), floats)
 
 
 def load_vector(builder: Any, pointer: Any, vector: Any) -> Any:

@@ -20,9 +20,19 @@ from support.compare import about, finfo, refusal
 from support.processes import run_script
 
 pytest.importorskip("numba", reason="the compiled core needs Numba")
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
-from ort_gridsample.kernels import halves, jit_core, kernel_factories, structs, tap_table, workers
+from ort_gridsample.kernels import (
+    halves,
+    jit_core,
+    kernel_factories,
+    llvm_helpers,
+    structs,
+    tap_table,
+    workers,
+)
 from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
@@ -426,6 +436,46 @@ def test_half_precision_conversions_agree_with_numpy(half_type: str, uses_cpu: b
     with np.errstate(all="ignore"):
         expected = numbers.astype(dtype).astype(np.float32)
         np.testing.assert_array_equal(rounded_numbers.view(dtype).astype(np.float32), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("uses_cpu", [True, False], ids=["instructions", "bit operations"])
+@pytest.mark.parametrize("half_type", ["float16", "bfloat16"])
+def test_vectors_of_halves_are_widened_as_by_numpy(
+    half_type: str, uses_cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library for old processors, too, must not call a function that the system may lack."""
+    if uses_cpu and not halves.CPU_CONVERTS_FLOAT16:
+        pytest.skip("this processor has no instructions for float16")
+    monkeypatch.setattr(halves, "CPU_CONVERTS_FLOAT16", uses_cpu)
+    lanes = 8
+
+    @intrinsic
+    def widen_eight(typing_context: Any, source: Any, target: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            words = ir.VectorType(ir.IntType(16), lanes).as_pointer()
+            floats = ir.VectorType(ir.FloatType(), lanes).as_pointer()
+            loaded = builder.load(builder.inttoptr(arguments[0], words))
+            loaded.align = 2
+            widened = llvm_helpers.widen_halves(builder, loaded, halves.HALF_BITS[is_bfloat16])
+            builder.store(widened, builder.inttoptr(arguments[1], floats)).align = 4
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    is_bfloat16 = int(half_type == "bfloat16")
+
+    @njit
+    def widen(source: int, target: int, n: int) -> None:
+        for i in range(0, n, lanes):
+            widen_eight(source + 2 * i, target + 4 * i)
+
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    widened = np.empty(len(bits), np.float32)
+    widen(bits.ctypes.data, widened.ctypes.data, len(bits))
+    np.testing.assert_array_equal(widened, bits.view(dtype_of(half_type)).astype(np.float32))
+    if half_type == "float16":
+        assert ("fpext" in "".join(widen.inspect_llvm().values())) == uses_cpu
 
 
 @pytest.mark.slow
