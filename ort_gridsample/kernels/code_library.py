@@ -97,7 +97,9 @@ class LazyLibrary(JITCodeLibrary):
                 if not function.is_declaration and function.linkage == Linkage.external:
                     function.linkage = "linkonce_odr"  # callers may contain several copies
             for library in dict.fromkeys(self._linking_libraries):
-                self._reload_init.update(library._reload_init)
+                # Functions that Numba calls when it loads the code; older releases have none.
+                if hasattr(self, "_reload_init"):
+                    self._reload_init.update(library._reload_init)
                 module.link_in(library._get_module_for_linking(), preserve=True)
             self._shared_module = module
         return self._shared_module
