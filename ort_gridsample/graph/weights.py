@@ -42,6 +42,12 @@ MAX_SERIALIZED_BYTES = (1 << 31) - 1
 _ARRAY_TYPES = TYPES.keys() - {"bfloat16", "str", "complex64", "complex128"}
 #: ONNX's number of such a type -> its dtype.
 _DTYPES = {elem_type(name): np.dtype(name) for name in TYPES if name in _ARRAY_TYPES}
+#: ONNX's number of each type whose values are bytes -> the number of bytes of an element.
+_ELEMENT_BYTES = {number: dtype.itemsize for number, dtype in _DTYPES.items()} | {
+    TensorProto.BFLOAT16: 2,
+    TensorProto.COMPLEX64: 8,
+    TensorProto.COMPLEX128: 16,
+}
 #: Values in memory begin at multiples of this many bytes.
 _ALIGNMENT = 64
 #: The numbers of the fields of a ModelProto, of a GraphProto and of a TensorProto.
@@ -233,19 +239,26 @@ def exceeds_protobuf(model: onnx.ModelProto) -> bool:
 
     Reading the values would copy them.
     """
-    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
-    constants = (attribute.t for attribute in attributes if attribute.HasField("t"))
-    n_initializer_bytes = sum(_values_bytes(tensor) for tensor in model.graph.initializer)
-    n_constant_bytes = sum(_values_bytes(tensor) for tensor in constants)
-    return n_initializer_bytes + n_constant_bytes > MAX_SERIALIZED_BYTES
+    n_bytes = 0
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    for container in pending:  # grows while it is iterated
+        if isinstance(container, onnx.GraphProto):
+            n_bytes += sum(map(_values_bytes, container.initializer))
+            n_bytes += sum(_values_bytes(sparse.values) for sparse in container.sparse_initializer)
+        for node in container.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    n_bytes += _values_bytes(attribute.t)
+                elif attribute.HasField("g"):
+                    pending.append(attribute.g)
+    return n_bytes > MAX_SERIALIZED_BYTES
 
 
 def _values_bytes(tensor: TensorProto) -> int:
     """Return about how many bytes the values in ``tensor`` have, by its shape."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return 0
-    dtype = _DTYPES.get(tensor.data_type)
-    return math.prod(tensor.dims) * (1 if dtype is None else dtype.itemsize)
+    return math.prod(tensor.dims) * _ELEMENT_BYTES.get(tensor.data_type, 1)
 
 
 def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
