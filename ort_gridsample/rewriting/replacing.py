@@ -38,14 +38,17 @@ def insert_replacements(
 def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> None:
     """Like :func:`insert_replacements`, but for the matches in one scope."""
     new_nodes = dict[int, list[onnx.NodeProto]]()
-    helpers = set[int]()
+    helpers_after = set[int]()
     superseded = set[int]()  # dropped unless other nodes read them
     for match, replacement in replacements.items():
         new_nodes[match.index] = [*match.preparing_nodes, *replacement.nodes]
-        helpers.update(match.helpers)
-        superseded.update(match.decomposed_nodes, replacement.superseded)
+        # Another tool may have merged equal Casts of the inputs of several nodes.
+        helpers_before = {index for index in match.helpers if index < match.index}
+        helpers_after.update(match.helpers - helpers_before)
+        superseded.update(match.decomposed_nodes, replacement.superseded, helpers_before)
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
-    dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
+    replaced = {*new_nodes, *helpers_after}
+    dropped = helpers_after | unread_nodes(UseDef(scope), replaced, read, superseded)
     gone = {*dropped, *new_nodes}
     inputs = {name for index in superseded & gone for name in scope.inputs[index] if name}
     unread = {name for name in inputs - read if scope.readers[name] <= gone}
