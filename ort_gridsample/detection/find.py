@@ -189,6 +189,7 @@ def _node_match(
         )
     except GridSampleError as attribute_error:
         error = attribute_error
+    cases = _cases_of(values, constants, scope, inference)
     record = NodeRecord(
         graph=scope.path,
         name=name,
@@ -198,9 +199,9 @@ def _node_match(
         opset=opset,
         dialect=standard(dialect.operator, opset) if is_unversioned else dialect,
         attributes=attributes,
-        cases=_cases_of(values, constants, scope, inference),
+        cases=cases,
         values=values,
-        constants=constants,
+        constants=constants | _constants_without_elements(node, list(values), cases),
         output=output,
         error=error,
     )
@@ -260,6 +261,31 @@ def _cases_of(
             completed.append(known.get(argument, value) if value == TypeAndShape() else value)
         cases.append(tuple(completed))
     return cases
+
+
+def _constants_without_elements(
+    node: onnx.NodeProto,
+    arguments: Sequence[str],
+    cases: Sequence[tuple[TypeAndShape, ...]],
+) -> dict[str, Array]:
+    """Return the integer inputs of a foreign attention that have no elements, by argument.
+
+    Without levels, such an input is fully known by its shape, even if it is fed.
+    """
+    signature = attention_signature(node)
+    if signature is None:
+        return {}
+    integer_arguments = (signature.lengths_input, "level_start_index")
+    constants: dict[str, Array] = {}
+    for argument, *values in zip(arguments, *cases, strict=True):
+        if argument not in integer_arguments or len(set(values)) != 1:
+            continue
+        (value, *_) = values
+        lengths = [length for length in value.shape or () if isinstance(length, int)]
+        is_known = value.shape is not None and len(lengths) == len(value.shape)
+        if is_known and 0 in lengths and value.type in ("int32", "int64"):
+            constants[argument] = np.zeros(lengths, value.type)
+    return constants
 
 
 def _decomposed_match(

@@ -30,6 +30,7 @@ from ..graph.scope import Names, Nodes
 from ..spec import Dim
 from .foreign_attention import AttentionOperands, ForeignOperands
 from .foreign_attention_facts import n_levels_of
+from .foreign_run_checks import ChecksForGridSamples
 from .match_facts import constants_of, known_lengths, known_type
 from .planar_samplers import BEFORE_GRID_SAMPLE, expanded_sampler
 from .run_checks import write_checked_operands
@@ -183,7 +184,8 @@ class _AttentionExpansion:
         """Write the checks of the node's inputs, and the operands that the node computes."""
         match = self._match
         if self._signature is not None:
-            return ForeignOperands(match, self._signature, self._nodes).write()
+            checks = ChecksForGridSamples(match, self._signature, self._nodes)
+            return ForeignOperands(checks.write()).write()
         values = match.record.values
         locations = values["sampling_locations"]
         weights = values["attention_weights"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
+
+import onnx
 
 from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.match import Match
@@ -51,28 +54,68 @@ def n_levels_of(match: Match) -> int:
     return n_levels
 
 
+class _Origin(NamedTuple):
+    """The value that another value is a rearrangement of.
+
+    Attributes:
+        scope: the scope that defines the value.
+        name: the name of the value.
+    """
+
+    scope: Scope
+    name: str
+
+
+def _origin_of(scope: Scope, name: str) -> _Origin | None:
+    """Go back from the value ``name`` through the operators that only rearrange values.
+
+    Returns:
+        The first value that is not the output of such an operator. It may be in a scope around
+        ``scope``, but not in the caller of a function. None if the model is invalid.
+    """
+    while True:
+        defining_scope = scope.defining_scope(name)
+        if defining_scope is None:
+            return None
+        origin = _Origin(defining_scope, name)
+        maker = defining_scope.makers.get(name)
+        if maker is None or domain_of(defining_scope.nodes[maker].domain):
+            return origin
+        if defining_scope.op_types[maker] not in _REARRANGING_OPS:
+            return origin
+        source = defining_scope.inputs[maker][0]
+        if not source or defining_scope.makers.get(source, NO_MAKER) >= maker:
+            return None
+        scope = defining_scope
+        name = source
+
+
 def has_softmax(scope: Scope, name: str) -> bool:
     """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it.
 
-    The Softmax may be in a scope around ``scope``. It is not found across calls of functions.
+    The Softmax may be in a scope around ``scope``. It is not found in the caller of a function,
+    because each call may pass another value: see :func:`reads_weights_of_caller`.
     """
-    defining_scope = scope.defining_scope(name)
-    while defining_scope is not None:
-        maker = defining_scope.makers.get(name)
-        if maker is None or domain_of(defining_scope.nodes[maker].domain):
-            return False
-        op_type = defining_scope.op_types[maker]
-        if op_type == "Softmax":
-            return True
-        if op_type not in _REARRANGING_OPS:
-            return False
-        source = defining_scope.inputs[maker][0]
-        # The model may be invalid.
-        if not source or defining_scope.makers.get(source, NO_MAKER) >= maker:
-            return False
-        name = source
-        defining_scope = defining_scope.defining_scope(name)
-    return False
+    origin = _origin_of(scope, name)
+    if origin is None:
+        return False
+    maker = origin.scope.makers.get(origin.name)
+    return (
+        maker is not None
+        and origin.scope.op_types[maker] == "Softmax"
+        and domain_of(origin.scope.nodes[maker].domain) == ""
+    )
+
+
+def reads_weights_of_caller(match: Match) -> bool:
+    """Whether the calls of a function decide if a Softmax precedes a node with offsets in it."""
+    signature = match.foreign_signature
+    if signature is None or not signature.has_offsets:
+        return False
+    origin = _origin_of(match.scope, match.record.values["attention_weights"])
+    if origin is None or not isinstance(origin.scope.container, onnx.FunctionProto):
+        return False
+    return origin.name not in origin.scope.makers
 
 
 def op_record(match: Match) -> NodeRecord:

@@ -11,6 +11,7 @@ from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
+from ..foreign_inputs import ForeignInputs
 from ..match_facts import constants_of
 from . import Replacement, with_operator
 from .attention import AttentionTarget
@@ -60,7 +61,7 @@ class TensorRTPluginsTarget(AttentionTarget):
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = ForeignOperands(match, signature, nodes, writes_checks=False).write()
+        operands = ForeignOperands(ForeignInputs(match, signature, nodes)).write()
         constants = match.record.constants
         known_lengths = constants.get(signature.lengths_input)
         known_starts = constants.get("level_start_index")
