@@ -27,7 +27,8 @@ from ..dialects.table import (
     standard,
 )
 from ..errors import GridSampleError, nested_name, where_node
-from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
+from ..graph.new_nodes import Names, Nodes
+from ..graph.scope import Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.probe import Probe
 from ..inference.types import Inference, TypeAndShape

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence, Set
 import onnx
 from onnx import helper
 
-from ..graph.scope import Names, Nodes, Scope, domain_of
+from ..graph.new_nodes import Names, Nodes
+from ..graph.scope import Scope, domain_of
 from ..inference.types import Inference
 
 #: Operators that flatten the axes from ``axis`` on, in older opsets.

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 
 from ..graph.element_types import elem_type
-from ..graph.scope import Definition, Names, Nodes, Scope, scopes_of
+from ..graph.new_nodes import Names, Nodes
+from ..graph.scope import Definition, Scope, scopes_of
 
 #: The largest absolute normalized coordinate that is not far. Coordinates inside of an image are in
 #: [-1, 1]. onnxruntime's kernels are wrong if a pixel coordinate is no 32-bit integer. For smaller

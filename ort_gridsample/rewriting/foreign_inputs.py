@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
-from ..graph.scope import Nodes
+from ..graph.new_nodes import Nodes
 from ..reference.arrays import Array
 from ..spec import Shape
 from .foreign_attention_facts import n_levels_of

@@ -17,7 +17,7 @@ from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
-from ..graph.scope import Nodes
+from ..graph.new_nodes import Nodes
 from .foreign_inputs import ForeignInputs
 from .run_checks import fail_unless_equal
 

@@ -18,7 +18,8 @@ from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
 from ..graph.files import keep_errors
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
-from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
+from ..graph.new_nodes import Names
+from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.probe import Probe
 from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline

@@ -14,7 +14,8 @@ from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, TENSORRT_ATTENTION, UNVE
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
-from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
+from ..graph.new_nodes import Names
+from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.declared_shapes import clear_unconfirmed_shapes
 from ..inference.probe import Probe
 from ..opsets.inlining import import_used

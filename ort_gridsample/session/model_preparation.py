@@ -28,7 +28,8 @@ from ..dialects.table import (
 )
 from ..errors import GridSampleError
 from ..graph.files import Model, follow_links, locations, read_model, translate_errors
-from ..graph.scope import Scope, constant_names, domain_of, hide_values, scopes_of
+from ..graph.hidden_values import constant_names, hide_values
+from ..graph.scope import Scope, domain_of, scopes_of
 from ..graph.weights import (
     NO_WEIGHTS,
     LoadedWeights,

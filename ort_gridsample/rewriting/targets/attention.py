@@ -10,7 +10,7 @@ from onnx import helper
 
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
 from ..foreign_run_checks import ChecksForPackageOp

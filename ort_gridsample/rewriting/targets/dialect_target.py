@@ -11,7 +11,7 @@ from ...dialects.spelling import AttributeReference, Dialect
 from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
 from . import Replacement, Target, with_operator
 
 

@@ -21,7 +21,8 @@ from ...graph.first_opsets import (
     FIRST_OPSET_WITH_CAST_LIKE,
     FIRST_OPSET_WITH_GATHER_ND,
 )
-from ...graph.scope import Names, subgraphs
+from ...graph.new_nodes import Names
+from ...graph.scope import graphs_of
 from ...spec import MODE_SYNONYMS, TYPES
 from . import Replacement, typed_in_function
 from .dialect_target import DialectTarget
@@ -161,7 +162,7 @@ def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto
         return True
     nodes = list(function.node)
     for node in nodes:  # grows while it is iterated
-        nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
+        nodes += [inner for _, graph in graphs_of(node) for inner in graph.node]
     uses = set()
     for node in nodes:
         for attribute in node.attribute:

@@ -8,7 +8,7 @@ from onnx import TensorProto
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
 from ..foreign_inputs import ForeignInputs
