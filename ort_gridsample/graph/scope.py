@@ -448,6 +448,14 @@ def constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
     return None
 
 
+def attribute_named(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
+    """Return an attribute of ``node``, or None if it is missing."""
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return attribute
+    return None
+
+
 def has_attribute_references(node: onnx.NodeProto) -> bool:
     """Whether the caller of the node's function sets an attribute of the node."""
     return any(attribute.ref_attr_name for attribute in node.attribute)
