@@ -367,9 +367,10 @@ def _step_with_coordinate(
     shapes = [tracer.shape(name) or () for name in node.input]
     if any(len(shape) != tracer.rank(component) for shape in shapes):
         return None
-    may_broadcast = _may_broadcast(shapes, component)
-    if may_broadcast is None:
+    pairs = _length_pairs(shapes, component)
+    if any(map(_are_known_to_differ, pairs.spatial)):
         return None
+    may_broadcast = not all(map(_are_known_to_be_equal, (*pairs.spatial, pairs.batch)))
     broadcasts = component.broadcasts or may_broadcast
     operands = []
     for name, shape in zip(node.input, shapes, strict=True):
@@ -389,19 +390,30 @@ def _step_with_coordinate(
     return TracedNode(source, ProgramStep(node.op_type, program, operand_first))
 
 
-def _may_broadcast(shapes: Sequence[Shape], component: Component) -> bool | None:
-    """Return whether a run may broadcast one of two operands of these shapes to the other.
+class _LengthPairs(NamedTuple):
+    """The lengths of two operands on each axis except that of the coordinates.
 
-    Return None if a spatial axis is known to be broadcast, which a fused op does not do.
+    Attributes:
+        batch: the numbers of batches.
+        spatial: the lengths on each spatial axis.
+    """
+
+    batch: tuple[Dim, ...]
+    spatial: list[tuple[Dim, ...]]
+
+
+def _length_pairs(shapes: Sequence[Shape], component: Component) -> _LengthPairs:
+    """Return the lengths of two operands, by axis.
+
+    Args:
+        shapes: the shape of each operand, with the rank of the value that contains ``component``.
+        component: the coordinate.
     """
     batch_axis = 1 if component.axis == 0 else 0
-    length_pairs = list(zip(*shapes, strict=True))
-    batch_pair = length_pairs[batch_axis]
+    pairs = list(zip(*shapes, strict=True))
     other_axes = (component.axis, batch_axis)
-    spatial_pairs = [pair for axis, pair in enumerate(length_pairs) if axis not in other_axes]
-    if any(map(_are_known_to_differ, spatial_pairs)):
-        return None
-    return not all(map(_are_known_to_be_equal, (*spatial_pairs, batch_pair)))
+    spatial = [pair for axis, pair in enumerate(pairs) if axis not in other_axes]
+    return _LengthPairs(pairs[batch_axis], spatial)
 
 
 def _are_known_to_differ(pair: Sequence[Dim]) -> bool:

@@ -217,7 +217,9 @@ def _rewrite(patch: Patch, plan: PatchPlan) -> None:
     names = Names(patch.model, patch.all_scopes)
     preparing_nodes = [node for match in plan.targets for node in match.preparing_nodes]
     if preparing_nodes:
-        names.take_all({name for node in preparing_nodes for name in node.output})
+        # Detection chose these names among those that the model does not have.
+        are_free = names.take_all({name for node in preparing_nodes for name in node.output})
+        assert are_free
     replacements = {
         match: target.replacement_for(match, names) for match, target in targets.items()
     }

@@ -33,6 +33,7 @@ from ..graph.scope import Scope, domain_of, scopes_of
 from ..graph.weights import (
     NO_WEIGHTS,
     LoadedWeights,
+    SeparateWeights,
     Span,
     Weights,
     exceeds_protobuf,
@@ -287,7 +288,8 @@ def _snapshot(opened_weights: LoadedWeights) -> Weights:
     """Return the weights with the values that onnxruntime got: the caller may change the model."""
     arrays = opened_weights.arrays
     values = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
-    return Weights(values, {name: Span(0, array.size) for name, array in values.items()})
+    spans = {name: Span(0, array.size) for name, array in values.items()}
+    return SeparateWeights(values, spans=spans)
 
 
 class _ModelPreparation:
