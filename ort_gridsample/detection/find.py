@@ -17,11 +17,7 @@ import onnx
 from .. import spec
 from ..dialects.registry import attention_signature, dialect_of, is_added, operator_types
 from ..dialects.spelling import AttributeValue, Dialect, attribute_input
-from ..dialects.table import (
-    DOMAIN,
-    UNVERSIONED,
-    standard,
-)
+from ..dialects.table import DOMAIN, UNVERSIONED, standard
 from ..errors import GridSampleError, nested_name, where_node
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, display_name, domain_of, function_key, scopes_of
