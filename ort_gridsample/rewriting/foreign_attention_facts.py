@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -120,16 +121,21 @@ def reads_weights_of_caller(match: Match) -> bool:
 
 def op_record(match: Match) -> NodeRecord:
     """Return the record of this package's op for another package's node, without its operands."""
-    signature = match.foreign_signature
     cases = []
-    for value, _, third, fourth, *_ in match.record.cases:
-        # The locations, or the reference points that they are computed from.
-        locations_type = fourth.type
-        if signature is not None and signature.has_offsets:
-            locations_type = "float64" if third.type == "float64" else "float32"
-        cases.append(
-            (value, TypeAndShape("int64"), TypeAndShape(locations_type), TypeAndShape(value.type))
-        )
+    for case in match.record.cases:
+        inputs = dict(zip(match.record.values, case, strict=True))
+        value = inputs["value"]
+        levels = TypeAndShape("int64")
+        locations = TypeAndShape(_locations_type(inputs))
+        cases.append((value, levels, locations, TypeAndShape(value.type)))
     names = ("value", "levels", "sampling_locations", "attention_weights")
     values = dict.fromkeys(names, "")
     return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})
+
+
+def _locations_type(inputs: Mapping[str, TypeAndShape]) -> str | None:
+    """Return the type of the locations of a node with these inputs."""
+    if "sampling_locations" in inputs:
+        return inputs["sampling_locations"].type
+    # They are computed in at least single precision.
+    return "float64" if inputs["reference_points"].type == "float64" else "float32"

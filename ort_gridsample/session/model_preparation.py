@@ -27,7 +27,8 @@ from ..dialects.table import (
     DOMAIN,
 )
 from ..errors import GridSampleError
-from ..graph.files import Model, follow_links, locations, read_model, translate_errors
+from ..graph.external_data import follow_links, locations
+from ..graph.files import Model, read_model, translate_errors
 from ..graph.hidden_values import constant_names, hide_values
 from ..graph.scope import Scope, domain_of, scopes_of
 from ..graph.weights import (

@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.graph.files import follow_links, locations, read_model
+from ort_gridsample.graph.external_data import follow_links, locations
+from ort_gridsample.graph.files import read_model
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.weights import (
     MAX_PARSED_TENSOR_BYTES,
