@@ -24,16 +24,17 @@ from .targets import Replacement
 from .typed_constants import write_constants_like, write_typed_constant
 
 
-def points_of(match: Match) -> list[int]:
-    """Return the number of points on each level of this package's node, or [] if unknown."""
+def points_of(match: Match) -> list[int] | None:
+    """Return the number of points on each level of this package's node, or None if unknown."""
     table = match.scope.constant_value(match.record.values["levels"])
     if table is not None:
         has_points = table.ndim == 2 and table.shape[1] > 1
-        return [int(number) for number in table[:, 0]] if has_points else []
+        return [int(number) for number in table[:, 0]] if has_points else None
     for attribute in match.node.attribute:
-        if attribute.name == "points":
+        # A session writes no numbers if they are known only in a run.
+        if attribute.name == "points" and attribute.s:
             return [int(number) for number in attribute.s.split()]
-    return []
+    return None
 
 
 def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Replacement:
@@ -65,15 +66,16 @@ class _PackageExpansion(AttentionExpansion):
     n_columns_before_lengths = 1
 
     def __init__(self, match: Match, names: Names, *, has_allowzero: bool) -> None:
-        self._points = points_of(match)
-        if not self._points:
+        points = points_of(match)
+        if points is None:
             raise _unknown_points(match)
+        self._points = points
         super().__init__(
             match,
             names,
             has_allowzero=has_allowzero,
             table_argument="levels",
-            n_levels=len(self._points),
+            n_levels=len(points),
             r=(match.record.spatial_axes or (2,))[0],
         )
 

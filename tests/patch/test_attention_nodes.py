@@ -777,6 +777,35 @@ def test_attention_node_without_levels_lowered_is_zero(
     assert_lowered_is(model, feeds_without_levels(op_type), expected, target)
 
 
+def own_model_without_levels(
+    monkeypatch: pytest.MonkeyPatch, *, is_static: bool
+) -> onnx.ModelProto:
+    """Return a model of this package's node with constant levels of shape (0, 3)."""
+    monkeypatch.setitem(SHAPES, "value", (B, 0, H, D))
+    monkeypatch.setitem(SHAPES, "sampling_locations", (B, Q, H, 0, P, 2))
+    monkeypatch.setitem(SHAPES, "attention_weights", (B, Q, H, 0, P))
+    return model_with_lengths(OWN, np.zeros((0, 2), np.int64), is_static=is_static)
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("is_static", [True, False])
+def test_own_attention_node_without_levels_lowered_is_zero(
+    is_static: bool, target: TargetName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = own_model_without_levels(monkeypatch, is_static=is_static)
+    expected = np.zeros((B, Q, H * D), np.float32)
+    assert_lowered_is(model, feeds_for(LOCATED), expected, target)
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_own_attention_node_without_levels_in_session_is_zero(
+    is_static: bool, ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = own_model_without_levels(monkeypatch, is_static=is_static)
+    output = run_in_session(model, feeds_for(LOCATED), ops)
+    np.testing.assert_array_equal(output, np.zeros((B, Q, H * D), np.float32), strict=True)
+
+
 def test_bevformer_attention_without_levels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_without_levels(BEVFORMER[0], monkeypatch)
     error = refusal(ogs.patch_model, model, target="primitives")
