@@ -7,7 +7,7 @@ finds decomposed operators (:mod:`.decomposed`), deformable attention around Gri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ..dialects.spelling import AttributeValue, Dialect, attribute_input
 from ..dialects.table import DOMAIN, UNVERSIONED, standard
 from ..errors import GridSampleError, nested_name, where_node
 from ..graph.new_nodes import Names
-from ..graph.scope import Scope, display_name, domain_of, function_key, scopes_of
+from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.probe import Probe
 from ..inference.types import Inference, TypeAndShape
@@ -100,14 +100,9 @@ def find_matches(
     others: list[Match] = []
     for candidate in candidates:
         use_def = candidate.use_def
-        scope = use_def.scope
-        matches: list[Match] = []
-        for index in candidate.indices:
-            dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
-            if dialect is not None:
-                matches.append(_node_match(dialect, index, scope, inference, node_probe))
-        for operator in decomposed_search.operators(scope, inference):
-            matches.append(decomposed_match(operator, scope, names, inference))
+        matches = _dialect_matches(candidate, functions, inference, node_probe)
+        for operator in decomposed_search.operators(use_def.scope, inference):
+            matches.append(decomposed_match(operator, use_def.scope, names, inference))
         if options.attention:
             scope_attentions, matches = _link_attentions(matches, use_def, inference)
             attentions += scope_attentions
@@ -154,6 +149,29 @@ def _candidate_scopes(
     return candidates
 
 
+def _dialect_matches(
+    candidate: _CandidateScope,
+    functions: Collection[FunctionKey],
+    inference: Inference,
+    probe: Probe | None,
+) -> list[Match]:
+    """Return the nodes of a scope that belong to a dialect.
+
+    Args:
+        candidate: the scope.
+        functions: the keys of the model's functions, whose calls are no nodes of a dialect.
+        inference: the inferred types and shapes.
+        probe: as in :func:`_node_match`.
+    """
+    scope = candidate.use_def.scope
+    matches = []
+    for index in candidate.indices:
+        dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
+        if dialect is not None:
+            matches.append(_node_match(dialect, index, scope, inference, probe))
+    return matches
+
+
 def _node_match(
     dialect: Dialect,
     index: int,
@@ -169,19 +187,7 @@ def _node_match(
     sources, output, helpers = with_helpers(scope, node)
     name = node.name or (f"({output})" if domain == DOMAIN else display_name(node))
     values, constants = _inputs_of(node, dialect, scope, sources)
-    attributes: dict[str, AttributeValue] = {}
-    error = None
-    op_type = dialect.operator if is_of_package(dialect) else node.op_type
-    try:
-        note = f" (opset {opset})" if domain == "" else ""
-        attributes = dialect.read(
-            where_node(op_type, nested_name(name, scope.path)),
-            node,
-            lambda input_index: scope.constant_value(node.input[input_index]),
-            note,
-        )
-    except GridSampleError as attribute_error:
-        error = attribute_error
+    attributes = _read_attributes(dialect, node, name, scope, opset if domain == "" else None)
     cases = _cases_of(values, constants, scope, inference)
     record = NodeRecord(
         graph=scope.path,
@@ -191,18 +197,54 @@ def _node_match(
         domain=domain,
         opset=opset,
         dialect=standard(dialect.operator, opset) if is_unversioned else dialect,
-        attributes=attributes,
+        attributes=attributes.values,
         cases=cases,
         values=values,
         constants=constants | _constants_without_elements(node, list(values), cases),
         output=output,
-        error=error,
+        error=attributes.error,
     )
     declared_shape = scope.declared_shape(output) if is_added(dialect) else None
     record = replace(record, error=fault_of(record, node, declared_shape))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, helpers)
+
+
+class _Attributes(NamedTuple):
+    """The attributes of a node.
+
+    Attributes:
+        values: the attributes by name; empty if they are wrong.
+        error: what is wrong with them.
+    """
+
+    values: dict[str, AttributeValue]
+    error: GridSampleError | None = None
+
+
+def _read_attributes(
+    dialect: Dialect, node: onnx.NodeProto, name: str, scope: Scope, opset: int | None
+) -> _Attributes:
+    """Read the attributes of a node of ``dialect``.
+
+    Args:
+        dialect: the dialect of the node.
+        node: the node.
+        name: the name of the node in errors.
+        scope: the list of nodes that contains it.
+        opset: the version of the ONNX domain if the node is in this domain, for errors.
+    """
+    op_type = dialect.operator if is_of_package(dialect) else node.op_type
+    where = where_node(op_type, nested_name(name, scope.path))
+    note = "" if opset is None else f" (opset {opset})"
+    try:
+        values = dialect.read(
+            where, node, lambda input_index: scope.constant_value(node.input[input_index]), note
+        )
+    except GridSampleError as error:
+        return _Attributes({}, error)
+    return _Attributes(values)
 
 
 def _inputs_of(

@@ -9,6 +9,7 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.new_nodes import Names, Nodes
+from ...reference.arrays import Array
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
 from ..foreign_inputs import ForeignInputs
@@ -78,17 +79,15 @@ class TensorRTPluginsTarget(AttentionTarget):
         attention = detected.attention
         nodes = detected.nodes
         lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
-        areas = lengths.prod(1, dtype=np.int32)
-        starts = np.cumsum(areas, dtype=np.int32) - areas
         n_levels = len(attention.points)
         n_points = attention.points[0]
         value = detected.write_value()
         lengths_name = nodes.constant(lengths)
-        starts_name = nodes.constant(starts)
-        locations_shape = (0, 0, 0, n_levels, n_points, 2)
-        locations = nodes.add("Reshape", detected.write_locations(), nodes.row(*locations_shape))
-        weights_shape = (0, 0, 0, n_levels, n_points)
-        weights = nodes.add("Reshape", detected.write_weights(), nodes.row(*weights_shape))
+        starts_name = nodes.constant(_starts_of(lengths).astype(np.int32))
+        locations_shape = nodes.row(0, 0, 0, n_levels, n_points, 2)
+        locations = nodes.add("Reshape", detected.write_locations(), locations_shape)
+        weights_shape = nodes.row(0, 0, 0, n_levels, n_points)
+        weights = nodes.add("Reshape", detected.write_weights(), weights_shape)
         if not attention.is_per_query:
             weights = _write_for_each_query(nodes, weights, locations)
         by_head = names.new(f"{detected.output}_by_head")
@@ -124,6 +123,12 @@ class TensorRTPluginsTarget(AttentionTarget):
             nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
 
 
+def _starts_of(lengths: Array) -> Array:
+    """Return the first pixel of each level, (L,), of levels of these ``lengths`` (L, 2)."""
+    areas = lengths.prod(1, dtype=np.int64)
+    return np.cumsum(areas) - areas
+
+
 def _write_lengths(inputs: ForeignInputs) -> str:
     """Write the height and the width of each level, (L, 2), as int32."""
     table = inputs.known_level_table
@@ -138,8 +143,7 @@ def _write_starts(inputs: ForeignInputs, lengths: str) -> str:
     known_starts = inputs.known_starts
     table = inputs.known_level_table
     if not inputs.has_starts and table is not None:
-        areas = table.prod(1, dtype=np.int64)
-        known_starts = np.cumsum(areas) - areas
+        known_starts = _starts_of(table)
     if known_starts is not None:
         return nodes.constant(known_starts.astype(np.int32))
     if inputs.has_starts:
