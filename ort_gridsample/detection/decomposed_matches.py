@@ -152,13 +152,8 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
     if attention.locations is not None:
         locations = attention.locations.name
     weights = attention.weights.name
-    level_rows = []
-    for level in attention.levels:
-        level_rows.append([level.points, *(length.known for length in level.lengths)])
-    constants: dict[str, Array] = {}
-    if not any(None in row for row in level_rows):
-        constants["levels"] = np.array(level_rows, np.int64)
-    levels_value = TypeAndShape("int64", (len(level_rows), 1 + attention.n_axes))
+    known_levels = _known_levels(attention)
+    levels_value = TypeAndShape("int64", (len(attention.levels), 1 + attention.n_axes))
     argument_names = spec.newest(ATTENTION).types
     record = _decomposed_record(
         scope,
@@ -172,7 +167,7 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
             )
         ],
         values=dict(zip(argument_names, (value, "", locations, weights), strict=True)),
-        constants=constants,
+        constants={} if known_levels is None else {"levels": known_levels},
         fused=tuple(display_name(scope.nodes[index]) for index in sorted(attention.path)),
     )
     return Match(
@@ -183,3 +178,13 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
         decomposed_nodes=attention.nodes,
         attention=attention,
     )
+
+
+def _known_levels(attention: Attention) -> Array | None:
+    """Return (L, 1 + r): the number of points and the lengths of each level, if they are known."""
+    level_rows = []
+    for level in attention.levels:
+        level_rows.append([level.points, *(length.known for length in level.lengths)])
+    if any(None in row for row in level_rows):
+        return None
+    return np.array(level_rows, np.int64)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import onnx
 
@@ -87,22 +88,17 @@ def lower_grid_sample(
         )
         if checks:
             image = e.reshape(image, dims, checks=checks)
+    operands = _Operands(image, coordinates, dims, output_lengths)
     if r == 3:
         total = _sample_volume(
-            image,
-            coordinates,
-            dims,
-            output_lengths,
+            operands,
             mode=mode,
             padding=PADDING_RULES[padding_mode],
             align_corners=bool(align_corners),
         )
     else:
         total = _sample_image(
-            image,
-            coordinates,
-            dims,
-            output_lengths,
+            operands,
             mode=_MODE_WORDS[mode],
             padding_mode=padding_mode,
             align_corners=int(align_corners),
@@ -110,6 +106,22 @@ def lower_grid_sample(
     if r != 2:
         total = e.reshape(total, [*dims[:2], *output_lengths])
     return e.finish(total.astype(X.type), Y)
+
+
+class _Operands(NamedTuple):
+    """The tensors of a GridSample, and their lengths as far as they are known.
+
+    Attributes:
+        image: X (N, C, D1, …, Dr).
+        grid: (N, D1_out, …, Dr_out, r).
+        dims: the lengths of ``image``.
+        output_lengths: the lengths D1_out, …, Dr_out.
+    """
+
+    image: Tensor
+    grid: Tensor
+    dims: Sequence[DimLike]
+    output_lengths: Sequence[DimLike]
 
 
 def _check_axes(name: str, X: Argument, mode: str, r: int) -> None:
@@ -133,10 +145,7 @@ def _unsupported(name: str, argument: str, found: str, expected: str) -> GridSam
 
 
 def _sample_image(
-    image: Tensor,
-    grid: Tensor,
-    dims: Sequence[DimLike],
-    output_lengths: Sequence[DimLike],
+    operands: _Operands,
     *,
     mode: str,
     padding_mode: str,
@@ -145,14 +154,12 @@ def _sample_image(
     """Sample an image of one or two spatial axes.
 
     Args:
-        image: (N, C, D1, …, Dr).
-        grid: (N, D1_out, …, Dr_out, r).
-        dims: the shape of ``image``.
-        output_lengths: (D1_out,) or (D1_out, D2_out).
+        operands: X and the grid.
         mode: the attribute of GridSample, as are the following.
         padding_mode: the attribute.
         align_corners: the attribute.
     """
+    image, grid, dims, output_lengths = operands
     e = image.owner
     batches, channels, *lengths = dims
     # No GridSample has bfloat16 before opset 22.
@@ -176,10 +183,7 @@ def _sample_image(
 
 
 def _sample_volume(
-    image: Tensor,
-    grid: Tensor,
-    dims: Sequence[DimLike],
-    output_lengths: Sequence[DimLike],
+    operands: _Operands,
     *,
     mode: str,
     padding: Padding,
@@ -188,10 +192,7 @@ def _sample_volume(
     """Sample an image of three spatial axes.
 
     Args:
-        image: (N, C, D1, …, Dr).
-        grid: (N, D1_out, …, Dr_out, r).
-        dims: the shape of ``image``.
-        output_lengths: (D1_out, D2_out, D3_out).
+        operands: X and the grid.
         mode: linear or nearest.
         padding: how positions outside of X are read.
         align_corners: the attribute.
@@ -199,6 +200,7 @@ def _sample_volume(
     Returns:
         Y as (N, C, D1_out, D2_out · D3_out).
     """
+    image, grid, dims, output_lengths = operands
     e = image.owner
     batches, _, *lengths = dims
     positions = [batches, output_lengths[0], e.product(output_lengths[1:])]
