@@ -81,6 +81,7 @@ class _InputCheck:
             self._check_pixels(lengths, None if self._signature.has_offsets else starts, n_pixels)
 
     def _check_types(self) -> None:
+        """Check the known types of the inputs."""
         starts = self._inputs.get("level_start_index", TypeAndShape())
         if self._signature.is_com_microsoft and starts.type not in _INTEGERS:
             found = f"of type {starts.type or 'unknown'}"

@@ -126,6 +126,7 @@ def _fused_programs(
     grid_type: str,
     programs: Sequence[Program],
 ) -> FusedGrid:
+    """Return a fused grid of ``programs``, with the Constants that the traced nodes read."""
     nodes = sorted(traced_nodes)
     makers = (use_def.makers.get(name) for index in nodes for name in use_def.nodes[index].input)
     constants = set[int]()

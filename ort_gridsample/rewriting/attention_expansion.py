@@ -327,10 +327,10 @@ class AttentionExpansion:
             self._nodes[-1].domain = BEFORE_GRID_SAMPLE
         if r == 2:
             return sample
-        images, channels = row(0), row(0)
+        first_lengths = [row(0, 0)]  # those of the sample
         if self._allows_zeros:
-            images, channels = axis_lengths.images, axis_lengths.channels
-        shape = add("Concat", images, channels, axis_lengths.queries, count, axis=0)
+            first_lengths = [axis_lengths.images, axis_lengths.channels]
+        shape = add("Concat", *first_lengths, axis_lengths.queries, count, axis=0)
         return self._write_reshape(sample, shape)
 
     def _write_weighted_sum(

@@ -121,6 +121,7 @@ class Patch:
         return plan
 
     def _is_expanded(self, match: Match) -> bool:
+        """Whether a node is a selected composite that the target does not write as one node."""
         return (
             match.is_composite and self.target.needs_expansion(match) and self._is_selected(match)
         )
@@ -137,6 +138,7 @@ class Patch:
         return targets
 
     def _is_selected(self, match: Match) -> bool:
+        """Whether the caller selects a node for replacement."""
         if callable(self.selection):
             with keep_errors():
                 return bool(self.selection(match.record))

@@ -38,8 +38,8 @@ def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.Mo
         all_scopes: the scopes of ``model`` if they are known.
 
     Returns:
-        ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops, and the nodes
-        of their grids, in place of fused nodes.
+        ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops and the nodes
+        of their grids instead of fused nodes.
 
     Raises:
         GridSampleError: a fused node is not what a session writes.

@@ -25,7 +25,7 @@ class Replacement:
     """The replacement of a node.
 
     Attributes:
-        nodes: the nodes to write in place of the node.
+        nodes: the nodes that replace the node.
         functions: model-local functions that ``nodes`` call.
         superseded: the indices of other nodes that ``nodes`` replace as well, unless another node
             reads them.
