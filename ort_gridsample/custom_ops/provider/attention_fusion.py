@@ -10,10 +10,10 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION
 from ...errors import where_node
 from ..compiled_ops.c_api import ELEMENT_TYPES
-from ..compiled_ops.catalog import Op
+from ..compiled_ops.catalog import Op, find_op
 from ..compiled_ops.record_image import RecordImage, Relocation
 from .fused_attention import compute_attention
-from .fused_subgraph import FusedSubgraph, add_errors, common_fields, find_op, nodes_to_fuse
+from .fused_subgraph import FusedSubgraph, add_errors, common_fields, nodes_to_fuse
 from .structs import FUSED_ATTENTION, LEVEL, WORD
 
 
@@ -60,12 +60,12 @@ class FusedAttention(FusedSubgraph):
             "weights": input_indices[attention.weights.name],
             "heads": attention.heads,
             "channels": attention.channels,
-            "value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
+            "n_value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
             "has_weights_by_head": attention.has_weights_by_head,
             "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
             "levels": self._add_levels(image, input_indices),
             "n_levels": len(attention.levels),
-            "r": attention.n_axes,
+            "r": attention.r,
         }
         return image.add_records(FUSED_ATTENTION, state)
 

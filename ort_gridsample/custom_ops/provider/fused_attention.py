@@ -76,7 +76,7 @@ def _no_memory(state: Any, request: Any, nbytes: int) -> int:
 def _set_shape(tensor: Any, lengths: Any) -> None:
     """Set the shape of an INPUT to ``lengths``, an array from :func:`.requests.alloc_int64s`."""
     tensor.shape = np.int64(lengths.ctypes.data)
-    tensor.axes = len(lengths)
+    tensor.n_axes = len(lengths)
 
 
 @register_jitable
@@ -87,7 +87,7 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     if status != 0:
         return status
     lengths = shape_of(tensor)
-    has_shape = len(lengths) == fused.value_axes
+    has_shape = len(lengths) == fused.n_value_axes
     if has_shape and len(lengths) == 3:
         has_shape = lengths[2] == fused.heads * fused.channels
     if not has_shape:
@@ -128,8 +128,8 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
                 return status
             image_shape = shape_of(tensor)
             if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
-                sentence = attention.LEVELS_SHAPE_INVALID_INDEX
-                return error_with_shape(request.api, state.errors, sentence, image_shape)
+                sentence_index = attention.LEVELS_SHAPE_INVALID_INDEX
+                return error_with_shape(request.api, state.errors, sentence_index, image_shape)
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
         level_lengths = array_at(lengths, (fused.r,), np.int64)
@@ -160,8 +160,8 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     if fused.has_weights_by_head == 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
             locations = shape_of(request.inputs[_LOCATIONS])
-            sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
-            return error_with_shapes(request.api, state.errors, sentence, lengths, locations)
+            sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
+            return error_with_shapes(request.api, state.errors, sentence_index, lengths, locations)
         new_lengths[0] = lengths[0] // fused.heads
         new_lengths[1] = lengths[2]
         new_lengths[2] = fused.heads
@@ -239,9 +239,9 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
             if memory == 0:
                 return _no_memory(state, request, nbytes)
         if queries != lengths[1]:
-            sentence = attention.LOCATIONS_SHAPE_MISMATCH_INDEX
+            sentence_index = attention.LOCATIONS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(
-                request.api, state.errors, sentence, value_shape, grid_shape, fused.n_levels
+                request.api, state.errors, sentence_index, value_shape, grid_shape, fused.n_levels
             )
         _copy_grid(memory, tensor.data, fused.grid_type, lengths, first_point, level.points)
         first_point += level.points
