@@ -12,7 +12,7 @@ from ...errors import where_node
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Op, find_op
 from ..compiled_ops.record_image import RecordImage, Relocation
-from .fused_attention import compute_attention
+from .fused_attention import ATTENTION_SENTENCES, compute_attention
 from .fused_subgraph import FusedSubgraph, add_errors, common_fields, nodes_to_fuse
 from .structs import FUSED_ATTENTION, LEVEL, WORD
 
@@ -48,10 +48,9 @@ class FusedAttention(FusedSubgraph):
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
     ) -> Relocation:
         attention = self.attention
-        implementation = self.op.load()
-        _, (initial_state,) = implementation.states(*self.op_types)
+        _, (initial_state,) = self.op.load().states(*self.op_types)
         kernel = {**initial_state["kernel"], "align_corners": self.align_corners}
-        errors = add_errors(image, image.add_texts(implementation.sentences), self.where)
+        errors = add_errors(image, image.add_texts(ATTENTION_SENTENCES), self.where)
         locations = attention.locations
         state = {
             "basic": common_fields(kernel, errors, api),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from ...functions.validation import ErrorTemplate
 from ...kernels.halves import stored_dtype_of, widened
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
@@ -25,12 +26,28 @@ from ..compiled_ops.requests import (
 )
 from ..compiled_ops.sentences import (
     NO_MEMORY_INDEX,
+    SentenceTable,
+    encode,
     error_with_number,
     error_with_shape,
     error_with_shapes,
 )
 from ..compiled_ops.structs import BASIC_STATE, REQUEST
 from .structs import FUSED_ATTENTION, LEVEL
+
+#: A model may declare another number of axes than an image has in a run, and onnxruntime does not
+#: check it.
+IMAGE_AXES_MISMATCH = ErrorTemplate(
+    "levels",
+    "made of an image of shape {levels}",
+    "{number} axes, as the model declares",
+)
+#: The error messages of a fused deformable attention: the op's, and one more.
+_TABLE = SentenceTable(
+    {"IMAGE_AXES_MISMATCH": encode(IMAGE_AXES_MISMATCH)}, after=attention.SENTENCES
+)
+ATTENTION_SENTENCES = _TABLE.encoded
+IMAGE_AXES_MISMATCH_INDEX = _TABLE.index("IMAGE_AXES_MISMATCH")
 
 #: The positions of the operands among a REQUEST's inputs.
 _VALUE = 0
@@ -126,10 +143,12 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
             status = read_input(request, state, level.shape_input, tensor)
             if status != 0:
                 return status
-            image_shape = shape_of(tensor)
-            if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
-                sentence_index = attention.LEVELS_SHAPE_INVALID_INDEX
-                return error_with_shape(request.api, state.errors, sentence_index, image_shape)
+            n_axes = _product(shape_of(tensor))
+            if n_axes != 2 + fused.r:
+                image_shape = array_at(tensor.data, (n_axes,), np.int64)
+                return error_with_shape(
+                    request.api, state.errors, IMAGE_AXES_MISMATCH_INDEX, image_shape, 2 + fused.r
+                )
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
         level_lengths = array_at(lengths, (fused.r,), np.int64)
