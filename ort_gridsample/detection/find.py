@@ -419,7 +419,7 @@ def _attention_match(attention: Attention, scope: Scope, inference: Inference) -
     constants: dict[str, Array] = {}
     if not any(None in level for level in levels):
         constants["levels"] = np.array(levels, np.int64)
-    levels_value = TypeAndShape("int64", (len(levels), 1 + attention.n_axes))
+    levels_value = TypeAndShape("int64", (len(levels), 1 + attention.r))
     argument_names = spec.newest(ATTENTION).types
     record = _decomposed_record(
         scope,

@@ -45,7 +45,7 @@ MAX_POSITIONS_EXAMINED = 128
 PIXELS_PER_PART = 1 << 12
 
 
-# Pixels that are only copied, in mode nearest
+# --- Pixels that are only copied, in mode nearest ---
 
 
 @register_jitable
@@ -108,7 +108,7 @@ def copy_packed(panel: Any, index: Any, Y: Any, start: int, positions: int) -> N
                 Y[channel, start + p] = panel[row, channel]
 
 
-# Sums over taps of X
+# --- Sums over taps of X ---
 
 
 @by_types
@@ -314,7 +314,7 @@ def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) ->
         y[p] = _to_output(total, origin, value, first, Y_like)
 
 
-# Sums over taps of panels
+# --- Sums over taps of panels ---
 
 
 @register_jitable

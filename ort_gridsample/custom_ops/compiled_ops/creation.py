@@ -70,7 +70,7 @@ def open_node(
     api: int,
     info: int,
     operator: int,
-    wrong_interface: int,
+    wrong_interface_index: int,
 ) -> int:
     """Initialize ``node``, and check the version of its interface.
 
@@ -80,7 +80,7 @@ def open_node(
         api: the address of the OrtApi.
         info: the OrtKernelInfo.
         operator: the address of the characters before the node's name in error messages.
-        wrong_interface: the index of the sentence :data:`WRONG_INTERFACE`.
+        wrong_interface_index: the index of the sentence :data:`WRONG_INTERFACE`.
 
     Returns:
         The address of ERRORS; 0 without memory. ``node.status`` is an error if the interface is
@@ -95,7 +95,7 @@ def open_node(
     errors_address = create_errors(node, operator, c_string("node"), op.sentences)
     interface = integer_attribute(node, c_string("interface"), 1)
     if interface != INTERFACE and is_good(node):
-        node.status = error_with_number(api, errors_address, wrong_interface, interface)
+        node.status = error_with_number(api, errors_address, wrong_interface_index, interface)
     return errors_address
 
 
@@ -157,7 +157,7 @@ def create_state(
     index: int,
     dtype: Any,
     errors_address: int,
-    missing_state: int,
+    missing_state_index: int,
 ) -> int:
     """Create the state of ``node`` as a copy of one of the op's initial states.
 
@@ -169,7 +169,7 @@ def create_state(
         index: the index of the initial state.
         dtype: the record of the state.
         errors_address: the address of the node's ERRORS.
-        missing_state: the index of the sentence :data:`MISSING_STATE`.
+        missing_state_index: the index of the sentence :data:`MISSING_STATE`.
 
     Returns:
         The address of the state. 0 if ``node.status`` is not 0, because of an error, or because
@@ -187,7 +187,7 @@ def create_state(
         value = record_at(errors_address, ERRORS).value
         value.data = op.description
         value.length = strlen(op.description)
-        node.status = error_with_number(node.api, errors_address, missing_state, 0)
+        node.status = error_with_number(node.api, errors_address, missing_state_index, 0)
     if node.status != 0:
         return 0
     memcpy(state_address, initial_state, sizeof(dtype))
@@ -207,16 +207,18 @@ def create_basic(
     info: int,
     out: int,
     operator: int,
-    wrong_interface: int,
+    wrong_interface_index: int,
 ) -> int:
     """CreateKernelV2 of an op with one state, which is BASIC_STATE.
 
-    Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface`` on.
+    Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface_index`` on.
     """
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors_address = open_node(node, op, api, info, operator, wrong_interface)
-    state_address = create_state(node, op, 0, BASIC_STATE, errors_address, wrong_interface + 1)
+    errors_address = open_node(node, op, api, info, operator, wrong_interface_index)
+    state_address = create_state(
+        node, op, 0, BASIC_STATE, errors_address, wrong_interface_index + 1
+    )
     return close_node(node, state_address, out)
 
 
@@ -283,7 +285,7 @@ def choice_attribute(
     words: int,
     default: int,
     errors_address: int,
-    wrong_word: int,
+    wrong_word_index: int,
 ) -> int:
     """Return the index of the attribute ``name`` of ``node`` among ``words``.
 
@@ -293,7 +295,7 @@ def choice_attribute(
         words: the address of characters: words, each followed by a blank.
         default: the result if the node has no such attribute.
         errors_address: the address of the node's ERRORS.
-        wrong_word: the index of a sentence that quotes the value.
+        wrong_word_index: the index of a sentence that quotes the value.
 
     Returns:
         The index. If the attribute is none of ``words``, the result is 0, and ``node.status`` an
@@ -309,7 +311,7 @@ def choice_attribute(
         errors.value.data = word.data
         errors.value.length = word.length
         errors.quotes_value = 1
-        node.status = error_with_number(node.api, errors_address, wrong_word, 0)
+        node.status = error_with_number(node.api, errors_address, wrong_word_index, 0)
     return max(index, 0)
 
 

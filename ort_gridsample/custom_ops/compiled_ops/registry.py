@@ -34,9 +34,9 @@ from . import c_api, error_loading, library_file, trampoline
 from .catalog import (
     DESCRIPTION_FUNCTIONS,
     DOMAINS,
-    OPS,
     Op,
     OpSelection,
+    find_op,
     is_missing_state,
     schema_fields,
 )
@@ -343,14 +343,17 @@ def _numba_reason() -> str:
 def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
     """Compile what a node needs, unless there is a configured library.
 
+    For types without an op, nothing is compiled. The caller may combine types that no node has, if
+    a function is called with several types.
+
     Args:
         operator: the node's operator, or :data:`~ort_gridsample.dialects.table.FUSED`.
         types: the types of its inputs.
         index: the index of its initial state.
     """
-    if library_file.configured_library() is not None:
-        return
-    _prepare(_find_op(operator, types), types, index)
+    op = find_op(operator, types)
+    if op is not None and library_file.configured_library() is None:
+        _prepare(op, types, index)
 
 
 @cache
@@ -361,12 +364,6 @@ def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
     # All together: each call compiles in two processes.
     addresses([*functions.values(), *image.functions.values()])
     state_address(op, types, index)
-
-
-def _find_op(name: str, types: tuple[str, ...]) -> Op:
-    """Return the op of this name for inputs of these ``types``. Fused ops share one name."""
-    overloads = [op for op in OPS if op.name == name]
-    return next((op for op in overloads if types in op.types), overloads[0])
 
 
 @cache

@@ -18,8 +18,8 @@ from .c_api import INVALID_ARGUMENT
 from .requests import api_function
 from .structs import ERRORS, TEXT
 
-#: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH and SECOND_LENGTH are the first and
-#: the second length of the first shape. Its axes from the third on are the spatial axes: AXES is
+#: The placeholders. FIRST and SECOND are shapes. LENGTH_0 and LENGTH_1 are the first two
+#: lengths of the first shape. Its axes from the third on are the spatial axes: AXES is
 #: their number, OUTPUTS their names (D1_out, …), AXIS_WORD is "axis" or "axes".
 #: NEGATIVE is the first negative length of the second shape, with the name of its axis.
 #: ALL_BUT_LAST is the second shape without its last length. NUMBER is an integer, VALUE a text of
@@ -28,8 +28,8 @@ from .structs import ERRORS, TEXT
 (
     FIRST,
     SECOND,
-    FIRST_LENGTH,
-    SECOND_LENGTH,
+    LENGTH_0,
+    LENGTH_1,
     AXES,
     OUTPUTS,
     AXIS_WORD,
@@ -50,8 +50,8 @@ _PLACEHOLDERS = {
     "grid": SECOND,
     "size": SECOND,
     "sampling_locations": SECOND,
-    "N": FIRST_LENGTH,
-    "n_pixels": SECOND_LENGTH,
+    "N": LENGTH_0,
+    "n_pixels": LENGTH_1,
     "negative": NEGATIVE,
     "weights_shape": ALL_BUT_LAST,
     "r": AXES,
@@ -148,30 +148,30 @@ class SentenceTable:
 
 
 @register_jitable
-def error_with_number(api: int, errors_address: int, index: int, number: int) -> int:
+def error_with_number(api: int, errors_address: int, sentence_index: int, number: int) -> int:
     """Return an OrtStatus* with a sentence that contains no shape, and at most a ``number``."""
     no_shape = array_at(0, (0,), np.int64)
-    return error_with_shapes(api, errors_address, index, no_shape, no_shape, number)
+    return error_with_shapes(api, errors_address, sentence_index, no_shape, no_shape, number)
 
 
 @register_jitable
 def error_with_shape(
     api: int,
     errors_address: int,
-    index: int,
+    sentence_index: int,
     first: Any,
     number: int = 0,
 ) -> int:
     """Return an OrtStatus* with a sentence that contains only the ``first`` shape."""
     no_shape = array_at(0, (0,), np.int64)
-    return error_with_shapes(api, errors_address, index, first, no_shape, number)
+    return error_with_shapes(api, errors_address, sentence_index, first, no_shape, number)
 
 
 @register_jitable
 def error_with_shapes(
     api: int,
     errors_address: int,
-    index: int,
+    sentence_index: int,
     first: Any,
     second: Any,
     number: int = 0,
@@ -184,7 +184,7 @@ def error_with_shapes(
     Args:
         api: the address of the OrtApi.
         errors_address: the address of ERRORS.
-        index: the index of the sentence.
+        sentence_index: the index of the sentence.
         first: the shape for the placeholder FIRST and those that depend on it, int64.
         second: the shape for the placeholder SECOND, or the fields of a COORDINATE_SHAPE, int64.
         number: the integer for the placeholder NUMBER.
@@ -194,14 +194,14 @@ def error_with_shapes(
         if errors.create_error == 0:
             call(errors.load_create_error, (errors_address,))
     if errors.create_error == 0:
-        sentence = array_at(errors.sentences, (index + 1,), TEXT)[index]
+        sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
         return create_status(api, (INVALID_ARGUMENT, sentence.data))
     return call(
         errors.create_error,
         (
             api,
             errors_address,
-            index,
+            sentence_index,
             np.int64(first.ctypes.data),
             len(first),
             np.int64(second.ctypes.data),
@@ -215,11 +215,11 @@ def error_with_shapes(
 def create_error(
     api: int,
     errors_address: int,
-    index: int,
+    sentence_index: int,
     first_address: int,
-    first_length: int,
+    first_axes: int,
     second_address: int,
-    second_length: int,
+    second_axes: int,
     number: int,
 ) -> int:
     """Return an OrtStatus*: see :func:`error_with_shapes`.
@@ -227,10 +227,10 @@ def create_error(
     All ops share this function, which :mod:`.error_loading` compiles when it is needed. If each op
     contained a copy, the copies would take a fifth of the compilation.
     """
-    first = array_at(first_address, (first_length,), np.int64)
-    second = array_at(second_address, (second_length,), np.int64)
+    first = array_at(first_address, (first_axes,), np.int64)
+    second = array_at(second_address, (second_axes,), np.int64)
     errors = record_at(errors_address, ERRORS)
-    sentence = array_at(errors.sentences, (index + 1,), TEXT)[index]
+    sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
     codes = array_at(sentence.data, (sentence.length,), np.uint8)
     size = _max_size(codes, errors, first, second)
     memory = malloc(size)
@@ -277,9 +277,9 @@ def _write_code(
         return _write_shape(message, end, second[: len(second) - 1])
     if code == AXES:
         number = len(first) - 2
-    elif code == FIRST_LENGTH:
+    elif code == LENGTH_0:
         number = first[0]
-    elif code == SECOND_LENGTH:
+    elif code == LENGTH_1:
         number = first[1]
     return _write_integer(message, end, number)
 

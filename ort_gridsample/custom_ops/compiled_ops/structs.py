@@ -24,7 +24,7 @@ MAX_TYPED_INPUTS = 5
 INPUT = record(
     "data",  # the address of its elements
     "shape",  # the address of its lengths
-    "axes",  # the number of axes; -1 for an optional input that the node omits
+    "n_axes",  # the number of axes; -1 for an optional input that the node omits
 )
 
 #: A call of an op by ONNX Runtime.
@@ -220,7 +220,7 @@ COMPONENT = record(
     "first",  # the index of the component's first element
     "step",  # the step between two positions in a run, in elements
     "run",  # the number of positions in a run
-    "axes",  # the number of outer axes, which enumerate the runs
+    "n_outer_axes",  # the number of outer axes, which enumerate the runs
     "strides",  # the address of all axes' strides in elements (0: broadcast)
 )
 

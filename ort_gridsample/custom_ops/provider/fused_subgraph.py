@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
 from ..compiled_ops import c_api, error_loading
-from ..compiled_ops.catalog import OPS, Fields, Op
+from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import ERRORS
 
@@ -83,14 +83,6 @@ def nodes_to_fuse(
     if not inputs <= read - computed:
         return None
     return frozenset(nodes)
-
-
-def find_op(name: str, types: Sequence[str]) -> Op | None:
-    """Return the compiled op of this name for inputs of these types; None if there is none."""
-    for op in OPS:
-        if op.name == name and tuple(types) in op.types:
-            return op
-    return None
 
 
 def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any]:
