@@ -153,7 +153,7 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
         locations = attention.locations.name
     weights = attention.weights.name
     known_levels = _known_levels(attention)
-    levels_value = TypeAndShape("int64", (len(attention.levels), 1 + attention.n_axes))
+    levels_value = TypeAndShape("int64", (len(attention.levels), 1 + attention.r))
     argument_names = spec.newest(ATTENTION).types
     record = _decomposed_record(
         scope,

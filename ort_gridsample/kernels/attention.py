@@ -64,6 +64,30 @@ class _Tile(NamedTuple):
     index: Any
 
 
+class _Table(NamedTuple):
+    """The taps of a tile's samples, and scratch memory for their sums.
+
+    They are arrays of :data:`SCRATCH_ARRAYS`, by name. They are not fields of :class:`_Tile`,
+    because passing so many arrays to the sums of each query takes up to 4 % of the time.
+    """
+
+    zeros: Any
+    sums: Any
+    addresses: Any
+    weights: Any
+
+
+class _Operands(NamedTuple):
+    """The arrays of a launch that are read and written by samples and queries."""
+
+    #: (n · queries · heads · points, r)
+    locations: Any
+    #: (n, weight_queries · heads · points)
+    weights: Any
+    #: (n, queries, heads · channels)
+    Y: Any
+
+
 def attention_functions(value_type: str, locations_type: str) -> list[FunctionSpec]:
     """Return the functions for these types: the one that proceeds with a launch, and its worker."""
     return [(proceed_attention,), (attention_for, value_type, locations_type)]
@@ -123,108 +147,135 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     location_dtype = stored_dtype_of(locations_type)
     weight_dtype = np.dtype(spec.TYPES[value_type].compute)
     coordinate_dtype = np.dtype(spec.TYPES[locations_type].compute)
-    size = stored_dtype.itemsize
 
     def attention(launch_address: int, number: int) -> int:
         launch = record_at(launch_address, ATTENTION_LAUNCH)
-        worker_address = launch.first_worker + number * launch.worker_size
-        zeros = _scratch_array(launch, worker_address, "zeros", stored_dtype)
-        sums = _scratch_array(launch, worker_address, "sums", weight_dtype)
+        memory = launch.first_worker + number * launch.worker_size
         tile = _Tile(
-            _scratch_array(launch, worker_address, "level_offset", np.int64),
-            _scratch_array(launch, worker_address, "lengths", np.int32),
-            _scratch_array(launch, worker_address, "coordinates", coordinate_dtype),
-            _scratch_array(launch, worker_address, "base", np.int32),
-            _scratch_array(launch, worker_address, "index", np.uint32),
+            level_offset=_scratch_array(launch, memory, "level_offset", np.int64),
+            lengths=_scratch_array(launch, memory, "lengths", np.int32),
+            coordinates=_scratch_array(launch, memory, "coordinates", coordinate_dtype),
+            base=_scratch_array(launch, memory, "base", np.int32),
+            index=_scratch_array(launch, memory, "index", np.uint32),
         )
-        addresses = _scratch_array(launch, worker_address, "addresses", np.int64)
-        weights = _scratch_array(launch, worker_address, "weights", weight_dtype)
-
-        r = launch.r
-        queries = launch.queries
-        heads = launch.heads
-        points = launch.points
-        channels = launch.channels
-        per_query = heads * points  # samples
-        pixel_size = heads * channels * size
-        locations_shape = (launch.n * queries * per_query, r)
-        locations = array_at(launch.locations, locations_shape, location_dtype)
-        weights_shape = (launch.n, launch.weight_queries * per_query)
-        attention_weights = array_at(launch.weights, weights_shape, stored_dtype)
-        Y = array_at(launch.Y, (launch.n, queries, heads * channels), stored_dtype)
-
-        for c in range(channels):
-            zeros[c] = 0
-        addresses[:, launch.samples :] = np.int64(zeros.ctypes.data)
-        _find_levels(launch, tile.level_offset, tile.lengths, channels * size)
-
+        table = _Table(
+            zeros=_scratch_array(launch, memory, "zeros", stored_dtype),
+            sums=_scratch_array(launch, memory, "sums", weight_dtype),
+            addresses=_scratch_array(launch, memory, "addresses", np.int64),
+            weights=_scratch_array(launch, memory, "weights", weight_dtype),
+        )
+        n = launch.n
+        per_query = launch.heads * launch.points
+        locations_shape = (n * launch.queries * per_query, launch.r)
+        weights_shape = (n, launch.weight_queries * per_query)
+        Y_shape = (n, launch.queries, launch.heads * launch.channels)
+        operands = _Operands(
+            locations=array_at(launch.locations, locations_shape, location_dtype),
+            weights=array_at(launch.weights, weights_shape, stored_dtype),
+            Y=array_at(launch.Y, Y_shape, stored_dtype),
+        )
+        _begin_tiles(launch, tile, table)
         for _ in range(launch.items_per_call):
             item = fetch_add(launch, "next_item", 1)
             if item >= launch.items:
                 return 0
-            batch = item // launch.tiles_per_batch
-            begin = item % launch.tiles_per_batch * launch.tile_queries
-            count = min(launch.tile_queries, queries - begin)
-            samples = count * per_query
-            first = (batch * queries + begin) * per_query
-            tap_table.split_axes(locations[first : first + samples], tile.coordinates)
-            for axis in range(r):
-                _split_coordinates(
-                    tile.coordinates[axis, :samples],
-                    tile.lengths[axis],
-                    launch.align_corners != 0,
-                    tile.base[axis],
-                )
-            first_weight = 0 if launch.weight_queries == 1 else begin * per_query
-            sample_weights = attention_weights[batch, first_weight:]
-            image = launch.value + batch * launch.pixels * pixel_size
-            for tap in range(launch.taps):
-                _fill_tap_row(
-                    launch,
-                    tap,
-                    tile,
-                    samples,
-                    sample_weights,
-                    image,
-                    pixel_size,
-                    weights[tap],
-                    addresses[tap],
-                )
-            for query in range(count):
-                y = Y[batch, begin + query]
-                _sum_heads(launch, zeros, addresses, weights, query * per_query, sums, y)
+            _process_item(launch, item, tile, table, operands)
         return 1
 
     return attention
 
 
 @register_jitable
+def _begin_tiles(launch: Any, tile: Any, table: Any) -> None:
+    """Write the elements of a :class:`_Tile` and its :class:`_Table` that all items share."""
+    for channel in range(launch.channels):
+        table.zeros[channel] = 0
+    table.addresses[:, launch.samples :] = np.int64(table.zeros.ctypes.data)
+    head_size = launch.channels * table.zeros.itemsize
+    _find_levels(launch, tile.level_offset, tile.lengths, head_size)
+
+
+@register_jitable
+def _process_item(launch: Any, item: int, tile: Any, table: Any, operands: Any) -> None:
+    """Compute the rows of Y for the queries of an item.
+
+    Args:
+        launch: an ATTENTION_LAUNCH.
+        item: the index of the item.
+        tile: the :class:`_Tile`, which is overwritten.
+        table: its :class:`_Table`, which is overwritten.
+        operands: the :class:`_Operands`.
+    """
+    batch = item // launch.tiles_per_batch
+    first_query = item % launch.tiles_per_batch * launch.tile_queries
+    n_queries = min(launch.tile_queries, launch.queries - first_query)
+    per_query = launch.heads * launch.points  # samples
+    samples = n_queries * per_query
+    first_sample = (batch * launch.queries + first_query) * per_query
+    locations = operands.locations[first_sample : first_sample + samples]
+    first_weight = 0 if launch.weight_queries == 1 else first_query * per_query
+    sample_weights = operands.weights[batch, first_weight:]
+    _fill_table(launch, batch, tile, table, locations, sample_weights)
+    for query in range(n_queries):
+        y = operands.Y[batch, first_query + query]
+        _sum_heads(launch, table, query * per_query, table.sums, y)
+
+
+@register_jitable
+def _fill_table(
+    launch: Any,
+    batch: int,
+    tile: Any,
+    table: Any,
+    locations: Any,
+    sample_weights: Any,
+) -> None:
+    """Write the addresses and the weights of the taps of a tile.
+
+    Args:
+        launch: an ATTENTION_LAUNCH.
+        batch: the batch of the tile.
+        tile: the :class:`_Tile`, which is overwritten.
+        table: the :class:`_Table` to write.
+        locations: the locations (samples, r) of the tile's samples.
+        sample_weights: the weights (≥ samples,) of the samples, or those of one query.
+    """
+    samples = len(locations)
+    tap_table.split_axes(locations, tile.coordinates)
+    for axis in range(launch.r):
+        _split_coordinates(
+            tile.coordinates[axis, :samples],
+            tile.lengths[axis],
+            launch.align_corners != 0,
+            tile.base[axis],
+        )
+    for tap in range(launch.taps):
+        _fill_tap_row(launch, batch, tap, tile, table, samples, sample_weights)
+
+
+@register_jitable
 def _fill_tap_row(
     launch: Any,
+    batch: int,
     tap: int,
     tile: Any,
+    table: Any,
     samples: int,
     sample_weights: Any,
-    image: int,
-    pixel_size: int,
-    tap_weights: Any,
-    tap_addresses: Any,
 ) -> None:
     """Write a row of the table: a tap of each sample of a tile.
 
     Args:
         launch: an ATTENTION_LAUNCH.
+        batch: the batch of the tile.
         tap: the index of the tap among those of a sample.
-        tile: the :class:`_Tile`. Its ``index`` is overwritten.
+        tile: the :class:`_Tile` with the first taps on each axis. Its ``index`` is overwritten.
+        table: its :class:`_Table`.
         samples: the number of samples of the tile.
         sample_weights: the weights (≥ samples,) of the samples, or those of one query.
-        image: the address of the first pixel of the first level.
-        pixel_size: the size of a pixel of all heads, in bytes.
-        tap_weights: where the weights are written (≥ samples,).
-        tap_addresses: where the addresses are written (≥ samples,). Behind the samples it has the
-            address of a tap outside.
     """
-    outside = tap_addresses[launch.samples]
+    tap_weights = table.weights[tap]
+    tap_addresses = table.addresses[tap]
     if launch.weight_queries == launch.queries:
         for p in range(samples):
             tap_weights[p] = widened(sample_weights[p])
@@ -243,69 +294,46 @@ def _fill_tap_row(
             axis == 0,
             samples,
         )
+    pixel_size = launch.heads * launch.channels * table.zeros.itemsize
+    first_pixel = launch.value + batch * launch.pixels * pixel_size
+    outside = np.int64(table.zeros.ctypes.data)
     for p in range(samples):
-        inside = image + tile.level_offset[p] + np.int64(tile.index[p]) * pixel_size
+        inside = first_pixel + tile.level_offset[p] + np.int64(tile.index[p]) * pixel_size
         tap_addresses[p] = inside if tile.index[p] < OUTSIDE_BIT else outside
 
 
 @by_types
-def _sum_heads(
-    launch: Any,
-    zeros: Any,
-    addresses: Any,
-    weights: Any,
-    first_sample: int,
-    sums: Any,
-    y: Any,
-) -> Any:
+def _sum_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) -> Any:
     """Add up the weighted taps of all heads of a query.
 
     Args:
         launch: an ATTENTION_LAUNCH.
-        zeros: the channels of a tap outside, of the type of the channels at the addresses.
-        addresses: the addresses of the taps' channels (taps, ≥ samples).
-        weights: the weights of the taps, of the same shape.
+        table: the :class:`_Table`.
         first_sample: the first sample of the query.
-        sums: scratch memory for the channels of a head, of the type of ``weights``.
+        sums: ``table.sums``, of the type of the weights.
         y: the result (heads · channels,). If its type differs from ``sums``, they are rounded.
     """
     return _sum_float_heads if y.dtype == sums.dtype else _sum_half_heads
 
 
 @register_jitable
-def _sum_float_heads(
-    launch: Any,
-    zeros: Any,
-    addresses: Any,
-    weights: Any,
-    first_sample: int,
-    sums: Any,
-    y: Any,
-) -> None:
+def _sum_float_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) -> None:
     """Add up as :func:`_sum_heads`, without a conversion."""
     points = launch.points
     channels = launch.channels
     for head in range(launch.heads):
         first = first_sample + head * points
         head_sums = y[head * channels :][:channels]
-        sum_addressed(zeros, addresses, weights, first, points, head_sums)
+        sum_addressed(table.zeros, table.addresses, table.weights, first, points, head_sums)
 
 
 @register_jitable
-def _sum_half_heads(
-    launch: Any,
-    zeros: Any,
-    addresses: Any,
-    weights: Any,
-    first_sample: int,
-    sums: Any,
-    y: Any,
-) -> None:
+def _sum_half_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) -> None:
     """Add up as :func:`_sum_heads`, and round to halves."""
     points = launch.points
     for head in range(launch.heads):
         first = first_sample + head * points
-        sum_addressed(zeros, addresses, weights, first, points, sums)
+        sum_addressed(table.zeros, table.addresses, table.weights, first, points, sums)
         write_rounded(sums, y[head * launch.channels :])
 
 

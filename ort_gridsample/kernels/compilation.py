@@ -62,10 +62,8 @@ _SOURCE_FOLDERS = (
     "detection",
     "dialects",
     "functions",
-    "graph",
     "kernels",
     "reference",
-    "system",
 )
 
 #: Numba's settings that change the code of a kernel.
@@ -79,7 +77,7 @@ _CODE_SETTINGS = (
 )
 
 
-# The key of a kernel on disk
+# --- The key of a kernel on disk ---
 
 
 @cache
@@ -122,7 +120,7 @@ def package_fingerprint(*other_folders: str) -> str:
     return fingerprint(kernel_sources(*other_folders))
 
 
-# Numba's cache, in other folders and with another key
+# --- Numba's cache, in other folders and with another key ---
 
 
 class _Files(IndexDataCacheFile):
@@ -195,9 +193,9 @@ class _Serializer(CompileResultCacheImpl):
     def __init__(self, function: Any, folder: Path) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator: Any = _Location(folder, self._lineno)
-        module = function.__module__.rpartition(".")[2]
-        abi = getattr(sys, "abiflags", "")
-        self._filename_base = self.get_filename_base(f"{module}.{function.__qualname__}", abi)
+        # The rest of a key has the code of the function, but not what its names refer to.
+        name = f"{function.__module__}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
 
     def check_cachable(self, result: Any) -> bool:
         """Whether the code contains no addresses of this process."""
@@ -318,7 +316,7 @@ def _warn_not_kept(reason: str) -> None:
         )
 
 
-# Compilation
+# --- Compilation ---
 
 
 #: Numba's options of a kernel. Its arrays own no memory, so that they need no reference counts, and

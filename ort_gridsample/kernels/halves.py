@@ -26,7 +26,7 @@ from .pointers import by_types
 
 #: Whether the processor has instructions that convert float16. Otherwise integer arithmetic does.
 #: All 64-bit ARM processors have them. ``f16c`` is a feature of x86-64.
-CPU_CONVERTS_FLOAT16 = target.machine == "aarch64" or target.has("f16c")
+CPU_CONVERTS_FLOAT16 = target.processor == "aarch64" or target.has("f16c")
 
 
 #: The Numba types of the bits of halves.

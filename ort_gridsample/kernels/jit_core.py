@@ -342,7 +342,7 @@ def _address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-# The slots of helpers: records that are aligned to their size, a cache line.
+# The slots of helpers are aligned to their size, a cache line.
 _slot_memory = np.zeros((1 + MAX_HELPERS) * SLOT.itemsize, np.uint8)
 _first_slot = -_address(_slot_memory) % SLOT.itemsize
 _slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)

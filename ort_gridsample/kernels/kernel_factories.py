@@ -319,7 +319,7 @@ def _table(launch: Any, worker: Any, buffer: int, weight_dtype: Any) -> Any:
     return TapTable(index, weight, offsets, worker.layout)
 
 
-# The fields of a kernel descriptor
+# --- The fields of a kernel descriptor ---
 
 
 def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:

@@ -16,7 +16,7 @@ from .structs import KERNEL, PACKING, PACKING_AND_READING
 from .tiles import fill_table, scratch_array, worker_record
 
 # When X is packed: the minimum reads per pixel for which the copy pays off. Incoherent grids, whose
-# neighbouring positions are pixels apart, gain more. Narrow panels pay off if taps are read one by
+# neighboring positions are pixels apart, gain more. Narrow panels pay off if taps are read one by
 # one; if the processor gathers them, only for incoherent grids. Measured on 2-D cubic of 3 channels
 # with border padding: 0.75 of the time for a random grid, 1.3 for a smooth one.
 
@@ -133,7 +133,7 @@ def panel_count(launch: Any, channel: int) -> int:
 
 @register_jitable
 def _is_incoherent(launch: Any) -> bool:
-    """Whether neighbouring positions read pixels far apart, so that each read waits for memory."""
+    """Whether neighboring positions read pixels far apart, so that each read waits for memory."""
     if launch.positions < INCOHERENT_POSITIONS:
         return False
     count = min(INCOHERENT_POSITIONS, launch.tile_positions)

@@ -26,7 +26,7 @@ _INT64 = ir.IntType(64)
 _WITHIN_LINE = np.int64(CACHE_LINE - 1)
 
 
-# Calls
+# --- Calls ---
 
 
 def caller(n_results: int = 0, offset: int | None = None) -> Any:
@@ -74,7 +74,7 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
 call = caller()
 
 
-# Records
+# --- Records ---
 
 
 @intrinsic
@@ -120,7 +120,9 @@ def local_record(typing_context: Any, dtype: Any) -> Any:
     return record(dtype), generate
 
 
-# Int64 fields of records. Atomic operations are sequentially consistent.
+# --- Int64 fields of records ---
+#
+# Atomic operations are sequentially consistent.
 
 
 def _field_pointer(builder: Any, signature: Any, arguments: Any) -> Any:
@@ -188,7 +190,7 @@ def compare_and_swap(
     return types.boolean(record, field, types.int64, types.int64), generate
 
 
-# Arrays and strings
+# --- Arrays and strings ---
 
 
 @intrinsic(prefer_literal=True)
@@ -259,7 +261,7 @@ def by_types(choose: Callable[..., Any]) -> Any:
     return chosen
 
 
-# Functions of the C library
+# --- Functions of the C library ---
 
 #: Let another thread run. Windows has no function of this name.
 sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
@@ -273,7 +275,7 @@ memset: Any = types.ExternalFunction("memset", _MEMSET)
 memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
-# Locks
+# --- Locks ---
 
 
 @register_jitable
@@ -289,7 +291,7 @@ def release_lock(record: Any) -> None:
     store_shared(record, "lock", 0)
 
 
-# Memory in cache lines
+# --- Memory in cache lines ---
 
 
 @register_jitable

@@ -56,7 +56,7 @@ SMOOTH_STEP = 8
 LISTED_AT_ONCE = 16
 
 
-# Functions for kernels
+# --- Functions for kernels ---
 
 
 @intrinsic

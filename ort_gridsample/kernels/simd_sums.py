@@ -54,7 +54,7 @@ FEW_TAPS = 8
 ATTENTION_WIDTHS = 64, 32, 16, 4, 1
 
 
-# Generators of sums over taps
+# --- Generators of sums over taps ---
 
 
 class _SumCall:
@@ -402,7 +402,7 @@ class _ChannelSums(_TapSums):
         store_vector(self.builder, total, self.builder.gep(self.call.Y.data, [row]))
 
 
-# Functions for kernels
+# --- Functions for kernels ---
 
 
 def _sum_function(size: int) -> Any:

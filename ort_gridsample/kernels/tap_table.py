@@ -12,9 +12,9 @@ Names in docstrings and loops:
 
 - ``p``: a position of the tile, 0 ≤ p < P. Arrays of shape (≥ P,) have room for a longer tile.
 - ``normalized``: coordinates as in the grid. On each axis, X extends from -1 to 1.
-- ``coordinates``: coordinates in pixels. The centre of pixel i is at i.
+- ``coordinates``: coordinates in pixels. The center of pixel i is at i.
 - ``index``: indices of pixels, on one axis or in flat X.
-- ``low`` and ``span``: where reflection begins on an axis, the first pixel's centre
+- ``low`` and ``span``: where reflection begins on an axis, the first pixel's center
   (``align_corners``) or outer edge, and the distance from there to the same point of the last
   pixel.
 """
@@ -22,7 +22,6 @@ Names in docstrings and loops:
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
@@ -74,7 +73,7 @@ class TapTable(NamedTuple):
     layout: int
 
 
-# Coordinates
+# --- Coordinates ---
 
 
 @register_jitable
@@ -173,7 +172,7 @@ def _pad_coordinates(axis: Any, normalized: Any, coordinates: Any) -> bool:
     return needs_several_reflections == 0
 
 
-# Weights
+# --- Weights ---
 
 
 @register_jitable
@@ -225,7 +224,7 @@ def _write_weights(coordinate: Any, weight: Any, p: int, taps: int) -> Any:
     return base
 
 
-# The taps on one axis
+# --- The taps on one axis ---
 
 
 @register_jitable
@@ -437,7 +436,7 @@ def can_be_contiguous(taps: int, padding: int) -> bool:
     return taps == 2 or (taps == 4 and padding == ZEROS)
 
 
-@njit(nogil=True, error_model="numpy")
+@register_jitable
 def compute_axis_taps(
     axis: Any,
     normalized: Any,
@@ -539,7 +538,7 @@ def split_axes(grid: Any, normalized: Any) -> None:
                 row[p] = widened(flat[step * np.uint64(p) + offset])
 
 
-# The taps on several axes
+# --- The taps on several axes ---
 
 
 @register_jitable

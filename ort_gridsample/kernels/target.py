@@ -8,27 +8,27 @@ from collections.abc import Collection
 
 #: The system, as in ``sys.platform``.
 system = sys.platform
-_MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
-#: The machine: ``"x86_64"`` or ``"aarch64"``.
-machine = _MACHINES.get(platform.machine(), platform.machine())
-#: The processor's features among those that :func:`has` is called with. If it is None, they are
-#: those of this machine.
+_PROCESSORS = {"AMD64": "x86_64", "arm64": "aarch64"}
+#: The processor: ``"x86_64"`` or ``"aarch64"``.
+processor = _PROCESSORS.get(platform.machine(), platform.machine())
+#: The features of the processor among those that :func:`has` is called with. If they are None, the
+#: features are those of this machine.
 _features: Collection[str] | None = None
 
 
-def choose(target_system: str, target_machine: str, features: Collection[str]) -> None:
+def choose(target_system: str, target_processor: str, features: Collection[str]) -> None:
     """Compile for another machine from now on.
 
     This must be called before any module is imported that calls :func:`has`.
 
     Args:
         target_system: as :data:`system`.
-        target_machine: as :data:`machine`.
+        target_processor: as :data:`processor`.
         features: the processor's features, by LLVM's names.
     """
-    global system, machine, _features
+    global system, processor, _features
     system = target_system
-    machine = target_machine
+    processor = target_processor
     _features = features
 
 

@@ -51,7 +51,7 @@ DEFAULT_WORKERS = 64
 MAX_SCRATCH_BYTES = 32 << 20
 
 
-# The phases of a launch
+# --- The phases of a launch ---
 
 
 @compiles_in(3.3)
@@ -178,7 +178,7 @@ def _choose_chunk(launch: Any, work: int) -> None:
     launch.chunks_per_batch = (launch.positions + last_of_chunk) // launch.chunk_positions
 
 
-# The work of a thread
+# --- The work of a thread ---
 
 
 @compiles_in(1.2)

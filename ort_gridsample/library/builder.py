@@ -166,7 +166,7 @@ def build_library(
         with ThreadPoolExecutor(available_cpus()) as pool:
             list(pool.map(lambda task: _compile(python, machine, task), tasks))
         library = _link(machine, link_command, Path(folder))
-    machine_name = f"{machine.machine}-{machine.system}"
+    machine_name = f"{machine.processor}-{machine.system}"
     content = library_file.append_trailer(library, release, machine_name, cpus)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
@@ -195,7 +195,7 @@ def _interpreter() -> str:
 def _machine(target: str | None) -> Machine:
     """Return the machine ``target``, or this machine if it is None."""
     if target is None:
-        target = f"{this_machine.machine}-{this_machine.system}"
+        target = f"{this_machine.processor}-{this_machine.system}"
         for name, machine in MACHINES.items():
             if machine.is_this:
                 target = name
@@ -306,7 +306,7 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
     return Task(
         triple=machine.triple,
         folder=folder,
-        cpu="x86-64" if machine.machine == "x86_64" else "generic",
+        cpu="x86-64" if machine.processor == "x86_64" else "generic",
         level=0,
         variants=tuple(f"ort_gridsample_v{CPUS[name].level}" for name in cpus),
         messages=messages,
@@ -324,7 +324,7 @@ def _compile(python: str, machine: Machine, task: Task) -> None:
     root = __package__.partition(".")[0]
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from {root}.kernels import target; "
-        f"target.choose({machine.system!r}, {machine.machine!r}, {task.features!r}); "
+        f"target.choose({machine.system!r}, {machine.processor!r}, {task.features!r}); "
         f"from {__package__}.emission import main; main(sys.stdin.read())"
     )
     run([python, "-c", code], f"compiling {task.cpu}", json.dumps(asdict(task)))

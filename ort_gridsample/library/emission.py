@@ -1,6 +1,6 @@
 """Compile functions to object files for any machine.
 
-This is the program of the processes that build a library. Numba optimises for the processor of its
+This is the program of the processes that build a library. Numba optimizes for the processor of its
 own process. Here its target is replaced before anything is compiled. Each function, with all that
 it calls, becomes an object file with one visible symbol.
 """
@@ -58,7 +58,7 @@ class _Codegen(codegen.AOTCPUCodegen):
     """Numba's code generator for the processor ``cpu`` of the machine ``triple``."""
 
     _library_class = _Library
-    # Numba runs two passes of optimisation. These are its options for the first one.
+    # Numba runs two passes of optimization. These are its options for the first one.
     _loopvect = False
     _opt_level = 0
 
@@ -92,6 +92,20 @@ class _Codegen(codegen.AOTCPUCodegen):
 # --- Object files ---
 
 
+def function_symbol(function_spec: FunctionSpec, level: int) -> str:
+    """Return the symbol of a function, which no other function has.
+
+    Args:
+        function_spec: the function. A spec that begins with a string is a symbol itself.
+        level: the level of the processor that the function is compiled for.
+    """
+    factory, *type_names = function_spec
+    if isinstance(factory, str):
+        return factory
+    # Names contain no dots, so different words give different symbols.
+    return ".".join([factory.__module__, factory.__name__, *type_names, f"v{level}"])
+
+
 class Emitter:
     """Compile object files for the processor ``cpu`` of the machine ``triple``.
 
@@ -107,13 +121,8 @@ class Emitter:
         self._level = level
 
     def symbol(self, function_spec: FunctionSpec) -> str:
-        """Return the symbol of a function. A spec that begins with a string is a symbol itself."""
-        factory, *type_names = function_spec
-        if isinstance(factory, str):
-            return factory
-        module = factory.__module__.rpartition(".")[2]
-        words = ["ort_gridsample", f"v{self._level}", module, factory.__name__, *type_names]
-        return "_".join(words)
+        """Return the symbol of a function, as :func:`function_symbol`."""
+        return function_symbol(function_spec, self._level)
 
     def compile_function(self, function_spec: FunctionSpec) -> bytes:
         """Return the object file of a function."""
@@ -207,7 +216,7 @@ class Emitter:
 
         Args:
             module: the module.
-            functions: a module of functions to link into it and to optimise.
+            functions: a module of functions to link into it and to optimize.
             symbol: the only symbol of ``functions`` that remains visible.
         """
         if functions is not None:

@@ -155,7 +155,7 @@ def _x86_level() -> int:
 
 
 #: The level of this processor; 1 on machines with only one level.
-processor_level: Any = _x86_level if target.machine == "x86_64" else register_jitable(lambda: 1)
+processor_level: Any = _x86_level if target.processor == "x86_64" else register_jitable(lambda: 1)
 
 # --- The number of processors ---
 

@@ -419,7 +419,7 @@ def test_native_cpu_below_the_lowest_level_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(target, "_features", {"sse3"})
     machine = linking.MACHINES["x86_64-linux"]
     monkeypatch.setattr(target, "system", machine.system)
-    monkeypatch.setattr(target, "machine", machine.machine)
+    monkeypatch.setattr(target, "processor", machine.processor)
     error = refusal(builder._cpus, machine, (builder.NATIVE,))
     assert error.argument == "cpu"
     assert error.found.startswith("'native'")

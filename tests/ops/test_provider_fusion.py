@@ -219,6 +219,53 @@ def test_wrong_batch_raises_the_ops_sentence_with_the_nodes_name(wrong: str, arg
     assert_close(session.run(None, feeds), open_native(model).run(None, feeds))
 
 
+#: A level whose lengths are those of another value, which may have another number of axes in a run.
+_LEVEL_OF_PICTURE = """
+    agraph (float[2, S, 12] value, float[pixels] data, int64[rank] shape, float[6, 7, 3, 2] grid,
+            float[6, 1, 7, 3] w) => (float[2, 7, 12] Y)
+    <int64[2] heads = {6, 4}, int64[3] flat = {2, 12, 7}, int64[1] last = {-1},
+     float[1, 1, height, width] picture> {
+        picture = Reshape (data, shape)
+        lengths = Shape <start = 2> (picture)
+        image_shape = Concat <axis = 0> (heads, lengths)
+        V = Transpose <perm = [0, 2, 1]> (value)
+        X = Reshape (V, image_shape)
+        Z = GridSample (X, grid)
+        P = Mul (Z, w)
+        S = ReduceSum <keepdims = 0> (P, last)
+        F = Reshape (S, flat)
+        Y = Transpose <perm = [0, 2, 1]> (F)
+    }"""
+
+
+def level_of_picture_feeds(*shape: int) -> Arrays:
+    rng = np.random.default_rng(0)
+    shapes = {"value": (2, 20, 12), "data": (20,), "grid": (6, 7, 3, 2), "w": (6, 1, 7, 3)}
+    feeds = {name: rng.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+    return feeds | {"shape": np.array(shape)}
+
+
+def test_level_with_lengths_of_another_value_is_fused() -> None:
+    model = parsed(_LEVEL_OF_PICTURE, opset=22)
+    feeds = level_of_picture_feeds(1, 1, 4, 5)
+    session = open_provider(model)
+    assert count_fused(session) == 1
+    assert_close(session.run(None, feeds), open_native(model).run(None, feeds))
+
+
+@pytest.mark.parametrize(
+    ("shape", "image_shape"),
+    [((1, 1, 2, 2, 5), r"\(6, 4, 2, 2, 5\)"), ((1, 1, 20), r"\(6, 4, 20\)")],
+    ids=str,
+)
+def test_level_with_another_number_of_axes_raises_an_error_with_its_lengths(
+    shape: tuple[int, ...], image_shape: str
+) -> None:
+    session = open_provider(parsed(_LEVEL_OF_PICTURE, opset=22))
+    with pytest.raises(Exception, match=f"output 'Y': levels is .*{image_shape}, expected 4 axes"):
+        session.run(None, level_of_picture_feeds(*shape))
+
+
 def test_failure_of_the_search_leaves_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: object) -> None:
         raise KeyboardInterrupt

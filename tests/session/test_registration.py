@@ -28,7 +28,7 @@ from support.processes import run_json_program, run_program, run_with_opener
 
 UNAVAILABLE = registry.unavailable_reason()
 needs_compiled_ops = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
-HAS_ELF = target.system == "linux" and target.machine in ("x86_64", "aarch64")
+HAS_ELF = target.system == "linux" and target.processor in ("x86_64", "aarch64")
 needs_elf = pytest.mark.skipif(not HAS_ELF, reason="no ELF file is written for this system")
 HAS_LINKER = bool(shutil.which("cc") or importlib.util.find_spec("ziglang"))
 needs_linker = pytest.mark.skipif(not HAS_LINKER, reason="there is no linker")
@@ -59,7 +59,7 @@ def call_trampoline(library: ctypes.CDLL) -> int:
 @needs_elf
 def test_written_library_calls_the_address_from_memory() -> None:
     library, path = trampoline._load_from_memory(
-        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine)
+        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.processor)
     )
     assert call_trampoline(library) == 7005
     assert path.startswith("/proc/self/fd/")
@@ -71,7 +71,7 @@ def test_written_library_calls_the_address_from_a_deleted_file(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     library, path = trampoline._load_from_file(
-        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.machine)
+        trampoline.elf_library({trampoline.ENTRY_POINT: ADDRESS}, target.processor)
     )
     assert call_trampoline(library) == 7005
     assert list(tmp_path.iterdir()) == []

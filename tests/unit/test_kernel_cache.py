@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from unittest.mock import Mock, call
 
 import numpy as np
@@ -26,7 +26,7 @@ pytest.importorskip("numba", reason="kernels are compiled by Numba")
 from numba import config
 from numba.core.compiler_lock import global_compiler_lock
 
-from ort_gridsample.custom_ops.compiled_ops import affine, program_grids, sampling
+from ort_gridsample.custom_ops.compiled_ops import affine
 from ort_gridsample.kernels import (
     cache_folder,
     compilation,
@@ -35,6 +35,7 @@ from ort_gridsample.kernels import (
     workers,
 )
 from ort_gridsample.system import memory
+from support.compiled_sources import compiled_functions, source_files
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -283,33 +284,34 @@ def test_kernel_cache_marks_loaded_kernel_as_used(
     assert time.time() - file.stat().st_mtime < 3600
 
 
-KERNEL_FUNCTIONS = [
-    workers.process_items,
-    affine.compute,
-    sampling.compute,
-    program_grids.prepare_grid,
-]
+def test_kernel_files_of_modules_with_the_same_last_name_differ() -> None:
+    """Numba's key is the same: these functions differ only in what their names refer to."""
+
+    def file_of(module: str) -> str:
+        function = FunctionType(one_more.__code__, {}, "one_more")
+        function.__module__ = module
+        cache = compilation.KernelCache(function, "sources")
+        return str(cache._impl.filename_base)
+
+    assert file_of("kernels.attention") != file_of("compiled_ops.attention")
 
 
-@pytest.mark.parametrize(
-    "function", KERNEL_FUNCTIONS, ids=lambda function: function.__module__.rpartition(".")[2]
-)
-def test_kernel_sources_contain_every_compiled_module(function: Callable[..., int]) -> None:
-    """Follow the names that the function's module imports from the package."""
-    files = set[Path]()
-    pending = {function.__module__}
-    visited = set[str]()
-    while pending:
-        name = pending.pop()
-        visited.add(name)
-        module = sys.modules[name]
-        files.add(Path(module.__file__))
-        for value in vars(module).values():
-            attribute = "__name__" if isinstance(value, ModuleType) else "__module__"
-            origin = getattr(value, attribute, None) or ""
-            if origin.startswith(ogs.__name__) and origin not in visited:
-                pending.add(origin)
-    assert files <= set(compilation.kernel_sources())
+@pytest.fixture(scope="module")
+def compiled_files() -> set[Path]:
+    """Return the files with code and constants of kernels."""
+    return source_files(compiled_functions())
+
+
+def test_kernel_sources_contain_every_compiled_module(compiled_files: set[Path]) -> None:
+    assert compiled_files <= set(compilation.kernel_sources())
+
+
+def test_kernel_sources_have_no_folder_without_a_compiled_module(
+    compiled_files: set[Path],
+) -> None:
+    """A change there would discard the cache."""
+    folders = {Path(str(source)).parent for source in compilation.kernel_sources()}
+    assert folders == {file.parent for file in compiled_files}
 
 
 #: A module, and a change of a constant that kernels are compiled with.

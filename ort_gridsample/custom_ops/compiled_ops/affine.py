@@ -252,19 +252,21 @@ def _check_and_set_grid(
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
         return error_with_shape(request.api, errors_address, THETA_SHAPE_INVALID_INDEX, theta_shape)
-    first_sentence = (r - 2) * N_SENTENCES
+    first_index = (r - 2) * N_SENTENCES
     if len(size_shape) != 1:
-        index = first_sentence + SIZE_NOT_1D_INDEX
-        return error_with_shapes(request.api, errors_address, index, theta_shape, size_shape)
+        sentence_index = first_index + SIZE_NOT_1D_INDEX
+        return error_with_shapes(
+            request.api, errors_address, sentence_index, theta_shape, size_shape
+        )
     lengths = alloc_int64s(request, size_shape[0])
     if len(lengths) != size_shape[0]:
         return error_with_number(request.api, errors_address, NO_MEMORY_INDEX, 8 * size_shape[0])
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(np.int64(lengths.ctypes.data), size.data, 8 * len(lengths))
-    error = _size_error(lengths, theta_shape, r, itemsize)
-    if error != NO_ERROR:
-        index = first_sentence + error
-        return error_with_shapes(request.api, errors_address, index, theta_shape, lengths)
+    size_index = _check_size(lengths, theta_shape, r, itemsize)
+    if size_index != NO_ERROR:
+        sentence_index = first_index + size_index
+        return error_with_shapes(request.api, errors_address, sentence_index, theta_shape, lengths)
     grid_shape = alloc_int64s(request, r + 2)
     if len(grid_shape) == 0:
         return error_with_number(request.api, errors_address, NO_MEMORY_INDEX, 8 * (r + 2))
@@ -274,12 +276,12 @@ def _check_and_set_grid(
     grid_shape[r + 1] = r
     request.grid.data = theta.data
     request.grid.shape = np.int64(grid_shape.ctypes.data)
-    request.grid.axes = r + 2
+    request.grid.n_axes = r + 2
     return 0
 
 
 @register_jitable
-def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
+def _check_size(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
     """Check the values of ``size``; return NO_ERROR, or the index of a sentence about them."""
     smallest = 0
     nbytes = float(itemsize * r)

@@ -150,22 +150,46 @@ def compute(state_address: int, context: int) -> int:
 
 
 @register_jitable
-def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
+def attend(state: Any, request: Any, launch: Any, n_output_axes: int) -> int:
     """Check the shapes, create the output Y, and fill it.
 
     Args:
         state: the state of the op.
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH.
-        n_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
+        n_output_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
+
+    Returns:
+        An OrtStatus*, 0 for success.
     """
-    inputs = request.inputs
+    status = _set_levels(state, request, launch)
+    status = status or _set_points(state, request, launch)
+    if status != 0:
+        return status
+    Y_shape = _output_shape(request, launch, n_output_axes)
+    if len(Y_shape) == 0:
+        nbytes = 8 * n_output_axes
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
+    launch.value = request.inputs[0].data
+    launch.locations = request.inputs[2].data
+    launch.weights = request.inputs[3].data
+    launch.align_corners = state.kernel.align_corners
+    launch.worker = state.kernel.worker
+    has_samples = launch.pixels > 0 and launch.points > 0
+    return fill_output(state, request, launch, Y_shape, has_samples)
+
+
+@register_jitable
+def _set_levels(state: Any, request: Any, launch: Any) -> int:
+    """Check value and levels, and set the fields of ``launch`` that depend on them.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
     api = request.api
     errors_address = state.errors
-    value_shape = shape_of(inputs[0])
-    levels_shape = shape_of(inputs[1])
-    locations_shape = shape_of(inputs[2])
-    weights_shape = shape_of(inputs[3])
+    value_shape = shape_of(request.inputs[0])
+    levels_shape = shape_of(request.inputs[1])
     if len(value_shape) != 4:
         return error_with_shape(api, errors_address, VALUE_SHAPE_INVALID_INDEX, value_shape)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
@@ -180,51 +204,67 @@ def attend(state: Any, request: Any, launch: Any, n_axes: int) -> int:
     if launch.levels == 0:
         return error_with_number(api, errors_address, NO_MEMORY_INDEX, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
-    memcpy(launch.levels, inputs[1].data, nbytes)
+    memcpy(launch.levels, request.inputs[1].data, nbytes)
     if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
         return error_with_shape(api, errors_address, VALUE_BEYOND_LIMITS_INDEX, value_shape)
-    levels = array_at(launch.levels, (n_levels, 1 + r), np.int64)
-    pixels = _count_pixels(levels)
+    pixels = _count_pixels(array_at(launch.levels, (n_levels, 1 + r), np.int64))
     if pixels < 0:
         return error_with_shape(api, errors_address, LEVELS_NEGATIVE_INDEX, levels_shape)
     if pixels != launch.pixels:
-        index = LEVELS_PIXELS_MISMATCH_INDEX
-        return error_with_shape(api, errors_address, index, value_shape, pixels)
+        sentence_index = LEVELS_PIXELS_MISMATCH_INDEX
+        return error_with_shape(api, errors_address, sentence_index, value_shape, pixels)
+    return 0
+
+
+@register_jitable
+def _set_points(state: Any, request: Any, launch: Any) -> int:
+    """Check locations and weights, and set the fields of ``launch`` that depend on them.
+
+    Args:
+        state: the state of the op.
+        request: a REQUEST.
+        launch: an ATTENTION_LAUNCH after :func:`_set_levels`.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    api = request.api
+    errors_address = state.errors
+    value_shape = shape_of(request.inputs[0])
+    locations_shape = shape_of(request.inputs[2])
+    weights_shape = shape_of(request.inputs[3])
+    n_levels = launch.n_levels
+    levels = array_at(launch.levels, (n_levels, 1 + launch.r), np.int64)
     launch.points = _count_points(value_shape, locations_shape, 1)
     if not _has_points(levels, launch.points, locations_shape):
-        index = LOCATIONS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, errors_address, index, value_shape, locations_shape, n_levels)
+        sentence_index = LOCATIONS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(
+            api, errors_address, sentence_index, value_shape, locations_shape, n_levels
+        )
     launch.queries = locations_shape[1]
     weight_points = _count_points(value_shape, weights_shape, 0)
     if weight_points != launch.points or not _fits_locations(weights_shape, locations_shape):
-        index = WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, errors_address, index, weights_shape, locations_shape)
+        sentence_index = WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(
+            api, errors_address, sentence_index, weights_shape, locations_shape
+        )
     launch.weight_queries = weights_shape[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
         return error_with_shape(api, errors_address, Y_TOO_LARGE_INDEX, value_shape)
-    Y_shape = _output_shape(request, launch, n_axes)
-    if len(Y_shape) == 0:
-        return error_with_number(api, errors_address, NO_MEMORY_INDEX, 8 * n_axes)
-    launch.value = inputs[0].data
-    launch.locations = inputs[2].data
-    launch.weights = inputs[3].data
-    launch.align_corners = state.kernel.align_corners
-    launch.worker = state.kernel.worker
-    has_samples = launch.pixels > 0 and launch.points > 0
-    return fill_output(state, request, launch, Y_shape, has_samples)
+    return 0
 
 
 @returns_array
-def _output_shape(request: Any, launch: Any, n_axes: int) -> Any:
+def _output_shape(request: Any, launch: Any, n_output_axes: int) -> Any:
     """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
-    Y_shape = alloc_int64s(request, n_axes)
+    Y_shape = alloc_int64s(request, n_output_axes)
     if len(Y_shape) == 0:
         return Y_shape
     Y_shape[0] = launch.n
     Y_shape[1] = launch.queries
     Y_shape[2] = launch.heads
-    if n_axes == 4:
+    if n_output_axes == 4:
         Y_shape[3] = launch.channels
     else:
         Y_shape[2] *= launch.channels

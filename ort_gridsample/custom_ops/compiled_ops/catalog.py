@@ -194,6 +194,16 @@ class Op:
         return f"{', '.join(inputs[:-1])} and {inputs[-1]}"
 
 
+def find_op(name: str, types: Sequence[str]) -> Op | None:
+    """Return the op of :data:`OPS` for inputs of these types; None if there is none.
+
+    Args:
+        name: the operator. The fused ops share one name.
+        types: the types of the inputs.
+    """
+    return next((op for op in OPS if op.name == name and tuple(types) in op.types), None)
+
+
 def schema_fields(op: Op, types: Sequence[str]) -> dict[str, Any]:
     """Return the fields of :data:`.structs.OP` that state the schema, for inputs of ``types``."""
     element_types = [STRING if name == "str" else ELEMENT_TYPES[name] for name in types]

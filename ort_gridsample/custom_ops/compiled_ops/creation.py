@@ -19,10 +19,8 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels.compilation import compiles_in
 from ...kernels.pointers import (
-    address_of,
     array_at,
     c_string,
-    call,
     field_address,
     local_record,
     memcpy,
@@ -72,7 +70,7 @@ def open_node(
     api: int,
     info: int,
     operator: int,
-    wrong_interface: int,
+    wrong_interface_index: int,
 ) -> int:
     """Initialize ``node``, and check the version of its interface.
 
@@ -82,7 +80,7 @@ def open_node(
         api: the address of the OrtApi.
         info: the OrtKernelInfo.
         operator: the address of the characters before the node's name in error messages.
-        wrong_interface: the index of the sentence :data:`WRONG_INTERFACE`.
+        wrong_interface_index: the index of the sentence :data:`WRONG_INTERFACE`.
 
     Returns:
         The address of ERRORS; 0 without memory. ``node.status`` is an error if the interface is
@@ -97,7 +95,7 @@ def open_node(
     errors_address = create_errors(node, operator, c_string("node"), op.sentences)
     interface = integer_attribute(node, c_string("interface"), 1)
     if interface != INTERFACE and is_good(node):
-        node.status = error_with_number(api, errors_address, wrong_interface, interface)
+        node.status = error_with_number(api, errors_address, wrong_interface_index, interface)
     return errors_address
 
 
@@ -137,18 +135,18 @@ def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
     errors_address = alloc(node, sizeof(ERRORS))
     if errors_address == 0:
         return 0
-    name = local_record(TEXT)
-    read_text(node, get_text, (node.info, label), name)
-    if name.length <= 0:
-        read_text(node, get_name, (node.info,), name)
     errors = record_at(errors_address, ERRORS)
     op_context = record_at(node.op_context, OP_CONTEXT)
     errors.create_error = op_context.create_error
+    errors.load_create_error = op_context.load_create_error
     errors.sentences = sentences
+    errors.prefix = operator
+    read_text(node, get_text, (node.info, label), errors.name)
+    if errors.name.length <= 0:
+        read_text(node, get_name, (node.info,), errors.name)
     errors.value.data = 0
     errors.value.length = 0
-    arguments = address_of(node), operator, address_of(name), address_of(errors.where), 1
-    call(op_context.write_repr, arguments)
+    errors.quotes_value = 0
     return errors_address
 
 
@@ -159,7 +157,7 @@ def create_state(
     index: int,
     dtype: Any,
     errors_address: int,
-    missing_state: int,
+    missing_state_index: int,
 ) -> int:
     """Create the state of ``node`` as a copy of one of the op's initial states.
 
@@ -171,7 +169,7 @@ def create_state(
         index: the index of the initial state.
         dtype: the record of the state.
         errors_address: the address of the node's ERRORS.
-        missing_state: the index of the sentence :data:`MISSING_STATE`.
+        missing_state_index: the index of the sentence :data:`MISSING_STATE`.
 
     Returns:
         The address of the state. 0 if ``node.status`` is not 0, because of an error, or because
@@ -189,7 +187,7 @@ def create_state(
         value = record_at(errors_address, ERRORS).value
         value.data = op.description
         value.length = strlen(op.description)
-        node.status = error_with_number(node.api, errors_address, missing_state, 0)
+        node.status = error_with_number(node.api, errors_address, missing_state_index, 0)
     if node.status != 0:
         return 0
     memcpy(state_address, initial_state, sizeof(dtype))
@@ -209,16 +207,18 @@ def create_basic(
     info: int,
     out: int,
     operator: int,
-    wrong_interface: int,
+    wrong_interface_index: int,
 ) -> int:
     """CreateKernelV2 of an op with one state, which is BASIC_STATE.
 
-    Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface`` on.
+    Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface_index`` on.
     """
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors_address = open_node(node, op, api, info, operator, wrong_interface)
-    state_address = create_state(node, op, 0, BASIC_STATE, errors_address, wrong_interface + 1)
+    errors_address = open_node(node, op, api, info, operator, wrong_interface_index)
+    state_address = create_state(
+        node, op, 0, BASIC_STATE, errors_address, wrong_interface_index + 1
+    )
     return close_node(node, state_address, out)
 
 
@@ -285,7 +285,7 @@ def choice_attribute(
     words: int,
     default: int,
     errors_address: int,
-    wrong_word: int,
+    wrong_word_index: int,
 ) -> int:
     """Return the index of the attribute ``name`` of ``node`` among ``words``.
 
@@ -295,7 +295,7 @@ def choice_attribute(
         words: the address of characters: words, each followed by a blank.
         default: the result if the node has no such attribute.
         errors_address: the address of the node's ERRORS.
-        wrong_word: the index of a sentence that quotes the value.
+        wrong_word_index: the index of a sentence that quotes the value.
 
     Returns:
         The index. If the attribute is none of ``words``, the result is 0, and ``node.status`` an
@@ -307,10 +307,11 @@ def choice_attribute(
         return default
     index = word_index(words, word)
     if index < 0 and is_good(node):
-        value = record_at(errors_address, ERRORS).value
-        arguments = address_of(node), c_string(""), address_of(word), address_of(value), 0
-        call(record_at(node.op_context, OP_CONTEXT).write_repr, arguments)
-        node.status = error_with_number(node.api, errors_address, wrong_word, 0)
+        errors = record_at(errors_address, ERRORS)
+        errors.value.data = word.data
+        errors.value.length = word.length
+        errors.quotes_value = 1
+        node.status = error_with_number(node.api, errors_address, wrong_word_index, 0)
     return max(index, 0)
 
 

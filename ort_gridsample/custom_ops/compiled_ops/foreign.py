@@ -127,8 +127,8 @@ def _code(
     if 0 <= value < n_codes:
         return value
     if is_good(node):
-        index = missing_index if value == _MISSING else wrong_index
-        node.status = error_with_number(node.api, errors_address, index, value)
+        sentence_index = missing_index if value == _MISSING else wrong_index
+        node.status = error_with_number(node.api, errors_address, sentence_index, value)
     return 0
 
 
@@ -173,11 +173,11 @@ def create_attention(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of another package's deformable attention."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    wrong_interface = attention.WRONG_INTERFACE_INDEX
+    wrong_interface_index = attention.WRONG_INTERFACE_INDEX
     operator = c_string("DeformableAttention node ")
-    errors_address = open_node(node, op, api, info, operator, wrong_interface)
+    errors_address = open_node(node, op, api, info, operator, wrong_interface_index)
     state_address = create_state(
-        node, op, 0, FOREIGN_ATTENTION, errors_address, wrong_interface + 1
+        node, op, 0, FOREIGN_ATTENTION, errors_address, wrong_interface_index + 1
     )
     return close_node(node, state_address, out)
 
@@ -193,12 +193,13 @@ def compute_separate_heads(state_address: int, context: int) -> int:
 
 
 @register_jitable
-def _compute(state_address: int, context: int, n_axes: int) -> int:
+def _compute(state_address: int, context: int, n_output_axes: int) -> int:
     state = record_at(state_address, FOREIGN_ATTENTION)
     request = local_record(REQUEST)
     status = open_request(request, state, context, _N_INPUTS)
     status = status or _set_levels(state, request)
-    status = status or attention.attend(state, request, local_record(ATTENTION_LAUNCH), n_axes)
+    launch = local_record(ATTENTION_LAUNCH)
+    status = status or attention.attend(state, request, launch, n_output_axes)
     free_blocks(request.blocks)
     return status
 
@@ -220,8 +221,8 @@ def _set_levels(state: Any, request: Any) -> int:
         return error_with_shape(api, state.errors, _LOCATIONS_INVALID_INDEX, locations_shape)
     weights_shape = shape_of(inputs[4])
     if len(weights_shape) != 5:
-        sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, state.errors, sentence, weights_shape, locations_shape)
+        sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(api, state.errors, sentence_index, weights_shape, locations_shape)
     memory = alloc(request, 24 * n_levels)
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
@@ -239,11 +240,11 @@ def _set_levels(state: Any, request: Any) -> int:
     levels_shape[1] = 3
     inputs[1].data = memory
     inputs[1].shape = np.int64(levels_shape.ctypes.data)
-    inputs[1].axes = 2
+    inputs[1].n_axes = 2
     for index in range(2, 4):
         inputs[index].data = inputs[index + 1].data
         inputs[index].shape = inputs[index + 1].shape
-        inputs[index].axes = inputs[index + 1].axes
+        inputs[index].n_axes = inputs[index + 1].n_axes
     return 0
 
 

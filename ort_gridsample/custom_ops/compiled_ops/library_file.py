@@ -119,7 +119,7 @@ def validate(path: Path, any_machine: bool = False) -> str:
     if trailer.format != FORMAT:
         found = f"{trailer.format}, of release {trailer.release}"
         raise GridSampleError(where, "format", found, f"{FORMAT}: build it again")
-    this_machine = f"{target.machine}-{target.system}"
+    this_machine = f"{target.processor}-{target.system}"
     if trailer.machine != this_machine and not any_machine:
         raise GridSampleError(where, "machine", trailer.machine, this_machine)
     return f"release {trailer.release} for {trailer.machine}{trailer.cpus}"

@@ -23,14 +23,14 @@ class Machine:
 
     Attributes:
         system: the system, as in ``sys.platform``.
-        machine: the processor, as in :data:`ort_gridsample.kernels.target.machine`.
+        processor: the processor, as in :data:`ort_gridsample.kernels.target.processor`.
         triple: LLVM's name of the machine.
         zig_target: Zig's name of the machine.
         cpus: the processor levels that a library of compiled ops can have variants for.
     """
 
     system: str
-    machine: str
+    processor: str
     triple: str
     zig_target: str
     cpus: tuple[str, ...] = ("generic",)
@@ -38,7 +38,7 @@ class Machine:
     @property
     def is_this(self) -> bool:
         """Whether this process runs on such a machine."""
-        return self.system == target.system and self.machine == target.machine
+        return self.system == target.system and self.processor == target.processor
 
 
 _X86_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -46,27 +46,27 @@ _X86_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 MACHINES = {
     "x86_64-linux": Machine(
         system="linux",
-        machine="x86_64",
+        processor="x86_64",
         triple="x86_64-unknown-linux-gnu",
         zig_target="x86_64-linux-gnu.2.17",
         cpus=_X86_LEVELS,
     ),
     "aarch64-linux": Machine(
         system="linux",
-        machine="aarch64",
+        processor="aarch64",
         triple="aarch64-unknown-linux-gnu",
         zig_target="aarch64-linux-gnu.2.17",
     ),
     "x86_64-windows": Machine(
         system="win32",
-        machine="x86_64",
+        processor="x86_64",
         triple="x86_64-pc-windows-gnu",
         zig_target="x86_64-windows-gnu",
         cpus=_X86_LEVELS,
     ),
     "aarch64-macos": Machine(
         system="darwin",
-        machine="aarch64",
+        processor="aarch64",
         triple="arm64-apple-macosx11.0.0",
         zig_target="aarch64-macos.11.0",
     ),

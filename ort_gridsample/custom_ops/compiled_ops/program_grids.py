@@ -285,7 +285,7 @@ def prepare_grid(request_address: int) -> int:
                 return _shape_error(request.api, state, programs[index], coordinate)
     grid[r + 1] = r
     request.grid.shape = np.int64(grid.ctypes.data)
-    request.grid.axes = r + 2
+    request.grid.n_axes = r + 2
     components = array_at(request.components, (program_set.n_programs,), COMPONENT)
     for index in range(program_set.n_programs):
         program = programs[index]
@@ -299,11 +299,11 @@ def prepare_grid(request_address: int) -> int:
 def _has_inputs(request: Any, state: Any) -> bool:
     """Whether no input is omitted, and there are enough scalars."""
     scalars = request.inputs[1]
-    if scalars.axes != 1 or shape_of(scalars)[0] < state.programs.n_scalars:
+    if scalars.n_axes != 1 or shape_of(scalars)[0] < state.programs.n_scalars:
         return False
     smallest = 0
     for index in range(state.n_inputs):
-        smallest = min(smallest, request.inputs[index].axes)
+        smallest = min(smallest, request.inputs[index].n_axes)
     return smallest == 0
 
 
@@ -315,20 +315,23 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     # A copy, as several threads may run the op at the same time.
     errors = local_record(ERRORS)
     errors.create_error = node_errors.create_error
+    errors.load_create_error = node_errors.load_create_error
     errors.sentences = node_errors.sentences
-    errors.where.data = node_errors.where.data
-    errors.where.length = node_errors.where.length
+    errors.prefix = node_errors.prefix
+    errors.name.data = node_errors.name.data
+    errors.name.length = node_errors.name.length
     errors.value.data = name.data
     errors.value.length = name.length
+    errors.quotes_value = 0
     expected = local_record(COORDINATE_SHAPE)
     expected.axis = program.axis
     expected.length = program.length
     expected.r = state.programs.r
-    sentence = SOURCE_SHAPE_MISMATCH_INDEX
+    sentence_index = SOURCE_SHAPE_MISMATCH_INDEX
     if state.programs.n_sources == 1:
-        sentence = SOURCE_SHAPE_INVALID_INDEX
+        sentence_index = SOURCE_SHAPE_INVALID_INDEX
     coordinates = array_at(address_of(expected), (3,), np.int64)
-    return error_with_shapes(api, address_of(errors), sentence, found, coordinates)
+    return error_with_shapes(api, address_of(errors), sentence_index, found, coordinates)
 
 
 @register_jitable
@@ -397,7 +400,7 @@ def _set_component(component: Any, source: Any, program: Any, grid: Any, strides
     component.strides = np.int64(strides.ctypes.data)
     component.step = step
     component.run = run
-    component.axes = axis
+    component.n_outer_axes = axis
 
 
 # --- The coordinates of a tile ---
@@ -485,7 +488,7 @@ def _element_address(component: Any, lengths: Any, position: int, itemsize: int)
     strides = array_at(component.strides, (len(lengths),), np.int64)
     outer = position // component.run
     element = component.first + position % component.run * component.step
-    for axis in range(component.axes - 1, -1, -1):
+    for axis in range(component.n_outer_axes - 1, -1, -1):
         element += outer % lengths[axis] * strides[axis]
         outer //= lengths[axis]
     return component.data + element * itemsize

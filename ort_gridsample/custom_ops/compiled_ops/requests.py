@@ -41,7 +41,7 @@ get_input = api_function("KernelContext_GetInput", 1)
 get_output = api_function("KernelContext_GetOutput", 1)
 get_data = api_function("GetTensorMutableData", 1)
 get_info = api_function("GetTensorTypeAndShape", 1)
-get_axes = api_function("GetDimensionsCount", 1)
+get_n_axes = api_function("GetDimensionsCount", 1)
 get_lengths = api_function("GetDimensions")
 release_info = api_function("ReleaseTensorTypeAndShapeInfo")
 #: Call a function with a launch and each number below a count, on ONNX Runtime's threads. The
@@ -85,13 +85,13 @@ def read_input(request: Any, state: Any, index: int, tensor: Any) -> int:
         tensor: an INPUT.
     """
     api = request.api
-    tensor.axes = -1
+    tensor.n_axes = -1
     status, value = get_input(api, (request.context, index))
     if status == 0 and value != 0:
         status, tensor.data = get_data(api, (value,))
         if status == 0 and state.get_shape_reference != 0:
             function = state.get_shape_reference
-            status, _, tensor.shape, tensor.axes = get_shape_reference(function, (value,))
+            status, _, tensor.shape, tensor.n_axes = get_shape_reference(function, (value,))
         elif status == 0:
             status = _copy_shape(request, tensor, value)
     return status
@@ -103,18 +103,18 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
     status, info = get_info(request.api, (value,))
     if status != 0:
         return status
-    status, axes = get_axes(request.api, (info,))
-    tensor.shape = alloc(request, 8 * axes)
-    tensor.axes = axes if tensor.shape != 0 else 0  # every op refuses a shape without axes
-    status = status or get_lengths(request.api, (info, tensor.shape, tensor.axes))
+    status, n_axes = get_n_axes(request.api, (info,))
+    tensor.shape = alloc(request, 8 * n_axes)
+    tensor.n_axes = n_axes if tensor.shape != 0 else 0  # every op refuses a shape without axes
+    status = status or get_lengths(request.api, (info, tensor.shape, tensor.n_axes))
     release_info(request.api, (info,))
     return status
 
 
 @returns_array
 def shape_of(tensor: Any) -> Any:
-    """Return the lengths (axes,) of an INPUT. An input that the node omits has no axes."""
-    return array_at(tensor.shape, (max(tensor.axes, 0),), np.int64)
+    """Return the lengths (n_axes,) of an INPUT. An input that the node omits has no axes."""
+    return array_at(tensor.shape, (max(tensor.n_axes, 0),), np.int64)
 
 
 @register_jitable
@@ -170,7 +170,7 @@ def write_status_output(state: Any, context: int) -> int:
     request = local_record(REQUEST)
     status = open_request(request, state, context, 1)
     count = 0
-    if status == 0 and request.inputs[0].axes > 0:
+    if status == 0 and request.inputs[0].n_axes > 0:
         count = shape_of(request.inputs[0])[0]
     free_blocks(request.blocks)
     lengths = local_record(STATUS_SHAPE)

@@ -288,13 +288,13 @@ def sample(state: Any, request: Any) -> int:
         tensor = request.inputs[1]
         request.grid.data = tensor.data
         request.grid.shape = tensor.shape
-        request.grid.axes = tensor.axes
+        request.grid.n_axes = tensor.n_axes
     X_shape = requests.shape_of(request.inputs[0])
     grid_shape = requests.shape_of(request.grid)
     launch = request.launch
-    error = _set_lengths(state, launch, X_shape, grid_shape)
-    if error != NO_ERROR:
-        return error_with_shapes(request.api, state.errors, error, X_shape, grid_shape)
+    sentence_index = _set_lengths(state, launch, X_shape, grid_shape)
+    if sentence_index != NO_ERROR:
+        return error_with_shapes(request.api, state.errors, sentence_index, X_shape, grid_shape)
     n_axes = len(X_shape)
     Y_shape = requests.alloc_int64s(request, n_axes)
     if len(Y_shape) == 0:

@@ -15,11 +15,11 @@ from ...functions.validation import ErrorTemplate
 from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import array_at, call, free, malloc, memcpy, record_at
 from .c_api import INVALID_ARGUMENT
-from .requests import alloc, api_function
-from .structs import ERRORS, NODE, TEXT
+from .requests import api_function
+from .structs import ERRORS, TEXT
 
-#: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH and SECOND_LENGTH are the first and
-#: the second length of the first shape. Its axes from the third on are the spatial axes: AXES is
+#: The placeholders. FIRST and SECOND are shapes. LENGTH_0 and LENGTH_1 are the first two
+#: lengths of the first shape. Its axes from the third on are the spatial axes: AXES is
 #: their number, OUTPUTS their names (D1_out, …), AXIS_WORD is "axis" or "axes".
 #: NEGATIVE is the first negative length of the second shape, with the name of its axis.
 #: ALL_BUT_LAST is the second shape without its last length. NUMBER is an integer, VALUE a text of
@@ -28,8 +28,8 @@ from .structs import ERRORS, NODE, TEXT
 (
     FIRST,
     SECOND,
-    FIRST_LENGTH,
-    SECOND_LENGTH,
+    LENGTH_0,
+    LENGTH_1,
     AXES,
     OUTPUTS,
     AXIS_WORD,
@@ -50,8 +50,8 @@ _PLACEHOLDERS = {
     "grid": SECOND,
     "size": SECOND,
     "sampling_locations": SECOND,
-    "N": FIRST_LENGTH,
-    "n_pixels": SECOND_LENGTH,
+    "N": LENGTH_0,
+    "n_pixels": LENGTH_1,
     "negative": NEGATIVE,
     "weights_shape": ALL_BUT_LAST,
     "r": AXES,
@@ -148,52 +148,60 @@ class SentenceTable:
 
 
 @register_jitable
-def error_with_number(api: int, errors_address: int, index: int, number: int) -> int:
+def error_with_number(api: int, errors_address: int, sentence_index: int, number: int) -> int:
     """Return an OrtStatus* with a sentence that contains no shape, and at most a ``number``."""
     no_shape = array_at(0, (0,), np.int64)
-    return error_with_shapes(api, errors_address, index, no_shape, no_shape, number)
+    return error_with_shapes(api, errors_address, sentence_index, no_shape, no_shape, number)
 
 
 @register_jitable
 def error_with_shape(
     api: int,
     errors_address: int,
-    index: int,
+    sentence_index: int,
     first: Any,
     number: int = 0,
 ) -> int:
     """Return an OrtStatus* with a sentence that contains only the ``first`` shape."""
     no_shape = array_at(0, (0,), np.int64)
-    return error_with_shapes(api, errors_address, index, first, no_shape, number)
+    return error_with_shapes(api, errors_address, sentence_index, first, no_shape, number)
 
 
 @register_jitable
 def error_with_shapes(
     api: int,
     errors_address: int,
-    index: int,
+    sentence_index: int,
     first: Any,
     second: Any,
     number: int = 0,
 ) -> int:
     """Return an OrtStatus* with a sentence that contains shapes and a ``number``.
 
-    If no memory can be allocated, the message is the encoded sentence.
+    If no memory can be allocated, or the function that writes the message cannot be loaded, the
+    message is the encoded sentence.
 
     Args:
         api: the address of the OrtApi.
         errors_address: the address of ERRORS.
-        index: the index of the sentence.
+        sentence_index: the index of the sentence.
         first: the shape for the placeholder FIRST and those that depend on it, int64.
         second: the shape for the placeholder SECOND, or the fields of a COORDINATE_SHAPE, int64.
         number: the integer for the placeholder NUMBER.
     """
+    errors = record_at(errors_address, ERRORS)
+    for _ in range(2):  # the first call fails if a signal handler in Python raises an exception
+        if errors.create_error == 0:
+            call(errors.load_create_error, (errors_address,))
+    if errors.create_error == 0:
+        sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
+        return create_status(api, (INVALID_ARGUMENT, sentence.data))
     return call(
-        record_at(errors_address, ERRORS).create_error,
+        errors.create_error,
         (
             api,
             errors_address,
-            index,
+            sentence_index,
             np.int64(first.ctypes.data),
             len(first),
             np.int64(second.ctypes.data),
@@ -207,29 +215,29 @@ def error_with_shapes(
 def create_error(
     api: int,
     errors_address: int,
-    index: int,
+    sentence_index: int,
     first_address: int,
-    first_length: int,
+    first_axes: int,
     second_address: int,
-    second_length: int,
+    second_axes: int,
     number: int,
 ) -> int:
     """Return an OrtStatus*: see :func:`error_with_shapes`.
 
-    All ops share this function. If each contained a copy, the copies would take a fifth of the
-    compilation.
+    All ops share this function, which :mod:`.error_loading` compiles when it is needed. If each op
+    contained a copy, the copies would take a fifth of the compilation.
     """
-    first = array_at(first_address, (first_length,), np.int64)
-    second = array_at(second_address, (second_length,), np.int64)
+    first = array_at(first_address, (first_axes,), np.int64)
+    second = array_at(second_address, (second_axes,), np.int64)
     errors = record_at(errors_address, ERRORS)
-    sentence = array_at(errors.sentences, (index + 1,), TEXT)[index]
+    sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
     codes = array_at(sentence.data, (sentence.length,), np.uint8)
     size = _max_size(codes, errors, first, second)
     memory = malloc(size)
     if memory == 0:
         return create_status(api, (INVALID_ARGUMENT, sentence.data))
     message = array_at(memory, (size,), np.uint8)
-    end = _write_text(message, 0, errors.where)
+    end = _write_where(message, 0, errors)
     for i in range(len(codes)):
         end = _write_code(message, end, np.int64(codes[i]), errors, first, second, number)
     message[end] = 0
@@ -254,7 +262,7 @@ def _write_code(
     if code == AXIS_WORD:
         return _write_chars(message, end, _AXIS if len(first) == 3 else _AXES)
     if code == VALUE:
-        return _write_text(message, end, errors.value)
+        return _write_value(message, end, errors)
     if code == COORDINATES:
         return _write_coordinates(message, end, second)
     if code in (FIRST, SECOND):
@@ -269,9 +277,9 @@ def _write_code(
         return _write_shape(message, end, second[: len(second) - 1])
     if code == AXES:
         number = len(first) - 2
-    elif code == FIRST_LENGTH:
+    elif code == LENGTH_0:
         number = first[0]
-    elif code == SECOND_LENGTH:
+    elif code == LENGTH_1:
         number = first[1]
     return _write_integer(message, end, number)
 
@@ -279,10 +287,16 @@ def _write_code(
 @register_jitable
 def _max_size(codes: Any, errors: Any, first: Any, second: Any) -> int:
     """Return an upper bound of the bytes of a message, with its terminating 0."""
-    size = errors.where.length + 1
+    size = strlen(errors.prefix) + _max_repr_chars(errors.name) + 1
     for i in range(len(codes)):
         size += _max_chars(np.int64(codes[i]), errors, first, second)
     return size
+
+
+@register_jitable
+def _max_repr_chars(text: Any) -> int:
+    """Return an upper bound of the characters of a TEXT in quotes, with "with output "."""
+    return len(_WITH_OUTPUT) + 4 * max(text.length, 0) + 2
 
 
 @register_jitable
@@ -291,7 +305,7 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
     if code >= _FIRST_CHARACTER:
         return 1
     if code == VALUE:
-        return errors.value.length
+        return _max_repr_chars(errors.value)
     n_integers = 1
     if code in (FIRST, OUTPUTS):
         n_integers = len(first)
@@ -300,70 +314,6 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
     elif code == COORDINATES:
         n_integers = second[2] + 2  # the field r, and at most two more axes
     return _MAX_INTEGER_CHARS * (n_integers + 1)  # parentheses take less space than an integer
-
-
-@compiles_in(1.0)
-def write_repr(
-    node_address: int,
-    prefix: int,
-    source_address: int,
-    destination_address: int,
-    is_node_name: int,
-) -> int:
-    """Set a TEXT to ``prefix``, then ``source`` as Python's ``repr`` prints it; return 0.
-
-    All characters beyond ASCII count as printable.
-
-    Args:
-        node_address: the address of the NODE that owns the memory of the result.
-        prefix: the address of characters.
-        source_address: the address of a TEXT.
-        destination_address: the address of a TEXT. Without memory, the address of its characters
-            becomes 0.
-        is_node_name: 1 if a source in brackets is the output of a node without a name, as in
-            :func:`ort_gridsample.errors.where_node`.
-    """
-    source = record_at(source_address, TEXT)
-    destination = record_at(destination_address, TEXT)
-    characters = array_at(source.data, (max(source.length, 0),), np.uint8)
-    has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
-    is_output = is_node_name != 0 and has_brackets
-    if is_output:
-        characters = characters[1:-1]
-    prefix_length = strlen(prefix)
-    size = prefix_length + len(_WITH_OUTPUT) + 4 * len(characters) + 3
-    destination.data = alloc(record_at(node_address, NODE), size)
-    if destination.data == 0:
-        return 0
-    output = array_at(destination.data, (size,), np.uint8)
-    memcpy(destination.data, prefix, prefix_length)
-    if is_output:
-        prefix_length = _write_chars(output, prefix_length, _WITH_OUTPUT)
-    # Single quotes, unless the text contains single quotes and no double quotes.
-    has_quote = False
-    has_double_quote = False
-    for i in range(len(characters)):
-        has_quote = has_quote or characters[i] == _QUOTE
-        has_double_quote = has_double_quote or characters[i] == _DOUBLE_QUOTE
-    quote = _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
-    end = _write_chars(output, prefix_length, (quote,))
-    for i in range(len(characters)):
-        code = np.int64(characters[i])
-        if code in (quote, _BACKSLASH):
-            end = _write_chars(output, end, (_BACKSLASH, code))
-        elif code == _TAB:
-            end = _write_chars(output, end, _ESCAPED_TAB)
-        elif code == _LINE_FEED:
-            end = _write_chars(output, end, _ESCAPED_LINE_FEED)
-        elif code == _CARRIAGE_RETURN:
-            end = _write_chars(output, end, _ESCAPED_CARRIAGE_RETURN)
-        elif code < _FIRST_CHARACTER or code == _DELETE:
-            end = _write_chars(output, end, _HEX_ESCAPE)
-            end = _write_chars(output, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
-        else:
-            end = _write_chars(output, end, (code,))
-    destination.length = _write_chars(output, end, (quote,))
-    return 0
 
 
 @register_jitable
@@ -377,10 +327,59 @@ def _hex_digit(digit: int) -> int:
 
 
 @register_jitable
-def _write_text(message: Any, end: int, text: Any) -> int:
-    """Write a TEXT."""
-    memcpy(np.int64(message[end:].ctypes.data), text.data, text.length)
-    return end + text.length
+def _write_where(message: Any, end: int, errors: Any) -> int:
+    """Write the place that a message names, as :func:`ort_gridsample.errors.where_node` does."""
+    prefix_length = strlen(errors.prefix)
+    memcpy(np.int64(message[end:].ctypes.data), errors.prefix, prefix_length)
+    end += prefix_length
+    name = errors.name
+    if name.data == 0:
+        return end
+    characters = array_at(name.data, (max(name.length, 0),), np.uint8)
+    has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
+    if has_brackets:  # the output of a node without a name
+        end = _write_chars(message, end, _WITH_OUTPUT)
+        characters = characters[1:-1]
+    return _write_repr(message, end, characters)
+
+
+@register_jitable
+def _write_repr(message: Any, end: int, characters: Any) -> int:
+    """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
+    # Single quotes, unless the text contains single quotes and no double quotes.
+    has_quote = False
+    has_double_quote = False
+    for i in range(len(characters)):
+        has_quote = has_quote or characters[i] == _QUOTE
+        has_double_quote = has_double_quote or characters[i] == _DOUBLE_QUOTE
+    quote = _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
+    end = _write_chars(message, end, (quote,))
+    for i in range(len(characters)):
+        code = np.int64(characters[i])
+        if code in (quote, _BACKSLASH):
+            end = _write_chars(message, end, (_BACKSLASH, code))
+        elif code == _TAB:
+            end = _write_chars(message, end, _ESCAPED_TAB)
+        elif code == _LINE_FEED:
+            end = _write_chars(message, end, _ESCAPED_LINE_FEED)
+        elif code == _CARRIAGE_RETURN:
+            end = _write_chars(message, end, _ESCAPED_CARRIAGE_RETURN)
+        elif code < _FIRST_CHARACTER or code == _DELETE:
+            end = _write_chars(message, end, _HEX_ESCAPE)
+            end = _write_chars(message, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
+        else:
+            end = _write_chars(message, end, (code,))
+    return _write_chars(message, end, (quote,))
+
+
+@register_jitable
+def _write_value(message: Any, end: int, errors: Any) -> int:
+    """Write the value of a message, in quotes if ``errors`` says so."""
+    value = errors.value
+    if errors.quotes_value:
+        return _write_repr(message, end, array_at(value.data, (value.length,), np.uint8))
+    memcpy(np.int64(message[end:].ctypes.data), value.data, value.length)
+    return end + value.length
 
 
 @register_jitable
@@ -468,8 +467,5 @@ def _write_integer(message: Any, end: int, number: int) -> int:
     return end + n_digits
 
 
-#: The functions of this module that all ops share, by their fields in :data:`.structs.OP_CONTEXT`.
-SHARED_FUNCTIONS: dict[str, FunctionSpec] = {
-    "create_error": (create_error,),
-    "write_repr": (write_repr,),
-}
+#: The function of this module that all ops share, by its field in :data:`.structs.OP_CONTEXT`.
+SHARED_FUNCTIONS: dict[str, FunctionSpec] = {"create_error": (create_error,)}

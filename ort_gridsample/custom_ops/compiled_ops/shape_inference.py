@@ -1,6 +1,6 @@
 """Inference of output shapes by the compiled ops.
 
-A shape is an int64 array (2, axes): the lengths (-1: unknown), and the addresses of the names of
+A shape is an int64 array (2, n_axes): the lengths (-1: unknown), and the addresses of the names of
 the axes. It is (2, 0) if the shape is unknown or there is not enough memory.
 """
 
@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import (
-    array_at,
-    record_at,
-    returns_array,
-)
+from ...kernels.pointers import array_at, record_at, returns_array
 from . import requests
 from .creation import release_status
 from .requests import api_function
@@ -46,53 +42,53 @@ def open_inference(node: Any, op_address: int, context: int) -> bool:
 
 
 @returns_array
-def alloc_shape(node: Any, axes: int) -> Any:
-    """Return an array (2, axes) for a shape; (2, 0) without memory."""
-    memory = requests.alloc(node, 16 * axes)
-    return array_at(memory, (2, axes if memory != 0 else 0), np.int64)
+def alloc_shape(node: Any, n_axes: int) -> Any:
+    """Return an array (2, n_axes) for a shape; (2, 0) without memory."""
+    memory = requests.alloc(node, 16 * n_axes)
+    return array_at(memory, (2, n_axes if memory != 0 else 0), np.int64)
 
 
 @register_jitable
 def inferred_shape(node: Any, index: int) -> Any:
     """Return the element type and the shape of an input during shape inference."""
     api = node.api
-    axes = 0
+    n_axes = 0
     element_type = 0
     status, info = get_input_type(api, (node.info, index))
     if status == 0:
         status, element_type = get_element_type(api, (info,))
     if status == 0:
-        status, axes = requests.get_axes(api, (info,))
-    memory = alloc_shape(node, axes)
+        status, n_axes = requests.get_n_axes(api, (info,))
+    memory = alloc_shape(node, n_axes)
     lengths = np.int64(memory.ctypes.data)
-    names = lengths + 8 * axes
-    is_known = status == 0 and memory.shape[1] == axes
+    names = lengths + 8 * n_axes
+    is_known = status == 0 and memory.shape[1] == n_axes
     if is_known:
-        status = requests.get_lengths(api, (info, lengths, axes))
-        status = status or get_names(api, (info, names, axes))
+        status = requests.get_lengths(api, (info, lengths, n_axes))
+        status = status or get_names(api, (info, names, n_axes))
     if status != 0:
         release_status(api, (status,))
         is_known = False
     # ONNX Runtime writes 32 bits of the element type.
-    return element_type & 0xFFFFFFFF, array_at(lengths, (2, axes if is_known else 0), np.int64)
+    return element_type & 0xFFFFFFFF, array_at(lengths, (2, n_axes if is_known else 0), np.int64)
 
 
 @register_jitable
 def set_inferred_shape(node: Any, element_type: int, shape: Any) -> None:
     """Set the type and the shape of the output, if each axis has a length or a name."""
     api = node.api
-    axes = shape.shape[1]
-    for axis in range(shape.shape[1]):
-        if shape[0, axis] < 0 and strlen(shape[1, axis]) == 0:
-            axes = 0
-    if axes == 0:
+    n_axes = shape.shape[1]
+    if n_axes == 0:
         return
+    for axis in range(n_axes):
+        if shape[0, axis] < 0 and strlen(shape[1, axis]) == 0:
+            return
     lengths = np.int64(shape.ctypes.data)
-    names = lengths + 8 * axes
+    names = lengths + 8 * n_axes
     status, info = make_type(api, ())
     status = status or set_element_type(api, (info, element_type))
-    status = status or set_lengths(api, (info, lengths, axes))
-    status = status or set_names(api, (info, names, axes))
+    status = status or set_lengths(api, (info, lengths, n_axes))
+    status = status or set_names(api, (info, names, n_axes))
     status = status or set_output_type(api, (node.info, 0, info))
     if status != 0:
         release_status(api, (status,))

@@ -24,7 +24,7 @@ MAX_TYPED_INPUTS = 5
 INPUT = record(
     "data",  # the address of its elements
     "shape",  # the address of its lengths
-    "axes",  # the number of axes; -1 for an optional input that the node omits
+    "n_axes",  # the number of axes; -1 for an optional input that the node omits
 )
 
 #: A call of an op by ONNX Runtime.
@@ -66,8 +66,9 @@ OP_CONTEXT = record(
     # The address of GetTensorElementTypeAndShapeDataReference; 0 in releases without it.
     "get_shape_reference",
     "cpus",  # the number of processors that this process may use
-    "create_error",  # the address of the function :func:`.sentences.create_error`
-    "write_repr",  # the address of the function :func:`.sentences.write_repr`
+    "create_error",  # the address of :func:`.sentences.create_error`; 0 if it is not loaded
+    # The address of a function that sets create_error of ERRORS, given their address, if it can.
+    "load_create_error",
     # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
     "compiles_on_demand",
 )
@@ -131,9 +132,12 @@ NODE = record(
 #: The data of a node's error messages.
 ERRORS = record(
     "create_error",  # as in an OP_CONTEXT
+    "load_create_error",  # as in an OP_CONTEXT
     "sentences",  # the address of an array of TEXT
-    ("where", TEXT),  # the name of the node, with which each message begins
-    ("value", TEXT),  # a value that a message quotes
+    "prefix",  # the address of characters with a terminating 0, with which each message begins
+    ("name", TEXT),  # the name of the node, which follows in quotes; without data, no name follows
+    ("value", TEXT),  # a value that a message contains
+    "quotes_value",  # 1 if the value is written in quotes
 )
 
 #: The first fields of every state.
@@ -216,7 +220,7 @@ COMPONENT = record(
     "first",  # the index of the component's first element
     "step",  # the step between two positions in a run, in elements
     "run",  # the number of positions in a run
-    "axes",  # the number of outer axes, which enumerate the runs
+    "n_outer_axes",  # the number of outer axes, which enumerate the runs
     "strides",  # the address of all axes' strides in elements (0: broadcast)
 )
 

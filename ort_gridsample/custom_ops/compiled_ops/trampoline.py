@@ -47,8 +47,8 @@ def load(functions: Mapping[str, int]) -> tuple[ctypes.CDLL, str]:
     Raises:
         NoTrampolineError: the library cannot be made or loaded.
     """
-    if target.system == "linux" and target.machine in _JUMPS:
-        return _load_written(elf_library(functions, target.machine))
+    if target.system == "linux" and target.processor in _JUMPS:
+        return _load_written(elf_library(functions, target.processor))
     return _load_linked(functions)
 
 
@@ -282,7 +282,9 @@ def linked_library(folder: Path) -> Path:
         RuntimeError: the linker failed.
         OSError: the library cannot be written.
     """
-    key = hashlib.sha256(f"{target.system} {target.machine} {_source()}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{target.system} {target.processor} {_source()}".encode()).hexdigest()[
+        :16
+    ]
     path = folder / f"trampoline-{key}{linking.SUFFIXES.get(target.system, '.so')}"
     if path.exists():
         return path

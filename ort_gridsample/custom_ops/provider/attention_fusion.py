@@ -10,10 +10,10 @@ from ...detection.match import Match
 from ...dialects.table import ATTENTION
 from ...errors import where_node
 from ..compiled_ops.c_api import ELEMENT_TYPES
-from ..compiled_ops.catalog import Op
+from ..compiled_ops.catalog import Op, find_op
 from ..compiled_ops.record_image import RecordImage, Relocation
-from .fused_attention import compute_attention
-from .fused_subgraph import FusedSubgraph, add_errors, common_fields, find_op, nodes_to_fuse
+from .fused_attention import ATTENTION_SENTENCES, compute_attention
+from .fused_subgraph import FusedSubgraph, add_errors, common_fields, nodes_to_fuse
 from .structs import FUSED_ATTENTION, LEVEL, WORD
 
 
@@ -48,10 +48,9 @@ class FusedAttention(FusedSubgraph):
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
     ) -> Relocation:
         attention = self.attention
-        implementation = self.op.load()
-        _, (initial_state,) = implementation.states(*self.op_types)
+        _, (initial_state,) = self.op.load().states(*self.op_types)
         kernel = {**initial_state["kernel"], "align_corners": self.align_corners}
-        errors = add_errors(image, image.add_texts(implementation.sentences), self.where)
+        errors = add_errors(image, image.add_texts(ATTENTION_SENTENCES), self.where)
         locations = attention.locations
         state = {
             "basic": common_fields(kernel, errors, api),
@@ -60,12 +59,12 @@ class FusedAttention(FusedSubgraph):
             "weights": input_indices[attention.weights.name],
             "heads": attention.heads,
             "channels": attention.channels,
-            "value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
+            "n_value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
             "has_weights_by_head": attention.has_weights_by_head,
             "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
             "levels": self._add_levels(image, input_indices),
             "n_levels": len(attention.levels),
-            "r": attention.n_axes,
+            "r": attention.r,
         }
         return image.add_records(FUSED_ATTENTION, state)
 

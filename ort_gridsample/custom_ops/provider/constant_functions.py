@@ -63,7 +63,7 @@ def is_not_applicable(
 
 
 def refuse_to_compile(ep_address: int) -> int:
-    """Compile: GetCapability claims single nodes only, so ONNX Runtime does not call it."""
+    """Compile of an EP that fuses no nodes. ONNX Runtime calls it for fused nodes only."""
     api = record_at(record_at(ep_address, EP).factory, FACTORY).api
     return _create_status(api, (NOT_IMPLEMENTED, c_string("this provider compiles no subgraphs")))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from ...functions.validation import ErrorTemplate
 from ...kernels.halves import stored_dtype_of, widened
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
 from ...kernels.structs import ATTENTION_LAUNCH
@@ -25,12 +26,28 @@ from ..compiled_ops.requests import (
 )
 from ..compiled_ops.sentences import (
     NO_MEMORY_INDEX,
+    SentenceTable,
+    encode,
     error_with_number,
     error_with_shape,
     error_with_shapes,
 )
 from ..compiled_ops.structs import BASIC_STATE, REQUEST
 from .structs import FUSED_ATTENTION, LEVEL
+
+#: A model may declare another number of axes than an image has in a run, and onnxruntime does not
+#: check it.
+IMAGE_AXES_MISMATCH = ErrorTemplate(
+    "levels",
+    "made of an image of shape {levels}",
+    "{number} axes, as the model declares",
+)
+#: The error messages of a fused deformable attention: the op's, and one more.
+_TABLE = SentenceTable(
+    {"IMAGE_AXES_MISMATCH": encode(IMAGE_AXES_MISMATCH)}, after=attention.SENTENCES
+)
+ATTENTION_SENTENCES = _TABLE.encoded
+IMAGE_AXES_MISMATCH_INDEX = _TABLE.index("IMAGE_AXES_MISMATCH")
 
 #: The positions of the operands among a REQUEST's inputs.
 _VALUE = 0
@@ -76,7 +93,7 @@ def _no_memory(state: Any, request: Any, nbytes: int) -> int:
 def _set_shape(tensor: Any, lengths: Any) -> None:
     """Set the shape of an INPUT to ``lengths``, an array from :func:`.requests.alloc_int64s`."""
     tensor.shape = np.int64(lengths.ctypes.data)
-    tensor.axes = len(lengths)
+    tensor.n_axes = len(lengths)
 
 
 @register_jitable
@@ -87,7 +104,7 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     if status != 0:
         return status
     lengths = shape_of(tensor)
-    has_shape = len(lengths) == fused.value_axes
+    has_shape = len(lengths) == fused.n_value_axes
     if has_shape and len(lengths) == 3:
         has_shape = lengths[2] == fused.heads * fused.channels
     if not has_shape:
@@ -126,10 +143,12 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
             status = read_input(request, state, level.shape_input, tensor)
             if status != 0:
                 return status
-            image_shape = shape_of(tensor)
-            if len(image_shape) != 1 or image_shape[0] != 2 + fused.r:
-                sentence = attention.LEVELS_SHAPE_INVALID_INDEX
-                return error_with_shape(request.api, state.errors, sentence, image_shape)
+            n_axes = _product(shape_of(tensor))
+            if n_axes != 2 + fused.r:
+                image_shape = array_at(tensor.data, (n_axes,), np.int64)
+                return error_with_shape(
+                    request.api, state.errors, IMAGE_AXES_MISMATCH_INDEX, image_shape, 2 + fused.r
+                )
             lengths = tensor.data + 2 * 8
         rows[index, 0] = level.points
         level_lengths = array_at(lengths, (fused.r,), np.int64)
@@ -160,8 +179,8 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     if fused.has_weights_by_head == 0:
         if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
             locations = shape_of(request.inputs[_LOCATIONS])
-            sentence = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
-            return error_with_shapes(request.api, state.errors, sentence, lengths, locations)
+            sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
+            return error_with_shapes(request.api, state.errors, sentence_index, lengths, locations)
         new_lengths[0] = lengths[0] // fused.heads
         new_lengths[1] = lengths[2]
         new_lengths[2] = fused.heads
@@ -239,9 +258,9 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
             if memory == 0:
                 return _no_memory(state, request, nbytes)
         if queries != lengths[1]:
-            sentence = attention.LOCATIONS_SHAPE_MISMATCH_INDEX
+            sentence_index = attention.LOCATIONS_SHAPE_MISMATCH_INDEX
             return error_with_shapes(
-                request.api, state.errors, sentence, value_shape, grid_shape, fused.n_levels
+                request.api, state.errors, sentence_index, value_shape, grid_shape, fused.n_levels
             )
         _copy_grid(memory, tensor.data, fused.grid_type, lengths, first_point, level.points)
         first_point += level.points

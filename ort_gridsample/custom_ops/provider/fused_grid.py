@@ -86,12 +86,13 @@ def _set_scalars(state: Any, fused: Any, request: Any) -> int:
             for length in shape_of(tensor):
                 n_elements *= length
             if n_elements != 1:
-                sentence = NOT_SCALAR_INDEX
-                return error_with_shape(request.api, state.errors, sentence, shape_of(tensor))
+                return error_with_shape(
+                    request.api, state.errors, NOT_SCALAR_INDEX, shape_of(tensor)
+                )
             memcpy(memory + size * index, tensor.data, size)
     lengths[0] = programs.n_scalars
     scalars = request.inputs[_SCALARS]
     scalars.data = memory
     scalars.shape = np.int64(lengths.ctypes.data)
-    scalars.axes = 1
+    scalars.n_axes = 1
     return 0

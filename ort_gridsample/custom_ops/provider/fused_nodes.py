@@ -61,7 +61,7 @@ class FusedNodes:
         self._api = OrtApi(api)
         self._ep_api = ep_api
         self._compile_provider_functions = compile_functions
-        self._session = _Session()
+        self._session = _SessionInCreation()
         self.fuse = c_api.function_type(4)(self._fuse)
         self.compile = c_api.function_type(6)(self._compile)
 
@@ -183,7 +183,7 @@ class FusedNodes:
         return address
 
 
-class _Session(threading.local):
+class _SessionInCreation(threading.local):
     """The session that a thread creates.
 
     Attributes:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
-from ..compiled_ops import c_api
-from ..compiled_ops.catalog import OPS, Fields, Op
+from ..compiled_ops import c_api, error_loading
+from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
-from ..compiled_ops.sentences import SHARED_FUNCTIONS
 from ..compiled_ops.structs import ERRORS
 
 
@@ -86,14 +85,6 @@ def nodes_to_fuse(
     return frozenset(nodes)
 
 
-def find_op(name: str, types: Sequence[str]) -> Op | None:
-    """Return the compiled op of this name for inputs of these types; None if there is none."""
-    for op in OPS:
-        if op.name == name and tuple(types) in op.types:
-            return op
-    return None
-
-
 def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any]:
     """Return the fields that all states have.
 
@@ -119,9 +110,9 @@ def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocat
         where: the place that errors name.
     """
     errors = {
-        "create_error": SHARED_FUNCTIONS["create_error"],
+        "load_create_error": error_loading.function_address(),
         "sentences": sentences,
-        "where": text_fields(image, where),
+        "prefix": image.add_text(where.encode()),
     }
     return image.add_records(ERRORS, errors)
 

@@ -19,7 +19,7 @@ from ...kernels.kernel_factories import PADDING_CODES
 from ...kernels.structs import record
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops import affine
-from ..compiled_ops.catalog import Fields, Op
+from ..compiled_ops.catalog import Fields, Op, find_op
 from ..compiled_ops.fused_types import source_types, state_index
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import GRID_SAMPLE, PROGRAM, PROGRAMS
@@ -30,7 +30,6 @@ from .fused_subgraph import (
     FusedSubgraph,
     add_errors,
     common_fields,
-    find_op,
     nodes_to_fuse,
     text_fields,
 )

@@ -102,7 +102,7 @@ FUSED_ATTENTION = record(
     "weights",  # the index of the input that is the weights
     "heads",  # the number of heads
     "channels",  # the number of channels of a head
-    "value_axes",  # the number of axes of the value: 4 for (B, S, H, D), 3 for (B, S, H·D)
+    "n_value_axes",  # the number of axes of the value: 4 for (B, S, H, D), 3 for (B, S, H·D)
     "has_weights_by_head",  # whether the weights are (B, Q, H, …) and not (B·H, 1, Q, P)
     "grid_type",  # the ONNXTensorElementDataType of the grids; 0 if there are locations
     "levels",  # the address of an array of LEVEL

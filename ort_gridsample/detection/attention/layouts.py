@@ -98,8 +98,8 @@ class Attention:
     is_per_query: bool
 
     @property
-    def n_axes(self) -> int:
-        """The number of spatial axes."""
+    def r(self) -> int:
+        """The number of spatial axes, and of the coordinates of a location."""
         return len(self.levels[0].lengths)
 
     @property

@@ -120,14 +120,14 @@ class DetectedAttention:
         if level is None:
             return -1
         shape = nodes.add("Shape", level.sample.values["grid"])
-        output_lengths = nodes.add("Gather", shape, nodes.row(*range(1, 1 + attention.n_axes)))
+        output_lengths = nodes.add("Gather", shape, nodes.row(*range(1, 1 + attention.r)))
         n_positions = nodes.add("ReduceProd", output_lengths, keepdims=1)
         return nodes.add("Div", n_positions, nodes.row(level.points))
 
     def _write_lengths(self, index: int, level: Level) -> str:
         """Write the spatial lengths of a level, (r,)."""
         if index not in self._lengths_of_levels:
-            spatial_axes = self.nodes.row(*range(2, 2 + self.attention.n_axes))
+            spatial_axes = self.nodes.row(*range(2, 2 + self.attention.r))
             shape = level.shape or self.nodes.add("Shape", level.sample.values["X"])
             self._lengths_of_levels[index] = self.nodes.add("Gather", shape, spatial_axes)
         return self._lengths_of_levels[index]
@@ -183,7 +183,7 @@ class DetectedAttention:
         nodes = self.nodes
         if attention.locations is not None:
             return attention.locations.name
-        r = attention.n_axes
+        r = attention.r
         n_points = sum(attention.points)
         grids = []
         queries = self._query_count()

@@ -46,7 +46,7 @@ class TensorRTPluginsTarget(AttentionTarget):
                 return False
             return record.error is not None or bool(_plugin_type(match))
         attention = match.attention
-        if attention is None or attention.n_axes != 2 or len({*attention.points}) != 1:
+        if attention is None or attention.r != 2 or len({*attention.points}) != 1:
             return False
         has_levels = "levels" in record.constants
         return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
