@@ -127,14 +127,14 @@ class Dialect:
 
     @property
     def domain(self) -> str:
-        """The domain in which a node is written."""
-        return self.domains[0] if self.domains else self.written_domain
+        """The domain in which a node is written; the empty string for the ONNX domain."""
+        return domain_of(self.domains[0] if self.domains else self.written_domain)
 
     def spells(self, node: onnx.NodeProto) -> bool:
         """Whether ``node`` is of this dialect."""
         if node.op_type != self.op_type:
             return False
-        if self.domains and domain_of(node.domain) not in self.domains:
+        if self.domains and domain_of(node.domain) not in map(domain_of, self.domains):
             return False
         if self.coded and not self._has_coded_attribute(node):
             return False
