@@ -263,7 +263,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run as the parent does. ``callback`` gets the op's error if an op rejects its input."""
+        """Run as the parent does. ``callback`` gets the op's error if an op rejects its input.
+
+        Raises:
+            MemoryError: there is not enough memory for the copies of the feeds in Python ops.
+        """
 
         def call_back(results: Any, user_data: Any, error: str) -> None:
             try:
@@ -273,6 +277,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 shutdown.end_asynchronous_run()
 
         if self._runs_python_ops:
+            memory.check_allocatable(sum(map(_copied_bytes, input_feed.values())))
             shutdown.begin_run()
         else:
             shutdown.block_if_exiting()
