@@ -8,13 +8,14 @@ import onnx
 from onnx import helper
 
 from ..graph.element_types import elem_type
+from ..spec import Dim
 
 
 def one_node_model(
     node: onnx.NodeProto,
     imports: Iterable[tuple[str, int]],
     types: Iterable[tuple[str, str]],
-    shapes: Iterable[Sequence[int | str | None] | None],
+    shapes: Iterable[Sequence[Dim] | None],
 ) -> onnx.ModelProto:
     """Return a model of one node.
 

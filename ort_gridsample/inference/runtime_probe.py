@@ -58,7 +58,7 @@ class OutputType:
 
     name: str
     element_type: str
-    lengths: Sequence[int | str | None]
+    lengths: Sequence[spec.Dim]
 
 
 class Runtime(Protocol):
