@@ -237,8 +237,14 @@ def resolve_fusion(
 ) -> Decision:
     """Return the decision for the node of ``match``, given the decisions without fusion.
 
-    A node is absorbed (another node's op does its work), a host (its op does the work of others),
-    or alone.
+    There are three cases:
+
+    * The node is absorbed: the op of another node does its work. It gets the placement and the
+      target of that node. Such a node is part of a deformable attention with an op, or computes
+      the grid of a GridSample.
+    * The node is a host: its op also does the work of other nodes. It is a deformable attention, or
+      a GridSample with a fused grid.
+    * Otherwise its decision without fusion stays.
 
     Args:
         match: the node to decide on.
@@ -247,7 +253,7 @@ def resolve_fusion(
         fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
             compiled ops, or "" if it can.
     """
-    # The node into which this one may be fused; itself if there is none.
+    # The GridSample into which the node may be fused, or the node itself.
     fusion_host = match.fused_into or match
     attention_match = _attention_with_op(fusion_host, decide_unfused)
     if attention_match is not None and _is_replaced_by(match, attention_match):
@@ -294,11 +300,11 @@ def _absorbed_decision(match: Match, host: Match, host_decision: Decision) -> De
 
 
 def _attention_with_op(
-    grid_sample: Match,
+    node: Match,
     decide_unfused: Callable[[Match], Decision],
 ) -> Match | None:
-    """Return the deformable attention that ``grid_sample`` is part of, if an op replaces it."""
-    attention_match = grid_sample.enclosing_attention
+    """Return the deformable attention that ``node`` is part of, if an op replaces it."""
+    attention_match = node.enclosing_attention
     if attention_match is None or decide_unfused(attention_match).target is None:
         return None
     return attention_match

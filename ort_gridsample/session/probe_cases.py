@@ -31,8 +31,8 @@ _MAX_X_SIZE = 1 << 23
 #: The release of the test data. Increase it when these change: results with other data are void.
 _DATA_RELEASE = 1
 
-#: The lengths of a tensor's axes. A name or None is a length that is known only in a run.
-Shape: TypeAlias = list[int | str | None]
+#: A :data:`ort_gridsample.spec.Shape` whose lengths can be replaced.
+MutableShape: TypeAlias = list[spec.Dim]
 #: A function that returns the two inputs of a node as float64 or int64, and the expected output.
 MakeArrays: TypeAlias = Callable[[], tuple[tuple[Array, Array], Array]]
 
@@ -121,10 +121,11 @@ def _affine_grid_data(
     record: NodeRecord,
     case: Sequence[TypeAndShape],
     n_axes: int,
-) -> tuple[list[Shape], MakeArrays]:
+) -> tuple[list[MutableShape], MakeArrays]:
     """Return the shapes of theta and size, and the function that makes the arrays."""
     align_corners = bool(record.possible_attributes["align_corners"])
-    theta_shape: Shape = [None, n_axes, n_axes + 1] if not case[0].shape else list(case[0].shape)
+    unknown: MutableShape = [None, n_axes, n_axes + 1]
+    theta_shape = list(case[0].shape or unknown)
 
     def make_arrays() -> tuple[tuple[Array, Array], Array]:
         rng = np.random.default_rng(0)
@@ -146,11 +147,11 @@ def _grid_sample_data(
     record: NodeRecord,
     case: Sequence[TypeAndShape],
     n_axes: int,
-) -> tuple[list[Shape], MakeArrays]:
+) -> tuple[list[MutableShape], MakeArrays]:
     """Return the shapes of X and grid, and the function that makes the arrays."""
     attributes = record.possible_attributes
     align_corners = bool(attributes["align_corners"])
-    unknown: Shape = [None] * (n_axes + 2)
+    unknown: MutableShape = [None] * (n_axes + 2)
     X_shape = list(case[0].shape or unknown)
     grid_shape = [*(case[1].shape or unknown)[:-1], n_axes]
     X_lengths, grid_lengths = _case_lengths(X_shape, grid_shape)
@@ -178,12 +179,15 @@ def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
     return (2 * pixels + 1) / sides - 1
 
 
-def _case_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _case_lengths(
+    X_shape: Sequence[spec.Dim],
+    grid_shape: Sequence[spec.Dim],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the lengths of X and of the grid in a case; of few channels if X would be large."""
     n_axes = len(X_shape) - 2
     lengths_by_name = dict[str, int]()
 
-    def with_lengths(shape: Shape, guesses: Sequence[int]) -> tuple[int, ...]:
+    def with_lengths(shape: Sequence[spec.Dim], guesses: Sequence[int]) -> tuple[int, ...]:
         lengths = list[int]()
         for dim, guess in zip(shape, guesses, strict=True):
             if isinstance(dim, int):
