@@ -23,10 +23,10 @@ from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
 from ..session.session import InferenceSession
 from . import inputs, runners
-from .agreement import difference
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
+from .output_comparison import difference
 from .timing import Timing, Turn, measure
 
 BASELINE = "onnxruntime"

@@ -13,8 +13,8 @@ from ..patching import inspect_model
 from ..reference.arrays import Array
 from ..rewriting.far_coordinates import LIMIT, RewrittenGrid, zero_far_coordinates
 from . import runners
-from .agreement import Agreement, agreements, agreements_text, all_agree
 from .failures import sentence
+from .output_comparison import OutputComparison, all_agree, compare_outputs, outputs_text
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FarReport:
     limit: float = LIMIT
     grids: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     uncounted: Sequence[str] = ()
-    outputs: Sequence[Agreement] = ()
+    outputs: Sequence[OutputComparison] = ()
     agree: bool | None = None
     unknown: str = ""
 
@@ -87,12 +87,12 @@ def _compare(
         if index == 0:
             counts |= {grid.name: _count(values[grid.original]) for grid in in_main_graph}
             uncounted += [f"{grid.name} in {grid.graph}" for grid in rewritten if grid.graph]
-    results = agreements(outputs[0], outputs[1], tolerance)
+    comparisons = compare_outputs(outputs[0], outputs[1], tolerance)
     return FarReport(
         grids=counts,
         uncounted=uncounted,
-        outputs=results,
-        agree=all_agree(results),
+        outputs=comparisons,
+        agree=all_agree(comparisons),
     )
 
 
@@ -154,5 +154,5 @@ def report_text(far: FarReport) -> str:
             lines.append(f"{condition}, all agree: these coordinates account for it")
         else:
             lines.append(f"{condition}, this is left:")
-            lines.append(agreements_text(far.outputs))
+            lines.append(outputs_text(far.outputs))
     return "\n".join(lines)
