@@ -25,7 +25,7 @@ OUTPUT_LENGTHS = (300, 256)
 #: The warp: a rotation, and a scale at which it also samples outside of the photograph.
 ANGLE = math.radians(25)
 SCALE = 1.25
-#: Half the side of the detail in which the modes differ visibly, and its centre, in normalized
+#: Half the side of the detail in which the modes differ visibly, and its center, in normalized
 #: coordinates.
 DETAIL = 0.06
 DETAIL_AT = (0.2, -0.28)
@@ -271,7 +271,7 @@ def _draw_results(figure: Any, warped: Images) -> None:
 
 
 def _draw_errors(figure: Any, differences: Images) -> None:
-    """Draw the differences of the warped images, and the scale of their colours."""
+    """Draw the differences of the warped images, and the scale of their colors."""
     from matplotlib.colors import LogNorm
 
     figure.suptitle("Difference to onnxruntime's kernels")
@@ -279,10 +279,10 @@ def _draw_errors(figure: Any, differences: Images) -> None:
     max_difference = max(difference.max() for difference in differences.values())
     # From rounding errors to whole pixels.
     shown_max = max(max_difference, 10 * MIN_SHOWN_DIFFERENCE)
-    colours = LogNorm(MIN_SHOWN_DIFFERENCE, shown_max, clip=True)
+    colors = LogNorm(MIN_SHOWN_DIFFERENCE, shown_max, clip=True)
     for axes, difference in zip(subplots.flat, differences.values(), strict=True):
         title = f"at most {difference.max():.1e}" if difference.max() else "none"
-        _show(axes, difference[0].max(axis=0), title, cmap="magma", norm=colours)
+        _show(axes, difference[0].max(axis=0), title, cmap="magma", norm=colors)
     _label_rows(subplots)
     first_image = subplots[0, 0].images[0]
     figure.colorbar(first_image, ax=subplots, location="bottom", label="values are in [0, 1]")

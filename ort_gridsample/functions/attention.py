@@ -34,7 +34,7 @@ def deformable_attention(
 
     >>> import numpy as np
     >>> pixels = np.array([1., 2., 3., 4.]).reshape(1, 4, 1, 1)      # one image of 2×2 pixels
-    >>> locations = np.array([[0.25, 0.25], [0.5, 0.5]])             # its first pixel, its centre
+    >>> locations = np.array([[0.25, 0.25], [0.5, 0.5]])             # its first pixel, its center
     >>> weights = np.array([0.5, 0.5]).reshape(1, 1, 1, 1, 2)
     >>> deformable_attention(pixels, [(2, 2)], locations.reshape(1, 1, 1, 1, 2, 2), weights)
     array([[[1.75]]])
@@ -47,7 +47,7 @@ def deformable_attention(
         sampling_locations: (B, Q, H, L, P, r), floating point. P points on each level for each of Q
             queries, innermost axis first. [0, 1] is the extent of an axis, from edge to edge.
         attention_weights: (B, Q, H, L, P), of value's type.
-        align_corners: whether 0 and 1 are the centres of the outer pixels instead of their outer
+        align_corners: whether 0 and 1 are the centers of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
         num_threads: the maximum number of threads. None selects that of

@@ -59,7 +59,7 @@ def grid_sample(
 
     >>> import numpy as np
     >>> X = np.array([[[[0., 1.], [2., 3.]]]])    # one image of 2×2 pixels
-    >>> grid = np.array([[[[0., 0.]]]])           # its centre
+    >>> grid = np.array([[[[0., 0.]]]])           # its center
     >>> grid_sample(X, grid)
     array([[[[1.5]]]])
 
@@ -72,7 +72,7 @@ def grid_sample(
         mode: ``"nearest"``, ``"linear"`` or ``"cubic"``. ``"bilinear"`` and ``"bicubic"`` are
             synonyms of the latter two.
         padding_mode: the values outside X: ``"zeros"``, ``"border"`` or ``"reflection"``.
-        align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
+        align_corners: whether -1 and 1 are the centers of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
         num_threads: the maximum number of threads. None selects that of

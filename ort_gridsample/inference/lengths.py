@@ -237,7 +237,7 @@ def product_of(lengths: Sequence[Length]) -> Length:
     return reduce(mul, lengths, ONE)
 
 
-# Rules for shapes.
+# Rules for shapes
 
 
 def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
@@ -391,7 +391,7 @@ _SHAPE_RULES: Mapping[str, _LengthRule] = {
 }
 
 
-# Rules for the elements of a shape.
+# Rules for the elements of a shape
 
 
 def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:

@@ -155,8 +155,7 @@ def decide_without_compiled_op(match: Match, context: DecisionContext, reason: s
     return Decision(placement, context.op_targets.of(match, PYTHON_OP))
 
 
-# Each rule returns the decision for a node that does not become an op of this package. It returns
-# None if it does not apply.
+# Rules
 
 
 def _leave_attention_to_accelerators(match: Match, context: DecisionContext) -> Decision | None:
@@ -204,6 +203,8 @@ def _run_on_accelerator(match: Match, context: DecisionContext) -> Decision | No
     return Decision(Placement(match.record, accelerators, reason), form.target)
 
 
+#: Return the decision for a node that does not become an op of this package, or None if the rule
+#: does not apply.
 Rule = Callable[[Match, DecisionContext], Decision | None]
 #: The rules, in the order in which they apply.
 RULES: tuple[Rule, ...] = (
@@ -227,6 +228,9 @@ def _probed_record(match: Match) -> NodeRecord:
 def _library_description() -> str:
     path = library_file.configured_library()
     return "" if path is None else f"{path}, {library_file.validate(path)}"
+
+
+# Fusion
 
 
 def resolve_fusion(
@@ -341,6 +345,9 @@ def _is_grid_fused(
     affine_grid = replace(affine_grid, fused_into=grid_sample)
     placements = [decide_unfused(node).placement for node in (grid_sample, affine_grid)]
     return all(placement.runs_on == COMPILED_OP for placement in placements)
+
+
+# Compilation
 
 
 def compile_op(match: Match, decision: Decision) -> str:

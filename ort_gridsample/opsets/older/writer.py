@@ -164,7 +164,7 @@ def _one_version_down(
     rule = CONVERSION_RULES.get((node.op_type, since))
     try:
         older_nodes = fit_to_older_signature(step) if rule is None else rule(step)
-        return _labelled(older_nodes, node), since - 1
+        return _labeled(older_nodes, node), since - 1
     except ObstacleError:
         if not has_body(schema):
             raise
@@ -177,10 +177,10 @@ def _one_version_down(
         if body is None:
             raise
         body_nodes, body_opset = body
-        return _labelled(body_nodes, node), body_opset
+        return _labeled(body_nodes, node), body_opset
 
 
-def _labelled(
+def _labeled(
     nodes: Sequence[onnx.NodeProto],
     original: onnx.NodeProto,
 ) -> Sequence[onnx.NodeProto]:
