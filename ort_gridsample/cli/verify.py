@@ -28,15 +28,15 @@ class ModelComparison:
     """The result of the command.
 
     Attributes:
-        paths: the paths of A and B.
-        runs: the runs of A and B.
+        run_a: the run of A.
+        run_b: the run of B.
         outputs: how far they agree on each output, for each set of inputs.
         note: what could not be compared; else empty.
         far: the effect of far coordinates, if the models do not agree.
     """
 
-    paths: tuple[str, str]
-    runs: tuple[runners.ModelRun, runners.ModelRun]
+    run_a: runners.ModelRun
+    run_b: runners.ModelRun
     outputs: Sequence[OutputComparison]
     note: str
     far: FarReport | None
@@ -79,30 +79,29 @@ def compare(arguments: argparse.Namespace) -> ModelComparison:
     If the outputs agree, the models also run with other lengths of the dimensions that A leaves
     open. That shows lengths that a patch made constant.
     """
-    paths = (arguments.model, arguments.other)
+    path_a = arguments.model
+    path_b = arguments.other
     tolerance = arguments.tolerance
     make_feeds = partial(inputs.make_feeds, arguments=arguments, random=True)
-    with about(paths[0]):
-        run_a = runners.run(paths[0], make_feeds)
+    with about(path_a):
+        run_a = runners.run(path_a, make_feeds)
         other_feeds = make_feeds(run_a.session, open_lengths=inputs.OTHER_OPEN_LENGTHS)
-    with about(paths[1]):
-        run_b = runners.run(paths[1], lambda session: _feeds_of(session, run_a.feeds, paths))
-    runs = (run_a, run_b)
-    _check_output_names(paths, runs)
+    with about(path_b):
+        run_b = runners.run(path_b, lambda session: _feeds_of_b(session, path_b, run_a))
+    _check_output_names(run_a, run_b)
     feeds = run_a.feeds
     comparisons = compare_outputs(run_a.outputs, run_b.outputs, tolerance)
     note = ""
     if all_agree(comparisons) and _have_other_shapes(feeds, other_feeds):
         feeds = other_feeds
-        others, note = _compare_again(paths, runs, feeds, tolerance)
+        others, note = _compare_again(run_a, run_b, feeds, tolerance)
         comparisons += others
     far = None
     if not all_agree(comparisons):
-        backends = [model_run.backend for model_run in runs]
-        far = compare_without_far_coordinates(paths, backends, feeds, tolerance)
+        far = compare_without_far_coordinates(run_a, run_b, feeds, tolerance)
     return ModelComparison(
-        paths=paths,
-        runs=runs,
+        run_a=run_a,
+        run_b=run_b,
         outputs=comparisons,
         note=note,
         far=far,
@@ -110,8 +109,8 @@ def compare(arguments: argparse.Namespace) -> ModelComparison:
 
 
 def _compare_again(
-    paths: tuple[str, str],
-    runs: tuple[runners.ModelRun, runners.ModelRun],
+    run_a: runners.ModelRun,
+    run_b: runners.ModelRun,
     feeds: runners.Arrays,
     tolerance: float,
 ) -> tuple[list[OutputComparison], str]:
@@ -120,53 +119,61 @@ def _compare_again(
     Returns:
         How far they agree, or a note on why A does not run on these inputs.
     """
-    run_a, run_b = runs
     try:
         outputs_a = runners.run_session(run_a.session, feeds)
     except Exception as error:
         reason = sentence(error)
-        return [], f"{paths[0]} does not run with other lengths of what it leaves open: {reason}"
-    with about(paths[1]):
-        outputs_b = runners.run_session(run_b.session, _feeds_of(run_b.session, feeds, paths))
+        return [], f"{run_a.path} does not run with other lengths of what it leaves open: {reason}"
+    with about(run_b.path):
+        outputs_b = runners.run_session(run_b.session, {name: feeds[name] for name in run_b.feeds})
     return compare_outputs(outputs_a, outputs_b, tolerance), ""
 
 
 def _have_other_shapes(feeds: runners.Arrays, other_feeds: runners.Arrays) -> bool:
+    """Whether an array of ``feeds`` has another shape than that of ``other_feeds``."""
     return any(array.shape != other_feeds[name].shape for name, array in feeds.items())
 
 
-def _check_output_names(
-    paths: tuple[str, str],
-    runs: tuple[runners.ModelRun, runners.ModelRun],
-) -> None:
+def _check_output_names(run_a: runners.ModelRun, run_b: runners.ModelRun) -> None:
     """Raise GridSampleError if the outputs of the models have other names, or another order."""
-    names_a, names_b = (list(model_run.outputs) for model_run in runs)
+    names_a = list(run_a.outputs)
+    names_b = list(run_b.outputs)
     if names_a != names_b:
-        expected = f"those of {paths[0]}: {names_a}"
-        raise GridSampleError(paths[1], "outputs", str(names_b), expected, verb="are")
+        expected = f"those of {run_a.path}: {names_a}"
+        raise GridSampleError(run_b.path, "outputs", str(names_b), expected, verb="are")
 
 
-def _feeds_of(
+def _feeds_of_b(
     session: onnxruntime.InferenceSession,
-    feeds: runners.Arrays,
-    paths: tuple[str, str],
+    path: str,
+    run_a: runners.ModelRun,
 ) -> runners.Arrays:
     """Return those of the inputs of A that B has too.
+
+    Args:
+        session: the session of B.
+        path: the path of B.
+        run_a: the run of A.
 
     Raises:
         AboutFileError: B has inputs that A lacks.
     """
     names = [value.name for value in session.get_inputs()]
-    missing = [name for name in names if name not in feeds]
+    missing = [name for name in names if name not in run_a.feeds]
     if missing:
-        raise AboutFileError(f"{paths[1]} has inputs that {paths[0]} lacks: {missing}")
-    return {name: feeds[name] for name in names}
+        raise AboutFileError(f"{path} has inputs that {run_a.path} lacks: {missing}")
+    return {name: run_a.feeds[name] for name in names}
 
 
 def comparison_json(comparison: ModelComparison) -> dict[str, object]:
+    """Return the result of the command as an object of JSON."""
     content = dict[str, object]()
-    for letter, path, model_run in zip("AB", comparison.paths, comparison.runs, strict=True):
-        content[letter] = {"model": path, "way": model_run.backend, "refusal": model_run.refusal}
+    for letter, model_run in (("A", comparison.run_a), ("B", comparison.run_b)):
+        content[letter] = {
+            "model": model_run.path,
+            "way": model_run.backend,
+            "refusal": model_run.refusal,
+        }
     content["outputs"] = list(map(output_json, comparison.outputs))
     content["note"] = comparison.note
     content["agree"] = comparison.agree
@@ -178,12 +185,13 @@ def comparison_json(comparison: ModelComparison) -> dict[str, object]:
 
 
 def _comparison_text(comparison: ModelComparison) -> str:
-    paths = comparison.paths
-    run_a, run_b = comparison.runs
-    models = [("A", paths[0], run_a.backend), ("B", paths[1], run_b.backend)]
+    """Return the result of the command as text for people."""
+    run_a = comparison.run_a
+    run_b = comparison.run_b
+    models = [("A", run_a.path, run_a.backend), ("B", run_b.path, run_b.backend)]
     lines = [table([("", "model", "run by"), *models]), outputs_text(comparison.outputs)]
     lines.append(comparison.note)
-    lines += map(coordinate_error_text, paths)
+    lines += [coordinate_error_text(run_a.path), coordinate_error_text(run_b.path)]
     if comparison.far is not None:
         lines.append(report_text(comparison.far))
     return "\n".join(filter(None, lines))
