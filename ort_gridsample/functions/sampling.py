@@ -119,11 +119,12 @@ def grid_sample(
     X = np.ascontiguousarray(X, dtype)
     if not grid.dtype.isnative:
         grid = grid.astype(native_dtype(grid.dtype))
-    n, c = X_shape[:2]
-    positions = math.prod(grid_shape[1:-1])
-    flat_grid = grid.reshape((n, positions, grid_shape[-1]))
+    n_batches, n_channels = X_shape[:2]
+    n_positions = math.prod(grid_shape[1:-1])
+    flat_grid = grid.reshape((n_batches, n_positions, grid_shape[-1]))
+    flat_Y = Y.reshape((n_batches, n_channels, n_positions))
     threads = resolve_num_threads(num_threads, is_worthwhile=Y.size > MAX_SERIAL_ELEMENTS)
-    load_core().grid_sample(X, flat_grid, Y.reshape((n, c, positions)), plan, threads)
+    load_core().grid_sample(X, flat_grid, flat_Y, plan, threads)
     return Y
 
 
