@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 import onnx
 from onnx import helper
 
+from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.scope import Names, Nodes, Scope, domain_of
 from ..inference.types import Inference
 
@@ -14,8 +15,6 @@ from ..inference.types import Inference
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
 #: The first opset in which these operators do not flatten.
 _FIRST_OPSET_WITHOUT_FLATTENING = 13
-#: The first opset in which a Reshape can write lengths of 0.
-_FIRST_OPSET_WITH_ALLOWZERO = 14
 
 
 def has_flattening_nodes_to_rewrite(
@@ -63,7 +62,7 @@ def set_allowzero(
 
     Without it, a Reshape to the shape of an empty tensor fails.
     """
-    if new_opset < _FIRST_OPSET_WITH_ALLOWZERO:
+    if new_opset < FIRST_OPSET_WITH_ALLOWZERO:
         return
     for node in nodes:
         if node.op_type == "Reshape" and node.input[0] in flat_values:
