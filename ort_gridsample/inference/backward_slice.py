@@ -19,7 +19,7 @@ from onnx import helper
 from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
-from ..graph.scope import TENSOR_ATTRIBUTES, FunctionKey, Scope, domain_of, function_key, scopes_of
+from ..graph.scope import TENSOR_ATTRIBUTES, Scope, domain_of, function_key, scopes_of
 from .instances import Instance, InstanceNode
 from .light_attributes import (
     EXTERNAL,
@@ -30,6 +30,7 @@ from .light_attributes import (
 )
 from .node_versions import nodes_in_opset
 from .slice_declarations import SliceDeclarations
+from .slice_scopes import functions_of, relevant_scope_ids
 from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
 #: The maximum number of nodes of inlined functions.
@@ -81,9 +82,11 @@ class BackwardSlice:
         self.instances: dict[int, list[Instance]] = {}
         self.requested: dict[str, None] = {}
         main = scopes[0]
-        self._functions = _functions_of(scopes)
+        self._functions = functions_of(scopes)
         self._requested_names = requested_names or {}
-        self._relevant_scopes = _relevant_scopes(scopes, self._functions, self._requested_names)
+        self._relevant_scope_ids = relevant_scope_ids(
+            scopes, self._functions, self._requested_names.keys()
+        )
         self._needed: set[str] = set()
         self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
@@ -180,7 +183,7 @@ class BackwardSlice:
         self._request([instance.name_in_slice(name) for name in requested_names])
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
-        for index in range(len(scope.nodes) - 1, -1, -1):
+        for index in reversed(range(len(scope.nodes))):
             proto = scope.nodes[index]
             inputs: Sequence[str] = scope.inputs[index]
             outputs: Sequence[str] = scope.outputs[index]
@@ -191,10 +194,14 @@ class BackwardSlice:
             dialect = None
             if callee is None and scope.op_types[index] in op_types:
                 dialect = dialect_of(proto, {})
-            inner = scope.bodies.get(index, ()) if callee is None else (callee,)
-            is_needed = dialect is not None or not self._needed.isdisjoint(outputs)
-            if is_needed or (inner and any(id(body) in self._relevant_scopes for body in inner)):
+            inner_scopes = scope.bodies.get(index, ()) if callee is None else (callee,)
+            if (
+                dialect is not None
+                or not self._needed.isdisjoint(outputs)
+                or not self._relevant_scope_ids.isdisjoint(map(id, inner_scopes))
+            ):
                 holds_tensors = index in tensor_holders
+                # Positional arguments, because keywords take 0.5 µs longer for each node.
                 yield InstanceNode(instance, index, inputs, outputs, callee, dialect, holds_tensors)
 
     def _request(self, names: Sequence[str]) -> None:
@@ -357,15 +364,6 @@ class BackwardSlice:
         return [helper.make_node(name, inputs, outputs, domain=STAND_IN)]
 
 
-def _functions_of(scopes: Sequence[Scope]) -> dict[FunctionKey, Scope]:
-    """Return the scopes of the model's functions, without those of their bodies."""
-    functions = {}
-    for scope in scopes:
-        if scope.function is not None and scope.container is scope.function:
-            functions[function_key(scope.function)] = scope
-    return functions
-
-
 def _slice_opsets(main: Scope) -> Mapping[str, int]:
     """Return the opsets of the slice of a model, given the model's main graph."""
     if 0 < main.opsets.get("", 0) < MIN_SLICE_OPSET:
@@ -390,38 +388,3 @@ def _empty_model(ir_version: int, imports: Mapping[str, int]) -> onnx.ModelProto
     )
     model.graph.name = "slice"
     return model
-
-
-def _relevant_scopes(
-    scopes: Sequence[Scope],
-    functions: Mapping[FunctionKey, Scope],
-    requested_scopes: Collection[int],
-) -> set[int]:
-    """Return the ids of the scopes that lead to a sampling node, or to a requested scope.
-
-    They contain it themselves, in a graph of a node, or in a function that they call.
-
-    Args:
-        scopes: the scopes of the model.
-        functions: the scopes of its functions.
-        requested_scopes: the ids of the requested scopes.
-    """
-    op_types = operator_types()
-    pending = [scope for scope in scopes if id(scope) in requested_scopes]
-    users: dict[int, list[Scope]] = {}
-    for scope in scopes:
-        if scope.parent is not None:
-            users.setdefault(id(scope), []).append(scope.parent)
-        for node, op_type in zip(scope.nodes, scope.op_types, strict=True):
-            callee = functions.get(function_key(node)) if functions else None
-            if callee is not None:
-                users.setdefault(id(callee), []).append(scope)
-            elif op_type in op_types and dialect_of(node, {}) is not None:
-                pending.append(scope)
-    relevant = set[int]()
-    while pending:
-        scope = pending.pop()
-        if id(scope) not in relevant:
-            relevant.add(id(scope))
-            pending += users.get(id(scope), [])
-    return relevant
