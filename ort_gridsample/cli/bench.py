@@ -362,6 +362,7 @@ def _relative_difference(result: SideResult, baseline: SideResult | None) -> flo
         return None
     differences = [0.0]
     for baseline_output, output in zip(baseline.outputs, result.outputs, strict=True):
-        max_difference, max_value = difference(baseline_output, output)
-        differences.append(max_difference / max(max_value, np.finfo(float).tiny))
+        result_difference = difference(baseline_output, output)
+        scale = max(result_difference.magnitude, np.finfo(float).tiny)
+        differences.append(result_difference.largest / scale)
     return max(differences)

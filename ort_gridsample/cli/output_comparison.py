@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,30 +64,40 @@ def compare_outputs(
         if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
             kind = f"a {type(a).__name__}"
             raise GridSampleError("verify", f"output {name!r}", kind, "a tensor, to be compared")
-        max_difference, magnitude_a = difference(a, b)
-        max_allowed = tolerance * magnitude_a if a.dtype.kind in "fc" else 0
+        result = difference(a, b)
+        max_allowed = tolerance * result.magnitude if a.dtype.kind in "fc" else 0
         comparisons.append(
             OutputComparison(
                 name=name,
                 type=name_of(a.dtype),
                 shape=a.shape,
-                difference=max_difference,
-                magnitude=magnitude_a,
-                agrees=max_difference <= max_allowed,
+                difference=result.largest,
+                magnitude=result.magnitude,
+                agrees=result.largest <= max_allowed,
             )
         )
     return comparisons
 
 
-def difference(a: Array, b: Array) -> tuple[float, float]:
-    """Return the largest difference of two arrays, and the largest magnitude in ``a``.
+class Difference(NamedTuple):
+    """The difference of two arrays A and B.
 
-    The difference is infinite if the types or shapes differ, or if only one element is NaN.
+    Attributes:
+        largest: the largest difference of two elements. Infinite if the types or shapes differ, or
+            if only one of two elements is NaN.
+        magnitude: the largest finite magnitude of an element in A.
     """
+
+    largest: float
+    magnitude: float
+
+
+def difference(a: Array, b: Array) -> Difference:
+    """Return the difference of two arrays."""
     if a.shape != b.shape or a.dtype != b.dtype:
-        return math.inf, 0.0
+        return Difference(math.inf, 0.0)
     if a.dtype.kind not in "fciu":
-        return 0.0 if np.array_equal(a, b) else math.inf, 0.0
+        return Difference(0.0 if np.array_equal(a, b) else math.inf, 0.0)
     is_same = a == b  # in their own type: not every integer is a float64
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     wide_a = a.astype(wide)
@@ -97,7 +108,7 @@ def difference(a: Array, b: Array) -> tuple[float, float]:
         distances = np.maximum(np.abs(wide_a - wide_b), np.finfo(float).tiny)
     differences = np.nan_to_num(np.where(is_same, 0, distances), nan=np.inf, posinf=np.inf)
     finite = np.abs(wide_a[np.isfinite(wide_a)])
-    return float(differences.max(initial=0)), float(finite.max(initial=0))
+    return Difference(float(differences.max(initial=0)), float(finite.max(initial=0)))
 
 
 def outputs_text(comparisons: Sequence[OutputComparison]) -> str:
