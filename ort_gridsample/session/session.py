@@ -25,15 +25,10 @@ from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
-from .model_preparation import (
-    PatchedModel,
-    SessionArguments,
-    Source,
-    patch_for_session,
-    too_large_to_pickle,
-)
+from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
+from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import Placement
 from .prepared_options import options_for
 from .python_op_preparation import prepare_python_ops
@@ -375,6 +370,7 @@ def _unpickled(
     options: State,
     session_class: type[InferenceSession] = InferenceSession,  # older pickles have no class
 ) -> InferenceSession:
+    """Return the session of a pickle."""
     return session_class(
         arguments.model,
         options_from_state(options),
