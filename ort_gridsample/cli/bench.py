@@ -120,6 +120,7 @@ def _print(
     results: Mapping[str, SideResult],
     refusals: Mapping[str, str],
 ) -> None:
+    """Print the results as text for people."""
     thread_count = "as many threads as each side takes"
     if arguments.threads:
         thread_count = f"{arguments.threads} thread{'s' if arguments.threads > 1 else ''}"

@@ -151,6 +151,7 @@ class Lengths:
         return self._elements[name]
 
     def _compute_elements(self, name: str) -> PartialLengths | None:
+        """Compute what :meth:`elements` returns."""
         constant = self.use_def.scope.constant_value(name) if name else None
         if constant is not None:
             if constant.ndim > 1 or constant.dtype.kind != "i":

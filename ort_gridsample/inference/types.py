@@ -197,6 +197,7 @@ def _length_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 @cache
 def _type_name(elem_type: int) -> str | None:
+    """Return the name of an ONNX type, which this package may lack; None if it is undefined."""
     known = type_of(elem_type)
     if known:
         return known
@@ -243,6 +244,7 @@ class _TypedSlice:
         return max(rows, default=0) > MAX_ROW
 
     def _declared_values(self) -> Iterator[onnx.ValueInfoProto]:
+        """Yield the values with declared types, of all graphs."""
         graphs = [self.model.graph]
         if self._is_nested:
             graphs = [scope.container for scope in scopes_of(self.model)]

@@ -173,6 +173,7 @@ def first_unconvertible_node(model: onnx.ModelProto, new_opset: int) -> tuple[st
     messages: dict[int, str] = {}
 
     def fails_up_to(last: int) -> bool:
+        """Whether the converter fails on the nodes up to the index ``last``; keep its message."""
         part = without_weights(model)
         del part.graph.output[:]
         del part.graph.node[last + 1 :]

@@ -145,6 +145,7 @@ class SessionTarget(Target):
         return self._unfused.set(match.record, decision)
 
     def _fusion_error(self, grid_sample: Match) -> str:
+        """Compile the op with a fused grid; return why that failed, or "" if it did not."""
         if not self._compiles:
             return ""
         error = self._fusion_errors.get(grid_sample.record)

@@ -43,6 +43,7 @@ def write_equal_lengths(step: VersionStep) -> Rewritten:
 
 
 def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten:
+    """Write the lengths of all outputs, from the length of the axis."""
     node = step.node
     chunk = -(-length // count)
     lengths = [min(chunk, length - chunk * index) for index in range(count)]
