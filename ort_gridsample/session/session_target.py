@@ -13,15 +13,9 @@ from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..rewriting.expansion import points_of
 from ..rewriting.foreign_attention_facts import has_unusual_starts
 from ..rewriting.targets import Target
-from .decisions import (
-    Decision,
-    DecisionContext,
-    compile_fused_op,
-    compile_op,
-    decide,
-    decide_without_compiled_op,
-    resolve_fusion,
-)
+from .decisions import Decision, DecisionContext, decide, decide_without_compiled_op
+from .fusion_decisions import resolve_fusion
+from .op_compilation import compile_fused_op, compile_op
 from .placement import COMPILED_OP, ONNXRUNTIME, PYTHON_OP, Placement
 
 logger = logging.getLogger("ort_gridsample")
