@@ -21,12 +21,12 @@ def resolve_fusion(
 
     There are three cases:
 
-    * The node is absorbed: the op of another node does its work. It gets the placement and the
-      target of that node. Such a node is part of a deformable attention with an op, or computes
-      the grid of a GridSample.
+    * The node is absorbed: the op of another node does its work. It gets the decision of that node,
+      and a reason that names the node. An absorbed node is part of a deformable attention with an
+      op, or computes the grid of a GridSample.
     * The node is a host: its op also does the work of other nodes. It is a deformable attention, or
       a GridSample with a fused grid.
-    * Otherwise its decision without fusion stays.
+    * Otherwise its decision without fusion stays. If its grid cannot be fused, the reason is added.
 
     Args:
         match: the node to decide on.
