@@ -94,8 +94,8 @@ def compare(arguments: argparse.Namespace) -> ModelComparison:
     note = ""
     if all_agree(comparisons) and _have_other_shapes(feeds, other_feeds):
         feeds = other_feeds
-        others, note = _compare_again(run_a, run_b, feeds, tolerance)
-        comparisons += others
+        further_comparisons, note = _compare_again(run_a, run_b, feeds, tolerance)
+        comparisons += further_comparisons
     far = None
     if not all_agree(comparisons):
         far = compare_without_far_coordinates(run_a, run_b, feeds, tolerance)

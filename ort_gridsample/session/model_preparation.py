@@ -276,13 +276,13 @@ class _ModelPreparation:
             has_attention = ATTENTION in op_types and DOMAIN in self.domains()
             has_composites = has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
             with translate_errors(self.proto):
-                replaced, others = rewrite_selected_nodes(
+                replaced, kept = rewrite_selected_nodes(
                     self.proto,
                     target,
                     probe=installed_runtime.PROBE,
                     all_scopes=self.scopes,
                 )
-        self.placements = target.placements([*replaced, *others])
+        self.placements = target.placements([*replaced, *kept])
         self.is_changed = bool(replaced) or has_composites
 
     def bind_threads(self) -> None:

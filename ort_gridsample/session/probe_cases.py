@@ -95,19 +95,19 @@ def build_case(
     if n_axes not in (1, 2, 3) or not _is_testable(case, types):
         return None
     if record.operator == "AffineGrid":
-        data = _affine_grid_data(record, case, n_axes)
+        case_data = _affine_grid_data(record, case, n_axes)
     else:
-        data = _grid_sample_data(record, case, n_axes)
+        case_data = _grid_sample_data(record, case, n_axes)
 
     def make() -> tuple[Mapping[str, Array], Array]:
-        arrays = data.make_arrays()
+        arrays = case_data.make_arrays()
         named_arrays = zip(types, arrays.inputs, strict=True)
         feeds = {name: array.astype(fed_type(types[name])) for name, array in named_arrays}
         return feeds, arrays.expected
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]
-    model = one_node_model(record.node_without_values(), imports, types.items(), data.shapes)
+    model = one_node_model(record.node_without_values(), imports, types.items(), case_data.shapes)
     if not only_sampling_nodes:
         _insert_relu(model)
     return ProbeCase(model, _data_key(record), make)

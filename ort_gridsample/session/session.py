@@ -208,7 +208,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         names = output_names or self._output_names
         if self._runs_python_ops:
-            memory.check_allocatable(sum(map(_copied_bytes, input_feed.values())))
+            _check_memory_for_copies(input_feed)
             return self._call("run", names, input_feed, run_options)
         # As in _call, of which each step counts here: a tiny run takes 5 µs.
         shutdown.block_if_exiting()
@@ -272,7 +272,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 shutdown.end_asynchronous_run()
 
         if self._runs_python_ops:
-            memory.check_allocatable(sum(map(_copied_bytes, input_feed.values())))
+            _check_memory_for_copies(input_feed)
             shutdown.begin_run()
         else:
             shutdown.block_if_exiting()
@@ -382,8 +382,19 @@ def _unpickled(
     )
 
 
+def _check_memory_for_copies(feeds: Mapping[str, Any]) -> None:
+    """Check that there is memory for the copies of feeds in Python ops.
+
+    Without it, the process would end in a run.
+
+    Raises:
+        MemoryError: there is not enough memory.
+    """
+    memory.check_allocatable(sum(map(_copied_bytes, feeds.values())))
+
+
 def _copied_bytes(value: Any) -> int:
-    """Return the bytes of the copies of a feed in a run; the process ends without memory for them.
+    """Return the bytes of the copies of a feed in a run.
 
     A Python op copies the feed. onnxruntime also copies an array that is not contiguous.
     """
