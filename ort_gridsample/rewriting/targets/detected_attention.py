@@ -14,7 +14,6 @@ from ...detection.attention.layouts import Attention, Level
 from ...detection.match import Match
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
-from ...spec import Dim
 
 
 class DetectedAttention:
@@ -38,7 +37,7 @@ class DetectedAttention:
         self.nodes = Nodes(names, match.record.output)
         self.after = Nodes(names, match.record.output)
         self._record = match.record
-        self._batch: Dim = None
+        self._batch: int | str | None = None
         self._lengths_of_levels: dict[int, str] = {}
         if attention.has_output_by_query:
             self.output = match.record.output
