@@ -92,7 +92,8 @@ class Dialect:
         operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
         op_type: the type of the node.
         domains: the domains in which the node is read. The first is written. Empty: the node is
-            read in any domain, and written in ``written_domain``.
+            read in any domain, and written in ``written_domain``. The ONNX domain is ``""``, and
+            ``"ai.onnx"`` is another name of it.
         attributes: the operator's attribute -> its spelling.
         marks: attributes that identify the dialect -> their values. A node of the dialect has all
             of these attributes, each with one of its values; the first value is written.

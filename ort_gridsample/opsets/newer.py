@@ -120,6 +120,7 @@ def _flattened(
 
 
 def _may_be_empty(shape: Shape) -> bool:
+    """Whether a length of ``shape`` is 0, or may be 0 in a run."""
     return not all(isinstance(dim, int) and dim > 0 for dim in shape)
 
 
