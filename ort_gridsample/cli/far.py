@@ -69,16 +69,16 @@ def _compare(
     """Do what :func:`compare_without_far_coordinates` does; raise errors."""
     runs = (run_a, run_b)
     models = [read_model(model_run.path, external_data=True) for model_run in runs]
-    grids = _grids(models)
+    grid_types = _grid_types(models)
     near_feeds = dict(feeds)
     counts = dict[str, dict[str, int]]()
     for name, array in feeds.items():
-        if name in grids:
+        if name in grid_types:
             near_feeds[name] = np.where(_is_far(array), 0, array).astype(array.dtype)
             counts[name] = _count(array)
     near_runs = list[_NearRun]()
     for model_run, model in zip(runs, models, strict=True):
-        near_run = _run_near(model, model_run.backend, near_feeds, grids)
+        near_run = _run_near(model, model_run.backend, near_feeds, grid_types)
         if near_run is None:
             return FarReport(unknown=f"{model_run.path} has no grid that is known")
         near_runs.append(near_run)
@@ -110,22 +110,22 @@ def _run_near(
     model: onnx.ModelProto,
     backend: str,
     feeds: Mapping[str, Array],
-    grids: Mapping[str, str],
+    grid_types: Mapping[str, str],
 ) -> _NearRun | None:
-    """Run a model with the far coordinates of ``grids`` at 0.
+    """Run a model with the far coordinates of its grids at 0.
 
     Args:
         model: the model, which is changed.
         backend: the backend that runs the model.
         feeds: its inputs, in which far coordinates are 0 already.
-        grids: the names and element types of the grids.
+        grid_types: the element types of the grids, by name.
 
     Returns:
-        The run, or None if the model has none of ``grids``.
+        The run, or None if the model has none of these grids.
     """
-    rewritten = zero_far_coordinates(model, grids)
+    rewritten = zero_far_coordinates(model, grid_types)
     input_names = {value.name for value in model.graph.input}
-    if not rewritten and grids.keys().isdisjoint(input_names):
+    if not rewritten and grid_types.keys().isdisjoint(input_names):
         return None
     output_names = [value.name for value in model.graph.output]
     in_main_graph = [grid for grid in rewritten if not grid.graph]
@@ -153,8 +153,8 @@ def _run_with_originals(
     return runners.run_session(session, {name: feeds[name] for name in names})
 
 
-def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
-    """Return the names and element types of the grids of all GridSample nodes.
+def _grid_types(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
+    """Return the element types of the grids of all GridSample nodes, by name.
 
     The grids of lowered nodes keep their names. If two models have a grid of the same name, the
     type is that of the first model.
