@@ -42,14 +42,14 @@ def test_fused_affine_grid_size_of_three_values_has_the_error_of_the_function(
 
 
 def test_omitted_input_has_no_axes() -> None:
-    """Its field ``axes`` is -1. A message with such a shape would exceed its buffer."""
+    """Its field ``n_axes`` is -1. A message with such a shape would exceed its buffer."""
     from numba import njit
 
     from ort_gridsample.custom_ops.compiled_ops import requests
     from ort_gridsample.custom_ops.compiled_ops.structs import INPUT
 
     tensor = np.zeros(1, INPUT)[0]
-    tensor["axes"] = -1
+    tensor["n_axes"] = -1
     assert njit(lambda tensor: len(requests.shape_of(tensor)))(tensor) == 0
 
 

@@ -27,7 +27,15 @@ from .creation import (
     is_good,
     open_node,
 )
-from .requests import alloc, alloc_int64s, free_blocks, open_request, shape_of
+from .requests import (
+    alloc,
+    alloc_int64s,
+    copy_input,
+    free_blocks,
+    open_request,
+    set_shape,
+    shape_of,
+)
 from .sentences import (
     NO_MEMORY_INDEX,
     SentenceTable,
@@ -239,12 +247,9 @@ def _set_levels(state: Any, request: Any) -> int:
     levels_shape[0] = n_levels
     levels_shape[1] = 3
     inputs[1].data = memory
-    inputs[1].shape = np.int64(levels_shape.ctypes.data)
-    inputs[1].n_axes = 2
-    for index in range(2, 4):
-        inputs[index].data = inputs[index + 1].data
-        inputs[index].shape = inputs[index + 1].shape
-        inputs[index].n_axes = inputs[index + 1].n_axes
+    set_shape(inputs[1], levels_shape)
+    copy_input(inputs[2], inputs[3])
+    copy_input(inputs[3], inputs[4])
     return 0
 
 

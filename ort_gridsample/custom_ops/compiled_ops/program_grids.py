@@ -40,7 +40,7 @@ from .creation import (
     open_node,
     read_text,
 )
-from .requests import alloc, alloc_int64s, shape_of
+from .requests import alloc, alloc_int64s, set_shape, shape_of
 from .sampling import (
     FIRST_GROUP,
     WRONG_INTERFACE_INDEX,
@@ -262,37 +262,96 @@ def prepare_grid(request_address: int) -> int:
     request.components = alloc(request, nbytes)
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_lengths + nbytes)
-    grid = memory[: r + 2]
-    coordinate = memory[r + 2 : 2 * r + 3]
+    grid_shape = memory[: r + 2]
+    coordinate_shape = memory[r + 2 : 2 * r + 3]
     programs = array_at(program_set.programs, (program_set.n_programs,), PROGRAM)
-    operand = r
-    for index in range(r):
-        for axis in range(r + 1):
-            coordinate[axis] = 1
-        wrong = -1 if _broadcast(request, programs[index], coordinate) else index
-        for step in range(programs[index].n_steps):
-            if programs[index].steps[step] >= WITH_PROGRAM:
-                if wrong < 0 and not _broadcast(request, programs[operand], coordinate):
-                    wrong = operand
-                operand += 1
-        if wrong >= 0:
-            source = request.inputs[2 + programs[wrong].source]
-            return _shape_error(request.api, state, programs[wrong], shape_of(source))
-        for axis in range(r + 1):
-            if index == 0:
-                grid[axis] = coordinate[axis]
-            elif coordinate[axis] != grid[axis]:
-                return _shape_error(request.api, state, programs[index], coordinate)
-    grid[r + 1] = r
-    request.grid.shape = np.int64(grid.ctypes.data)
-    request.grid.n_axes = r + 2
+    status = _set_grid_shape(request, state, programs, coordinate_shape, grid_shape)
+    if status != 0:
+        return status
+    set_shape(request.grid, grid_shape)
     components = array_at(request.components, (program_set.n_programs,), COMPONENT)
     for index in range(program_set.n_programs):
-        program = programs[index]
-        source = request.inputs[2 + program.source]
+        source = request.inputs[2 + programs[index].source]
         strides = memory[(2 + index) * (r + 2) :]
-        _set_component(components[index], source, program, grid[: r + 1], strides)
+        _set_component(components[index], source, programs[index], grid_shape[: r + 1], strides)
     return 0
+
+
+@register_jitable
+def _set_grid_shape(
+    request: Any,
+    state: Any,
+    programs: Any,
+    coordinate_shape: Any,
+    grid_shape: Any,
+) -> int:
+    """Compute the shape of the grid, which all its coordinates must have.
+
+    Args:
+        request: a REQUEST.
+        state: a GRID_SAMPLE.
+        programs: its array of PROGRAM: those of the coordinates, then those of operands.
+        coordinate_shape: memory for the shape (r + 1,) of a coordinate.
+        grid_shape: where the shape (r + 2,) is written.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    r = state.programs.r
+    operand = r
+    for index in range(r):
+        misfit = _set_coordinate_shape(request, programs, index, operand, coordinate_shape)
+        if misfit >= 0:
+            source = request.inputs[2 + programs[misfit].source]
+            return _shape_error(request.api, state, programs[misfit], shape_of(source))
+        for axis in range(r + 1):
+            if index == 0:
+                grid_shape[axis] = coordinate_shape[axis]
+            elif coordinate_shape[axis] != grid_shape[axis]:
+                return _shape_error(request.api, state, programs[index], coordinate_shape)
+        operand += _count_operands(programs[index])
+    grid_shape[r + 1] = r
+    return 0
+
+
+@register_jitable
+def _set_coordinate_shape(
+    request: Any,
+    programs: Any,
+    index: int,
+    first_operand: int,
+    shape: Any,
+) -> int:
+    """Broadcast the shapes of all components that a coordinate is computed from.
+
+    Args:
+        request: a REQUEST.
+        programs: an array of PROGRAM.
+        index: the index of the coordinate's program.
+        first_operand: the index of the program of its first operand that has one.
+        shape: where the shape (r + 1,) is written.
+
+    Returns:
+        The index of the first program whose component does not fit those before it; -1 if all fit.
+    """
+    for axis in range(len(shape)):
+        shape[axis] = 1
+    if not _broadcast(request, programs[index], shape):
+        return index
+    for operand in range(first_operand, first_operand + _count_operands(programs[index])):
+        if not _broadcast(request, programs[operand], shape):
+            return operand
+    return -1
+
+
+@register_jitable
+def _count_operands(program: Any) -> int:
+    """Return the number of steps whose operand has a program."""
+    count = 0
+    for step in range(program.n_steps):
+        if program.steps[step] >= WITH_PROGRAM:
+            count += 1
+    return count
 
 
 @register_jitable

@@ -285,10 +285,7 @@ def sample(state: Any, request: Any) -> int:
         if status != 0:
             return status
     else:
-        tensor = request.inputs[1]
-        request.grid.data = tensor.data
-        request.grid.shape = tensor.shape
-        request.grid.n_axes = tensor.n_axes
+        requests.copy_input(request.grid, request.inputs[1])
     X_shape = requests.shape_of(request.inputs[0])
     grid_shape = requests.shape_of(request.grid)
     launch = request.launch

@@ -326,8 +326,7 @@ def write_repr(
     source = record_at(source_address, TEXT)
     destination = record_at(destination_address, TEXT)
     characters = array_at(source.data, (max(source.length, 0),), np.uint8)
-    has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
-    is_output = is_node_name != 0 and has_brackets
+    is_output = is_node_name != 0 and _has_brackets(characters)
     if is_output:
         characters = characters[1:-1]
     prefix_length = strlen(prefix)
@@ -335,35 +334,29 @@ def write_repr(
     destination.data = alloc(record_at(node_address, NODE), size)
     if destination.data == 0:
         return 0
-    output = array_at(destination.data, (size,), np.uint8)
     memcpy(destination.data, prefix, prefix_length)
+    output = array_at(destination.data, (size,), np.uint8)
+    end = prefix_length
     if is_output:
-        prefix_length = _write_chars(output, prefix_length, _WITH_OUTPUT)
-    # Single quotes, unless the text contains single quotes and no double quotes.
+        end = _write_chars(output, end, _WITH_OUTPUT)
+    destination.length = _write_quoted(output, end, characters)
+    return 0
+
+
+@register_jitable
+def _has_brackets(characters: Any) -> bool:
+    return len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
+
+
+@register_jitable
+def _quote_for(characters: Any) -> int:
+    """Return a single quote; a double quote if there are single quotes and no double quotes."""
     has_quote = False
     has_double_quote = False
     for i in range(len(characters)):
         has_quote = has_quote or characters[i] == _QUOTE
         has_double_quote = has_double_quote or characters[i] == _DOUBLE_QUOTE
-    quote = _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
-    end = _write_chars(output, prefix_length, (quote,))
-    for i in range(len(characters)):
-        code = np.int64(characters[i])
-        if code in (quote, _BACKSLASH):
-            end = _write_chars(output, end, (_BACKSLASH, code))
-        elif code == _TAB:
-            end = _write_chars(output, end, _ESCAPED_TAB)
-        elif code == _LINE_FEED:
-            end = _write_chars(output, end, _ESCAPED_LINE_FEED)
-        elif code == _CARRIAGE_RETURN:
-            end = _write_chars(output, end, _ESCAPED_CARRIAGE_RETURN)
-        elif code < _FIRST_CHARACTER or code == _DELETE:
-            end = _write_chars(output, end, _HEX_ESCAPE)
-            end = _write_chars(output, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
-        else:
-            end = _write_chars(output, end, (code,))
-    destination.length = _write_chars(output, end, (quote,))
-    return 0
+    return _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
 
 
 @register_jitable
@@ -374,6 +367,33 @@ def _hex_digit(digit: int) -> int:
 
 # Each of the following functions writes to the array ``message`` from the index ``end`` on, and
 # returns the index after the last character.
+
+
+@register_jitable
+def _write_quoted(message: Any, end: int, characters: Any) -> int:
+    """Write characters with quotes, escaped as by Python's ``repr``."""
+    quote = _quote_for(characters)
+    end = _write_chars(message, end, (quote,))
+    for i in range(len(characters)):
+        end = _write_escaped(message, end, np.int64(characters[i]), quote)
+    return _write_chars(message, end, (quote,))
+
+
+@register_jitable
+def _write_escaped(message: Any, end: int, code: int, quote: int) -> int:
+    """Write a character, or its escape sequence."""
+    if code in (quote, _BACKSLASH):
+        return _write_chars(message, end, (_BACKSLASH, code))
+    if code == _TAB:
+        return _write_chars(message, end, _ESCAPED_TAB)
+    if code == _LINE_FEED:
+        return _write_chars(message, end, _ESCAPED_LINE_FEED)
+    if code == _CARRIAGE_RETURN:
+        return _write_chars(message, end, _ESCAPED_CARRIAGE_RETURN)
+    if code < _FIRST_CHARACTER or code == _DELETE:
+        end = _write_chars(message, end, _HEX_ESCAPE)
+        return _write_chars(message, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
+    return _write_chars(message, end, (code,))
 
 
 @register_jitable

@@ -22,6 +22,7 @@ from ..compiled_ops.requests import (
     free_blocks,
     open_request,
     read_input,
+    set_shape,
     shape_of,
 )
 from ..compiled_ops.sentences import (
@@ -90,13 +91,6 @@ def _no_memory(state: Any, request: Any, nbytes: int) -> int:
 
 
 @register_jitable
-def _set_shape(tensor: Any, lengths: Any) -> None:
-    """Set the shape of an INPUT to ``lengths``, an array from :func:`.requests.alloc_int64s`."""
-    tensor.shape = np.int64(lengths.ctypes.data)
-    tensor.n_axes = len(lengths)
-
-
-@register_jitable
 def _set_value(state: Any, fused: Any, request: Any) -> int:
     """Set the value (B, S, H, D); return an OrtStatus*."""
     tensor = request.inputs[_VALUE]
@@ -120,7 +114,7 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     split_lengths[1] = lengths[1]
     split_lengths[2] = fused.heads
     split_lengths[3] = fused.channels
-    _set_shape(tensor, split_lengths)
+    set_shape(tensor, split_lengths)
     return 0
 
 
@@ -157,7 +151,7 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
     levels_shape[0] = fused.n_levels
     levels_shape[1] = n_columns
     request.inputs[_LEVELS].data = memory
-    _set_shape(request.inputs[_LEVELS], levels_shape)
+    set_shape(request.inputs[_LEVELS], levels_shape)
     return 0
 
 
@@ -191,13 +185,13 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
             return _no_memory(state, request, nbytes)
         _copy_queries_first(memory, tensor.data, new_lengths, state.kernel.X_size)
         tensor.data = memory
-        _set_shape(tensor, new_lengths)
+        set_shape(tensor, new_lengths)
     elif len(lengths) == 5:
         # With an axis of levels, the op takes a single query for one of several.
         for axis in range(3):
             new_lengths[axis] = lengths[axis]
         new_lengths[3] = lengths[3] * lengths[4]
-        _set_shape(tensor, new_lengths)
+        set_shape(tensor, new_lengths)
     return 0
 
 
@@ -266,7 +260,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         first_point += level.points
     tensor = request.inputs[_LOCATIONS]
     tensor.data = memory
-    _set_shape(tensor, lengths)
+    set_shape(tensor, lengths)
     return 0
 
 
