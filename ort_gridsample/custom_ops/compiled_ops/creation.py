@@ -53,12 +53,12 @@ WRONG_INTERFACE = validation.ErrorTemplate(
 )
 #: The library has no state for the node.
 MISSING_STATE = validation.ErrorTemplate(
-    "library", "built without {what}{value}", "a library for this model, or for all models"
+    "library", "built without {mode}{value}", "a library for this model, or for all models"
 )
 #: The last sentences of an op with one state, by name.
 LAST_SENTENCES = {
     "WRONG_INTERFACE": encode(WRONG_INTERFACE),
-    "MISSING_STATE": encode(MISSING_STATE, what=""),
+    "MISSING_STATE": encode(MISSING_STATE, mode=""),
 }
 
 

@@ -367,8 +367,8 @@ def _has_inputs(request: Any, state: Any) -> bool:
 
 
 @register_jitable
-def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
-    """Return an OrtStatus*: the source of ``program`` has the shape ``found``."""
+def _shape_error(api: int, state: Any, program: Any, shape: Any) -> int:
+    """Return an OrtStatus*: the source of ``program`` has a wrong ``shape``."""
     name = state.programs.names[program.source]
     node_errors = record_at(state.errors, ERRORS)
     # A copy, as several threads may run the op at the same time.
@@ -387,7 +387,7 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     if state.programs.n_sources == 1:
         sentence_index = SOURCE_SHAPE_INVALID_INDEX
     coordinates = array_at(address_of(expected), (3,), np.int64)
-    return error_with_shapes(api, address_of(errors), sentence_index, found, coordinates)
+    return error_with_shapes(api, address_of(errors), sentence_index, shape, coordinates)
 
 
 @register_jitable

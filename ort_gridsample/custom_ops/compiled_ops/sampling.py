@@ -92,7 +92,7 @@ _ROWS = {
     "MODE_UNKNOWN": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
     "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
     **{
-        f"MISSING_STATE {name}": encode(MISSING_STATE, what=f"mode {name!r} for ")
+        f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ")
         for name in kernel_factories.TAPS
     },
 }
