@@ -15,7 +15,7 @@ W channels, NARROW_PANEL or WIDE_PANEL. Halves are handled as their bits: see :m
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import register_jitable
 
 from . import simd, simd_sums
@@ -178,7 +178,7 @@ def _sum_in_loops(
     return GATHERED
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+@register_jitable(fastmath={"contract"})
 def _sum_gathered(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
     """Add up GATHERED taps as :func:`sum_taps`.
 
@@ -317,7 +317,7 @@ def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) ->
 # --- Sums over taps of panels ---
 
 
-@njit(nogil=True, error_model="numpy")
+@register_jitable
 def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
     """Copy some pixels of X to a panel, where the channels are last.
 

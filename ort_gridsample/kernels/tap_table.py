@@ -22,7 +22,6 @@ Names in docstrings and loops:
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
@@ -437,7 +436,7 @@ def can_be_contiguous(taps: int, padding: int) -> bool:
     return taps == 2 or (taps == 4 and padding == ZEROS)
 
 
-@njit(nogil=True, error_model="numpy")
+@register_jitable
 def compute_axis_taps(
     axis: Any,
     normalized: Any,

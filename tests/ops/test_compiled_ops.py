@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import re
+import sys
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import ort_gridsample as ogs
 from conftest import with_slow, with_sweep
 from ort_gridsample import spec, versions
-from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
+from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, error_loading, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
@@ -250,6 +251,35 @@ def test_status_of_a_message_with_a_lone_surrogate_has_it_escaped() -> None:
     status = c_api.create_status(api, "no file caf\udce9")
     with pytest.raises(RuntimeError, match=r"no file caf\\udce9"):
         c_api.check(api, status)
+
+
+@pytest.mark.parametrize(
+    ("n_failures", "message"),
+    [
+        (1, r"GridSample node 'sample0': grid is of shape \(1, 2, 2, 3\), expected .*"),
+        (2, r"grid is of shape .*"),
+    ],
+)
+def test_error_whose_function_cannot_be_loaded_at_once_is_raised(
+    monkeypatch: pytest.MonkeyPatch, n_failures: int, message: str
+) -> None:
+    """A signal handler can raise an exception, or there is no memory to compile the function."""
+    load = error_loading._create_error_address
+    failures = iter([MemoryError("no memory to compile")] * n_failures)
+
+    def fail_then_load() -> int:
+        for failure in failures:
+            raise failure
+        return load()
+
+    monkeypatch.setattr(error_loading, "_create_error_address", fail_then_load)
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    session = open_compiled(loose(grid_sample_model("float32", "float32", 2, [Attributes()])))
+    feeds = {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)}
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
+        onnxruntime.InferenceSession.run(session, None, feeds)
+    assert len(unraisable) == n_failures
 
 
 def test_output_larger_than_the_address_space_is_refused() -> None:

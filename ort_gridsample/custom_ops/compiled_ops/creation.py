@@ -19,10 +19,8 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels.compilation import compiles_in
 from ...kernels.pointers import (
-    address_of,
     array_at,
     c_string,
-    call,
     field_address,
     local_record,
     memcpy,
@@ -137,18 +135,18 @@ def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
     errors_address = alloc(node, sizeof(ERRORS))
     if errors_address == 0:
         return 0
-    name = local_record(TEXT)
-    read_text(node, get_text, (node.info, label), name)
-    if name.length <= 0:
-        read_text(node, get_name, (node.info,), name)
     errors = record_at(errors_address, ERRORS)
     op_context = record_at(node.op_context, OP_CONTEXT)
     errors.create_error = op_context.create_error
+    errors.load_create_error = op_context.load_create_error
     errors.sentences = sentences
+    errors.prefix = operator
+    read_text(node, get_text, (node.info, label), errors.name)
+    if errors.name.length <= 0:
+        read_text(node, get_name, (node.info,), errors.name)
     errors.value.data = 0
     errors.value.length = 0
-    arguments = address_of(node), operator, address_of(name), address_of(errors.where), 1
-    call(op_context.write_repr, arguments)
+    errors.quotes_value = 0
     return errors_address
 
 
@@ -321,9 +319,10 @@ def choice_attribute(
         return default
     index = word_index(words, word)
     if index < 0 and is_good(node):
-        value = record_at(errors_address, ERRORS).value
-        arguments = address_of(node), c_string(""), address_of(word), address_of(value), 0
-        call(record_at(node.op_context, OP_CONTEXT).write_repr, arguments)
+        errors = record_at(errors_address, ERRORS)
+        errors.value.data = word.data
+        errors.value.length = word.length
+        errors.quotes_value = 1
         node.status = error_with_number(node.api, errors_address, wrong_word_index, 0)
     return max(index, 0)
 

@@ -374,11 +374,14 @@ def _shape_error(api: int, state: Any, program: Any, shape: Any) -> int:
     # A copy, as several threads may run the op at the same time.
     errors = local_record(ERRORS)
     errors.create_error = node_errors.create_error
+    errors.load_create_error = node_errors.load_create_error
     errors.sentences = node_errors.sentences
-    errors.where.data = node_errors.where.data
-    errors.where.length = node_errors.where.length
+    errors.prefix = node_errors.prefix
+    errors.name.data = node_errors.name.data
+    errors.name.length = node_errors.name.length
     errors.value.data = name.data
     errors.value.length = name.length
+    errors.quotes_value = 0
     expected = local_record(COORDINATE_SHAPE)
     expected.axis = program.axis
     expected.length = program.length

@@ -30,7 +30,7 @@ from ...kernels.structs import ctypes_type
 from ...system.cpus import available_cpus
 from ...system.process import after_fork, keep_forever
 from ..signals import with_signals_deferred
-from . import c_api, library_file, trampoline
+from . import c_api, error_loading, library_file, trampoline
 from .catalog import (
     DESCRIPTION_FUNCTIONS,
     DOMAINS,
@@ -58,7 +58,9 @@ class CompiledOps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._op_context = _OpContext(compiles_on_demand=1)
+        self._op_context = _OpContext(
+            compiles_on_demand=1, load_create_error=error_loading.function_address()
+        )
         #: The address of an OrtCustomOp -> the op, and the types of its inputs.
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
         #: The inverse of ``_overloads``.
@@ -223,7 +225,7 @@ class CompiledOps:
                 return c_api.create_status(api, NO_STRINGS)
             struct = _OpStruct.from_address(op_address)
             if not struct.KernelComputeV2:
-                _complete(struct, op, types, self._op_context)
+                _complete(struct, op, types)
             create = _compiled(op.load().create, 4)
             result = create(op_address, api, info, out)
             while is_missing_state(result):
@@ -357,12 +359,10 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
 @cache
 def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
     """Compile what a node of ``op`` with these types and this state needs."""
-    from .sentences import SHARED_FUNCTIONS
-
     image = _state_image(op, types, index)
     functions = op.load().functions
     # All together: each call compiles in two processes.
-    addresses([*functions.values(), *SHARED_FUNCTIONS.values(), *image.functions.values()])
+    addresses([*functions.values(), *image.functions.values()])
     state_address(op, types, index)
 
 
@@ -383,21 +383,12 @@ def _state_image(op: Op, types: tuple[str, ...], index: int) -> RecordImage:
     return image
 
 
-def _complete(struct: Any, op: Op, types: tuple[str, ...], op_context: Any) -> None:
-    """Fill in the fields of an OrtCustomOp, and of its OP_CONTEXT, that need Numba."""
-    from .sentences import SHARED_FUNCTIONS
-
+def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
+    """Fill in the fields of an OrtCustomOp that need Numba."""
     implementation = op.load()
     image = RecordImage()
     sentences = image.add_texts(implementation.sentences)
-    function_specs = [
-        (implementation.compute,),
-        (implementation.destroy,),
-        *SHARED_FUNCTIONS.values(),
-    ]
-    compute, destroy, *shared = addresses(function_specs)
-    for name, address in zip(SHARED_FUNCTIONS, shared, strict=True):
-        setattr(op_context, name, address)
+    compute, destroy = addresses([(implementation.compute,), (implementation.destroy,)])
     struct.sentences = load_image(image) + sentences
     n_states = len(implementation.states(*types)[1])
     states = (c_api.word * n_states)()

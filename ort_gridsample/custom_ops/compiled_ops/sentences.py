@@ -15,8 +15,8 @@ from ...functions.validation import ErrorTemplate
 from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import array_at, call, free, malloc, memcpy, record_at
 from .c_api import INVALID_ARGUMENT
-from .requests import alloc, api_function
-from .structs import ERRORS, NODE, TEXT
+from .requests import api_function
+from .structs import ERRORS, TEXT
 
 #: The placeholders. FIRST and SECOND are shapes. LENGTH_0 and LENGTH_1 are the first two
 #: lengths of the first shape. Its axes from the third on are the spatial axes: AXES is
@@ -178,7 +178,8 @@ def error_with_shapes(
 ) -> int:
     """Return an OrtStatus* with a sentence that contains shapes and a ``number``.
 
-    If no memory can be allocated, the message is the encoded sentence.
+    If no memory can be allocated, or the function that writes the message cannot be loaded, the
+    message is the encoded sentence.
 
     Args:
         api: the address of the OrtApi.
@@ -188,8 +189,15 @@ def error_with_shapes(
         second: the shape for the placeholder SECOND, or the fields of a COORDINATE_SHAPE, int64.
         number: the integer for the placeholder NUMBER.
     """
+    errors = record_at(errors_address, ERRORS)
+    for _ in range(2):  # the first call fails if a signal handler in Python raises an exception
+        if errors.create_error == 0:
+            call(errors.load_create_error, (errors_address,))
+    if errors.create_error == 0:
+        sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
+        return create_status(api, (INVALID_ARGUMENT, sentence.data))
     return call(
-        record_at(errors_address, ERRORS).create_error,
+        errors.create_error,
         (
             api,
             errors_address,
@@ -216,8 +224,8 @@ def create_error(
 ) -> int:
     """Return an OrtStatus*: see :func:`error_with_shapes`.
 
-    All ops share this function. If each contained a copy, the copies would take a fifth of the
-    compilation.
+    All ops share this function, which :mod:`.error_loading` compiles when it is needed. If each op
+    contained a copy, the copies would take a fifth of the compilation.
     """
     first = array_at(first_address, (first_axes,), np.int64)
     second = array_at(second_address, (second_axes,), np.int64)
@@ -229,7 +237,7 @@ def create_error(
     if memory == 0:
         return create_status(api, (INVALID_ARGUMENT, sentence.data))
     message = array_at(memory, (size,), np.uint8)
-    end = _write_text(message, 0, errors.where)
+    end = _write_where(message, 0, errors)
     for i in range(len(codes)):
         end = _write_code(message, end, np.int64(codes[i]), errors, first, second, number)
     message[end] = 0
@@ -254,7 +262,7 @@ def _write_code(
     if code == AXIS_WORD:
         return _write_chars(message, end, _AXIS if len(first) == 3 else _AXES)
     if code == VALUE:
-        return _write_text(message, end, errors.value)
+        return _write_value(message, end, errors)
     if code == COORDINATES:
         return _write_coordinates(message, end, second)
     if code in (FIRST, SECOND):
@@ -279,10 +287,16 @@ def _write_code(
 @register_jitable
 def _max_size(codes: Any, errors: Any, first: Any, second: Any) -> int:
     """Return an upper bound of the bytes of a message, with its terminating 0."""
-    size = errors.where.length + 1
+    size = strlen(errors.prefix) + _max_repr_chars(errors.name) + 1
     for i in range(len(codes)):
         size += _max_chars(np.int64(codes[i]), errors, first, second)
     return size
+
+
+@register_jitable
+def _max_repr_chars(text: Any) -> int:
+    """Return an upper bound of the characters of a TEXT in quotes, with "with output "."""
+    return len(_WITH_OUTPUT) + 4 * max(text.length, 0) + 2
 
 
 @register_jitable
@@ -291,7 +305,7 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
     if code >= _FIRST_CHARACTER:
         return 1
     if code == VALUE:
-        return errors.value.length
+        return _max_repr_chars(errors.value)
     n_integers = 1
     if code in (FIRST, OUTPUTS):
         n_integers = len(first)
@@ -300,47 +314,6 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
     elif code == COORDINATES:
         n_integers = second[2] + 2  # the field r, and at most two more axes
     return _MAX_INTEGER_CHARS * (n_integers + 1)  # parentheses take less space than an integer
-
-
-@compiles_in(1.0)
-def write_repr(
-    node_address: int,
-    prefix: int,
-    source_address: int,
-    destination_address: int,
-    is_node_name: int,
-) -> int:
-    """Set a TEXT to ``prefix``, then ``source`` as Python's ``repr`` prints it; return 0.
-
-    All characters beyond ASCII count as printable.
-
-    Args:
-        node_address: the address of the NODE that owns the memory of the result.
-        prefix: the address of characters.
-        source_address: the address of a TEXT.
-        destination_address: the address of a TEXT. Without memory, the address of its characters
-            becomes 0.
-        is_node_name: 1 if a source in brackets is the output of a node without a name, as in
-            :func:`ort_gridsample.errors.where_node`.
-    """
-    source = record_at(source_address, TEXT)
-    destination = record_at(destination_address, TEXT)
-    characters = array_at(source.data, (max(source.length, 0),), np.uint8)
-    is_output = is_node_name != 0 and _has_brackets(characters)
-    if is_output:
-        characters = characters[1:-1]
-    prefix_length = strlen(prefix)
-    size = prefix_length + len(_WITH_OUTPUT) + 4 * len(characters) + 3
-    destination.data = alloc(record_at(node_address, NODE), size)
-    if destination.data == 0:
-        return 0
-    memcpy(destination.data, prefix, prefix_length)
-    output = array_at(destination.data, (size,), np.uint8)
-    end = prefix_length
-    if is_output:
-        end = _write_chars(output, end, _WITH_OUTPUT)
-    destination.length = _write_quoted(output, end, characters)
-    return 0
 
 
 @register_jitable
@@ -370,8 +343,34 @@ def _hex_digit(digit: int) -> int:
 
 
 @register_jitable
-def _write_quoted(message: Any, end: int, characters: Any) -> int:
-    """Write characters with quotes, escaped as by Python's ``repr``."""
+def _write_where(message: Any, end: int, errors: Any) -> int:
+    """Write the place that a message names, as :func:`ort_gridsample.errors.where_node` does."""
+    prefix_length = strlen(errors.prefix)
+    memcpy(np.int64(message[end:].ctypes.data), errors.prefix, prefix_length)
+    end += prefix_length
+    name = errors.name
+    if name.data == 0:
+        return end
+    characters = array_at(name.data, (max(name.length, 0),), np.uint8)
+    if _has_brackets(characters):  # the output of a node without a name
+        end = _write_chars(message, end, _WITH_OUTPUT)
+        characters = characters[1:-1]
+    return _write_repr(message, end, characters)
+
+
+@register_jitable
+def _write_value(message: Any, end: int, errors: Any) -> int:
+    """Write the value of a message, in quotes if ``errors.quotes_value``."""
+    value = errors.value
+    if errors.quotes_value:
+        return _write_repr(message, end, array_at(value.data, (value.length,), np.uint8))
+    memcpy(np.int64(message[end:].ctypes.data), value.data, value.length)
+    return end + value.length
+
+
+@register_jitable
+def _write_repr(message: Any, end: int, characters: Any) -> int:
+    """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
     quote = _quote_for(characters)
     end = _write_chars(message, end, (quote,))
     for i in range(len(characters)):
@@ -394,13 +393,6 @@ def _write_escaped(message: Any, end: int, code: int, quote: int) -> int:
         end = _write_chars(message, end, _HEX_ESCAPE)
         return _write_chars(message, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
     return _write_chars(message, end, (code,))
-
-
-@register_jitable
-def _write_text(message: Any, end: int, text: Any) -> int:
-    """Write a TEXT."""
-    memcpy(np.int64(message[end:].ctypes.data), text.data, text.length)
-    return end + text.length
 
 
 @register_jitable
@@ -488,8 +480,5 @@ def _write_integer(message: Any, end: int, number: int) -> int:
     return end + n_digits
 
 
-#: The functions of this module that all ops share, by their fields in :data:`.structs.OP_CONTEXT`.
-SHARED_FUNCTIONS: dict[str, FunctionSpec] = {
-    "create_error": (create_error,),
-    "write_repr": (write_repr,),
-}
+#: The function of this module that all ops share, by its field in :data:`.structs.OP_CONTEXT`.
+SHARED_FUNCTIONS: dict[str, FunctionSpec] = {"create_error": (create_error,)}

@@ -66,8 +66,9 @@ OP_CONTEXT = record(
     # The address of GetTensorElementTypeAndShapeDataReference; 0 in releases without it.
     "get_shape_reference",
     "cpus",  # the number of processors that this process may use
-    "create_error",  # the address of the function :func:`.sentences.create_error`
-    "write_repr",  # the address of the function :func:`.sentences.write_repr`
+    "create_error",  # the address of :func:`.sentences.create_error`; 0 if it is not loaded
+    # The address of a function that sets create_error of ERRORS, given their address, if it can.
+    "load_create_error",
     # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
     "compiles_on_demand",
 )
@@ -131,9 +132,12 @@ NODE = record(
 #: The data of a node's error messages.
 ERRORS = record(
     "create_error",  # as in an OP_CONTEXT
+    "load_create_error",  # as in an OP_CONTEXT
     "sentences",  # the address of an array of TEXT
-    ("where", TEXT),  # the name of the node, with which each message begins
-    ("value", TEXT),  # a value that a message quotes
+    "prefix",  # the address of characters with a terminating 0, with which each message begins
+    ("name", TEXT),  # the name of the node, which follows in quotes; without data, no name follows
+    ("value", TEXT),  # a value that a message contains
+    "quotes_value",  # 1 if the value is written in quotes
 )
 
 #: The first fields of every state.

@@ -10,10 +10,9 @@ from typing import Any
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
-from ..compiled_ops import c_api
+from ..compiled_ops import c_api, error_loading
 from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
-from ..compiled_ops.sentences import SHARED_FUNCTIONS
 from ..compiled_ops.structs import ERRORS
 
 
@@ -111,9 +110,9 @@ def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocat
         where: the place that errors name.
     """
     errors = {
-        "create_error": SHARED_FUNCTIONS["create_error"],
+        "load_create_error": error_loading.function_address(),
         "sentences": sentences,
-        "where": text_fields(image, where),
+        "prefix": image.add_text(where.encode()),
     }
     return image.add_records(ERRORS, errors)
 
