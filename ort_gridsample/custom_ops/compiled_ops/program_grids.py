@@ -269,12 +269,26 @@ def prepare_grid(request_address: int) -> int:
     if status != 0:
         return status
     set_shape(request.grid, grid_shape)
-    components = array_at(request.components, (program_set.n_programs,), COMPONENT)
-    for index in range(program_set.n_programs):
-        source = request.inputs[2 + programs[index].source]
-        strides = memory[(2 + index) * (r + 2) :]
-        _set_component(components[index], source, programs[index], grid_shape[: r + 1], strides)
+    _set_components(request, programs, grid_shape[: r + 1], memory[2 * (r + 2) :])
     return 0
+
+
+@register_jitable
+def _set_components(request: Any, programs: Any, shape: Any, memory: Any) -> None:
+    """Set the components of all programs.
+
+    Args:
+        request: a REQUEST with memory for an array of COMPONENT.
+        programs: the array of PROGRAM.
+        shape: the shape (r + 1,) of a coordinate.
+        memory: memory for the strides: r + 2 integers for each component.
+    """
+    components = array_at(request.components, (len(programs),), COMPONENT)
+    n_strides = len(shape) + 1
+    for index in range(len(programs)):
+        source = request.inputs[2 + programs[index].source]
+        strides = memory[index * n_strides :]
+        _set_component(components[index], source, programs[index], shape, strides)
 
 
 @register_jitable
@@ -424,36 +438,36 @@ def _broadcast(request: Any, program: Any, coordinate: Any) -> bool:
 
 
 @register_jitable
-def _set_component(component: Any, source: Any, program: Any, grid: Any, strides: Any) -> None:
+def _set_component(component: Any, source: Any, program: Any, shape: Any, strides: Any) -> None:
     """Set a COMPONENT.
 
     Args:
         component: the COMPONENT.
-        source: the INPUT that contains it.
+        source: the INPUT whose elements it refers to.
         program: the PROGRAM that reads it.
-        grid: the shape (r + 1,) of a coordinate.
+        shape: the shape (r + 1,) of a coordinate.
         strides: memory (≥ r + 1,) for its strides.
     """
     lengths = shape_of(source)
     stride = 1
     first = 0
-    coordinate_axis = len(grid)
+    coordinate_axis = len(shape)
     for axis in range(len(lengths) - 1, -1, -1):
         if axis == program.axis:
             first = program.index * stride
         else:
             coordinate_axis -= 1
-            is_broadcast = lengths[axis] != grid[coordinate_axis]
+            is_broadcast = lengths[axis] != shape[coordinate_axis]
             strides[coordinate_axis] = 0 if is_broadcast else stride
         stride *= lengths[axis]
     # Extend the run over the innermost axes, as long as its positions have a constant step.
     step = 0
     run = 1
-    axis = len(grid)
-    while axis > 0 and (run == 1 or grid[axis - 1] == 1 or strides[axis - 1] == step * run):
+    axis = len(shape)
+    while axis > 0 and (run == 1 or shape[axis - 1] == 1 or strides[axis - 1] == step * run):
         axis -= 1
         step = strides[axis] if run == 1 else step
-        run *= grid[axis]
+        run *= shape[axis]
     component.data = source.data
     component.first = first
     component.strides = np.int64(strides.ctypes.data)
@@ -488,17 +502,17 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         scalars = array_at(request.inputs[1].data, (program_set.n_scalars,), dtype)
         scalar = 0
         operand = r
-        g = scratch_array(launch, worker_address, "coordinates", dtype)
+        normalized = scratch_array(launch, worker_address, "coordinates", dtype)
         # The worker does not use this memory before it has the coordinates.
         pixel_coordinates = scratch_array(launch, worker_address, "pixel_coordinates", dtype)
         operand_values = pixel_coordinates[:positions]
         is_grid = _is_grid(components[:r], launch.positions)
         if is_grid:
-            source = _element_address(components[0], lengths, first, g.itemsize)
-            tap_table.split_axes(array_at(source, (positions, r), dtype), g)
+            source = _element_address(components[0], lengths, first, normalized.itemsize)
+            tap_table.split_axes(array_at(source, (positions, r), dtype), normalized)
         for index in range(r):
             program = programs[index]
-            values = g[r - 1 - index, :positions]  # a grid lists the innermost axis first
+            values = normalized[r - 1 - index, :positions]  # a grid lists the innermost axis first
             if not is_grid:
                 _load(components[index], lengths, first, values)
             for step in range(program.n_steps):
@@ -573,7 +587,7 @@ def _load(component: Any, lengths: Any, first: int, destination: Any) -> None:
 
 
 @by_types
-def _at(operand: Any, p: int) -> Any:
+def _operand_at(operand: Any, p: int) -> Any:
     """Return the operand at position ``p``: an element of an array, or a scalar."""
     if isinstance(operand, types.Array):
         return lambda operand, p: operand[p]
@@ -593,22 +607,22 @@ def _apply(code: int, operand: Any, x: Any) -> None:
     is_operand_first = code & 1 != 0
     if operation == ADD:
         for p in range(len(x)):
-            x[p] += _at(operand, p)
+            x[p] += _operand_at(operand, p)
     elif operation == SUB and is_operand_first:
         for p in range(len(x)):
-            x[p] = _at(operand, p) - x[p]
+            x[p] = _operand_at(operand, p) - x[p]
     elif operation == SUB:
         for p in range(len(x)):
-            x[p] -= _at(operand, p)
+            x[p] -= _operand_at(operand, p)
     elif operation == MUL:
         for p in range(len(x)):
-            x[p] *= _at(operand, p)
+            x[p] *= _operand_at(operand, p)
     elif is_operand_first:
         for p in range(len(x)):
-            x[p] = _at(operand, p) / x[p]
+            x[p] = _operand_at(operand, p) / x[p]
     else:
         for p in range(len(x)):
-            x[p] /= _at(operand, p)
+            x[p] /= _operand_at(operand, p)
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states)

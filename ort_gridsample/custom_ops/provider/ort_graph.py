@@ -216,9 +216,9 @@ class Graph:
     def model(self, values: Set[str]) -> ModelProto:
         """Return a model of the nodes that compute ``values``, with their attributes and types.
 
-        It has a node of an unknown operator without outputs in place of each other node, so that
-        the positions of the nodes, and the readers of all values, are those of the graph. The
-        values that these nodes compute are inputs of the model.
+        Each other node is replaced by a node of an unknown operator without outputs, so that the
+        positions of the nodes, and the readers of all values, are those of the graph. The values
+        that the replaced nodes compute are inputs of the model.
         """
         graph = GraphProto()
         computed = set[str]()
