@@ -210,7 +210,7 @@ def patch_model(
             others. They also replace 3-D nodes, and 5-D nodes (linear and nearest of floats). A 5-D
             node has an error of up to 2**-22 times the number of pixels of its two shortest spatial
             axes (their product, or that of the outer two if lengths are not known), times the
-            difference between neighbouring pixels. AffineGrid becomes basic operators.
+            difference between neighboring pixels. AffineGrid becomes basic operators.
 
             ``"primitives"``: basic standard operators only, from opset 11 on. The result needs
             neither this package nor a GridSample kernel. Functions that contain such a node are

@@ -67,6 +67,7 @@ def _discard_output() -> None:
 
 
 def _run(argv: list[str]) -> int:
+    """Run one command, and turn its errors into exit statuses."""
     try:
         parser = _parser(argv)
     except ImportError as error:

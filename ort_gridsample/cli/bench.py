@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -23,10 +23,10 @@ from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
 from ..session.session import InferenceSession
 from . import inputs, runners
-from .agreement import difference
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
+from .output_comparison import difference
 from .timing import Timing, Turn, measure
 
 BASELINE = "onnxruntime"
@@ -120,6 +120,7 @@ def _print(
     results: Mapping[str, SideResult],
     refusals: Mapping[str, str],
 ) -> None:
+    """Print the results as text for people."""
     thread_count = "as many threads as each side takes"
     if arguments.threads:
         thread_count = f"{arguments.threads} thread{'s' if arguments.threads > 1 else ''}"
@@ -157,36 +158,59 @@ def _measure(
     Raises:
         GridSampleError: an output is not a tensor.
     """
-    sessions = dict[str, Any]()
-    outputs = dict[str, runners.Arrays]()
+    opened = dict[str, _OpenedSide]()
     refusals = dict[str, str]()
-    for side, session_class in SIDES.items():
-        options = quiet_options(arguments.threads or 0)
+    for side in SIDES:
         try:
-            session = session_class(arguments.model, options, providers=_CPU)
-            outputs[side] = runners.run_session(session, feeds)
-            sessions[side] = session
+            opened[side] = _open_side(side, arguments, feeds)
         except Exception as error:
             if side == OURS:
                 raise
             refusals[side] = one_line(error)
-    _check_outputs(outputs[OURS])
-    nodes = {side: _profile(SIDES[side], arguments, feeds) for side in sessions}
-    turns = {side: Turn(partial(session.run, None, feeds)) for side, session in sessions.items()}
+    _check_outputs(opened[OURS].outputs)
+    nodes = {side: _profile(SIDES[side], arguments, feeds) for side in opened}
+    turns = {
+        side: Turn(partial(opened_side.session.run, None, feeds))
+        for side, opened_side in opened.items()
+    }
     timings = measure(turns, arguments.rounds, arguments.seconds)
-    results = dict[str, SideResult]()
-    for side, session in sessions.items():
-        placements = session.placements if side == OURS else []
-        fused_with = {
-            placement.record.name: placement.fused for placement in placements if placement.fused
-        }
-        results[side] = SideResult(
-            outputs=list(outputs[side].values()),
+    results = {
+        side: SideResult(
+            outputs=list(opened_side.outputs.values()),
             timing=timings[side],
             nodes=nodes[side],
-            fused_with=fused_with,
+            fused_with=_fused_names(opened_side.session) if side == OURS else {},
         )
+        for side, opened_side in opened.items()
+    }
     return results, refusals
+
+
+class _OpenedSide(NamedTuple):
+    """A session of one side, and the outputs of its first run by name."""
+
+    session: Any
+    outputs: runners.Arrays
+
+
+def _open_side(side: str, arguments: argparse.Namespace, feeds: dict[str, Array]) -> _OpenedSide:
+    """Open a session of the model, and run it once.
+
+    Raises:
+        Exception: the session does not run the model.
+    """
+    options = quiet_options(arguments.threads or 0)
+    session = SIDES[side](arguments.model, options, providers=_CPU)
+    return _OpenedSide(session, runners.run_session(session, feeds))
+
+
+def _fused_names(session: InferenceSession) -> dict[str, Sequence[str]]:
+    """Return name of a node -> names of the nodes that are fused with it."""
+    return {
+        placement.record.name: placement.fused
+        for placement in session.placements
+        if placement.fused
+    }
 
 
 def _check_outputs(outputs: runners.Arrays) -> None:
@@ -339,6 +363,7 @@ def _relative_difference(result: SideResult, baseline: SideResult | None) -> flo
         return None
     differences = [0.0]
     for baseline_output, output in zip(baseline.outputs, result.outputs, strict=True):
-        max_difference, max_value = difference(baseline_output, output)
-        differences.append(max_difference / max(max_value, np.finfo(float).tiny))
+        result_difference = difference(baseline_output, output)
+        scale = max(result_difference.magnitude, np.finfo(float).tiny)
+        differences.append(result_difference.largest / scale)
     return max(differences)

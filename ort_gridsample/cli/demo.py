@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,12 +21,13 @@ from ..session.session import InferenceSession
 from . import runners
 from .output import table
 
-#: Height and width of the warped images, in pixels.
+#: Height and width of the warped images, and of the detail, in pixels.
 OUTPUT_LENGTHS = (300, 256)
+DETAIL_LENGTHS = (300, 300)
 #: The warp: a rotation, and a scale at which it also samples outside of the photograph.
 ANGLE = math.radians(25)
 SCALE = 1.25
-#: Half the side of the detail in which the modes differ visibly, and its centre, in normalized
+#: Half the side of the detail in which the modes differ visibly, and its center, in normalized
 #: coordinates.
 DETAIL = 0.06
 DETAIL_AT = (0.2, -0.28)
@@ -33,6 +35,25 @@ DETAIL_AT = (0.2, -0.28)
 MIN_SHOWN_DIFFERENCE = 1e-8
 #: Images by mode and padding mode.
 Images: TypeAlias = Mapping[tuple[str, str], Array]
+
+
+@dataclass(frozen=True)
+class Warps:
+    """A photograph, and what was computed from it.
+
+    Attributes:
+        photo: the photograph, (H, W, 3), uint8.
+        theta: the affine map of the warp, (1, 2, 3).
+        warped: the warped images by mode and padding mode, (1, 3, H_out, W_out), in [0, 1].
+        differences: the magnitudes of their differences to those of onnxruntime's kernels.
+        details: by mode, the detail in which the modes differ visibly, (1, 3, H, W).
+    """
+
+    photo: Array
+    theta: Array
+    warped: Images
+    differences: Images
+    details: Mapping[str, Array]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,29 +74,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Warp a photograph in every mode and padding; print the differences and draw the results."""
     suffix = _picture_format(arguments.output, arguments.image)
-    photo = _read_photo(arguments.image)  # (H, W, 3), uint8
-    image = np.ascontiguousarray(photo.transpose(2, 0, 1)[None]).astype(np.float32) / 255
+    warps = _warp(_read_photo(arguments.image))
+    height, width = warps.photo.shape[:2]
+    _print_differences(warps.differences, height, width)
+    grid = affine_grid(warps.theta, (1, 3, *OUTPUT_LENGTHS), align_corners=False)
+    _print_ties(warps.differences, grid, (height, width))
+    _print_bytes(warps)
+    _draw(arguments.output, suffix, warps)
+    print(f"\n{arguments.output}: what each mode and padding did")
+
+
+def _warp(photo: Array) -> Warps:
+    """Warp a photograph (H, W, 3) in every mode and padding."""
     height, width = photo.shape[:2]
-    warp = _warp_theta(height, width)
-    feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT_LENGTHS])}
+    image = _image_of(photo).astype(np.float32) / 255
+    theta = _warp_theta(height, width)
+    feeds = {"image": image, "theta": theta, "size": np.array([1, 3, *OUTPUT_LENGTHS])}
     models = {key: _spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
     warped = {key: _run_with_ops(model, feeds) for key, model in models.items()}
     baseline = {key: _native_session(model).run(None, feeds)[0] for key, model in models.items()}
-    differences = {key: np.abs(warped[key] - baseline[key]) for key in models}
-    _print_differences(differences, height, width)
-    grid = affine_grid(warp, (1, 3, *OUTPUT_LENGTHS), align_corners=False)
-    _print_ties(differences, grid, (height, width))
-    _print_bytes(image, feeds, warped["cubic", "reflection"])
-
     detail_feeds = {
         "image": image,
         "theta": _detail_theta(height, width),
-        "size": np.array([1, 3, 300, 300]),
+        "size": np.array([1, 3, *DETAIL_LENGTHS]),
     }
     detail_models = {mode: _spatial_transformer(mode, "zeros") for mode in spec.MODES}
-    details = {mode: _run_with_ops(model, detail_feeds) for mode, model in detail_models.items()}
-    _draw(arguments.output, suffix, photo, warp, warped, differences, details)
-    print(f"\n{arguments.output}: what each mode and padding did")
+    return Warps(
+        photo=photo,
+        theta=theta,
+        warped=warped,
+        differences={key: np.abs(warped[key] - baseline[key]) for key in models},
+        details={mode: _run_with_ops(model, detail_feeds) for mode, model in detail_models.items()},
+    )
+
+
+def _image_of(photo: Array) -> Array:
+    """Return a photograph (H, W, 3) as an image (1, 3, H, W)."""
+    return np.ascontiguousarray(photo.transpose(2, 0, 1)[None])
 
 
 def _native_session(model: bytes) -> onnxruntime.InferenceSession:
@@ -98,17 +133,22 @@ def _print_differences(differences: Images, height: int, width: int) -> None:
     print(table(rows))
 
 
-def _print_bytes(image: Array, feeds: Mapping[str, Array], warped: Array) -> None:
-    """Warp the bytes of the photograph, and print the difference to ``warped``, in [0, 1]."""
+def _print_bytes(warps: Warps) -> None:
+    """Warp the bytes of the photograph, and print the difference to the warp of floats."""
     print("\nThe same on the photograph's own bytes (uint8):")
     model = _spatial_transformer("cubic", "reflection", "uint8")
-    byte_feeds = {**feeds, "image": (image * 255).round().astype(np.uint8)}
+    feeds = {
+        "image": _image_of(warps.photo),
+        "theta": warps.theta,
+        "size": np.array([1, 3, *OUTPUT_LENGTHS]),
+    }
     try:
-        _native_session(model).run(None, byte_feeds)
+        _native_session(model).run(None, feeds)
         print("  onnxruntime    runs it too")
     except Exception as error:
         print(f"  onnxruntime    {str(error).splitlines()[0]}")
-    bytes_output = _run_with_ops(model, byte_feeds)
+    bytes_output = _run_with_ops(model, feeds)
+    warped = warps.warped["cubic", "reflection"]
     difference = np.abs(bytes_output / 255 - warped.clip(0, 1)).max() * 255
     print(
         f"  ort_gridsample runs it; at most {difference:.2f} of 255 from the result above "
@@ -217,48 +257,31 @@ def _detail_theta(height: int, width: int) -> Array:
     return np.array([[[DETAIL * height / width, 0, x], [0, DETAIL, y]]], np.float32)
 
 
-def _draw(
-    path: str,
-    suffix: str,
-    photo: Array,
-    warp: Array,
-    warped: Images,
-    differences: Images,
-    details: Mapping[str, Array],
-) -> None:
-    """Draw the picture.
-
-    Args:
-        path: the file.
-        suffix: its format.
-        photo: the photograph, (H, W, 3), with the grid drawn on it.
-        warp: the affine map, (1, 2, 3).
-        warped: the warped images by mode and padding mode, (1, 3, H, W).
-        differences: their differences to onnxruntime's.
-        details: the detail by mode.
-    """
+def _draw(path: str, suffix: str, warps: Warps) -> None:
+    """Draw the picture to the file ``path``, in the format ``suffix``."""
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(17, 9.6), layout="constrained")
     figure.suptitle("GridSample: every pixel of the output looks up a place in the input")
     source, results, errors = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
-    _draw_source(source, photo, warp, details)
-    _draw_results(results, warped)
-    _draw_errors(errors, differences)
+    _draw_source(source, warps)
+    _draw_results(results, warps.warped)
+    _draw_errors(errors, warps.differences)
     with atomic_write(path) as file:
         figure.savefig(file, dpi=75, format=suffix)
 
 
-def _draw_source(figure: Any, photo: Array, warp: Array, details: Mapping[str, Array]) -> None:
+def _draw_source(figure: Any, warps: Warps) -> None:
     """Draw the photograph with the grid on it, and the detail in every mode."""
     top, bottom = figure.subfigures(2, 1, height_ratios=[2.1, 1])
     top.suptitle("The input, and the places that are looked up")
     axes = top.subplots()
-    axes.imshow(photo)
-    _draw_grid(axes, warp, photo.shape[0], photo.shape[1])
+    axes.imshow(warps.photo)
+    height, width = warps.photo.shape[:2]
+    _draw_grid(axes, warps.theta, height, width)
     bottom.suptitle("The modes, on the small white square enlarged")
     for detail_axes, mode in zip(bottom.subplots(1, 3), spec.MODES, strict=True):
-        _show(detail_axes, _pixels(details[mode]), mode)
+        _show(detail_axes, _pixels(warps.details[mode]), mode)
 
 
 def _draw_results(figure: Any, warped: Images) -> None:
@@ -271,7 +294,7 @@ def _draw_results(figure: Any, warped: Images) -> None:
 
 
 def _draw_errors(figure: Any, differences: Images) -> None:
-    """Draw the differences of the warped images, and the scale of their colours."""
+    """Draw the differences of the warped images, and the scale of their colors."""
     from matplotlib.colors import LogNorm
 
     figure.suptitle("Difference to onnxruntime's kernels")
@@ -279,10 +302,10 @@ def _draw_errors(figure: Any, differences: Images) -> None:
     max_difference = max(difference.max() for difference in differences.values())
     # From rounding errors to whole pixels.
     shown_max = max(max_difference, 10 * MIN_SHOWN_DIFFERENCE)
-    colours = LogNorm(MIN_SHOWN_DIFFERENCE, shown_max, clip=True)
+    colors = LogNorm(MIN_SHOWN_DIFFERENCE, shown_max, clip=True)
     for axes, difference in zip(subplots.flat, differences.values(), strict=True):
         title = f"at most {difference.max():.1e}" if difference.max() else "none"
-        _show(axes, difference[0].max(axis=0), title, cmap="magma", norm=colours)
+        _show(axes, difference[0].max(axis=0), title, cmap="magma", norm=colors)
     _label_rows(subplots)
     first_image = subplots[0, 0].images[0]
     figure.colorbar(first_image, ax=subplots, location="bottom", label="values are in [0, 1]")
@@ -306,9 +329,9 @@ def _label_rows(subplots: Array) -> None:
         axes.set_ylabel(mode)
 
 
-def _draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
+def _draw_grid(axes: Any, theta: Array, height: int, width: int) -> None:
     """Draw lines of the output's pixels on the photograph, and the outline of the detail."""
-    lines = affine_grid(warp, (1, 1, 13, 11), align_corners=True)[0]
+    lines = affine_grid(theta, (1, 1, 13, 11), align_corners=True)[0]
     x = (lines[..., 0] + 1) * width / 2 - 0.5
     y = (lines[..., 1] + 1) * height / 2 - 0.5
     for across, down in ((x, y), (x.T, y.T)):

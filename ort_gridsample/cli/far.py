@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -13,8 +14,8 @@ from ..patching import inspect_model
 from ..reference.arrays import Array
 from ..rewriting.far_coordinates import LIMIT, RewrittenGrid, zero_far_coordinates
 from . import runners
-from .agreement import Agreement, agreements, agreements_text, all_agree
 from .failures import sentence
+from .output_comparison import OutputComparison, all_agree, compare_outputs, outputs_text
 
 
 @dataclass(frozen=True)
@@ -34,65 +35,105 @@ class FarReport:
     limit: float = LIMIT
     grids: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     uncounted: Sequence[str] = ()
-    outputs: Sequence[Agreement] = ()
+    outputs: Sequence[OutputComparison] = ()
     agree: bool | None = None
     unknown: str = ""
 
 
 def compare_without_far_coordinates(
-    paths: Sequence[str],
-    backends: Sequence[str],
+    run_a: runners.ModelRun,
+    run_b: runners.ModelRun,
     feeds: Mapping[str, Array],
     tolerance: float,
 ) -> FarReport:
     """Count the far coordinates in two models, and compare the models with these at 0.
 
     Args:
-        paths: the paths of A and B.
-        backends: the backend that runs each model.
+        run_a: the run of A, with its path and its backend.
+        run_b: the run of B.
         feeds: the inputs of A.
         tolerance: how far floats may differ.
     """
     try:
-        return _compare(paths, backends, feeds, tolerance)
+        return _compare(run_a, run_b, feeds, tolerance)
     except Exception as error:  # a rewritten model may not run where the model does
         return FarReport(unknown=sentence(error))
 
 
 def _compare(
-    paths: Sequence[str],
-    backends: Sequence[str],
+    run_a: runners.ModelRun,
+    run_b: runners.ModelRun,
     feeds: Mapping[str, Array],
     tolerance: float,
 ) -> FarReport:
-    models = [read_model(path, external_data=True) for path in paths]
-    grids = _grids(models)
+    """Do what :func:`compare_without_far_coordinates` does; raise errors."""
+    runs = (run_a, run_b)
+    models = [read_model(model_run.path, external_data=True) for model_run in runs]
+    grid_types = _grid_types(models)
     near_feeds = dict(feeds)
     counts = dict[str, dict[str, int]]()
     for name, array in feeds.items():
-        if name in grids:
+        if name in grid_types:
             near_feeds[name] = np.where(_is_far(array), 0, array).astype(array.dtype)
             counts[name] = _count(array)
-    uncounted = list[str]()
-    outputs = list[Mapping[str, Array]]()
-    for index, model in enumerate(models):
-        rewritten = zero_far_coordinates(model, grids)
-        input_names = {value.name for value in model.graph.input}
-        if not rewritten and grids.keys().isdisjoint(input_names):
-            return FarReport(unknown=f"{paths[index]} has no grid that is known")
-        output_names = [value.name for value in model.graph.output]
-        in_main_graph = [grid for grid in rewritten if not grid.graph]
-        values = _run_with_originals(model, backends[index], near_feeds, in_main_graph)
-        outputs.append({name: values[name] for name in output_names})
-        if index == 0:
-            counts |= {grid.name: _count(values[grid.original]) for grid in in_main_graph}
-            uncounted += [f"{grid.name} in {grid.graph}" for grid in rewritten if grid.graph]
-    results = agreements(outputs[0], outputs[1], tolerance)
+    near_runs = list[_NearRun]()
+    for model_run, model in zip(runs, models, strict=True):
+        near_run = _run_near(model, model_run.backend, near_feeds, grid_types)
+        if near_run is None:
+            return FarReport(unknown=f"{model_run.path} has no grid that is known")
+        near_runs.append(near_run)
+    near_a, near_b = near_runs
+    comparisons = compare_outputs(near_a.outputs, near_b.outputs, tolerance)
     return FarReport(
-        grids=counts,
-        uncounted=uncounted,
-        outputs=results,
-        agree=all_agree(results),
+        grids=counts | near_a.counts,
+        uncounted=near_a.uncounted,
+        outputs=comparisons,
+        agree=all_agree(comparisons),
+    )
+
+
+class _NearRun(NamedTuple):
+    """A run of a model with far coordinates at 0.
+
+    Attributes:
+        outputs: the outputs of the model, by name.
+        counts: the coordinates of each grid in the main graph, as in :class:`FarReport`.
+        uncounted: the grids in bodies and functions.
+    """
+
+    outputs: runners.Arrays
+    counts: dict[str, dict[str, int]]
+    uncounted: list[str]
+
+
+def _run_near(
+    model: onnx.ModelProto,
+    backend: str,
+    feeds: Mapping[str, Array],
+    grid_types: Mapping[str, str],
+) -> _NearRun | None:
+    """Run a model with the far coordinates of its grids at 0.
+
+    Args:
+        model: the model, which is changed.
+        backend: the backend that runs the model.
+        feeds: its inputs, in which far coordinates are 0 already.
+        grid_types: the element types of the grids, by name.
+
+    Returns:
+        The run, or None if the model has none of these grids.
+    """
+    rewritten = zero_far_coordinates(model, grid_types)
+    input_names = {value.name for value in model.graph.input}
+    if not rewritten and grid_types.keys().isdisjoint(input_names):
+        return None
+    output_names = [value.name for value in model.graph.output]
+    in_main_graph = [grid for grid in rewritten if not grid.graph]
+    values = _run_with_originals(model, backend, feeds, in_main_graph)
+    return _NearRun(
+        outputs={name: values[name] for name in output_names},
+        counts={grid.name: _count(values[grid.original]) for grid in in_main_graph},
+        uncounted=[f"{grid.name} in {grid.graph}" for grid in rewritten if grid.graph],
     )
 
 
@@ -112,8 +153,8 @@ def _run_with_originals(
     return runners.run_session(session, {name: feeds[name] for name in names})
 
 
-def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
-    """Return the names and element types of the grids of all GridSample nodes.
+def _grid_types(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
+    """Return the element types of the grids of all GridSample nodes, by name.
 
     The grids of lowered nodes keep their names. If two models have a grid of the same name, the
     type is that of the first model.
@@ -154,5 +195,5 @@ def report_text(far: FarReport) -> str:
             lines.append(f"{condition}, all agree: these coordinates account for it")
         else:
             lines.append(f"{condition}, this is left:")
-            lines.append(agreements_text(far.outputs))
+            lines.append(outputs_text(far.outputs))
     return "\n".join(lines)

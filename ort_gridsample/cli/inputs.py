@@ -157,6 +157,7 @@ def _by_name(option: str, texts: list[str]) -> dict[str, str]:
 
 
 def _read(file: str) -> Array:
+    """Read the array in a file. An array of text becomes one of objects."""
     expected = "an array saved by numpy.save"
     if not file:
         raise GridSampleError("command line", "--input", "no file", expected, verb="has")
@@ -202,6 +203,7 @@ def _remedy(array: Array, dtype: np.dtype[Any] | None, shape: tuple[Any, ...]) -
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
+    """Return the lengths in a text such as ``1,3,64,64``; no lengths for an empty text."""
     if not text:
         return ()
     lengths = text.split(",")

@@ -185,6 +185,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Iterable[Row], footnotes: _Footnotes) -> str:
+    """Return the table of the nodes of one graph."""
     cells = list[dict[str, str]]()
     for row in rows:
         row_cells = columns(row.record)

@@ -112,6 +112,7 @@ def print_json(content: Any) -> None:
 
 
 def _plain_json(content: Any) -> Any:
+    """Return ``content`` as objects, lists and values that JSON has."""
     if is_dataclass(content):
         content = vars(content)
     if isinstance(content, float):

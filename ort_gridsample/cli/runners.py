@@ -45,6 +45,7 @@ class ModelRun:
     """A run of a model.
 
     Attributes:
+        path: the path of the model.
         backend: the one of :data:`BACKENDS` that ran the model.
         refusal: onnxruntime's error if it alone does not run the model, else empty.
         session: the session that ran the model, for other inputs.
@@ -52,6 +53,7 @@ class ModelRun:
         outputs: the outputs of the run, by name.
     """
 
+    path: str
     backend: str
     refusal: str
     session: onnxruntime.InferenceSession
@@ -60,13 +62,13 @@ class ModelRun:
 
 
 def run(
-    model: Model,
+    path: str,
     make_feeds: Callable[[onnxruntime.InferenceSession], Arrays],
 ) -> ModelRun:
     """Run a model on the first of :data:`BACKENDS` that runs it.
 
     Args:
-        model: the path or the bytes of the model.
+        path: the path of the model.
         make_feeds: returns the inputs for a session. It is called for each session that opens.
 
     Raises:
@@ -75,9 +77,16 @@ def run(
     refusal = ""
     for backend, open_session in BACKENDS.items():
         try:
-            session = open_session(model)
+            session = open_session(path)
             feeds = make_feeds(session)
-            return ModelRun(backend, refusal, session, feeds, run_session(session, feeds))
+            return ModelRun(
+                path=path,
+                backend=backend,
+                refusal=refusal,
+                session=session,
+                feeds=feeds,
+                outputs=run_session(session, feeds),
+            )
         except Exception as error:
             last_error = error
             refusal = refusal or one_line(error)

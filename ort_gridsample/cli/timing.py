@@ -50,7 +50,7 @@ class Timing:
         The median of the ratios is what the commands print.
         """
         pairs = zip(self.rounds, other.rounds, strict=True)
-        return Timing(tuple(others / own for own, others in pairs))
+        return Timing(tuple(other_seconds / seconds for seconds, other_seconds in pairs))
 
 
 @dataclass(frozen=True)

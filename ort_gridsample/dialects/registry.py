@@ -1,4 +1,4 @@
-"""The list of all dialects and targets: recognise nodes, and add dialects."""
+"""The list of all dialects and targets: recognize nodes, and add dialects."""
 
 from __future__ import annotations
 

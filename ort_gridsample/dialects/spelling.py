@@ -92,7 +92,8 @@ class Dialect:
         operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
         op_type: the type of the node.
         domains: the domains in which the node is read. The first is written. Empty: the node is
-            read in any domain, and written in ``written_domain``.
+            read in any domain, and written in ``written_domain``. The ONNX domain is ``""``, and
+            ``"ai.onnx"`` is another name of it.
         attributes: the operator's attribute -> its spelling.
         marks: attributes that identify the dialect -> their values. A node of the dialect has all
             of these attributes, each with one of its values; the first value is written.
@@ -127,14 +128,14 @@ class Dialect:
 
     @property
     def domain(self) -> str:
-        """The domain in which a node is written."""
-        return self.domains[0] if self.domains else self.written_domain
+        """The domain in which a node is written; the empty string for the ONNX domain."""
+        return domain_of(self.domains[0] if self.domains else self.written_domain)
 
     def spells(self, node: onnx.NodeProto) -> bool:
         """Whether ``node`` is of this dialect."""
         if node.op_type != self.op_type:
             return False
-        if self.domains and domain_of(node.domain) not in self.domains:
+        if self.domains and domain_of(node.domain) not in map(domain_of, self.domains):
             return False
         if self.coded and not self._has_coded_attribute(node):
             return False

@@ -14,7 +14,6 @@ from .spelling import Dialect, Plain, PlanarDialect, Spelling
 
 _BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
 
-# ----------------------------------------------------------------------------------------------
 # The standard
 
 #: The name of the standard's dialects, and of the target that writes them.
@@ -72,7 +71,6 @@ def _newest_versions_as(
     return dialects
 
 
-# ----------------------------------------------------------------------------------------------
 # Nodes of this package
 
 #: The domain of this package's own ops, and its version.
@@ -178,7 +176,6 @@ PACKAGE_NODES: Final = (
     _before_0_2(_COMPILED_ATTENTION),
 )
 
-# ----------------------------------------------------------------------------------------------
 # Nodes of other packages
 
 #: PyTorch's integers, in its GridSamplerUtils.h.
@@ -351,7 +348,6 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
     ),
 )
 
-# ----------------------------------------------------------------------------------------------
 # Deformable attention of other packages
 
 

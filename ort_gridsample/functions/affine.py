@@ -55,7 +55,7 @@ def affine_grid(
         theta: (N, 2, 3) or (N, 3, 4), floating point. Matrices that map normalized coordinates of
             the output to normalized coordinates of the input, innermost axis first.
         size: (N, C, H, W) or (N, C, D, H, W) of the output, integers.
-        align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
+        align_corners: whether -1 and 1 are the centers of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
         num_threads: the maximum number of threads. None selects that of

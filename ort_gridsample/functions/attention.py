@@ -34,7 +34,7 @@ def deformable_attention(
 
     >>> import numpy as np
     >>> pixels = np.array([1., 2., 3., 4.]).reshape(1, 4, 1, 1)      # one image of 2×2 pixels
-    >>> locations = np.array([[0.25, 0.25], [0.5, 0.5]])             # its first pixel, its centre
+    >>> locations = np.array([[0.25, 0.25], [0.5, 0.5]])             # its first pixel, its center
     >>> weights = np.array([0.5, 0.5]).reshape(1, 1, 1, 1, 2)
     >>> deformable_attention(pixels, [(2, 2)], locations.reshape(1, 1, 1, 1, 2, 2), weights)
     array([[[1.75]]])
@@ -47,7 +47,7 @@ def deformable_attention(
         sampling_locations: (B, Q, H, L, P, r), floating point. P points on each level for each of Q
             queries, innermost axis first. [0, 1] is the extent of an axis, from edge to edge.
         attention_weights: (B, Q, H, L, P), of value's type.
-        align_corners: whether 0 and 1 are the centres of the outer pixels instead of their outer
+        align_corners: whether 0 and 1 are the centers of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
         num_threads: the maximum number of threads. None selects that of
@@ -93,8 +93,8 @@ def deformable_attention(
             value_shape=validation.format_shape(value.shape),
             n_levels=len(lengths),
         )
-    points = locations.shape[4]
-    levels = np.insert(lengths.astype(np.int64), 0, points, axis=1)
+    n_points = locations.shape[4]
+    levels = np.insert(lengths.astype(np.int64), 0, n_points, axis=1)
     return attend(
         value,
         levels,
@@ -161,8 +161,8 @@ def attend(
         locations=locations.shape,
         weights=weights.shape,
     )
-    n, queries, heads = locations.shape[:3]
-    output_shape = (n, queries, heads * value.shape[3])
+    n_batches, n_queries, n_heads = locations.shape[:3]
+    output_shape = (n_batches, n_queries, n_heads * value.shape[3])
     dtype = native_dtype(value.dtype)
     validation.check_memory(where, "Y", output_shape, dtype)
 
@@ -183,17 +183,17 @@ def _call_core(
     num_threads: int,
 ) -> None:
     """Call the core with the arrays as it reads them: contiguous, with all points on one axis."""
-    n, queries, heads = locations.shape[:3]
-    r = levels.shape[1] - 1
+    n_batches, n_queries, n_heads = locations.shape[:3]
+    n_axes = levels.shape[1] - 1
     dtype = Y.dtype
     locations = np.ascontiguousarray(locations, native_dtype(locations.dtype))
     weights = np.ascontiguousarray(weights, dtype)
     load_core().deformable_attention(
         np.ascontiguousarray(value, dtype),
         levels,
-        locations.reshape(n, queries, heads, -1, r),
-        weights.reshape(n, weights.shape[1], heads, -1),
-        Y.reshape(n, queries, heads, value.shape[3]),
+        locations.reshape(n_batches, n_queries, n_heads, -1, n_axes),
+        weights.reshape(n_batches, weights.shape[1], n_heads, -1),
+        Y.reshape(n_batches, n_queries, n_heads, value.shape[3]),
         plan,
         num_threads,
     )

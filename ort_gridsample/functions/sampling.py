@@ -59,7 +59,7 @@ def grid_sample(
 
     >>> import numpy as np
     >>> X = np.array([[[[0., 1.], [2., 3.]]]])    # one image of 2×2 pixels
-    >>> grid = np.array([[[[0., 0.]]]])           # its centre
+    >>> grid = np.array([[[[0., 0.]]]])           # its center
     >>> grid_sample(X, grid)
     array([[[[1.5]]]])
 
@@ -72,7 +72,7 @@ def grid_sample(
         mode: ``"nearest"``, ``"linear"`` or ``"cubic"``. ``"bilinear"`` and ``"bicubic"`` are
             synonyms of the latter two.
         padding_mode: the values outside X: ``"zeros"``, ``"border"`` or ``"reflection"``.
-        align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
+        align_corners: whether -1 and 1 are the centers of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.
         num_threads: the maximum number of threads. None selects that of
@@ -119,11 +119,12 @@ def grid_sample(
     X = np.ascontiguousarray(X, dtype)
     if not grid.dtype.isnative:
         grid = grid.astype(native_dtype(grid.dtype))
-    n, c = X_shape[:2]
-    positions = math.prod(grid_shape[1:-1])
-    flat_grid = grid.reshape((n, positions, grid_shape[-1]))
+    n_batches, n_channels = X_shape[:2]
+    n_positions = math.prod(grid_shape[1:-1])
+    flat_grid = grid.reshape((n_batches, n_positions, grid_shape[-1]))
+    flat_Y = Y.reshape((n_batches, n_channels, n_positions))
     threads = resolve_num_threads(num_threads, is_worthwhile=Y.size > MAX_SERIAL_ELEMENTS)
-    load_core().grid_sample(X, flat_grid, Y.reshape((n, c, positions)), plan, threads)
+    load_core().grid_sample(X, flat_grid, flat_Y, plan, threads)
     return Y
 
 

@@ -147,6 +147,7 @@ def may_match(shape: Sequence[Dim] | None, other: Sequence[Dim]) -> bool:
 
 
 def _differ(dim: Dim, other: Dim) -> bool:
+    """Whether two lengths are different numbers."""
     return isinstance(dim, int) and isinstance(other, int) and dim != other
 
 
@@ -387,10 +388,11 @@ def _do_locations_fit(
     lengths: Array,
     points: Sequence[int],
 ) -> bool:
+    """Whether the shape of the locations fits those of value and the levels."""
     if len(locations) not in (5, 6):
         return False
-    n, _, heads, *counts, r = locations
-    if (n, heads, r) != (value[0], value[2], lengths.shape[1]):
+    n_batches, _, n_heads, *counts, n_axes = locations
+    if (n_batches, n_heads, n_axes) != (value[0], value[2], lengths.shape[1]):
         return False
     if len(counts) == 2 and counts[0] != len(lengths):
         return False
@@ -405,11 +407,11 @@ def _do_weights_fit(
     """Whether the shape of the weights fits that of valid locations."""
     if len(weights) < 4:
         return False
-    n, queries, heads, *counts, _ = locations
-    if (weights[0], weights[2]) != (n, heads):
+    n_batches, n_queries, n_heads, *counts, _ = locations
+    if (weights[0], weights[2]) != (n_batches, n_heads):
         return False
     is_broadcast = weights[1] == 1 and len(weights) == 4
-    if weights[1] != queries and not is_broadcast:
+    if weights[1] != n_queries and not is_broadcast:
         return False
     if len(weights) == 5 and len(counts) == 2 and tuple(weights[3:]) != tuple(counts):
         return False

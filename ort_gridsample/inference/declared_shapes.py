@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import onnx
 
 from ..graph.scope import Scope
+from ..spec import Shape
 from .backward_slice import NamesByScope
 from .types import Inference
 
@@ -41,7 +42,7 @@ def clear_unconfirmed_shapes(
 
 def _clear_unconfirmed(
     value: onnx.ValueInfoProto,
-    shapes: Collection[tuple[int | str | None, ...] | None],
+    shapes: Collection[Shape | None],
 ) -> None:
     """Clear the lengths of ``value`` that are not those of all inferred ``shapes``."""
     tensor = value.type.tensor_type

@@ -151,6 +151,7 @@ class Lengths:
         return self._elements[name]
 
     def _compute_elements(self, name: str) -> PartialLengths | None:
+        """Compute what :meth:`elements` returns."""
         constant = self.use_def.scope.constant_value(name) if name else None
         if constant is not None:
             if constant.ndim > 1 or constant.dtype.kind != "i":
@@ -237,7 +238,7 @@ def product_of(lengths: Sequence[Length]) -> Length:
     return reduce(mul, lengths, ONE)
 
 
-# Rules for shapes.
+# Rules for shapes
 
 
 def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
@@ -391,7 +392,7 @@ _SHAPE_RULES: Mapping[str, _LengthRule] = {
 }
 
 
-# Rules for the elements of a shape.
+# Rules for the elements of a shape
 
 
 def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:

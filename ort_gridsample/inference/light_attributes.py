@@ -16,6 +16,8 @@ SMALL_BYTES = 1 << 12
 #: The location of a tensor whose data is not in the model.
 EXTERNAL = onnx.TensorProto.EXTERNAL
 _FLOATS = tuple(map(elem_type, spec.FLOATS))
+#: The attributes of a Constant that hold a row of numbers -> their element type.
+_ROW_TYPES = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
 
 
 def resolved_attributes(
@@ -62,8 +64,9 @@ def constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
     if attribute.HasField("sparse_tensor"):
         sparse = attribute.sparse_tensor
         return weight_type(sparse.values.data_type, *sparse.dims)
-    types = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
-    return weight_type(types.get(attribute.name, onnx.TensorProto.STRING), 0)
+    if attribute.name == "value_string":
+        return weight_type(onnx.TensorProto.STRING)
+    return weight_type(_ROW_TYPES.get(attribute.name, onnx.TensorProto.STRING), 0)
 
 
 @lru_cache

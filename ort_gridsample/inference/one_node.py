@@ -8,13 +8,14 @@ import onnx
 from onnx import helper
 
 from ..graph.element_types import elem_type
+from ..spec import Dim
 
 
 def one_node_model(
     node: onnx.NodeProto,
     imports: Iterable[tuple[str, int]],
     types: Iterable[tuple[str, str]],
-    shapes: Iterable[Sequence[int | str | None] | None],
+    shapes: Iterable[Sequence[Dim] | None],
 ) -> onnx.ModelProto:
     """Return a model of one node.
 
@@ -26,32 +27,39 @@ def one_node_model(
         types: the name and element type of each input.
         shapes: the shape of each input, or None if it is unknown.
     """
-    inputs = list[onnx.ValueInfoProto]()
-    nodes = list[onnx.NodeProto]()
     names_and_types = list(types)
-    for (name, type_name), shape in zip(names_and_types, shapes, strict=True):
-        feed_type = fed_type(type_name)
-        inputs.append(helper.make_tensor_value_info(name, elem_type(feed_type), shape))
-        if feed_type == type_name:
-            node.input.append(name)
-        else:
-            cast_name = f"{name} as {type_name}"
-            node.input.append(cast_name)
-            cast = helper.make_node("Cast", [name], [cast_name], to=elem_type(type_name))
-            nodes.append(cast)
-    nodes.append(node)
+    inputs = [
+        helper.make_tensor_value_info(name, elem_type(fed_type(type_name)), shape)
+        for (name, type_name), shape in zip(names_and_types, shapes, strict=True)
+    ]
+    casts = [_append_input(node, name, type_name) for name, type_name in names_and_types]
     first_type = names_and_types[0][1]
-    output_type = fed_type(first_type)
-    if output_type == first_type:
-        node.output.insert(0, "Y")
-    else:
-        node.output.insert(0, f"Y as {first_type}")
-        cast = helper.make_node("Cast", node.output[:], ["Y"], to=elem_type(output_type))
-        nodes.append(cast)
-    output = helper.make_tensor_value_info("Y", elem_type(output_type), None)
+    output_cast = _insert_output(node, first_type)
+    output = helper.make_tensor_value_info("Y", elem_type(fed_type(first_type)), None)
+    nodes = [cast for cast in (*casts, node, output_cast) if cast is not None]
     graph = helper.make_graph(nodes, "one node", inputs, [output])
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _append_input(node: onnx.NodeProto, name: str, type_name: str) -> onnx.NodeProto | None:
+    """Append an input to ``node``; return the Cast that it reads, or None if it needs none."""
+    if fed_type(type_name) == type_name:
+        node.input.append(name)
+        return None
+    cast_name = f"{name} as {type_name}"
+    node.input.append(cast_name)
+    return helper.make_node("Cast", [name], [cast_name], to=elem_type(type_name))
+
+
+def _insert_output(node: onnx.NodeProto, type_name: str) -> onnx.NodeProto | None:
+    """Insert the first output of ``node``; return the Cast to Y, or None if it needs none."""
+    output_type = fed_type(type_name)
+    if output_type == type_name:
+        node.output.insert(0, "Y")
+        return None
+    node.output.insert(0, f"Y as {type_name}")
+    return helper.make_node("Cast", node.output[:1], ["Y"], to=elem_type(output_type))
 
 
 def fed_type(type_name: str) -> str:

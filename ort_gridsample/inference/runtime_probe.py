@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import onnx
@@ -58,7 +58,7 @@ class OutputType:
 
     name: str
     element_type: str
-    lengths: Sequence[int | str | None]
+    lengths: Sequence[spec.Dim]
 
 
 class Runtime(Protocol):
@@ -156,30 +156,51 @@ class RuntimeProbe:
         n_axes: int,
     ) -> str:
         """Run the node, and return the reason of :meth:`refusal`."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        if operator == "GridSample":
-            X, grid, expected = _grid_sample_case(copy, n_axes)
-            arrays = [X, grid]
+        case = _grid_sample_case(node, n_axes) if operator == "GridSample" else None
+        if case is not None:
+            arrays = [case.X, case.grid]
         else:
             arrays = [np.zeros((1, n_axes, n_axes + 1)), np.array([1, 1, *[2] * n_axes])]
-            expected = None
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
         try:
-            shapes = [[None] * array.ndim for array in arrays]
-            model = one_node_model(copy, imports, types.items(), shapes).SerializeToString()
-            feed_types = {name: fed_type(type_name) for name, type_name in types.items()}
-            named_arrays = zip(feed_types, arrays, strict=True)
-            feeds = {name: array.astype(feed_types[name]) for name, array in named_arrays}
-            [[output]] = self.runtime.run(model, [feeds], optimized=True)
+            output = self._run_node(copy, imports, types, arrays)
         except Exception as error:
             return _ERROR_CODE.sub("", one_line(error))
         first_type = next(iter(types.values()))
-        if expected is None or first_type not in spec.FLOATS:
+        if case is None or first_type not in spec.FLOATS:
             return ""
-        difference = float(np.max(np.abs(output - expected)))
+        difference = float(np.max(np.abs(output - case.Y)))
         if difference < MIN_WRONG_DIFFERENCE:
             return ""
         return f"its own kernel is off by {difference:.2g} where values are in [-1, 1]"
+
+    def _run_node(
+        self,
+        node: onnx.NodeProto,
+        imports: Sequence[tuple[str, int]],
+        types: Mapping[str, str],
+        arrays: Sequence[Array],
+    ) -> Array:
+        """Return the output of a model of one node.
+
+        Args:
+            node: the node, which is changed.
+            imports: the versions of domains.
+            types: the element types of the node's inputs, by name.
+            arrays: the values of the inputs.
+
+        Raises:
+            Exception: the runtime refuses the model.
+        """
+        shapes = [[None] * array.ndim for array in arrays]
+        model = one_node_model(node, imports, types.items(), shapes)
+        feeds = {
+            name: array.astype(fed_type(types[name]))
+            for name, array in zip(types, arrays, strict=True)
+        }
+        [[output]] = self.runtime.run(model.SerializeToString(), [feeds], optimized=True)
+        return output
 
     def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
         """See :meth:`.Probe.types_of`."""
@@ -223,8 +244,16 @@ class RuntimeProbe:
             return None
 
 
-def _grid_sample_case(node: onnx.NodeProto, n_axes: int) -> tuple[Array, Array, Array]:
-    """Return X, a grid and Y for the attributes of a GridSample node."""
+class SamplingCase(NamedTuple):
+    """The inputs of a GridSample and its output, in float64."""
+
+    X: Array
+    grid: Array
+    Y: Array
+
+
+def _grid_sample_case(node: onnx.NodeProto, n_axes: int) -> SamplingCase:
+    """Return a case for the attributes of a GridSample node."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     # Dialects that onnxruntime does not know have integers as modes.
     has_mode_names = isinstance(attributes.get("mode"), bytes)
@@ -237,8 +266,8 @@ def sampling_case(
     padding_mode: bytes = b"zeros",
     align_corners: int = 0,
     **_: object,
-) -> tuple[Array, Array, Array]:
-    """Return X, a grid and Y.
+) -> SamplingCase:
+    """Return a case of a GridSample with these attributes.
 
     X has 5 pixels on each axis. The positions of the grid are inside and around X, far from ties.
     """
@@ -247,7 +276,8 @@ def sampling_case(
     X = np.sin(np.arange(5**n_axes, dtype=np.float64)).reshape(1, 1, *[5] * n_axes)
     coordinates = np.meshgrid(*[normalized] * n_axes, indexing="ij")
     grid = np.stack(coordinates[::-1], -1)[None]
-    return X, grid, sampled(X, grid, mode.decode(), padding_mode.decode(), bool(align_corners))
+    Y = sampled(X, grid, mode.decode(), padding_mode.decode(), bool(align_corners))
+    return SamplingCase(X, grid, Y)
 
 
 def sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
@@ -255,8 +285,8 @@ def sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: 
 
     The arguments are those of :func:`ort_gridsample.grid_sample`, and so is the result.
     """
-    n, *out_lengths, n_axes = grid.shape
-    Y = np.empty((*X.shape[:2], prod(out_lengths)))
+    n_batches, *output_lengths, n_axes = grid.shape
+    Y = np.empty((*X.shape[:2], prod(output_lengths)))
     plan = plan_for(X.dtype, mode, padding_mode, align_corners)
-    sampler.grid_sample(X, grid.reshape(n, -1, n_axes), Y, plan, 1)
-    return Y.reshape(*X.shape[:2], *out_lengths)
+    sampler.grid_sample(X, grid.reshape(n_batches, -1, n_axes), Y, plan, 1)
+    return Y.reshape(*X.shape[:2], *output_lengths)

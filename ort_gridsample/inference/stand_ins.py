@@ -19,6 +19,7 @@ STAND_IN = "ort_gridsample.inference.backward_slice"
 
 
 def _operator_functions() -> list[onnx.FunctionProto]:
+    """Return a function for the newest version of each standard operator."""
     functions = []
     for operator, versions in spec.OPERATORS.items():
         newest = max(versions)

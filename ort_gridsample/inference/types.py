@@ -10,13 +10,14 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import onnx
 from onnx import helper, shape_inference
 
 from ..graph.element_types import type_of
 from ..graph.scope import Scope, scopes_of
+from ..spec import Dim, Shape
 from .backward_slice import BackwardSlice, NamesByScope
 from .probe import Probe
 from .probed_types import Types, add_probed_types, has_type, nodes_of_unknown_outputs
@@ -38,7 +39,7 @@ class TypeAndShape:
     """
 
     type: str | None = None
-    shape: tuple[int | str | None, ...] | None = None
+    shape: Shape | None = None
 
     @property
     def rank(self) -> int | None:
@@ -125,19 +126,19 @@ class Inference:
         return BackwardSlice(self._model, self._scopes, self._requested_names)
 
     @cached_property
-    def _typed_slice_and_requested_types(self) -> tuple[_TypedSlice, Types]:
-        """The slice with inferred types, and the types of its requested values.
+    def _inferred_slice(self) -> InferredSlice:
+        """The slice with the types that onnx infers.
 
-        Infer the slice. If a requested value then has no rank, infer again with the declared ranks,
-        which a run need not have; they are the last resort.
+        If a requested value then has no rank, the slice is inferred again with the declared ranks.
+        They are the last resort, because a run need not have them.
         """
         sliced = self._slice
-        typed_slice, types = _infer_slice(sliced)
+        inferred = _infer_slice(sliced)
         if not self._uses_declared_ranks or not sliced.ranks:
-            return typed_slice, types
-        if all(_has_rank(name, types) for name in sliced.requested):
-            return typed_slice, types
-        all_types = typed_slice.types()
+            return inferred
+        if all(_has_rank(name, inferred.requested_types) for name in sliced.requested):
+            return inferred
+        all_types = inferred.slice.types()
         declared: Types = {}
         for name, rank in sliced.ranks.items():
             if has_type(name, all_types) and not _has_rank(name, all_types):
@@ -149,14 +150,13 @@ class Inference:
     @cached_property
     def _onnx_types(self) -> Types:
         """The types of all values in the slice that onnx infers."""
-        typed_slice, _ = self._typed_slice_and_requested_types
-        return typed_slice.types()
+        return self._inferred_slice.slice.types()
 
     @cached_property
     def _probed_types(self) -> Types:
         """The types of at least the requested values, with those that ``probe`` infers."""
         sliced = self._slice
-        _, types = self._typed_slice_and_requested_types
+        types = self._inferred_slice.requested_types
         if self._probe is None:
             return types
         while not all(has_type(name, types) for name in sliced.requested):
@@ -170,8 +170,7 @@ class Inference:
             # onnx infers the types behind these: through its operators, and in and out of If, Loop
             # and Scan.
             sliced.declare_types({name: extended[name] for name in new_names})
-            typed_slice, _ = _infer_slice(sliced)
-            types = extended | typed_slice.types()
+            types = extended | _infer_slice(sliced).slice.types()
         return types
 
 
@@ -189,7 +188,7 @@ def length_at(shape: Sequence[T] | None, axis: int) -> T | None:
     return shape[axis]
 
 
-def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+def _length_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
     is_text = isinstance(dim.dim_param, str)  # if it is not UTF-8, protobuf returns bytes
@@ -198,6 +197,7 @@ def _length_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 @cache
 def _type_name(elem_type: int) -> str | None:
+    """Return the name of an ONNX type, which this package may lack; None if it is undefined."""
     known = type_of(elem_type)
     if known:
         return known
@@ -244,6 +244,7 @@ class _TypedSlice:
         return max(rows, default=0) > MAX_ROW
 
     def _declared_values(self) -> Iterator[onnx.ValueInfoProto]:
+        """Yield the values with declared types, of all graphs."""
         graphs = [self.model.graph]
         if self._is_nested:
             graphs = [scope.container for scope in scopes_of(self.model)]
@@ -254,11 +255,22 @@ class _TypedSlice:
                 yield from (value for value in graph.output if value.type.WhichOneof("value"))
 
 
-def _infer_slice(sliced: BackwardSlice) -> tuple[_TypedSlice, Types]:
-    """Infer types and shapes.
+class InferredSlice(NamedTuple):
+    """A slice with inferred types.
 
-    Returns:
-        The slice with inferred types, and the types of its requested values.
+    Attributes:
+        slice: the slice.
+        requested_types: the types of its requested values.
+    """
+
+    slice: _TypedSlice
+    requested_types: Types
+
+
+def _infer_slice(sliced: BackwardSlice) -> InferredSlice:
+    """Infer the types and shapes of a slice.
+
+    If the slice is invalid, only its declared types are known.
     """
     requested = sliced.requested
     is_nested = sliced.is_nested
@@ -271,11 +283,11 @@ def _infer_slice(sliced: BackwardSlice) -> tuple[_TypedSlice, Types]:
             model = shape_inference.infer_shapes(typed_slice.model, data_prop=True)
             typed_slice = _TypedSlice(model, is_nested)
             types = typed_slice.types(requested)
-        return typed_slice, types
-    except Exception as error:  # an invalid model: only the declared types are known
+        return InferredSlice(typed_slice, types)
+    except Exception as error:
         logger.debug("onnx infers no types and shapes: %s", error)
         typed_slice = _TypedSlice(sliced.model, is_nested)
-        return typed_slice, typed_slice.types(requested)
+        return InferredSlice(typed_slice, typed_slice.types(requested))
 
 
 def _are_complete(types: Types, requested: Collection[str]) -> bool:

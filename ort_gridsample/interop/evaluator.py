@@ -18,6 +18,7 @@ from ..functions import validation
 from ..functions.affine import affine_grid
 from ..functions.attention import deformable_attention
 from ..functions.sampling import grid_sample
+from ..graph.scope import domain_of
 from ..reference.arrays import Array
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def reference_ops() -> list[type[OpRun]]:
     keys = [(domain, operator) for domain in ("", DOMAIN) for operator in spec.OPERATORS]
     for dialect in (*dialects(), TENSORRT_ATTENTION):
         domains = dialect.domains or ("", dialect.written_domain)
-        keys += [(domain, dialect.op_type) for domain in domains]
+        keys += [(domain_of(domain), dialect.op_type) for domain in domains]
 
     def op_class(domain: str, op_type: str) -> type[OpRun]:
         # With a schema the evaluator would add the newest opset's defaults to nodes of older ones.

@@ -83,7 +83,8 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     if new_opset < old_opset and old_opset > OLDEST:
         write_older(model, max(new_opset, OLDEST), inference, scopes)
     elif has_flattening_nodes:
-        flat_values = rewrite_flattening_nodes(inference, scopes, Names(model, scopes))
+        names = Names(model, scopes)
+        flat_values = rewrite_flattening_nodes(inference, scopes, names, new_opset)
     # Phase 5
     _convert_stepwise(model, new_opset)
     if flat_values:
@@ -172,6 +173,7 @@ def first_unconvertible_node(model: onnx.ModelProto, new_opset: int) -> tuple[st
     messages: dict[int, str] = {}
 
     def fails_up_to(last: int) -> bool:
+        """Whether the converter fails on the nodes up to the index ``last``; keep its message."""
         part = without_weights(model)
         del part.graph.output[:]
         del part.graph.node[last + 1 :]

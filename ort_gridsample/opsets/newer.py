@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
+from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.scope import Names, Nodes, Scope, domain_of
 from ..inference.types import Inference
+from ..spec import Shape
 
 #: Operators that flatten the axes from ``axis`` on, in older opsets.
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
 #: The first opset in which these operators do not flatten.
 _FIRST_OPSET_WITHOUT_FLATTENING = 13
-#: The first opset in which a Reshape can write lengths of 0.
-_FIRST_OPSET_WITH_ALLOWZERO = 14
 
 
 def has_flattening_nodes_to_rewrite(
@@ -33,8 +33,15 @@ def rewrite_flattening_nodes(
     inference: Inference,
     scopes: Sequence[Scope],
     names: Names,
+    new_opset: int,
 ) -> set[str]:
     """Rewrite the flattening nodes in ``scopes``, whose meaning the converter would change.
+
+    Args:
+        inference: the types of the values in ``scopes``.
+        scopes: the scopes of a model.
+        names: the names of the model's values and nodes.
+        new_opset: the opset to which the model is converted afterwards.
 
     Returns:
         The values that new Reshapes read, for :func:`set_allowzero`.
@@ -45,8 +52,8 @@ def rewrite_flattening_nodes(
         replaced = {}
         for index, node in enumerate(scope.nodes):
             if _is_flattening(node):
-                rank = inference.value_in_all_calls(scope, node.input[0]).rank
-                nodes = _flattened(node, rank, names)
+                shape = inference.value_in_all_calls(scope, node.input[0]).shape
+                nodes = _flattened(node, shape, names, new_opset)
                 replaced[index] = nodes
                 if nodes[-1].op_type == "Reshape":
                     flat_values.add(nodes[-1].input[0])
@@ -61,9 +68,9 @@ def set_allowzero(
 ) -> None:
     """Set ``allowzero`` of the Reshapes of ``flat_values`` if ``new_opset`` has the attribute.
 
-    Without it, a Reshape to the shape of an empty tensor fails.
+    Without it, a Reshape to the shape of an empty tensor fails, or has another shape.
     """
-    if new_opset < _FIRST_OPSET_WITH_ALLOWZERO:
+    if new_opset < FIRST_OPSET_WITH_ALLOWZERO:
         return
     for node in nodes:
         if node.op_type == "Reshape" and node.input[0] in flat_values:
@@ -74,11 +81,24 @@ def _is_flattening(node: onnx.NodeProto) -> bool:
     return node.op_type in _FLATTENING and not domain_of(node.domain)
 
 
-def _flattened(node: onnx.NodeProto, rank: int | None, names: Names) -> Sequence[onnx.NodeProto]:
+def _flattened(
+    node: onnx.NodeProto,
+    shape: Shape | None,
+    names: Names,
+    new_opset: int,
+) -> Sequence[onnx.NodeProto]:
     """Return nodes for ``node`` that mean the same before and since opset 13.
 
-    In the new nodes the operator works on the last axis, where all opsets agree.
+    In the new nodes the operator works on the last axis, where all opsets agree. In opset 13, a
+    tensor of unknown rank must not be empty.
+
+    Args:
+        node: a flattening node; not changed.
+        shape: the shape of its input, or None if it is unknown.
+        names: the names of the model's values and nodes.
+        new_opset: the opset to which the nodes are converted afterwards.
     """
+    rank = None if shape is None else len(shape)
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
@@ -87,10 +107,31 @@ def _flattened(node: onnx.NodeProto, rank: int | None, names: Names) -> Sequence
         copy.attribute.append(helper.make_attribute("axis", axis))
         return [copy]
     nodes = Nodes(names, node.output[0])
-    shape = nodes.add("Shape", node.input[0])
+    input_shape = nodes.add("Shape", node.input[0])
     copy.input[0] = nodes.add("Flatten", node.input[0], axis=axis)
     copy.output[0] = names.new(f"{node.output[0]}_flat")
     copy.attribute.append(helper.make_attribute("axis", 1))
     nodes.append(copy)
-    nodes.add("Reshape", copy.output[0], shape, output=node.output[0])
+    flat = copy.output[0]
+    if new_opset < FIRST_OPSET_WITH_ALLOWZERO and shape is not None and _may_be_empty(shape):
+        flat = _zero_lengths_if_empty(nodes, flat, len(shape))
+    nodes.add("Reshape", flat, input_shape, output=node.output[0])
     return nodes
+
+
+def _may_be_empty(shape: Shape) -> bool:
+    """Whether a length of ``shape`` is 0, or may be 0 in a run."""
+    return not all(isinstance(dim, int) and dim > 0 for dim in shape)
+
+
+def _zero_lengths_if_empty(nodes: Nodes, flat: str, rank: int) -> str:
+    """Write a value of ``rank`` axes with the elements of ``flat``; return its name.
+
+    If it is empty, all of its axes have the length 0. A Reshape without ``allowzero`` copies these
+    lengths where its shape has a 0.
+    """
+    column = nodes.add("Reshape", flat, nodes.row(-1, *[1] * (rank - 1)))
+    has_elements = nodes.add("Cast", nodes.add("Size", flat), to=TensorProto.BOOL)
+    one_or_zero = nodes.add("Cast", has_elements, to=TensorProto.INT64)
+    repeats = nodes.add("Expand", one_or_zero, nodes.row(rank))
+    return nodes.add("Tile", column, repeats)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import TensorProto, helper
@@ -49,12 +49,19 @@ def has_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
+class NodesInOpset(NamedTuple):
+    """Nodes, and the opset of the ONNX domain that they are written in."""
+
+    nodes: Sequence[onnx.NodeProto]
+    opset: int
+
+
 def body_of(
     node: onnx.NodeProto,
     schema: Any,
     inputs: Sequence[TypeAndShape | None],
     names: Names,
-) -> tuple[list[onnx.NodeProto], int] | None:
+) -> NodesInOpset | None:
     """Return the body that ONNX defines for a node.
 
     The body is the oldest that ONNX defines for this version of the operator. A body that holds
@@ -67,7 +74,7 @@ def body_of(
         names: returns names of new values and nodes.
 
     Returns:
-        The nodes that compute ``node``, and their opset; None if there is no usable body.
+        The nodes that compute ``node``; None if there is no usable body.
     """
     function = _function(node, schema, inputs)
     if function is None or not _is_usable(function):
@@ -89,7 +96,7 @@ def body_of(
         _copy_attributes(body_node, copy, values)
         nodes.append(copy)
     imports = [entry for entry in function.opset_import if domain_of(entry.domain) == ""]
-    return nodes, imports[0].version
+    return NodesInOpset(nodes, imports[0].version)
 
 
 def _is_usable(function: onnx.FunctionProto) -> bool:

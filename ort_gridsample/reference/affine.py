@@ -43,7 +43,7 @@ def affine_grid(
     Args:
         theta: (N, r, r + 1), of the type to compute in.
         lengths: D1, …, Dr, the lengths of the output's axes.
-        align_corners: whether -1 and 1 are the centres of the outer pixels.
+        align_corners: whether -1 and 1 are the centers of the outer pixels.
         grid: (N, D1, …, Dr, r), the result: normalized coordinates, innermost axis first.
         num_threads: the maximum number of threads.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -30,34 +31,28 @@ def deformable_attention(
 
     :mod:`ort_gridsample.functions.cores` describes the arguments.
     """
-    batches, queries, heads, channels = Y.shape
-    weights = np.broadcast_to(weights, (batches, queries, *weights.shape[2:]))
+    n_batches, n_queries, n_heads, n_channels = Y.shape
+    weights = np.broadcast_to(weights, (n_batches, n_queries, *weights.shape[2:]))
     n_taps = 1 << locations.shape[-1]
     coordinate_type = spec.TYPES[type_name(locations.dtype)].compute
     taps_per_query = n_taps * max(levels[:, 0].tolist())
-    query_bytes = taps_per_query * max(1, channels) * plan.compute.itemsize
+    query_bytes = taps_per_query * max(1, n_channels) * plan.compute.itemsize
     step = max(1, blocks.CHUNK_BYTES // query_bytes)
     level_slices = _split_levels(levels)
 
     def add_up(block: tuple[int, int, slice]) -> None:
         batch, head, block_queries = block
-        grid = locations[batch, block_queries, head].astype(coordinate_type)
-        block_weights = weights[batch, block_queries, head].astype(plan.compute)
-        total = np.zeros((len(grid), channels), plan.compute)
-        with np.errstate(all="ignore"):
-            grid = grid * 2 - 1  # from [0, 1] to [-1, 1]
-            for level in level_slices:
-                if level.n_points == 0:
-                    continue
-                image = value[batch, level.pixels, head]
-                level_grid = grid[:, level.points]
-                level_weights = block_weights[:, level.points]
-                total += _attend_level(image, level_grid, level_weights, level.lengths, plan)
-        Y[batch, block_queries, head] = total
+        Y[batch, block_queries, head] = _attend_levels(
+            value[batch, :, head],
+            level_slices,
+            locations[batch, block_queries, head].astype(coordinate_type),
+            weights[batch, block_queries, head].astype(plan.compute),
+            plan,
+        )
 
-    starts = product(range(batches), range(heads), range(0, queries, step))
+    starts = product(range(n_batches), range(n_heads), range(0, n_queries, step))
     query_blocks = [(batch, head, slice(start, start + step)) for batch, head, start in starts]
-    threads = ceil_div(weights.size * n_taps * channels, blocks.TAPS_PER_THREAD)
+    threads = ceil_div(weights.size * n_taps * n_channels, blocks.TAPS_PER_THREAD)
     for_each(add_up, query_blocks, min(num_threads, threads, len(query_blocks)))
 
 
@@ -86,6 +81,40 @@ def _split_levels(levels: Indices) -> list[_Level]:
         first_pixel = pixels.stop
         first_point = points.stop
     return split
+
+
+def _attend_levels(
+    pixels: Array,
+    levels: Sequence[_Level],
+    locations: Floats,
+    weights: Floats,
+    plan: Plan,
+) -> Array:
+    """Add up the weighted samples of all levels, for some queries of one head.
+
+    Args:
+        pixels: (S, D), the pixels of all levels.
+        levels: the levels.
+        locations: (Q, P, r), in [0, 1].
+        weights: (Q, P), the weights of the samples.
+        plan: the plan of linear and zeros for the type of ``pixels``.
+
+    Returns:
+        The sums, (Q, D).
+    """
+    total = np.zeros((len(locations), pixels.shape[1]), plan.compute)
+    with np.errstate(all="ignore"):
+        grid = locations * 2 - 1  # from [0, 1] to [-1, 1]
+        for level in levels:
+            if level.n_points > 0:
+                total += _attend_level(
+                    pixels[level.pixels],
+                    grid[:, level.points],
+                    weights[:, level.points],
+                    level.lengths,
+                    plan,
+                )
+    return total
 
 
 def _attend_level(

@@ -1,6 +1,6 @@
 """From a normalized coordinate to a pixel coordinate inside X, step by step as specified.
 
-In pixel coordinates the centre of pixel i is at i. All functions work on one axis of X, or on
+In pixel coordinates the center of pixel i is at i. All functions work on one axis of X, or on
 several axes at once. Their namespace ``xp`` is :mod:`numpy`, or an object that has the same
 functions for values of another kind:
 
@@ -63,7 +63,7 @@ class Axis:
 def unnormalize(g: Values, axis: Axis) -> Values:
     """Convert finite normalized coordinates ``g`` to pixel coordinates of the same type.
 
-    With ``align_corners`` -1 and 1 are the centres of the first and the last pixel, otherwise their
+    With ``align_corners`` -1 and 1 are the centers of the first and the last pixel, otherwise their
     outer edges. The order of the operations is ONNX Runtime's, because rounding decides on which
     side of a tie a coordinate lies. ONNX Runtime halves the result instead of the length. Both are
     exact.
@@ -88,14 +88,14 @@ def normalize(x: Values, last: Number, span: Number) -> Values:  # pragma: no mu
 
 
 def clip(xp: Namespace, x: Values, axis: Axis) -> Values:
-    """Clip ``x`` to the centres of the first and the last pixel."""
+    """Clip ``x`` to the centers of the first and the last pixel."""
     return xp.minimum(xp.maximum(x, 0), axis.last)
 
 
 def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
     """Reflect finite ``x`` until it lies inside X.
 
-    The points of reflection are the centres of the outer pixels with ``align_corners``, otherwise
+    The points of reflection are the centers of the outer pixels with ``align_corners``, otherwise
     their outer edges. Coordinates inside X keep every bit. Others are clipped as well, because
     rounding may leave them on the outer edge.
     """

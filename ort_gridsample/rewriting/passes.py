@@ -236,7 +236,8 @@ def _try_to_convert(model: onnx.ModelProto, opset: int) -> Exception | None:
 def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
     """Convert ``model`` to the oldest opset in which all replacements can be written, if needed.
 
-    Return whether the model had an older opset.
+    Return whether a replaced node had an older opset. If only a function has, the model keeps its
+    opset, and the function is inlined.
 
     Raises:
         GridSampleError: the model cannot be converted.
@@ -247,10 +248,10 @@ def _raise_opset(model: onnx.ModelProto, plan: PatchPlan) -> bool:
         return False
     match = max(too_old, key=needed.__getitem__)
     before = opset_of(model)
-    error = _try_to_convert(model, needed[match])
+    needed_opset = needed[match]
+    error = _try_to_convert(model, max(needed_opset, before))
     if error is not None:
         text = one_line(error)
-        needed_opset = needed[match]
         reason = f"onnx's version converter cannot convert the model to {needed_opset}: {text}"
         found = f"{before} in the model"
         expected = f"at least {needed_opset}, and {reason}"

@@ -92,6 +92,7 @@ class ProbeProcess:
 
 
 def _start(python: str) -> subprocess.Popen[bytes]:
+    """Start the process of :mod:`.accelerator_process` with the path of this Python."""
     run_script = f"runpy.run_path({str(_SCRIPT)!r}, None, '__main__')"
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run_script}"
     pipes: Any = {

@@ -1,10 +1,8 @@
-"""Decide where a sampling node of a session runs, in two steps.
+"""Decide where a sampling node of a session runs if nothing is fused.
 
-:func:`decide` decides for a node as if nothing were fused: the first rule of :data:`RULES` that
-applies, else an op of this package. :func:`resolve_fusion` then changes the decision for a node
-that is fused into another node, and for a node that other nodes are fused into. Neither changes the
-model nor compiles anything: :func:`compile_op` and :func:`compile_fused_op` compile the op of a
-decision.
+:func:`decide` returns the decision of the first rule of :data:`RULES` that applies, else an op of
+this package. :mod:`.fusion_decisions` then changes the decisions for nodes that are fused. Neither
+changes the model nor compiles anything: :mod:`.op_compilation` compiles the op of a decision.
 """
 
 from __future__ import annotations
@@ -12,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 
-from ..custom_ops.compiled_ops import library_file, registry
-from ..custom_ops.compiled_ops.fused_types import source_types, state_index
+from ..custom_ops.compiled_ops import library_file
 from ..detection.match import Match
 from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
-from ..dialects.table import ATTENTION, FUSED
+from ..dialects.table import ATTENTION
 from ..graph.files import keep_errors
-from ..reference.taps import COMPILED_MODES
-from ..rewriting.foreign_attention_facts import op_record
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import (
@@ -155,10 +149,6 @@ def decide_without_compiled_op(match: Match, context: DecisionContext, reason: s
     return Decision(placement, context.op_targets.of(match, PYTHON_OP))
 
 
-# Each rule returns the decision for a node that does not become an op of this package. It returns
-# None if it does not apply.
-
-
 def _leave_attention_to_accelerators(match: Match, context: DecisionContext) -> Decision | None:
     """Keep decomposed deformable attention, whose GridSamples have decisions of their own."""
     if context.accelerator_probe is None or match.record.operator != ATTENTION:
@@ -204,6 +194,8 @@ def _run_on_accelerator(match: Match, context: DecisionContext) -> Decision | No
     return Decision(Placement(match.record, accelerators, reason), form.target)
 
 
+#: Return the decision for a node that does not become an op of this package, or None if the rule
+#: does not apply.
 Rule = Callable[[Match, DecisionContext], Decision | None]
 #: The rules, in the order in which they apply.
 RULES: tuple[Rule, ...] = (
@@ -227,158 +219,3 @@ def _probed_record(match: Match) -> NodeRecord:
 def _library_description() -> str:
     path = library_file.configured_library()
     return "" if path is None else f"{path}, {library_file.validate(path)}"
-
-
-def resolve_fusion(
-    match: Match,
-    decide_unfused: Callable[[Match], Decision],
-    fused_target: Target,
-    fusion_error: Callable[[Match], str] = lambda grid_sample: "",
-) -> Decision:
-    """Return the decision for the node of ``match``, given the decisions without fusion.
-
-    A node is absorbed (another node's op does its work), a host (its op does the work of others),
-    or alone.
-
-    Args:
-        match: the node to decide on.
-        decide_unfused: returns the decision of :func:`decide` for this or another node.
-        fused_target: the target that fuses the nodes of a grid into their GridSample.
-        fusion_error: returns why the grid of a GridSample cannot be fused into it although both are
-            compiled ops, or "" if it can.
-    """
-    # The node into which this one may be fused; itself if there is none.
-    fusion_host = match.fused_into or match
-    attention_match = _attention_with_op(fusion_host, decide_unfused)
-    if attention_match is not None and _is_replaced_by(match, attention_match):
-        return _absorbed_decision(match, attention_match, decide_unfused(attention_match))
-    decision = decide_unfused(match)
-    if match.attention is not None:
-        return _host_decision(match, decision, decision.target)
-    if not _is_grid_fused(fusion_host, attention_match, decide_unfused):
-        return decision
-    error = fusion_error(fusion_host)
-    if error:
-        return Decision(replace(decision.placement, reason=error), decision.target)
-    if match is fusion_host:
-        return _host_decision(match, decision, fused_target)
-    return _absorbed_decision(match, fusion_host, Decision(decision.placement, fused_target))
-
-
-def _host_decision(
-    match: Match,
-    decision: Decision,
-    target: Target | None,
-) -> Decision:
-    """Return the decision for a host.
-
-    Args:
-        match: the host.
-        decision: its decision without fusion.
-        target: the target that fuses the nodes.
-    """
-    return Decision(replace(decision.placement, fused=match.record.fused), target)
-
-
-def _absorbed_decision(match: Match, host: Match, host_decision: Decision) -> Decision:
-    """Return the decision for a node that is absorbed.
-
-    Args:
-        match: the node.
-        host: the node whose op does its work.
-        host_decision: the decision for the host.
-    """
-    reason = f"fused into {host.record.where}"
-    placement = replace(host_decision.placement, record=match.record, reason=reason)
-    return Decision(placement, host_decision.target)
-
-
-def _attention_with_op(
-    grid_sample: Match,
-    decide_unfused: Callable[[Match], Decision],
-) -> Match | None:
-    """Return the deformable attention that ``grid_sample`` is part of, if an op replaces it."""
-    attention_match = grid_sample.enclosing_attention
-    if attention_match is None or decide_unfused(attention_match).target is None:
-        return None
-    return attention_match
-
-
-def _is_replaced_by(match: Match, attention_match: Match) -> bool:
-    """Whether the op of a deformable attention replaces the node of ``match``."""
-    attention = attention_match.attention
-    return attention is not None and match.index in attention.path
-
-
-def _is_grid_fused(
-    grid_sample: Match,
-    attention_match: Match | None,
-    decide_unfused: Callable[[Match], Decision],
-) -> bool:
-    """Whether the nodes of the grid of ``grid_sample`` are fused into it.
-
-    Args:
-        grid_sample: a GridSample.
-        attention_match: the deformable attention that replaces readers of ``grid_sample``, or
-            None. It reads the grid of an AffineGrid.
-        decide_unfused: as in :func:`resolve_fusion`.
-    """
-    if grid_sample.fused_grid is None:
-        return False
-    affine_grid = grid_sample.fused_grid.affine_grid
-    if affine_grid is None:
-        return decide_unfused(grid_sample).placement.runs_on == COMPILED_OP
-    if attention_match is not None:
-        return False
-    # The match in ``fused_grid`` lacks ``fused_into``. Without it, the op of the AffineGrid would
-    # be compiled, which the fused op replaces.
-    affine_grid = replace(affine_grid, fused_into=grid_sample)
-    placements = [decide_unfused(node).placement for node in (grid_sample, affine_grid)]
-    return all(placement.runs_on == COMPILED_OP for placement in placements)
-
-
-def compile_op(match: Match, decision: Decision) -> str:
-    """Compile the compiled op of a decision of :func:`decide`, or load it from the cache.
-
-    Returns:
-        Why that failed, or "" if it did not fail or if there is nothing to compile.
-    """
-    record = match.record
-    if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
-        return ""
-    try:
-        compiled_record = op_record(match) if match.is_foreign_attention else record
-        for types in product(*compiled_record.types.values()):
-            registry.prepare(record.operator, types, _mode_index(record))
-    except Exception as error:
-        return f"compiling it failed: {error}"
-    return ""
-
-
-def compile_fused_op(grid_sample: Match) -> str:
-    """Compile the op of a GridSample with a fused grid, or load it from the cache.
-
-    Returns:
-        Why that failed, or "" if it did not fail or if there is nothing to compile.
-    """
-    record = grid_sample.record
-    if grid_sample.fused_grid is None or not _has_valid_attributes(record):
-        return ""
-    try:
-        state = state_index(record, grid_sample.fused_grid)
-        for types in product(record.types["X"], *source_types(grid_sample.fused_grid)):
-            registry.prepare(FUSED, types, state)
-    except Exception as error:
-        return f"its grid is not fused, as compiling that failed: {error}"
-    return ""
-
-
-def _has_valid_attributes(record: NodeRecord) -> bool:
-    """Whether the attributes of a node are valid, and not those of a call of its function."""
-    return record.error is None and not record.has_attribute_references
-
-
-def _mode_index(record: NodeRecord) -> int:
-    if record.operator != "GridSample":
-        return 0
-    return COMPILED_MODES.index(str(record.mode))

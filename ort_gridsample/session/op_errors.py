@@ -1,4 +1,4 @@
-"""Recognise errors of this package's ops in the error messages of onnxruntime."""
+"""Recognize errors of this package's ops in the error messages of onnxruntime."""
 
 from __future__ import annotations
 

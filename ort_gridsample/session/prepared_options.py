@@ -10,7 +10,6 @@ from onnxruntime import OrtValue, SessionOptions
 from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..custom_ops.python_ops import extensions
 from ..graph.weights import LoadedWeights
-from .model_preparation import PatchedModel
 from .options import (
     are_builtin_domains,
     config_entry,
@@ -18,6 +17,7 @@ from .options import (
     has_providers,
     set_default_entry,
 )
+from .patched_model import PatchedModel
 from .registration import add_python_ops, register, register_on_unregistered
 
 #: Keys of configuration entries of onnxruntime's sessions.

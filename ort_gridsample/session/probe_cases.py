@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -31,10 +31,27 @@ _MAX_X_SIZE = 1 << 23
 #: The release of the test data. Increase it when these change: results with other data are void.
 _DATA_RELEASE = 1
 
-#: The lengths of a tensor's axes. A name or None is a length that is known only in a run.
-Shape: TypeAlias = list[int | str | None]
-#: A function that returns the two inputs of a node as float64 or int64, and the expected output.
-MakeArrays: TypeAlias = Callable[[], tuple[tuple[Array, Array], Array]]
+#: A :data:`ort_gridsample.spec.Shape` whose lengths can be replaced.
+MutableShape: TypeAlias = list[spec.Dim]
+
+
+class CaseArrays(NamedTuple):
+    """The two inputs of a node as float64 or int64, and the expected output."""
+
+    inputs: tuple[Array, Array]
+    expected: Array
+
+
+class CaseData(NamedTuple):
+    """The test data of a node.
+
+    Attributes:
+        shapes: the shapes of the inputs in the model.
+        make_arrays: returns the arrays.
+    """
+
+    shapes: Sequence[MutableShape]
+    make_arrays: Callable[[], CaseArrays]
 
 
 @dataclass(frozen=True)
@@ -78,18 +95,19 @@ def build_case(
     if n_axes not in (1, 2, 3) or not _is_testable(case, types):
         return None
     if record.operator == "AffineGrid":
-        shapes, make_arrays = _affine_grid_data(record, case, n_axes)
+        case_data = _affine_grid_data(record, case, n_axes)
     else:
-        shapes, make_arrays = _grid_sample_data(record, case, n_axes)
+        case_data = _grid_sample_data(record, case, n_axes)
 
     def make() -> tuple[Mapping[str, Array], Array]:
-        arrays, expected = make_arrays()
-        named_arrays = zip(types, arrays, strict=True)
-        return {name: array.astype(fed_type(types[name])) for name, array in named_arrays}, expected
+        arrays = case_data.make_arrays()
+        named_arrays = zip(types, arrays.inputs, strict=True)
+        feeds = {name: array.astype(fed_type(types[name])) for name, array in named_arrays}
+        return feeds, arrays.expected
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]
-    model = one_node_model(record.node_without_values(), imports, types.items(), shapes)
+    model = one_node_model(record.node_without_values(), imports, types.items(), case_data.shapes)
     if not only_sampling_nodes:
         _insert_relu(model)
     return ProbeCase(model, _data_key(record), make)
@@ -121,12 +139,13 @@ def _affine_grid_data(
     record: NodeRecord,
     case: Sequence[TypeAndShape],
     n_axes: int,
-) -> tuple[list[Shape], MakeArrays]:
-    """Return the shapes of theta and size, and the function that makes the arrays."""
+) -> CaseData:
+    """Return the test data of an AffineGrid: theta, size and the grid."""
     align_corners = bool(record.possible_attributes["align_corners"])
-    theta_shape: Shape = [None, n_axes, n_axes + 1] if not case[0].shape else list(case[0].shape)
+    unknown: MutableShape = [None, n_axes, n_axes + 1]
+    theta_shape = list(case[0].shape or unknown)
 
-    def make_arrays() -> tuple[tuple[Array, Array], Array]:
+    def make_arrays() -> CaseArrays:
         rng = np.random.default_rng(0)
         constant_size = record.constants.get("size")
         if constant_size is None:
@@ -137,27 +156,27 @@ def _affine_grid_data(
             batch = theta_shape[0]
         theta = rng.random((batch, n_axes, n_axes + 1))
         size = np.array([batch, *lengths], np.int64)
-        return (theta, size), affine_grid(theta, size, align_corners)
+        return CaseArrays((theta, size), affine_grid(theta, size, align_corners))
 
-    return [theta_shape, [n_axes + 2]], make_arrays
+    return CaseData([theta_shape, [n_axes + 2]], make_arrays)
 
 
 def _grid_sample_data(
     record: NodeRecord,
     case: Sequence[TypeAndShape],
     n_axes: int,
-) -> tuple[list[Shape], MakeArrays]:
-    """Return the shapes of X and grid, and the function that makes the arrays."""
+) -> CaseData:
+    """Return the test data of a GridSample: X, grid and Y."""
     attributes = record.possible_attributes
     align_corners = bool(attributes["align_corners"])
-    unknown: Shape = [None] * (n_axes + 2)
+    unknown: MutableShape = [None] * (n_axes + 2)
     X_shape = list(case[0].shape or unknown)
     grid_shape = [*(case[1].shape or unknown)[:-1], n_axes]
     X_lengths, grid_lengths = _case_lengths(X_shape, grid_shape)
     if isinstance(X_shape[1], int):
         X_shape[1] = X_lengths[1]
 
-    def make_arrays() -> tuple[tuple[Array, Array], Array]:
+    def make_arrays() -> CaseArrays:
         rng = np.random.default_rng(0)
         sides = np.array(X_lengths[:1:-1], np.float64)
         pixels = np.floor(rng.uniform(-1, sides + 1, grid_lengths))
@@ -166,9 +185,9 @@ def _grid_sample_data(
         X = rng.random(X_lengths)
         mode = str(attributes["mode"])
         padding_mode = str(attributes["padding_mode"])
-        return (X, grid), sampled(X, grid, mode, padding_mode, align_corners)
+        return CaseArrays((X, grid), sampled(X, grid, mode, padding_mode, align_corners))
 
-    return [X_shape, grid_shape], make_arrays
+    return CaseData([X_shape, grid_shape], make_arrays)
 
 
 def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
@@ -178,12 +197,16 @@ def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
     return (2 * pixels + 1) / sides - 1
 
 
-def _case_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _case_lengths(
+    X_shape: Sequence[spec.Dim],
+    grid_shape: Sequence[spec.Dim],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the lengths of X and of the grid in a case; of few channels if X would be large."""
     n_axes = len(X_shape) - 2
     lengths_by_name = dict[str, int]()
 
-    def with_lengths(shape: Shape, guesses: Sequence[int]) -> tuple[int, ...]:
+    def with_lengths(shape: Sequence[spec.Dim], guesses: Sequence[int]) -> tuple[int, ...]:
+        """Replace the lengths that are not known by guesses, equal names by equal lengths."""
         lengths = list[int]()
         for dim, guess in zip(shape, guesses, strict=True):
             if isinstance(dim, int):

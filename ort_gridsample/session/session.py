@@ -25,15 +25,10 @@ from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
-from .model_preparation import (
-    PatchedModel,
-    SessionArguments,
-    Source,
-    patch_for_session,
-    too_large_to_pickle,
-)
+from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
+from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import Placement
 from .prepared_options import options_for
 from .python_op_preparation import prepare_python_ops
@@ -213,7 +208,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         names = output_names or self._output_names
         if self._runs_python_ops:
-            memory.check_allocatable(sum(map(_copied_bytes, input_feed.values())))
+            _check_memory_for_copies(input_feed)
             return self._call("run", names, input_feed, run_options)
         # As in _call, of which each step counts here: a tiny run takes 5 µs.
         shutdown.block_if_exiting()
@@ -263,7 +258,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run as the parent does. ``callback`` gets the op's error if an op rejects its input."""
+        """Run as the parent does. ``callback`` gets the op's error if an op rejects its input.
+
+        Raises:
+            MemoryError: there is not enough memory for the copies of the feeds in Python ops.
+        """
 
         def call_back(results: Any, user_data: Any, error: str) -> None:
             try:
@@ -273,6 +272,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 shutdown.end_asynchronous_run()
 
         if self._runs_python_ops:
+            _check_memory_for_copies(input_feed)
             shutdown.begin_run()
         else:
             shutdown.block_if_exiting()
@@ -370,6 +370,7 @@ def _unpickled(
     options: State,
     session_class: type[InferenceSession] = InferenceSession,  # older pickles have no class
 ) -> InferenceSession:
+    """Return the session of a pickle."""
     return session_class(
         arguments.model,
         options_from_state(options),
@@ -381,8 +382,19 @@ def _unpickled(
     )
 
 
+def _check_memory_for_copies(feeds: Mapping[str, Any]) -> None:
+    """Check that there is memory for the copies of feeds in Python ops.
+
+    Without it, the process would end in a run.
+
+    Raises:
+        MemoryError: there is not enough memory.
+    """
+    memory.check_allocatable(sum(map(_copied_bytes, feeds.values())))
+
+
 def _copied_bytes(value: Any) -> int:
-    """Return the bytes of the copies of a feed in a run; the process ends without memory for them.
+    """Return the bytes of the copies of a feed in a run.
 
     A Python op copies the feed. onnxruntime also copies an array that is not contiguous.
     """

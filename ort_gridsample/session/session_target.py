@@ -13,15 +13,9 @@ from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..rewriting.expansion import points_of
 from ..rewriting.foreign_attention_facts import has_unusual_starts
 from ..rewriting.targets import Target
-from .decisions import (
-    Decision,
-    DecisionContext,
-    compile_fused_op,
-    compile_op,
-    decide,
-    decide_without_compiled_op,
-    resolve_fusion,
-)
+from .decisions import Decision, DecisionContext, decide, decide_without_compiled_op
+from .fusion_decisions import resolve_fusion
+from .op_compilation import compile_fused_op, compile_op
 from .placement import COMPILED_OP, ONNXRUNTIME, PYTHON_OP, Placement
 
 logger = logging.getLogger("ort_gridsample")
@@ -85,14 +79,24 @@ class SessionTarget(Target):
         if decision is not None:
             return decision
         decision = self._resolve(match)
-        if _may_be_fused(match):
-            unfused = self._decide_unfused(match)
-            runs_unfused = decision.target is unfused.target
-            # `_decide_unfused` postponed compilation, as a fused op may replace this one. If it
-            # fails now, the fallback may change the fusion, so resolve again.
-            if runs_unfused and self._compile_or_fall_back(match, unfused) is not unfused:
-                decision = self._resolve(match)
+        if _may_be_fused(match) and self._fallback_changes(match, decision):
+            decision = self._resolve(match)  # the fallback may change the fusion
         return self._resolved.set(match.record, decision)
+
+    def _fallback_changes(self, match: Match, decision: Decision) -> bool:
+        """Compile the op that :meth:`_decide_unfused` postponed, if the node is not fused.
+
+        Args:
+            match: a node that may be fused.
+            decision: its decision with all fusions.
+
+        Returns:
+            Whether the node runs elsewhere, because compilation failed.
+        """
+        unfused = self._decide_unfused(match)
+        if decision.target is not unfused.target:
+            return False
+        return self._settle_unfused(match, unfused) is not unfused
 
     def _resolve(self, match: Match) -> Decision:
         return resolve_fusion(
@@ -103,19 +107,22 @@ class SessionTarget(Target):
         )
 
     def _decide_unfused(self, match: Match) -> Decision:
+        """Return the decision without fusion.
+
+        The op of a node that may be fused is not compiled yet, because a fused op may replace it.
+        """
         decision = self._unfused.get(match.record)
         if decision is not None:
             return decision
         decision = decide(match, self._context)
         if _may_be_fused(match):
-            # A fused op is compiled instead of this one, if it can be: see decision_for.
             return self._unfused.set(match.record, decision)
-        return self._compile_or_fall_back(match, decision)
+        return self._settle_unfused(match, decision)
 
-    def _compile_or_fall_back(self, match: Match, decision: Decision) -> Decision:
-        """Compile the op of ``decision``; if that fails, decide without a compiled op.
+    def _settle_unfused(self, match: Match, decision: Decision) -> Decision:
+        """Compile the op of a decision without fusion; if that fails, decide without a compiled op.
 
-        The result is kept as the node's decision without fusion.
+        The result replaces the node's decision without fusion.
 
         Args:
             match: the node that the op replaces.
@@ -132,6 +139,7 @@ class SessionTarget(Target):
         return self._unfused.set(match.record, decision)
 
     def _fusion_error(self, grid_sample: Match) -> str:
+        """Compile the op with a fused grid; return why that failed, or "" if it did not."""
         if not self._compiles:
             return ""
         error = self._fusion_errors.get(grid_sample.record)

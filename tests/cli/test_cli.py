@@ -23,7 +23,7 @@ from onnx import numpy_helper
 import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample import spec, versions
-from ort_gridsample.cli import COMMANDS, agreement, demo, main
+from ort_gridsample.cli import COMMANDS, demo, main, output_comparison
 from ort_gridsample.cli.demo import _draw_grid
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
@@ -550,21 +550,22 @@ def test_verify_compares_outputs_of_any_type() -> None:
     # These integers are equal as float64.
     a = np.array([2**60])
     b = np.array([2**60 + 1])
-    assert agreement.difference(a, b)[0] > 0
-    assert agreement.difference(a, a)[0] == 0
-    assert not agreement.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
-    assert agreement.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
-    assert agreement.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
+    assert output_comparison.difference(a, b)[0] > 0
+    assert output_comparison.difference(a, a)[0] == 0
+    assert not output_comparison.compare_outputs({"Y": a}, {"Y": b}, 1e-5)[0].agrees
+    assert output_comparison.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
+    strings = [np.array([text], object) for text in "ab"]
+    assert output_comparison.difference(*strings)[0] == np.inf
 
 
 def test_verify_of_an_infinite_and_a_finite_value_has_an_infinite_difference() -> None:
-    assert agreement.difference(np.array([np.inf]), np.array([0.0]))[0] == np.inf
+    assert output_comparison.difference(np.array([np.inf]), np.array([0.0]))[0] == np.inf
 
 
 @pytest.mark.parametrize("values", [[], [np.nan], [np.nan, np.inf, -np.inf]])
 def test_verify_compares_outputs_without_a_finite_value(values: list[float]) -> None:
     Y = np.array(values, "f")
-    (result,) = agreement.agreements({"Y": Y}, {"Y": Y.copy()}, 1e-5)
+    (result,) = output_comparison.compare_outputs({"Y": Y}, {"Y": Y.copy()}, 1e-5)
     assert (result.difference, result.magnitude, result.agrees) == (0, 0, True)
 
 

@@ -10,7 +10,7 @@ from onnx import parser
 
 import ort_gridsample as ogs
 from ort_gridsample.cli import bench, main
-from ort_gridsample.cli.verify import _coordinate_error
+from ort_gridsample.cli.lowered_precision import coordinate_error_text
 from support.cases import Attributes
 from support.models import grid_sample_model
 
@@ -67,7 +67,7 @@ def test_verify_prints_no_error_of_coordinates_without_5d_nodes(
     path = tmp_path / "model.onnx"
     model = grid_sample_model(X_type, X_type, rank, [Attributes("linear")], 22)
     onnx.save(ogs.patch_model(model, target="ai.onnx-2d"), path)
-    assert _coordinate_error(str(path)) == ""
+    assert coordinate_error_text(str(path)) == ""
 
 
 def test_demo_refuses_a_huge_image(

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
+from ort_gridsample.dialects import registry
 from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
 from support import faults
@@ -53,6 +54,21 @@ def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
 
 def without_bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+
+
+def test_evaluator_runs_an_added_dialect_of_the_onnx_domain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The domain has two names: ai.onnx and the empty string."""
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
+    attributes = {
+        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1}, default="linear"),
+        "padding_mode": ogs.Spelling("outside", {"zeros": "constant"}, default="zeros"),
+        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+    }
+    ogs.add_dialect(ogs.Dialect("mine", "GridSample", "Warp", ("ai.onnx",), attributes))
+    (output,) = run(sampler_model("Warp", "", order=0), X, GRID)
+    assert_identical(output, ogs.grid_sample(X, GRID, "nearest"))
 
 
 def read(model: onnx.ModelProto):

@@ -491,6 +491,19 @@ def test_backward_slice_has_only_nodes_that_lead_to_a_sample() -> None:
     assert kinds() == ["Relu", "Neg", "Max", "GridSample"]
 
 
+def test_backward_slice_leaves_out_node_that_omits_an_output() -> None:
+    """An omitted output and an omitted input both have the empty name."""
+    model = parsed("""g (float[1,2,5,6] X, float[1,3,3,2] G, float[9] other) => (Y, D) {
+        C = Clip (X, , high)
+        Y = GridSample (C, G)
+        D = Dropout (other) }""")
+    model.graph.node[-1].output.append("")
+    model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), "high"))
+    model.graph.node.insert(0, model.graph.node.pop())
+    nodes = BackwardSlice(model, scopes_of(model)).model.graph.node
+    assert [node.op_type for node in nodes] == ["Clip", "GridSample"]
+
+
 def test_backward_slice_does_not_confuse_values_of_branches_with_others() -> None:
     model = parsed("""g (float16[2,1] other, float[1,2,5,6] X, float[1,3,3,2] G, bool c) => (Y) {
         Y = If (c) <then_branch = t () => (T) { A = Relu (X) T = GridSample (A, G) },
@@ -626,6 +639,11 @@ def test_large_constant_has_a_type(kind: str, value: object, elem_type: int) -> 
         "Constant", [], ["row"], **{f"value_{kind}": [value] * 2000}
     ).attribute
     assert constant_type(attribute).tensor_type.elem_type == elem_type
+
+
+def test_large_constant_of_one_string_is_a_scalar() -> None:
+    attribute = helper.make_attribute("value_string", b"a" * SMALL_BYTES)
+    assert value_of(constant_type(attribute)) == TypeAndShape("str", ())
 
 
 def test_wrong_value_info_of_an_initializer_is_not_used() -> None:

@@ -116,13 +116,25 @@ def test_softmax_raised_beyond_opset_12_has_the_same_output(
     assert_same_outputs(model, convert(model, 20), x=X, s=SHAPE)
 
 
+EMPTY_SHAPES = [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 4, 5), (0, 3, 0, 5)]
+
+
 @pytest.mark.parametrize("op_type", SOFTMAXES)
-@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 4, 5)], ids=str)
-def test_softmax_of_an_empty_tensor_raised_beyond_opset_13_has_the_same_output(
-    op_type: str, shape: tuple[int, ...]
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
+@pytest.mark.parametrize("new", [13, 16])
+def test_softmax_of_an_empty_tensor_raised_beyond_opset_12_has_the_same_output(
+    op_type: str, axis: int, shape: tuple[int, ...], new: int
 ) -> None:
-    model = model_of(f"y = {op_type} <axis = 1> (x)", 11, SYMBOLIC)
-    assert_same_outputs(model, convert(model, 16), x=np.zeros(shape, np.float32))
+    model = model_of(f"y = {op_type} <axis = {axis}> (x)", 11, SYMBOLIC)
+    assert_same_outputs(model, convert(model, new), x=np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("op_type", SOFTMAXES)
+@pytest.mark.parametrize("x", [FIXED, SYMBOLIC])
+def test_softmax_raised_to_opset_13_has_the_same_output(op_type: str, x: str) -> None:
+    model = model_of(f"y = {op_type} <axis = 1> (x)", 11, x)
+    assert_same_outputs(model, convert(model, 13), x=X)
 
 
 class NewerValue(NamedTuple):

@@ -268,6 +268,20 @@ def test_patch_of_unsupported_nodes_replaces_those_that_the_opset_lacks(
     assert [record.patched for record in ogs.inspect_model(patched)] == [True, True]
 
 
+def test_function_of_an_older_opset_does_not_lower_the_opset_of_the_model() -> None:
+    model = model_of_nodes(
+        "Y = local.warp (X, G)",
+        20,
+        """warp (A, B) => (C) {
+            C = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0>
+                (A, B) }""",
+    )
+    for entry in model.functions[0].opset_import:
+        if not entry.domain:
+            entry.version = 13
+    assert opset_of(ogs.patch_model(model, target="ai.onnx")) == 20
+
+
 def test_nodes_that_are_not_chosen_are_converted_too() -> None:
     model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[-2:], 22)
     records = []

@@ -547,6 +547,15 @@ def test_function_with_a_word_in_place_of_a_code_is_written_with_the_code() -> N
     np.testing.assert_array_equal(output_of(patched, "mmcv"), expected)
 
 
+def test_reference_to_a_word_keeps_its_type_where_a_code_is_written() -> None:
+    attributes = "mode: string = @m, padding_mode = 1, align_corners: int = @ac"
+    warp = f"warp <m, ac> (A, B) => (C) {{ C = GridSample <{attributes}> (A, B) }}"
+    model = model_of_nodes('Y = local.warp <m = "nearest", ac = 1> (X, G)', 20, warp)
+    (function,) = ogs.patch_model(model, target="GridSampler").functions
+    types = {a.ref_attr_name: a.type for a in function.node[0].attribute if a.ref_attr_name}
+    assert types == {"m": onnx.AttributeProto.STRING, "ac": onnx.AttributeProto.INT}
+
+
 @pytest.mark.parametrize(("opset", "cubic"), [(16, "bicubic"), (20, "cubic")])
 @pytest.mark.parametrize("target", TARGETS)
 def test_function_passes_the_standards_attributes_on(
@@ -699,6 +708,27 @@ def test_added_dialect_of_integer_codes_is_read_in_the_standard_domain() -> None
     model = sampler_model("GridSample", "", mode=7, outside="edge", corners=1)
     (record,) = ogs.inspect_model(model)
     assert (record.domain, record.mode, record.error) == ("", "nearest", None)
+
+
+@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.parametrize("node_domain", ["", "ai.onnx"])
+@pytest.mark.parametrize("dialect_domain", ["", "ai.onnx"])
+def test_added_dialect_of_the_onnx_domain_is_read_by_both_names(
+    dialect_domain: str, node_domain: str
+) -> None:
+    ogs.add_dialect(replace(MY_DIALECT, domains=(dialect_domain,)))
+    model = sampler_model("Warp", "", order=0)
+    model.graph.node[0].domain = node_domain
+    (record,) = ogs.inspect_model(model)
+    assert record.dialect.name == "mine"
+
+
+@pytest.mark.usefixtures("_new_registry")
+def test_added_dialect_of_the_onnx_domain_is_written_in_the_empty_domain() -> None:
+    ogs.add_dialect(replace(MY_DIALECT, domains=("ai.onnx",)))
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
+    (node,) = ogs.patch_model(model, target="mine").graph.node
+    assert (node.op_type, node.domain) == ("Warp", "")
 
 
 @pytest.mark.usefixtures("_new_registry")

@@ -61,6 +61,12 @@ def test_python_op_without_memory_for_copy_of_feed_raises(large_array: str, free
     assert error.startswith("MemoryError:")
 
 
+@needs_python_ops
+def test_run_async_without_memory_for_copy_of_feed_raises() -> None:
+    (error,) = run_program("run_async_without_memory.py")
+    assert error.startswith("MemoryError:")
+
+
 @pytest.mark.parametrize(
     ("array", "size"),
     [(np.zeros((2, 3), np.int16), 12), (np.array(["a", "b"], object), 128)],

@@ -26,6 +26,7 @@ from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from ort_gridsample.custom_ops.python_ops import failures, shutdown
 from ort_gridsample.reference import sampler
 from ort_gridsample.session import model_preparation
+from ort_gridsample.session.patched_model import SessionArguments
 from support import faults
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
@@ -620,7 +621,7 @@ def test_function_whose_body_serves_all_calls_is_not_inlined() -> None:
         Y = local.warp (X, G) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {
         C = GridSample <mode = "cubic"> (A, B) }""")
-    arguments = model_preparation.SessionArguments("all")
+    arguments = SessionArguments("all")
     prepared = model_preparation.patch_for_session(model, arguments)
     patched = onnx.load_from_string(prepared.opened_model)
     assert [function.name for function in patched.functions] == ["warp"]

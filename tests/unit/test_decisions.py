@@ -14,7 +14,8 @@ from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import decisions, installed_runtime
 from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
-from ort_gridsample.session.decisions import DecisionContext, context_of, decide, resolve_fusion
+from ort_gridsample.session.decisions import DecisionContext, context_of, decide
+from ort_gridsample.session.fusion_decisions import resolve_fusion
 from ort_gridsample.session.session_target import SessionTarget
 from support.models import parsed
 

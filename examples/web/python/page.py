@@ -21,7 +21,7 @@ import onnx
 from onnx import numpy_helper
 from page_runtime import Answer, WebRuntime
 
-from ort_gridsample.cli import agreement, inputs
+from ort_gridsample.cli import inputs, output_comparison
 from ort_gridsample.cli.failures import sentence
 from ort_gridsample.cli.inspect import Row, row_json
 from ort_gridsample.detection.find import records_of
@@ -447,7 +447,7 @@ def compare(first: str, second: str) -> list[dict[str, Any]]:
             "of": result.magnitude,
             "agrees": result.agrees,
         }
-        for result in agreement.agreements(outputs_a, outputs_b, TOLERANCE)
+        for result in output_comparison.compare_outputs(outputs_a, outputs_b, TOLERANCE)
     ]
 
 

@@ -7,6 +7,7 @@ means have. The rules compute it from differences to the mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from ...graph.scope import Nodes
 from .obstacles import ObstacleError
 from .step import Rewritten, VersionStep
 
-#: The first opset in which ReduceMean has its axes as an input.
-_FIRST_OPSET_WITH_AXES_INPUT = 18
+#: The first opset in which ReduceMean reads its axes as an input.
+_FIRST_OPSET_WITH_AXES_OF_REDUCE_MEAN_AS_INPUT = 18
 #: The first version of GroupNormalization whose factors are per channel. They were per group
 #: before.
 _FIRST_OPSET_WITH_FACTORS_PER_CHANNEL = 21
@@ -82,14 +83,15 @@ def expand_layer_normalization(step: VersionStep) -> Rewritten:
     axes = _last_axes(step)
     nodes = step.new_nodes()
     value = types.cast_input(nodes, node.input[0])
-    normalized, mean, scale = _normalize(step, nodes, value, axes, types.computed)
-    result = types.cast_result(nodes, normalized)
+    normalized = _normalize(step, nodes, value, axes, types.computed)
+    result = types.cast_result(nodes, normalized.result)
     if step.input(2):
         product = nodes.add("Mul", result, node.input[1])
         nodes.add("Add", product, node.input[2], output=node.output[0])
     else:
         nodes.add("Mul", result, node.input[1], output=node.output[0])
-    for statistic, output in zip((mean, scale), node.output[1:], strict=False):
+    statistics = (normalized.mean, normalized.inverse_deviation)
+    for statistic, output in zip(statistics, node.output[1:], strict=False):
         if output:
             nodes.add("Identity", statistic, output=output)
     return nodes
@@ -119,8 +121,8 @@ def expand_group_normalization(step: VersionStep) -> Rewritten:
     groups = step.attribute("num_groups")
     grouped = nodes.add("Reshape", node.input[0], nodes.row(0, groups, -1))
     value = types.cast_input(nodes, grouped)
-    normalized, _, _ = _normalize(step, nodes, value, [2], types.computed)
-    result = types.cast_result(nodes, normalized)
+    normalized = _normalize(step, nodes, value, [2], types.computed)
+    result = types.cast_result(nodes, normalized.result)
     if step.since >= _FIRST_OPSET_WITH_FACTORS_PER_CHANNEL:
         channels = nodes.add("Slice", shape, nodes.row(0), nodes.row(2))
         by_channel = nodes.add("Concat", channels, nodes.row(-1), axis=0)
@@ -148,21 +150,32 @@ def _last_axes(step: VersionStep) -> list[int]:
     return list(range(axis, 0))
 
 
+class _Normalized(NamedTuple):
+    """The names of the values that a normalization computes.
+
+    Attributes:
+        result: the normalized value.
+        mean: its mean.
+        inverse_deviation: 1 / its standard deviation.
+    """
+
+    result: str
+    mean: str
+    inverse_deviation: str
+
+
 def _normalize(
     step: VersionStep,
     nodes: Nodes,
     value: str,
     axes: list[int],
     type_name: str,
-) -> tuple[str, str, str]:
-    """Write the normalization of ``value`` over ``axes``.
-
-    Returns:
-        The names of the result, of the mean, and of 1 / the standard deviation.
-    """
+) -> _Normalized:
+    """Write the normalization of ``value`` over ``axes``."""
+    written_opset = step.since - 1
 
     def mean_of(name: str) -> str:
-        if step.since > _FIRST_OPSET_WITH_AXES_INPUT:
+        if written_opset >= _FIRST_OPSET_WITH_AXES_OF_REDUCE_MEAN_AS_INPUT:
             return nodes.add("ReduceMean", name, nodes.row(*axes))
         return nodes.add("ReduceMean", name, axes=axes)
 
@@ -171,8 +184,12 @@ def _normalize(
     variance = mean_of(nodes.add("Mul", deviation, deviation))
     epsilon = _epsilon(step, nodes, type_name)
     root = nodes.add("Sqrt", nodes.add("Add", variance, epsilon))
-    scale = nodes.add("Reciprocal", root)
-    return nodes.add("Mul", deviation, scale), mean, scale
+    inverse_deviation = nodes.add("Reciprocal", root)
+    return _Normalized(
+        result=nodes.add("Mul", deviation, inverse_deviation),
+        mean=mean,
+        inverse_deviation=inverse_deviation,
+    )
 
 
 def _epsilon(step: VersionStep, nodes: Nodes, type_name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import GridSampleError
+from ...spec import Shape
 
 
 class ObstacleError(Exception):
@@ -46,6 +47,6 @@ def value_text(value: Any) -> str:
     return repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
-def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
+def shape_text(shape: Shape | None) -> str:
     """Return a shape as an error writes it."""
     return "not known" if shape is None else str(shape)

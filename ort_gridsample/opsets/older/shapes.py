@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...inference.types import length_at
+from ...spec import Dim
 from .obstacles import ObstacleError
 from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
@@ -42,6 +43,7 @@ def write_equal_lengths(step: VersionStep) -> Rewritten:
 
 
 def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten:
+    """Write the lengths of all outputs, from the length of the axis."""
     node = step.node
     chunk = -(-length // count)
     lengths = [min(chunk, length - chunk * index) for index in range(count)]
@@ -74,9 +76,7 @@ def drop_allowzero(step: VersionStep) -> Rewritten:
     node = step.node
     allows_zero = bool(step.attribute("allowzero", 0))
     step.remove_attributes("allowzero")
-    if not allows_zero:
-        return [node]
-    if not _may_have_another_empty_shape(step, _target_lengths(step)):
+    if not allows_zero or not _allowzero_matters(step):
         return [node]
     # Zeros become a length that fails a run.
     nodes = step.new_nodes()
@@ -87,8 +87,35 @@ def drop_allowzero(step: VersionStep) -> Rewritten:
     return nodes
 
 
-def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
-    """Return the lengths that a Reshape writes, None where unknown; two if their number is unknown.
+def _allowzero_matters(step: VersionStep) -> bool:
+    """Whether a run of a Reshape may have another shape of the output without ``allowzero``.
+
+    A single 0 that is not the input's length of its axis changes the number of elements if no other
+    length is 0: the run fails, as it must. In addition to another 0, it may change the shape only.
+
+    Raises:
+        ObstacleError: a length is a 0 that is not the input's length, or may be one because the
+            shape is an input of the graph or function.
+    """
+    lengths = _target_lengths(step)
+    if lengths is None:
+        return True
+    input_shape = step.input_shape(0)
+    copied_lengths: list[Dim] = []  # equal to the input's length of their axis
+    unknown_lengths: list[Dim] = []  # 0 in some runs
+    for axis, length in enumerate(lengths):
+        if length is not None and length == length_at(input_shape, axis):
+            copied_lengths.append(length)
+        elif length == 0:
+            raise step.obstacle("allowzero", 1)
+        elif not isinstance(length, int):
+            unknown_lengths.append(length)
+    may_copy_zero = any(not isinstance(length, int) or length == 0 for length in copied_lengths)
+    return len(unknown_lengths) > 1 or (len(unknown_lengths) == 1 and may_copy_zero)
+
+
+def _target_lengths(step: VersionStep) -> Sequence[Dim] | None:
+    """Return the lengths of a Reshape's output, None where unknown; None if the rank is unknown.
 
     Raises:
         ObstacleError: the shape is an input of the graph or function, and may have zeros.
@@ -101,32 +128,7 @@ def _target_lengths(step: VersionStep) -> Sequence[int | str | None]:
     defining_scope = scope.defining_scope(node.input[1])
     if defining_scope is not None and defining_scope.definitions[node.input[1]] is None:
         raise step.obstacle("allowzero", 1)
-    inferred = step.context.inference.value_in_all_calls(scope, node.output[0]).shape
-    return inferred if inferred is not None else [None, None]
-
-
-def _may_have_another_empty_shape(step: VersionStep, lengths: Sequence[int | str | None]) -> bool:
-    """Whether a Reshape to ``lengths`` may have another empty output without ``allowzero``.
-
-    A single 0 that is not the input's length of its axis changes the number of elements if no other
-    length is 0: the run fails, as it must. In addition to another 0, it may change the shape only.
-
-    Raises:
-        ObstacleError: a length is a 0 that is not the input's length.
-    """
-    input_shape = step.input_shape(0)
-    n_possible_zeros = 0
-    others_are_positive = True
-    for axis, length in enumerate(lengths):
-        input_length = length_at(input_shape, axis)
-        is_number = isinstance(length, int)
-        if length is not None and length == input_length:
-            others_are_positive = others_are_positive and is_number and length != 0
-        elif length == 0:
-            raise step.obstacle("allowzero", 1)
-        elif not is_number:
-            n_possible_zeros += 1
-    return n_possible_zeros > 1 or (n_possible_zeros == 1 and not others_are_positive)
+    return step.context.inference.value_in_all_calls(scope, node.output[0]).shape
 
 
 def slice_whole_shape(step: VersionStep) -> Rewritten:

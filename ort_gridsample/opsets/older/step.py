@@ -12,6 +12,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 
 from ...graph.scope import Names, Nodes, Scope, constant_tensor
 from ...inference.types import Inference, TypeAndShape
+from ...spec import Shape
 from .obstacles import ObstacleError
 
 
@@ -116,7 +117,7 @@ class VersionStep:
         """Return the type of an input, or None if it is not known."""
         return self.input_value(input_index).type
 
-    def input_shape(self, input_index: int) -> tuple[int | str | None, ...] | None:
+    def input_shape(self, input_index: int) -> Shape | None:
         """Return the shape of an input, or None if it is not known."""
         return self.input_value(input_index).shape
 

@@ -11,7 +11,7 @@ from onnx import defs
 from ...errors import GridSampleError, nested_name, where_node
 from ...graph.scope import Names, Scope, display_name, domain_of
 from ...inference.types import Inference
-from ..schema_functions import body_of, has_body, schema_of
+from ..schema_functions import NodesInOpset, body_of, has_body, schema_of
 from .obstacles import ObstacleError, combined_error
 from .rules import CONVERSION_RULES
 from .signature_fit import fit_to_older_signature
@@ -142,10 +142,10 @@ def _convert_node(context: Context, node: onnx.NodeProto, old_opset: int) -> lis
             context.record_constant(node)
             converted.append(node)
             continue
-        older_nodes, older_opset = _one_version_down(context, node, schema)
-        for older_node in older_nodes:
+        older = _one_version_down(context, node, schema)
+        for older_node in older.nodes:
             context.record_constant(older_node)
-        pending += [(older_node, older_opset) for older_node in reversed(older_nodes)]
+        pending += [(older_node, older.opset) for older_node in reversed(older.nodes)]
     return converted
 
 
@@ -153,8 +153,8 @@ def _one_version_down(
     context: Context,
     node: onnx.NodeProto,
     schema: defs.OpSchema,
-) -> tuple[Sequence[onnx.NodeProto], int]:
-    """Return nodes of an older opset that compute ``node``, and this opset.
+) -> NodesInOpset:
+    """Return nodes of an older opset that compute ``node``.
 
     Raises:
         ObstacleError: there are no such nodes.
@@ -164,7 +164,7 @@ def _one_version_down(
     rule = CONVERSION_RULES.get((node.op_type, since))
     try:
         older_nodes = fit_to_older_signature(step) if rule is None else rule(step)
-        return _labelled(older_nodes, node), since - 1
+        return NodesInOpset(_labeled(older_nodes, node), since - 1)
     except ObstacleError:
         if not has_body(schema):
             raise
@@ -176,11 +176,10 @@ def _one_version_down(
         body = body_of(node, schema, types, context.names)
         if body is None:
             raise
-        body_nodes, body_opset = body
-        return _labelled(body_nodes, node), body_opset
+        return NodesInOpset(_labeled(body.nodes, node), body.opset)
 
 
-def _labelled(
+def _labeled(
     nodes: Sequence[onnx.NodeProto],
     original: onnx.NodeProto,
 ) -> Sequence[onnx.NodeProto]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import onnx
 from onnx import helper
 
 from ... import spec
 from ...detection.match import Match
 from ...dialects.registry import dialects
-from ...dialects.spelling import AttributeReference, Dialect
+from ...dialects.spelling import AttributeReference, Dialect, Spelling
 from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
@@ -111,11 +112,9 @@ class DialectTarget(Target):
         for name, attribute in record.attributes.items():
             spelling = dialect.attributes[name]
             if isinstance(attribute, AttributeReference):
-                any_value = next(iter(spelling.values.values()))
-                attribute_type = helper.make_attribute("", any_value).type
                 node.attribute.add(
                     name=spelling.name,
-                    type=attribute_type,
+                    type=_reference_type(match.node, attribute, spelling),
                     ref_attr_name=attribute.name,
                 )
             elif attribute in spelling.values:
@@ -125,3 +124,19 @@ class DialectTarget(Target):
                 raise GridSampleError(record.where, name, repr(attribute), expected)
         node.attribute.extend(dialect.write(plain))
         return Replacement([*nodes, node])
+
+
+def _reference_type(
+    node: onnx.NodeProto,
+    reference: AttributeReference,
+    spelling: Spelling,
+) -> onnx.AttributeProto.AttributeType:
+    """Return the type of the attribute of ``node`` that is ``reference``.
+
+    It may be a word where the dialect writes codes (``Spelling.words``). If the node has no type,
+    it is that of the values of ``spelling``.
+    """
+    for attribute in node.attribute:
+        if attribute.ref_attr_name == reference.name and attribute.type:
+            return attribute.type
+    return helper.make_attribute("", next(iter(spelling.values.values()))).type

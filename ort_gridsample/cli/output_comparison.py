@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from .output import name_of, table
 
 
 @dataclass(frozen=True)
-class Agreement:
+class OutputComparison:
     """How far two models agree on one output.
 
     Attributes:
@@ -32,21 +33,21 @@ class Agreement:
     agrees: bool
 
 
-def agreement_json(agreement: Agreement) -> dict[str, object]:
+def output_json(comparison: OutputComparison) -> dict[str, object]:
     """Return an object of JSON. Its key of the magnitude is ``of``, as it was in release 0.1."""
-    return {"of" if key == "magnitude" else key: value for key, value in vars(agreement).items()}
+    return {"of" if key == "magnitude" else key: value for key, value in vars(comparison).items()}
 
 
-def all_agree(results: Sequence[Agreement]) -> bool:
+def all_agree(comparisons: Sequence[OutputComparison]) -> bool:
     """Whether all outputs agree."""
-    return all(agreement.agrees for agreement in results)
+    return all(comparison.agrees for comparison in comparisons)
 
 
-def agreements(
+def compare_outputs(
     outputs_a: Mapping[str, Array],
     outputs_b: Mapping[str, Array],
     tolerance: float,
-) -> list[Agreement]:
+) -> list[OutputComparison]:
     """Compare the outputs of two models by name.
 
     Args:
@@ -57,38 +58,46 @@ def agreements(
     Raises:
         GridSampleError: an output is not a tensor.
     """
-    results = list[Agreement]()
+    comparisons = list[OutputComparison]()
     for name, a in outputs_a.items():
         b = outputs_b[name]
         if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
             kind = f"a {type(a).__name__}"
             raise GridSampleError("verify", f"output {name!r}", kind, "a tensor, to be compared")
-        max_difference, magnitude_a = difference(a, b)
-        allowed = tolerance * magnitude_a if a.dtype.kind in "fc" else 0
-        agrees = max_difference <= allowed
-        type_name = name_of(a.dtype)
-        results.append(
-            Agreement(
+        result = difference(a, b)
+        max_allowed = tolerance * result.magnitude if a.dtype.kind in "fc" else 0
+        comparisons.append(
+            OutputComparison(
                 name=name,
-                type=type_name,
+                type=name_of(a.dtype),
                 shape=a.shape,
-                difference=max_difference,
-                magnitude=magnitude_a,
-                agrees=agrees,
+                difference=result.largest,
+                magnitude=result.magnitude,
+                agrees=result.largest <= max_allowed,
             )
         )
-    return results
+    return comparisons
 
 
-def difference(a: Array, b: Array) -> tuple[float, float]:
-    """Return the largest difference of two arrays, and the largest magnitude in ``a``.
+class Difference(NamedTuple):
+    """The difference of two arrays A and B.
 
-    The difference is infinite if the types or shapes differ, or if only one element is NaN.
+    Attributes:
+        largest: the largest difference of two elements. Infinite if the types or shapes differ, or
+            if only one of two elements is NaN.
+        magnitude: the largest finite magnitude of an element in A.
     """
+
+    largest: float
+    magnitude: float
+
+
+def difference(a: Array, b: Array) -> Difference:
+    """Return the difference of two arrays."""
     if a.shape != b.shape or a.dtype != b.dtype:
-        return math.inf, 0.0
+        return Difference(math.inf, 0.0)
     if a.dtype.kind not in "fciu":
-        return 0.0 if np.array_equal(a, b) else math.inf, 0.0
+        return Difference(0.0 if np.array_equal(a, b) else math.inf, 0.0)
     is_same = a == b  # in their own type: not every integer is a float64
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     wide_a = a.astype(wide)
@@ -99,22 +108,22 @@ def difference(a: Array, b: Array) -> tuple[float, float]:
         distances = np.maximum(np.abs(wide_a - wide_b), np.finfo(float).tiny)
     differences = np.nan_to_num(np.where(is_same, 0, distances), nan=np.inf, posinf=np.inf)
     finite = np.abs(wide_a[np.isfinite(wide_a)])
-    return float(differences.max(initial=0)), float(finite.max(initial=0))
+    return Difference(float(differences.max(initial=0)), float(finite.max(initial=0)))
 
 
-def agreements_text(results: Sequence[Agreement]) -> str:
+def outputs_text(comparisons: Sequence[OutputComparison]) -> str:
     """Return a table of the outputs."""
     heads = ("output", "type", "shape", "largest difference", "of largest value", "")
     rows: list[tuple[object, ...]] = [heads]
-    for agreement in results:
+    for comparison in comparisons:
         rows.append(
             (
-                agreement.name,
-                agreement.type,
-                tuple(agreement.shape),
-                f"{agreement.difference:.2g}",
-                f"{agreement.magnitude:.2g}",
-                "agrees" if agreement.agrees else "differs",
+                comparison.name,
+                comparison.type,
+                tuple(comparison.shape),
+                f"{comparison.difference:.2g}",
+                f"{comparison.magnitude:.2g}",
+                "agrees" if comparison.agrees else "differs",
             )
         )
     return table(rows)

@@ -1,0 +1,62 @@
+"""Compile the ops that nodes of a session are assigned to."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from ..custom_ops.compiled_ops import registry
+from ..custom_ops.compiled_ops.fused_types import source_types, state_index
+from ..detection.match import Match
+from ..detection.records import NodeRecord
+from ..dialects.table import FUSED
+from ..reference.taps import COMPILED_MODES
+from ..rewriting.foreign_attention_facts import op_record
+from .decisions import Decision
+from .placement import COMPILED_OP
+
+
+def compile_op(match: Match, decision: Decision) -> str:
+    """Compile the compiled op of a decision of :func:`.decide`, or load it from the cache.
+
+    Returns:
+        Why that failed, or "" if it did not fail or if there is nothing to compile.
+    """
+    record = match.record
+    if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
+        return ""
+    try:
+        compiled_record = op_record(match) if match.is_foreign_attention else record
+        for types in product(*compiled_record.types.values()):
+            registry.prepare(record.operator, types, _mode_index(record))
+    except Exception as error:
+        return f"compiling it failed: {error}"
+    return ""
+
+
+def compile_fused_op(grid_sample: Match) -> str:
+    """Compile the op of a GridSample with a fused grid, or load it from the cache.
+
+    Returns:
+        Why that failed, or "" if it did not fail or if there is nothing to compile.
+    """
+    record = grid_sample.record
+    if grid_sample.fused_grid is None or not _has_valid_attributes(record):
+        return ""
+    try:
+        state = state_index(record, grid_sample.fused_grid)
+        for types in product(record.types["X"], *source_types(grid_sample.fused_grid)):
+            registry.prepare(FUSED, types, state)
+    except Exception as error:
+        return f"its grid is not fused, as compiling that failed: {error}"
+    return ""
+
+
+def _has_valid_attributes(record: NodeRecord) -> bool:
+    """Whether the attributes of a node are valid, and not those of a call of its function."""
+    return record.error is None and not record.has_attribute_references
+
+
+def _mode_index(record: NodeRecord) -> int:
+    if record.operator != "GridSample":
+        return 0
+    return COMPILED_MODES.index(str(record.mode))
