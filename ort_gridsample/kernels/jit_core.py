@@ -7,6 +7,7 @@ import logging
 import math
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
@@ -31,9 +32,17 @@ logger = logging.getLogger("ort_gridsample")
 #: The name of this core, as :func:`ort_gridsample.set_core` takes it.
 NAME: Final = "jit"
 
-#: The number of taps for each helper of a launch, and for each helper whose thread must be started.
-TAPS_PER_HELPER = 1 << 16
-TAPS_PER_THREAD = 1 << 18
+#: The work of a launch is counted in taps. The table of a position takes as long as this many.
+POSITION_WORK = 8
+#: The work for each helper of a launch.
+WORK_PER_HELPER = 1 << 16
+#: The work for each helper whose thread must be started: in a loop of calls, where the helper will
+#: be spinning at the next call, and in a call without a recent one. To wake a thread takes as long
+#: as the work of a small launch.
+WORK_PER_THREAD = 1 << 17
+WORK_PER_THREAD_OF_SINGLE_CALL = 1 << 19
+#: The maximum time between two calls of a loop, in nanoseconds.
+MAX_PAUSE_OF_LOOP = 1_000_000
 #: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
 #: than writing to it.
 KEPT_BYTES = 1 << 21
@@ -126,7 +135,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     )
     X = _contiguous(X)
     grid = _contiguous(grid)
-    taps = n * c * positions * taps_per_position
+    work = n * positions * (POSITION_WORK + c * taps_per_position)
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
@@ -146,13 +155,13 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         taps_per_position,
         workspace.address + _LENGTHS_OFFSET,
         0,  # out_lengths
-        min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1),
+        min(num_threads, MAX_WORKERS, work // WORK_PER_HELPER + 1),
         1,  # must_pause
         NEW,
         workspace.address + _ARENA_OFFSET,
         KEPT_BYTES,
     )
-    _run(functions, workspace.launch, workspace.address, taps)
+    _run(functions, workspace.launch, workspace.address, work)
     _thread_local.workspace = workspace
 
 
@@ -200,21 +209,23 @@ def deformable_attention(
     )
     # Counted by the locations: the weights may be those of one query for all.
     points = locations.size // r
-    taps = (points << r) * channels
-    launch.workers = min(num_threads, MAX_WORKERS, taps // TAPS_PER_HELPER + 1)
+    work = points * (POSITION_WORK + (channels << r))
+    launch.workers = min(num_threads, MAX_WORKERS, work // WORK_PER_HELPER + 1)
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
     launch.arena.start = workspace.address + _ARENA_OFFSET
     launch.arena.nbytes = KEPT_BYTES
-    _run(functions, launch, ctypes.addressof(launch), taps)
+    _run(functions, launch, ctypes.addressof(launch), work)
     _thread_local.workspace = workspace
 
 
-def _run(functions: _CoreFunctions, launch: Any, launch_address: int, taps: int) -> None:
-    """Run all phases of a ``launch`` that reads ``taps`` taps, with helper threads if useful."""
+def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int) -> None:
+    """Run all phases of a ``launch``, with helper threads if useful for so much ``work``."""
+    uses_helpers = False
     try:
         while (n_workers := functions.proceed(launch_address)) > 0:
             if n_workers > 1:
-                launch.task.wanted_if_started = taps // TAPS_PER_THREAD
+                uses_helpers = True
+                launch.task.wanted_if_started = work // _work_per_thread()
             _run_phase(functions, launch, launch_address, n_workers)
     except BaseException:
         # Helpers use the memory that the last phase frees. A signal handler may have raised before
@@ -225,6 +236,14 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, taps: int)
         raise
     if n_workers < 0:
         raise MemoryError(f"cannot allocate {launch.scratch_bytes} bytes of scratch memory")
+    if uses_helpers:
+        _thread_local.end_of_call = time.perf_counter_ns()
+
+
+def _work_per_thread() -> int:
+    """Return the work for each helper of a call whose thread must be started."""
+    pause = time.perf_counter_ns() - getattr(_thread_local, "end_of_call", -MAX_PAUSE_OF_LOOP)
+    return WORK_PER_THREAD if pause < MAX_PAUSE_OF_LOOP else WORK_PER_THREAD_OF_SINGLE_CALL
 
 
 def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_workers: int) -> None:

@@ -164,7 +164,7 @@ def test_interrupted_wait_for_helpers_is_repeated_before_memory_is_freed():
         withdraw_and_wait=withdraw_and_wait,
     )
     with pytest.raises(KeyboardInterrupt):
-        jit_core._run(functions, jit_core._Launch(), 0, taps=0)
+        jit_core._run(functions, jit_core._Launch(), 0, work=0)
     assert calls == ["proceed", "wait", "wait", "proceed"]
 
 
@@ -252,7 +252,12 @@ class TestForEach:
         """The caller is on processor 3. After the move, the helper may run on all of ``cpus``."""
         set_affinity = Mock(side_effect=error)
         is_done = threading.Event()
-        monkeypatch.setattr(threads, "_current_cpu", Mock(side_effect=[3, helper_cpu]))
+        caller = threading.current_thread()
+
+        def current_cpu():
+            return 3 if threading.current_thread() is caller else helper_cpu
+
+        monkeypatch.setattr(threads, "_current_cpu", current_cpu)
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
         monkeypatch.setattr(os, "sched_setaffinity", set_affinity, raising=False)
         threads.submit(is_done.set, 1)
@@ -297,8 +302,8 @@ class TestHelpers:
     @pytest.fixture
     def cheap(self, monkeypatch):
         """Let any call be large enough for helpers."""
-        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
-        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+        monkeypatch.setattr(jit_core, "WORK_PER_HELPER", 1)
+        monkeypatch.setattr(jit_core, "_work_per_thread", lambda: 1)
 
     @pytest.fixture
     def slots(self):
@@ -315,7 +320,7 @@ class TestHelpers:
     def test_spinning_helper_helps_a_call_too_small_to_wake_one(self, runs, slots, monkeypatch):
         functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
         is_over = threading.Event()
-        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
+        monkeypatch.setattr(jit_core, "_work_per_thread", lambda: 1 << 40)
         monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("a helper is woken"))
 
         def help_until_over():
@@ -332,6 +337,25 @@ class TestHelpers:
         finally:
             is_over.set()
             thread.join()
+
+    @pytest.mark.parametrize(
+        ("side", "pause", "starts"),
+        [(128, 0, True), (128, 10_000_000, False), (512, 10_000_000, True), (32, 0, False)],
+    )
+    def test_call_starts_a_helper_if_it_is_large_or_soon_after_another_one(
+        self, side, pause, starts, slots, monkeypatch
+    ):
+        submitted = []
+        now = 0
+        monkeypatch.setattr(jit_core, "submit", lambda *arguments: submitted.append(arguments))
+        monkeypatch.setattr(jit_core.time, "perf_counter_ns", lambda: now)
+        X = np.zeros((1, 1, side, side), np.float32)
+        grid = np.zeros((1, side, side, 2), np.float32)
+        ogs.grid_sample(X, grid, num_threads=2)
+        submitted.clear()
+        now += pause
+        ogs.grid_sample(X, grid, num_threads=2)
+        assert bool(submitted) == starts
 
     @pytest.mark.parametrize("num_threads", [2, 5, 1000])
     def test_call_without_helpers_is_complete_and_leaves_no_task(
@@ -356,7 +380,8 @@ cpus.available_cpus = lambda: 100
 
 from ort_gridsample.kernels import jit_core
 
-jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
+jit_core.WORK_PER_HELPER = 1
+jit_core._work_per_thread = lambda: 1
 jit_core.submit = lambda work, count: print("helpers:", count)
 original = jit_core._run_phase
 
