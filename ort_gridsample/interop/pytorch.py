@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import SAMPLERS, standard
 from ..errors import GridSampleError
+
+#: The functions of the contexts of :func:`torch_symbolics` that have not ended. The first context
+#: registers its function with PyTorch, the last one to end unregisters it.
+_active_symbolics: list[Callable[..., Any]] = []
+_symbolics_lock = Lock()
 
 
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -69,6 +75,7 @@ def torch_symbolics() -> Iterator[None]:
     """Let ``torch.onnx.export(…, dynamo=False)`` export the sampling of volumes at opsets 16 to 19.
 
     At opset 20 this exporter itself writes GridSample and AffineGrid, also with dynamic sizes.
+    Contexts may be nested, and may overlap in several threads.
 
     >>> with torch_symbolics():                                              # doctest: +SKIP
     ...     torch.onnx.export(model, arguments, "model.onnx", dynamo=False)
@@ -97,11 +104,17 @@ def torch_symbolics() -> Iterator[None]:
     # The exporter uses the newest registered version that is not newer than the export's opset.
     name = "aten::grid_sampler"
     version = min(spec.OPERATORS["GridSample"])
-    exporter.register_custom_op_symbolic(name, grid_sample, version)
+    with _symbolics_lock:
+        if not _active_symbolics:
+            exporter.register_custom_op_symbolic(name, grid_sample, version)
+        _active_symbolics.append(grid_sample)
     try:
         yield
     finally:
-        exporter.unregister_custom_op_symbolic(name, version)
+        with _symbolics_lock:
+            _active_symbolics.remove(grid_sample)
+            if not _active_symbolics:
+                exporter.unregister_custom_op_symbolic(name, version)
 
 
 def _attributes(

@@ -226,3 +226,22 @@ def test_older_exporter_is_unchanged_before_and_after_the_context() -> None:
             pass
         with pytest.raises(Exception, match="5D volumetric input"):
             exported_by_torchscript(sampler(3), args, 18)
+
+
+@older
+def test_torch_symbolics_inside_another_keep_those_of_the_outer_context() -> None:
+    with ogs.torch_symbolics():
+        with ogs.torch_symbolics():
+            pass
+        model = exported_by_torchscript(sampler(3), (image(SMALL[3]), positions(SMALL[3])), 18)
+    assert_standard(model, 18)
+
+
+@older
+def test_older_exporter_is_unchanged_after_a_context_inside_another() -> None:
+    with ogs.torch_symbolics(), ogs.torch_symbolics():
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(Exception, match="5D volumetric input"):
+            exported_by_torchscript(sampler(3), (image(SMALL[3]), positions(SMALL[3])), 18)
