@@ -71,11 +71,16 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     attributes = {name: node.get_attribute(name, value) for name, value in defaults.items()}
     if "mode" in attributes:
         attributes["mode"] = spec.mode_of(attributes["mode"])
-    inputs = [node.get_input(position) for position in range(len(version.types))]
+    inputs = [node.get_input(index) for index in range(len(version.types))]
     types = [_type_name(value) for value in inputs]
     if types[0] == "str":
         expected = "another type, as OpenVINO has no strings"
         raise GridSampleError(where_node(operator, node_name), "X", "of type str", expected)
+    for argument, input_type in zip(version.types, types, strict=True):
+        if input_type not in spec.TYPES:
+            found = f"of type {input_type}"
+            expected = f"a known type that {operator} has"
+            raise GridSampleError(where_node(operator, node_name), argument, found, expected)
 
     if operator == "GridSample" and _is_supported(inputs[0], types[0], attributes["mode"]):
         result = _openvino_grid_sample(inputs, attributes)
@@ -160,17 +165,19 @@ def _lower(node: onnx.NodeProto, inputs: Sequence[Any], types: Sequence[str]) ->
 
 
 def _type_name(value: Any) -> str:
-    """Return the name of a value's type in :data:`ort_gridsample.spec.TYPES`."""
+    """Return the name of a value's type, in :data:`ort_gridsample.spec.TYPES` if it is there."""
     name = value.get_element_type().get_type_name()
     if name in _TYPES:
         return _TYPES[name]
     letter = name[0]
     bits = name[1:]
-    return _LETTERS.get(letter, letter) + bits
+    if letter not in _LETTERS or not bits.isdecimal():
+        return name
+    return _LETTERS[letter] + bits
 
 
 def _shape(value: Any) -> list[int | None] | None:
-    """Return the shape of a value; None for an unknown rank or length."""
+    """Return the lengths of a value, None for each unknown one; None if the rank is unknown."""
     shape = value.get_partial_shape()
     if shape.rank.is_dynamic:
         return None

@@ -475,6 +475,23 @@ def test_openvino_of_an_unsupported_model_raises(model: onnx.ModelProto, message
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("X_type", "grid_type", "argument"),
+    [("float8e4m3fn", "float", "X"), ("uint4", "float", "X"), ("float", "float8e4m3fn", "grid")],
+)
+def test_openvino_of_a_type_that_the_operator_lacks_raises(
+    X_type: str, grid_type: str, argument: str
+) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 11, opset_import: ["": 23, "{DOMAIN}": 1]>
+        g ({X_type}[1, 1, 2, 2] X, {grid_type}[1, 1, 1, 2] grid) => ({X_type}[1, 1, 1, 1] Y) {{
+            Y, positions = {DOMAIN}.GridSample <node = "warp"> (X, grid)
+        }}""")
+    with pytest.raises(RuntimeError, match="GridSampleError") as raised:
+        read(model)
+    assert f"GridSample node 'warp': {argument} is of type " in str(raised.value)
+
+
 @pytest.mark.parametrize("domain", [DOMAIN, COMPILED_DOMAIN])
 def test_openvino_of_fused_attention_raises_with_a_remedy(domain: str) -> None:
     model = parser.parse_model(f"""
