@@ -382,6 +382,8 @@ def _split_coordinates(locations: Any, lengths: Any, align_corners: bool, base: 
         base: where the first taps are written (≥ P,).
     """
     real = locations.dtype.type
+    # Beyond every level. In float32, the length of a long level plus 1 may be rounded to a pixel.
+    beyond = real(tap_table.MAX_PIXELS)
     for p in range(len(locations)):
         normalized = locations[p] * real(2) - real(1)
         length = real(lengths[p])
@@ -392,7 +394,7 @@ def _split_coordinates(locations: Any, lengths: Any, align_corners: bool, base: 
             if np.isinf(normalized)
             else tap_table.unnormalize(normalized, length, align_corners)
         )
-        locations[p] = min(max(pixel, real(-2)), length + real(1))
+        locations[p] = min(max(pixel, real(-2)), beyond)
     for p in range(len(locations)):
         base[p] = np.int32(np.floor(locations[p]))
     for p in range(len(locations)):

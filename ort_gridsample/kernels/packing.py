@@ -97,7 +97,7 @@ def _panel_size(launch: Any, width: int) -> int:
 def plan_packing(launch: Any) -> int:
     """Decide whether and how X is packed; return the size of the panels in bytes, or 0.
 
-    Sets ``packing_phase``, ``workers`` and the fields of panels and groups. ``batches_at_once`` is
+    Sets ``first_phase``, ``workers`` and the fields of panels and groups. ``batches_at_once`` is
     not used in PACKING_AND_READING.
     """
     launch.panel_channels = _choose_panel_channels(launch)
@@ -113,11 +113,11 @@ def plan_packing(launch: Any) -> int:
     # caches.
     total = threads * launch.panels_at_once * size
     if launch.n * launch.groups_per_batch >= threads and total <= MAX_PACKED_BYTES:
-        launch.packing_phase = PACKING_AND_READING
+        launch.first_phase = PACKING_AND_READING
         launch.workers = threads
         return total
     fitting_panels = max(1, SHARED_PANELS_BYTES // size)
-    launch.packing_phase = PACKING
+    launch.first_phase = PACKING
     launch.panels_at_once = min(panels, fitting_panels)
     launch.batches_at_once = max(1, min(launch.n, fitting_panels // launch.panels_at_once))
     return launch.batches_at_once * launch.panels_at_once * size

@@ -152,7 +152,7 @@ LAUNCH = record(
     # X, packed in panels: a panel has the channels of each pixel next to each other.
     "packed",  # the address of the panels; 0 if X is not packed
     "packed_memory",  # the address to free, or 0
-    "packing_phase",  # the phase that packs X; READING if X is not packed
+    "first_phase",  # the phase with which each round begins; READING if X is not packed
     "panel_channels",  # the number of channels of a panel
     "parts_per_panel",  # the number of parts of a panel
     # The number of groups of a batch. A group has the panels that a worker packs for itself.

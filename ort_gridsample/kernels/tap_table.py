@@ -50,6 +50,9 @@ ROW_PADDING = 16
 #: MAX_NEAR; or some are.
 INSIDE, NEAR, FAR_OUT = range(3)
 MAX_NEAR = 1 << 22
+#: The maximum length of an axis whose pixels all are exact coordinates in float32. In float64, they
+#: are exact on every axis.
+MAX_EXACT_LENGTH = 1 << 24
 
 
 class Axis(NamedTuple):
@@ -127,9 +130,10 @@ def _reflection_range(axis: Any, real: Any) -> Any:
 
 @register_jitable
 def _pad_coordinates(axis: Any, normalized: Any, coordinates: Any) -> bool:
-    """Compute finite pixel coordinates; if the padding acts on coordinates, they are inside.
+    """Compute finite pixel coordinates.
 
-    In mode cubic the padding acts on the taps' indices.
+    For nearest and linear, BORDER and REFLECTION move them inside X. In mode cubic the padding acts
+    on the taps' indices.
 
     Args:
         axis: the axis.
@@ -147,9 +151,9 @@ def _pad_coordinates(axis: Any, normalized: Any, coordinates: Any) -> bool:
     pads_index = axis.taps == 4
     low, span = _reflection_range(axis, real)
     at_nan = unnormalize(real(-1), length, align_corners)
-    # Beyond every tap.
+    # Beyond every tap, also after ``highest`` is rounded to float32.
     lowest = real(-4)
-    highest = real(length + 3)
+    highest = real(length + 3 + (length >> 20))
     if padding == REFLECTION or (padding == BORDER and not pads_index):
         lowest = real(0)
         highest = real(length - 1)
@@ -312,7 +316,8 @@ def _pad_pairs(axis: Any, coordinates: Any, positions: int, index: Any, weight: 
 
     Args:
         axis: the axis.
-        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
+        coordinates: the pixel coordinates (≥ P,): NEAR ones, or those that
+            :func:`_pad_coordinates` wrote.
         positions: P.
         index: where the first taps are written (≥ P,).
         weight: where the weights are written (2, ≥ P).
@@ -441,6 +446,21 @@ def can_be_contiguous(taps: int, padding: int) -> bool:
 
 
 @register_jitable
+def _can_mask(axis: Any, coordinates: Any) -> bool:
+    """Whether the taps on an axis can be MASKED, given the array of their pixel coordinates.
+
+    :func:`_pad_pairs` computes the distance of a coordinate to the last but one pixel. In float32,
+    that pixel of a long axis may be rounded to a neighbor.
+    """
+    is_exact = coordinates.itemsize > 4 or axis.length <= MAX_EXACT_LENGTH
+    return (
+        axis.length >= axis.taps
+        and can_be_contiguous(axis.taps, axis.padding)
+        and (axis.taps == 4 or is_exact)
+    )
+
+
+@register_jitable
 def compute_axis_taps(
     axis: Any,
     normalized: Any,
@@ -462,8 +482,8 @@ def compute_axis_taps(
 
     Returns:
         The layout of the taps. INSIDE → CONTIGUOUS; one tap → CONTIGUOUS, or GATHERED if some may
-        be outside with ZEROS; linear, and cubic with ZEROS, if masks are allowed and the axis is
-        long enough → MASKED; all others → GATHERED.
+        be outside with ZEROS; linear, and cubic with ZEROS, if masks are allowed and
+        :func:`_can_mask` → MASKED; all others → GATHERED.
     """
     positions = len(normalized)
     padding = axis.padding
@@ -474,23 +494,22 @@ def compute_axis_taps(
         return CONTIGUOUS
     # A single tap that is never outside is contiguous.
     single_layout = GATHERED if padding == ZEROS else CONTIGUOUS
-    are_coordinates_final = region == NEAR and padding != REFLECTION
-    if taps == 1 and are_coordinates_final:
+    # For NEAR coordinates the loops of _pad_* do the padding themselves, except reflection.
+    pads_in_loop = region == NEAR and padding != REFLECTION
+    if taps == 1 and pads_in_loop:
         _pad_pixels(axis, coordinates, positions, first_index)
         return single_layout
-
-    can_mask = may_mask and axis.length >= taps and can_be_contiguous(taps, padding)
-    reflects_once = True
-    if not (can_mask and are_coordinates_final):
-        reflects_once = _pad_coordinates(axis, normalized, coordinates)
-    if can_mask:
-        if taps == 4:
-            if not are_coordinates_final:
-                _write_quads(coordinates, positions, first_index, weight)
-            _pad_quads(axis, positions, first_index, weight)
-        else:
+    if may_mask and _can_mask(axis, coordinates):
+        if not pads_in_loop:
+            _pad_coordinates(axis, normalized, coordinates)
+        if taps == 2:
             _pad_pairs(axis, coordinates, positions, first_index, weight)
+            return MASKED
+        if not pads_in_loop:
+            _write_quads(coordinates, positions, first_index, weight)
+        _pad_quads(axis, positions, first_index, weight)
         return MASKED
+    reflects_once = _pad_coordinates(axis, normalized, coordinates)
     _gathered_taps(axis, coordinates, positions, reflects_once, index, weight)
     return single_layout if taps == 1 else GATHERED
 

@@ -69,7 +69,7 @@ def proceed(launch_address: int) -> int:
     """
     launch = record_at(launch_address, LAUNCH)
     count = _next_phase(launch)
-    while count == 1 and launch.packing_phase == READING and launch.items <= launch.items_per_call:
+    while count == 1 and launch.first_phase == READING and launch.items <= launch.items_per_call:
         # A small launch is a single call of the caller.
         call(record_at(launch.kernel, KERNEL).worker, (launch_address, 0))
         count = _next_phase(launch)
@@ -78,7 +78,16 @@ def proceed(launch_address: int) -> int:
 
 @register_jitable
 def _next_phase(launch: Any) -> int:
-    """Begin a launch or its next phase, as :func:`proceed`."""
+    """Begin a launch or its next phase, as :func:`proceed`.
+
+    The phases of a launch::
+
+        X not packed:                NEW → READING → END
+        each worker packs its own:   NEW → PACKING_AND_READING → END
+        packed for all workers:      NEW → (PACKING → READING), once per round → END
+
+    A round is ``batches_at_once`` batches and ``panels_at_once`` panels.
+    """
     if launch.phase == NEW:
         _divide(launch)
         # The scratch memory first: plan_packing() computes a table with worker 0 to see whether the
@@ -92,14 +101,11 @@ def _next_phase(launch: Any) -> int:
         launch.packed_memory = 0
         if size > 0:
             launch.packed, launch.packed_memory = arena_alloc(launch.arena, size)
-        if launch.packed == 0:  # also if there is not enough memory: read all channels of X at once
-            launch.packing_phase = READING
-            launch.batches_at_once = launch.n
-            launch.panels_at_once = 1
-            launch.panel_channels = launch.c
+        if launch.packed == 0:  # also if there is not enough memory
+            _plan_without_packing(launch)
         launch.first_batch = 0
         launch.first_channel = 0
-        return _begin_phase(launch, launch.packing_phase)
+        return _begin_phase(launch, launch.first_phase)
     if launch.phase == PACKING:
         return _begin_phase(launch, READING)
     if launch.phase == READING:
@@ -108,7 +114,7 @@ def _next_phase(launch: Any) -> int:
             launch.first_channel = 0
             launch.first_batch += launch.batches_at_once
         if launch.first_batch < launch.n:
-            return _begin_phase(launch, launch.packing_phase)
+            return _begin_phase(launch, launch.first_phase)
     # The last phase was READING or PACKING_AND_READING, or the caller aborts the launch.
     launch.phase = END
     free(launch.packed_memory)
@@ -117,6 +123,15 @@ def _next_phase(launch: Any) -> int:
     launch.memory = 0
     launch.packed_memory = 0
     return 0
+
+
+@register_jitable
+def _plan_without_packing(launch: Any) -> None:
+    """Let one round read all channels of X from X itself."""
+    launch.first_phase = READING
+    launch.batches_at_once = launch.n
+    launch.panels_at_once = 1
+    launch.panel_channels = launch.c
 
 
 @register_jitable
@@ -164,7 +179,10 @@ def _divide(launch: Any) -> None:
 
 @register_jitable
 def _choose_chunk(launch: Any, work: int) -> None:
-    """Set the number of chunks and of their positions, given the work for a position."""
+    """Set the length of a chunk, and the number of chunks of a batch.
+
+    ``work`` is the work for a position.
+    """
     min_chunk = MIN_TAPS_PER_CHUNK // work
     max_chunk = max(1, TAPS_PER_PAUSE // work)
     all_positions = launch.n * launch.positions

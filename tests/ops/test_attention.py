@@ -364,6 +364,22 @@ def test_deformable_attention_of_infinite_weight_is_nan_on_an_empty_level(weight
     np.testing.assert_array_equal(Y, [[[np.nan]]])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("core")
+def test_location_far_outside_a_level_longer_than_float32_integers_is_0() -> None:
+    """In float32, 1 pixel beyond the last one is rounded to the last one."""
+    length = (1 << 24) + 1
+    value = np.ones((1, length, 1, 1), np.float32)
+    locations = np.array([[0.5, 5.0], [5.0, 0.5], [np.inf, 0.5]], np.float32)
+    Y = ogs.deformable_attention(
+        value,
+        np.array([[1, length]]),
+        locations.reshape(1, 3, 1, 1, 1, 2),
+        np.ones((1, 3, 1, 1, 1), np.float32),
+    )
+    np.testing.assert_array_equal(Y, np.zeros((1, 3, 1), np.float32))
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
 def test_spatial_shapes_of_any_integer_type_are_accepted(dtype: str) -> None:
     """There are more points than uint8 can count."""

@@ -380,11 +380,12 @@ print("all are finite")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("length", [(1 << 24) + 3, (1 << 24) + 5])
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
-def test_cores_agree_on_axis_longer_than_float32_integers(padding_mode):
+def test_cores_agree_on_axis_longer_than_float32_integers(padding_mode, length):
     """Near the last pixel, float32 has even integers only. No tap beyond that pixel is read."""
-    length = (1 << 24) + 5
-    X = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
+    X = np.empty((1, 2, length), np.float32)
+    X[0, 0] = np.arange(length) % 1000  # neighbors differ, also in float32
     X[0, 1] = np.nan  # where a tap beyond the first channel would be
     grid = np.array([-1, -1 + 1e-6, 0, 0.5, 1 - 1e-7, 1, 1 + 1e-7, 1.5], np.float32).reshape(
         1, -1, 1
@@ -392,6 +393,16 @@ def test_cores_agree_on_axis_longer_than_float32_integers(padding_mode):
     for align_corners in (False, True):
         a, b = sample_on_both_cores(X, grid, "linear", padding_mode, align_corners)
         np.testing.assert_array_equal(a[:, :1], b[:, :1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_coordinate_far_outside_an_axis_longer_than_float32_integers_is_0(mode):
+    """In float32, 3 pixels beyond the last one are rounded to the last one."""
+    X = np.ones((1, 1, (1 << 26) + 1), np.uint8)
+    grid = np.array([-5, 5, np.inf], np.float32).reshape(1, -1, 1)
+    ogs.set_core("jit")
+    np.testing.assert_array_equal(ogs.grid_sample(X, grid, mode), [[[0, 0, 0]]])
 
 
 def test_mode_without_kernel_runs_on_the_numpy_core(monkeypatch):
