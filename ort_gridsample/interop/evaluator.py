@@ -83,7 +83,7 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     if dialect is TENSORRT_ATTENTION:
         return (_run_attention(where, inputs),)
 
-    standard = dialect.read(where, node, lambda position: inputs[position], "")
+    standard = dialect.read(where, node, lambda index: inputs[index], "")
     standard["align_corners"] = bool(standard["align_corners"])
     arguments = _read_inputs(where, node, dialect, inputs)
     if dialect.has_planar_grids:
@@ -105,8 +105,8 @@ def _run_attention(where: str, inputs: Sequence[Array | None]) -> Array:
     """
     names = ATTENTION_SIGNATURES[TENSORRT_ATTENTION.op_type].inputs
     arrays = []
-    for position, name in enumerate(names):
-        value = inputs[position] if position < len(inputs) else None
+    for index, name in enumerate(names):
+        value = inputs[index] if index < len(inputs) else None
         if value is None:
             raise GridSampleError(where, name, "missing", "an input")
         arrays.append(value)

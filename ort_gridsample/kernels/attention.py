@@ -110,7 +110,9 @@ def proceed_attention(launch_address: int) -> int:
     if launch.first_worker == 0:
         return -1
     launch.phase = READING
-    helper_threads.begin_task(launch.task, launch.worker, address_of(launch), launch.workers - 1)
+    helper_threads.begin_task(
+        launch.task, launch.process_items, address_of(launch), launch.workers - 1
+    )
     return launch.workers
 
 

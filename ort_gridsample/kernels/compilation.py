@@ -236,15 +236,15 @@ class KernelCache(FunctionCache):
         self._name = repr(function)
         self._py_func = function
         candidates = kernel_folders()
-        position = cache_folder.first_writable(candidates)
+        index = cache_folder.first_writable(candidates)
         #: Why no folder can be written; empty if one can.
         self.unwritable_reason = ""
-        if position is None:
+        if index is None:
             self.unwritable_reason = f"no folder can be written: {', '.join(map(str, candidates))}"
-            position = len(candidates) - 1
-        self._cache_path = str(candidates[position])
-        self._impl = _Serializer(function, candidates[position])
-        read_only = [str(folder) for folder in candidates[:position]]
+            index = len(candidates) - 1
+        self._cache_path = str(candidates[index])
+        self._impl = _Serializer(function, candidates[index])
+        read_only = [str(folder) for folder in candidates[:index]]
         self._cache_file: Any = _Files(
             self._cache_path,
             self._impl.filename_base,

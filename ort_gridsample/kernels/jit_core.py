@@ -204,7 +204,7 @@ def deformable_attention(
         r=r,
         n_levels=len(levels),
         align_corners=plan.align_corners,
-        worker=ctypes.cast(functions.worker, ctypes.c_void_p).value,
+        process_items=ctypes.cast(functions.process_items, ctypes.c_void_p).value,
         must_pause=1,
     )
     # Counted by the locations: the weights may be those of one query for all.
@@ -254,7 +254,9 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
             n_threads = functions.offer_task(task_address, *_slots_arguments)
             if n_threads:
                 submit(partial(functions.helper_loop, *_slots_arguments), n_threads)
-        while functions.worker(launch_address, 0):  # between these calls Python handles signals
+        while functions.process_items(
+            launch_address, 0
+        ):  # between these calls Python handles signals
             pass
     except BaseException:
         launch.next_item = launch.items  # the helpers stop after their current item
@@ -272,7 +274,7 @@ class _CoreFunctions(NamedTuple):
     kernel_address: int
     # Functions of :mod:`.workers` or :mod:`.attention`.
     proceed: ctypes._FuncPointer
-    worker: ctypes._FuncPointer
+    process_items: ctypes._FuncPointer
     # Functions of :mod:`.helper_threads`.
     offer_task: ctypes._FuncPointer
     withdraw_and_wait: ctypes._FuncPointer
@@ -282,7 +284,7 @@ class _CoreFunctions(NamedTuple):
 #: Field of :class:`_CoreFunctions` -> the number of arguments of the C function, which are int64.
 _N_ARGUMENTS = {
     "proceed": 1,
-    "worker": 2,
+    "process_items": 2,
     "offer_task": 3,
     "withdraw_and_wait": 3,
     "helper_loop": 2,
@@ -313,8 +315,8 @@ def _sampling_functions(
 @cache
 def _attention_functions(value_type: str, locations_type: str) -> _CoreFunctions:
     """Return the functions of deformable attention, compiled if necessary."""
-    proceed, worker = attention_functions(value_type, locations_type)
-    compiled = _compile({"proceed": proceed, "worker": worker, **_HELPER_FUNCTIONS})
+    proceed, process_items = attention_functions(value_type, locations_type)
+    compiled = _compile({"proceed": proceed, "process_items": process_items, **_HELPER_FUNCTIONS})
     return _load_functions(None, compiled)
 
 

@@ -363,7 +363,7 @@ def kernel_functions(
         pack = (pack_for, X_type, weight)
         read_packed = (sum_packed_for, X_type)
     return {
-        "worker": (process_items,),
+        "process_items": (process_items,),
         "proceed": (proceed,),
         "coordinates": coordinates or (coordinates_for, grid_type),
         "axis_taps": (axis_taps_for, coordinate, weight),

@@ -63,7 +63,7 @@ def _ctypes_field(dtype: Record) -> Any:
 #: functions.
 KERNEL = record(
     # Addresses of compiled functions.
-    "worker",  # the work of a thread: workers.process_items, or that of an attention
+    "process_items",  # the work of a thread: workers.process_items, or that of an attention
     "proceed",  # begins the next phase of a launch
     "coordinates",  # writes the normalized coordinates of a tile
     "axis_taps",  # computes the taps of a tile on one axis
@@ -195,7 +195,7 @@ ATTENTION_LAUNCH = record(
     "r",  # the number of spatial axes
     "n_levels",  # the number of levels
     "align_corners",  # the attribute
-    "worker",  # the address of the function with the work of a thread
+    "process_items",  # the address of the function with the work of a thread
     "workers",  # the maximum number of workers
     # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
     "must_pause",

@@ -71,7 +71,7 @@ def proceed(launch_address: int) -> int:
     count = _next_phase(launch)
     while count == 1 and launch.first_phase == READING and launch.items <= launch.items_per_call:
         # A small launch is a single call of the caller.
-        call(record_at(launch.kernel, KERNEL).worker, (launch_address, 0))
+        call(record_at(launch.kernel, KERNEL).process_items, (launch_address, 0))
         count = _next_phase(launch)
     return count
 
@@ -151,7 +151,7 @@ def _begin_phase(launch: Any, phase: int) -> int:
         for number in range(count):
             worker_record(launch, number).unread_positions = 0
     kernel = record_at(launch.kernel, KERNEL)
-    helper_threads.begin_task(launch.task, kernel.worker, address_of(launch), count - 1)
+    helper_threads.begin_task(launch.task, kernel.process_items, address_of(launch), count - 1)
     return count
 
 

@@ -20,7 +20,7 @@ from ..custom_ops.compiled_ops.creation import strcspn
 from ..custom_ops.compiled_ops.requests import api_function
 from ..custom_ops.compiled_ops.sentences import create_status
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
-from ..custom_ops.provider.factory import add_factory, open_api
+from ..custom_ops.provider.factory import open_api, provide_factory
 from ..custom_ops.provider.structs import FACTORY
 from ..dialects.table import COMPILED_DOMAIN
 from ..kernels import pointers, target
@@ -301,7 +301,7 @@ def create_ep_factories(
     if status != 0:
         return status
     keep_loaded(entry_address)
-    return add_factory(variant.factory, api, factories, n_factories)
+    return provide_factory(variant.factory, api, factories, n_factories)
 
 
 @register_jitable

@@ -132,9 +132,9 @@ def test_worker_that_packs_a_large_batch_returns_for_pauses(
         def worker(*worker_arguments: int) -> int:
             nonlocal n_calls
             n_calls += 1
-            return int(functions.worker(*worker_arguments))
+            return int(functions.process_items(*worker_arguments))
 
-        return functions._replace(worker=worker)
+        return functions._replace(process_items=worker)
 
     monkeypatch.setattr(jit_core, "_sampling_functions", counting_functions)
     rng = np.random.default_rng(3)

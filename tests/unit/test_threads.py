@@ -159,7 +159,7 @@ def test_interrupted_wait_for_helpers_is_repeated_before_memory_is_freed():
 
     functions = Mock(
         proceed=proceed,
-        worker=lambda *arguments: 0,
+        process_items=lambda *arguments: 0,
         offer_task=lambda *arguments: 0,
         withdraw_and_wait=withdraw_and_wait,
     )
@@ -420,7 +420,7 @@ for num_threads in (100, 1000):
                 interrupts.append(1)
                 raise KeyboardInterrupt
 
-            return functions._replace(worker=worker)
+            return functions._replace(process_items=worker)
 
         monkeypatch.setattr(jit_core, "_sampling_functions", interrupted)
         Y = np.empty((1, 4, 90000), np.float32)
@@ -462,10 +462,10 @@ def test_signal_handler_during_a_call_may_sample(monkeypatch):
         calls.append(arguments)
         if len(calls) == 1:
             ogs.grid_sample(2 * X, grid, num_threads=2)
-        return functions.worker(*arguments)
+        return functions.process_items(*arguments)
 
     monkeypatch.setattr(
-        jit_core, "_sampling_functions", lambda *_: functions._replace(worker=handler)
+        jit_core, "_sampling_functions", lambda *_: functions._replace(process_items=handler)
     )
     Y = ogs.grid_sample(X, grid, num_threads=2)
     np.testing.assert_array_equal(Y, np.ones((1, 20, 40, 40), np.float32))

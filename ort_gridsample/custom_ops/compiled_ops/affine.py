@@ -53,7 +53,7 @@ from .requests import (
 )
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import WRONG_INTERFACE_INDEX, create_sample_state
-from .sampling import compute as sample
+from .sampling import compute as compute_sample
 from .sampling import state_fields as sample_fields
 from .sentences import (
     NO_ERROR,
@@ -102,8 +102,8 @@ _TABLE = SentenceTable({**_run_rows(2), **_run_rows(3), **LAST_SENTENCES})
 SENTENCES = _TABLE.encoded
 
 # The indices of the sentences for two spatial axes, as numbers: compiled code reads no dictionary.
-# Those for three axes are greater by N_SENTENCES.
-N_SENTENCES = len(_RUN_TEMPLATES)
+# Those for three axes are greater by N_RUN_SENTENCES.
+N_RUN_SENTENCES = len(_RUN_TEMPLATES)
 THETA_SHAPE_INVALID_INDEX = _TABLE.index("THETA_SHAPE_INVALID 2")
 SIZE_NOT_1D_INDEX = _TABLE.index("SIZE_NOT_1D 2")
 SIZE_LENGTH_MISMATCH_INDEX = _TABLE.index("SIZE_LENGTH_MISMATCH 2")
@@ -144,7 +144,10 @@ MAX_COLUMNS = 4096
 
 def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial state of an AffineGrid."""
-    kernel = {"worker": (fill_for, theta_type), "X_size": stored_dtype_of(theta_type).itemsize}
+    kernel = {
+        "process_items": (fill_for, theta_type),
+        "X_size": stored_dtype_of(theta_type).itemsize,
+    }
     return BASIC_STATE, [{"kernel": kernel}]
 
 
@@ -253,7 +256,7 @@ def _check_and_set_grid(
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
         return error_with_shape(request.api, errors_address, THETA_SHAPE_INVALID_INDEX, theta_shape)
-    first_index = (r - 2) * N_SENTENCES
+    first_index = (r - 2) * N_RUN_SENTENCES
     if len(size_shape) != 1:
         sentence_index = first_index + SIZE_NOT_1D_INDEX
         return error_with_shapes(
@@ -336,7 +339,7 @@ def _fill(state: Any, request: Any) -> int:
     task.buffers = round_up_to_line(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 4 * nbytes)
-    arguments = (request.context, state.kernel.worker, workers, 0, address_of(task))
+    arguments = (request.context, state.kernel.process_items, workers, 0, address_of(task))
     return parallel_for(request.api, arguments)
 
 
@@ -508,5 +511,5 @@ def compute_with_status(state_address: int, context: int) -> int:
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states)
 WITH_STATUS = IMPLEMENTATION._replace(compute=compute_with_status)
 FUSED_IMPLEMENTATION = OpImplementation(
-    create_fused, sample, destroy, FUSED_SENTENCES, fused_states
+    create_fused, compute_sample, destroy, FUSED_SENTENCES, fused_states
 )

@@ -106,15 +106,19 @@ def states(
     weights_type: str,
 ) -> tuple[Any, list[Fields]]:
     """Return the initial state of deformable attention."""
-    proceed, worker = attention_functions(value_type, locations_type)
-    kernel = {"proceed": proceed, "worker": worker, "X_size": stored_dtype_of(value_type).itemsize}
+    proceed, process_items = attention_functions(value_type, locations_type)
+    kernel = {
+        "proceed": proceed,
+        "process_items": process_items,
+        "X_size": stored_dtype_of(value_type).itemsize,
+    }
     return BASIC_STATE, [{"kernel": kernel}]
 
 
 def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of deformable attention."""
-    operator = c_string("DeformableAttention node ")
-    return create_basic(op_address, api, info, out, operator, WRONG_INTERFACE_INDEX)
+    prefix = c_string("DeformableAttention node ")
+    return create_basic(op_address, api, info, out, prefix, WRONG_INTERFACE_INDEX)
 
 
 @compiles_in(1.7)
@@ -174,7 +178,7 @@ def attend(state: Any, request: Any, launch: Any, n_output_axes: int) -> int:
     launch.locations = request.inputs[2].data
     launch.weights = request.inputs[3].data
     launch.align_corners = state.kernel.align_corners
-    launch.worker = state.kernel.worker
+    launch.process_items = state.kernel.process_items
     has_samples = launch.pixels > 0 and launch.points > 0
     return fill_output(state, request, launch, Y_shape, has_samples)
 

@@ -69,7 +69,7 @@ def open_node(
     op: Any,
     api: int,
     info: int,
-    operator: int,
+    prefix: int,
     wrong_interface_index: int,
 ) -> int:
     """Initialize ``node``, and check the version of its interface.
@@ -79,7 +79,7 @@ def open_node(
         op: its OP.
         api: the address of the OrtApi.
         info: the OrtKernelInfo.
-        operator: the address of the characters before the node's name in error messages.
+        prefix: the address of the characters before the node's name in error messages.
         wrong_interface_index: the index of the sentence :data:`WRONG_INTERFACE`.
 
     Returns:
@@ -92,7 +92,7 @@ def open_node(
     node.blocks = 0
     node.lacks_memory = 0
     node.status = 0
-    errors_address = create_errors(node, operator, c_string("node"), op.sentences)
+    errors_address = create_errors(node, prefix, c_string("node"), op.sentences)
     interface = integer_attribute(node, c_string("interface"), 1)
     if interface != INTERFACE and is_good(node):
         node.status = error_with_number(api, errors_address, wrong_interface_index, interface)
@@ -120,12 +120,12 @@ def is_good(node: Any) -> bool:
 
 
 @register_jitable
-def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
+def create_errors(node: Any, prefix: int, label: int, sentences: int) -> int:
     """Create ERRORS for ``node``.
 
     Args:
         node: a NODE.
-        operator: the address of the characters before the node's name.
+        prefix: the address of the characters before the node's name.
         label: the attribute with the name of the original node. Without it, the name is the node's.
         sentences: the address of an array of TEXT.
 
@@ -140,7 +140,7 @@ def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
     errors.create_error = op_context.create_error
     errors.load_create_error = op_context.load_create_error
     errors.sentences = sentences
-    errors.prefix = operator
+    errors.prefix = prefix
     read_text(node, get_text, (node.info, label), errors.name)
     if errors.name.length <= 0:
         read_text(node, get_name, (node.info,), errors.name)
@@ -218,7 +218,7 @@ def create_basic(
     api: int,
     info: int,
     out: int,
-    operator: int,
+    prefix: int,
     wrong_interface_index: int,
 ) -> int:
     """CreateKernelV2 of an op with one state, which is BASIC_STATE.
@@ -227,7 +227,7 @@ def create_basic(
     """
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    errors_address = open_node(node, op, api, info, operator, wrong_interface_index)
+    errors_address = open_node(node, op, api, info, prefix, wrong_interface_index)
     state_address = create_state(
         node, op, 0, BASIC_STATE, errors_address, wrong_interface_index + 1
     )

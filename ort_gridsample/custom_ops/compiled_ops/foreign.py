@@ -90,8 +90,8 @@ def create_coded(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a grid_sampler, whose attributes are PyTorch's integers."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
-    operator = c_string("grid_sampler node ")
-    errors_address = open_node(node, op, api, info, operator, sampling.WRONG_INTERFACE_INDEX)
+    prefix = c_string("grid_sampler node ")
+    errors_address = open_node(node, op, api, info, prefix, sampling.WRONG_INTERFACE_INDEX)
     name = c_string("interpolation_mode")
     mode = _code(node, name, 3, errors_address, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
     name = c_string("padding_mode")
@@ -172,8 +172,12 @@ def _states(
     weights_type: str,
 ) -> tuple[Any, list[Fields]]:
     """Return the initial state of another package's deformable attention."""
-    proceed, worker = attention_functions(value_type, locations_type)
-    kernel = {"proceed": proceed, "worker": worker, "X_size": stored_dtype_of(value_type).itemsize}
+    proceed, process_items = attention_functions(value_type, locations_type)
+    kernel = {
+        "proceed": proceed,
+        "process_items": process_items,
+        "X_size": stored_dtype_of(value_type).itemsize,
+    }
     return FOREIGN_ATTENTION, [{"kernel": kernel, "is_int32": int(lengths_type == "int32")}]
 
 
@@ -182,8 +186,8 @@ def create_attention(op_address: int, api: int, info: int, out: int) -> int:
     op = record_at(op_address, OP)
     node = local_record(NODE)
     wrong_interface_index = attention.WRONG_INTERFACE_INDEX
-    operator = c_string("DeformableAttention node ")
-    errors_address = open_node(node, op, api, info, operator, wrong_interface_index)
+    prefix = c_string("DeformableAttention node ")
+    errors_address = open_node(node, op, api, info, prefix, wrong_interface_index)
     state_address = create_state(
         node, op, 0, FOREIGN_ATTENTION, errors_address, wrong_interface_index + 1
     )

@@ -46,7 +46,7 @@ def fill_output(state: Any, request: Any, launch: Any, Y_shape: Any, has_samples
             return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
         if count == 0:
             return status
-        arguments = (request.context, state.kernel.worker, count, 0, address_of(launch))
+        arguments = (request.context, state.kernel.process_items, count, 0, address_of(launch))
         status = requests.parallel_for(request.api, arguments)
         if status != 0:
             launch.phase = END

@@ -18,26 +18,20 @@ from .c_api import INVALID_ARGUMENT
 from .requests import api_function
 from .structs import ERRORS, TEXT
 
-#: The placeholders. FIRST and SECOND are shapes. LENGTH_0 and LENGTH_1 are the first two
-#: lengths of the first shape. Its axes from the third on are the spatial axes: AXES is
-#: their number, OUTPUTS their names (D1_out, …), AXIS_WORD is "axis" or "axes".
-#: NEGATIVE is the first negative length of the second shape, with the name of its axis.
-#: ALL_BUT_LAST is the second shape without its last length. NUMBER is an integer, VALUE a text of
-#: the node. COORDINATES is the shape of a coordinate. In a sentence with this placeholder, the
-#: fields of a COORDINATE_SHAPE record replace the second shape.
+#: The placeholders in an encoded message.
 (
-    FIRST,
-    SECOND,
-    LENGTH_0,
-    LENGTH_1,
-    AXES,
-    OUTPUTS,
-    AXIS_WORD,
-    NUMBER,
-    VALUE,
-    COORDINATES,
-    NEGATIVE,
-    ALL_BUT_LAST,
+    FIRST,  # the first shape
+    SECOND,  # the second shape
+    LENGTH_0,  # the first length of the first shape
+    LENGTH_1,  # its second length
+    N_SPATIAL_AXES,  # the number of its spatial axes: those from the third on
+    OUTPUTS,  # the names of the output's spatial axes: D1_out, …
+    AXIS_WORD,  # "axis" or "axes", for this number
+    NUMBER,  # an integer
+    VALUE,  # a text of the node
+    COORDINATES,  # the shape of a coordinate; a COORDINATE_SHAPE record replaces the second shape
+    NEGATIVE,  # the first negative length of the second shape, with the name of its axis
+    ALL_BUT_LAST,  # the second shape without its last length
 ) = range(1, 13)
 
 #: The fields of the sentences, and the placeholder for each.
@@ -54,7 +48,7 @@ _PLACEHOLDERS = {
     "n_pixels": LENGTH_1,
     "negative": NEGATIVE,
     "weights_shape": ALL_BUT_LAST,
-    "r": AXES,
+    "r": N_SPATIAL_AXES,
     "outputs": OUTPUTS,
     "axis_word": AXIS_WORD,
     "pixels": NUMBER,
@@ -136,7 +130,7 @@ class SentenceTable:
 
     def __init__(self, rows: Mapping[str, bytes], after: Sequence[bytes] = ()) -> None:
         self.encoded = [*after, *rows.values()]
-        self._indices = {name: len(after) + position for position, name in enumerate(rows)}
+        self._indices = {name: len(after) + index for index, name in enumerate(rows)}
 
     def index(self, name: str) -> int:
         """Return the index of a message in ``encoded``."""
@@ -275,7 +269,7 @@ def _write_code(
         return _write_negative(message, end, second)
     if code == ALL_BUT_LAST:
         return _write_shape(message, end, second[: len(second) - 1])
-    if code == AXES:
+    if code == N_SPATIAL_AXES:
         number = len(first) - 2
     elif code == LENGTH_0:
         number = first[0]

@@ -50,8 +50,8 @@ def open_api(base: int, too_old_message: int) -> tuple[int, int]:
 
 
 @register_jitable
-def add_factory(factory_address: int, api: int, factories: int, n_factories: int) -> int:
-    """Return the provider's factory from CreateEpFactories.
+def provide_factory(factory_address: int, api: int, factories: int, n_factories: int) -> int:
+    """Write the provider's factory to the results of CreateEpFactories.
 
     There is one factory, which is never freed: sessions may outlive the registration.
 
@@ -81,8 +81,8 @@ def add_factory(factory_address: int, api: int, factories: int, n_factories: int
 
 
 def create_factories(api: int, factories: int, n_factories: int, factory_address: int) -> int:
-    """CreateEpFactories of this process: see :func:`add_factory`."""
-    return add_factory(factory_address, api, factories, n_factories)
+    """CreateEpFactories of this process: see :func:`provide_factory`."""
+    return provide_factory(factory_address, api, factories, n_factories)
 
 
 def get_name(factory_address: int) -> int:

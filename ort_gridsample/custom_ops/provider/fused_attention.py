@@ -50,12 +50,12 @@ _TABLE = SentenceTable(
 ATTENTION_SENTENCES = _TABLE.encoded
 IMAGE_AXES_MISMATCH_INDEX = _TABLE.index("IMAGE_AXES_MISMATCH")
 
-#: The positions of the operands among a REQUEST's inputs.
+#: The indices of the operands among a REQUEST's inputs.
 _VALUE = 0
 _LEVELS = 1
 _LOCATIONS = 2
 _WEIGHTS = 3
-#: The position of an input that an operand is computed from.
+#: The index of the input that an operand is computed from.
 _OTHER = 4
 #: The element types of grids that are not float32.
 _FLOAT64 = ELEMENT_TYPES["float64"]
