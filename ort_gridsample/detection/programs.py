@@ -43,6 +43,8 @@ OPERATIONS = ("Add", "Sub", "Mul", "Div")
 #: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
 #: code if another program computes the operand, so that it is not a scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)
+#: The number of integers before the steps of an encoded program.
+N_HEADER_NUMBERS = 5  # source, axis, index, length, n_steps
 #: A scalar operand: a number, or the name of a value that has one element.
 Scalar = float | str
 
@@ -161,12 +163,12 @@ def decode(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int
     r, *remaining = numbers
     rows: list[list[int]] = []
     while remaining:
-        *head, n_steps = remaining[:5]
-        row = [*head, *remaining[5 : 5 + max(n_steps, 0)]]
+        *head, n_steps = remaining[:N_HEADER_NUMBERS]
+        row = [*head, *remaining[N_HEADER_NUMBERS : N_HEADER_NUMBERS + max(n_steps, 0)]]
         if len(row) != 4 + n_steps:
             raise ValueError(f"program {len(rows)} has fewer than {n_steps} steps")
         rows.append(row)
-        remaining = remaining[5 + n_steps :]
+        remaining = remaining[N_HEADER_NUMBERS + n_steps :]
     for number, row in enumerate(rows):
         is_operand = number >= r
         if not _is_valid(row, r, n_sources, is_operand=is_operand):

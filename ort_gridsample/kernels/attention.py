@@ -20,7 +20,7 @@ from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, fr
 from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT
 from .simd_sums import sum_addressed
-from .structs import ATTENTION_LAUNCH, END, NEW, READING
+from .structs import ATTENTION_LAUNCH, END, NEW, READING, Address, ArrayRef, RecordRef
 from .workers import MAX_SCRATCH_BYTES
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
@@ -57,12 +57,12 @@ _scratch_size, _, _scratch_array = scratch_layout(ATTENTION_LAUNCH, SCRATCH_ARRA
 class _Tile(NamedTuple):
     """The samples of a tile, and memory for sums: arrays of :data:`SCRATCH_ARRAYS`, by name."""
 
-    sums: Any
-    level_offset: Any
-    lengths: Any
-    coordinates: Any
-    base: Any
-    index: Any
+    sums: ArrayRef
+    level_offset: ArrayRef
+    lengths: ArrayRef
+    coordinates: ArrayRef
+    base: ArrayRef
+    index: ArrayRef
 
 
 class _Table(NamedTuple):
@@ -72,20 +72,20 @@ class _Table(NamedTuple):
     takes up to 4 % of the time.
     """
 
-    zeros: Any
-    addresses: Any
-    weights: Any
+    zeros: ArrayRef
+    addresses: ArrayRef
+    weights: ArrayRef
 
 
 class _Operands(NamedTuple):
     """The arrays of a launch that are read and written by samples and queries."""
 
     #: (n · queries · heads · points, r)
-    locations: Any
+    locations: ArrayRef
     #: (n, weight_queries · heads · points)
-    weights: Any
+    weights: ArrayRef
     #: (n, queries, heads · channels)
-    Y: Any
+    Y: ArrayRef
 
 
 def attention_functions(value_type: str, locations_type: str) -> list[FunctionSpec]:
@@ -94,7 +94,7 @@ def attention_functions(value_type: str, locations_type: str) -> list[FunctionSp
 
 
 @compiles_in(1.1)
-def proceed_attention(launch_address: int) -> int:
+def proceed_attention(launch_address: Address) -> int:
     """Begin or end a launch, as :func:`.workers.proceed`.
 
     The argument is the address of a :data:`.structs.ATTENTION_LAUNCH`.
@@ -117,7 +117,7 @@ def proceed_attention(launch_address: int) -> int:
 
 
 @register_jitable
-def _divide(launch: Any) -> None:
+def _divide(launch: RecordRef) -> None:
     """Divide the launch into items, tiles of whole queries, and choose the number of workers."""
     launch.taps = 1 << launch.r
     samples_per_query = launch.heads * launch.points
@@ -150,7 +150,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     weight_dtype = np.dtype(spec.TYPES[value_type].compute)
     coordinate_dtype = np.dtype(spec.TYPES[locations_type].compute)
 
-    def attention(launch_address: int, number: int) -> int:
+    def attention(launch_address: Address, number: int) -> int:
         launch = record_at(launch_address, ATTENTION_LAUNCH)
         memory = launch.first_worker + number * launch.worker_size
         tile = _Tile(
@@ -188,7 +188,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _begin_tiles(launch: Any, tile: Any, table: Any) -> None:
+def _begin_tiles(launch: RecordRef, tile: Any, table: Any) -> None:
     """Write the elements of a :class:`_Tile` and its :class:`_Table` that all items share."""
     for channel in range(launch.channels):
         table.zeros[channel] = 0
@@ -198,7 +198,7 @@ def _begin_tiles(launch: Any, tile: Any, table: Any) -> None:
 
 
 @register_jitable
-def _process_item(launch: Any, item: int, tile: Any, table: Any, operands: Any) -> None:
+def _process_item(launch: RecordRef, item: int, tile: Any, table: Any, operands: Any) -> None:
     """Compute the rows of Y for the queries of an item.
 
     Args:
@@ -225,12 +225,12 @@ def _process_item(launch: Any, item: int, tile: Any, table: Any, operands: Any) 
 
 @register_jitable
 def _fill_table(
-    launch: Any,
+    launch: RecordRef,
     batch: int,
     tile: Any,
     table: Any,
-    locations: Any,
-    sample_weights: Any,
+    locations: ArrayRef,
+    sample_weights: ArrayRef,
 ) -> None:
     """Write the addresses and the weights of the taps of a tile.
 
@@ -257,13 +257,13 @@ def _fill_table(
 
 @register_jitable
 def _fill_tap_row(
-    launch: Any,
+    launch: RecordRef,
     batch: int,
     tap: int,
     tile: Any,
     table: Any,
     samples: int,
-    sample_weights: Any,
+    sample_weights: ArrayRef,
 ) -> None:
     """Write a row of the table: a tap of each sample of a tile.
 
@@ -319,7 +319,9 @@ def _sum_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) ->
 
 
 @register_jitable
-def _sum_float_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) -> None:
+def _sum_float_heads(
+    launch: RecordRef, table: Any, first_sample: int, sums: ArrayRef, y: ArrayRef
+) -> None:
     """Add up as :func:`_sum_heads`, without a conversion."""
     points = launch.points
     channels = launch.channels
@@ -330,7 +332,9 @@ def _sum_float_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: A
 
 
 @register_jitable
-def _sum_half_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) -> None:
+def _sum_half_heads(
+    launch: RecordRef, table: Any, first_sample: int, sums: ArrayRef, y: ArrayRef
+) -> None:
     """Add up as :func:`_sum_heads`, and round to halves."""
     points = launch.points
     for head in range(launch.heads):
@@ -340,7 +344,9 @@ def _sum_half_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: An
 
 
 @register_jitable
-def _find_levels(launch: Any, level_offset: Any, lengths: Any, head_size: int) -> None:
+def _find_levels(
+    launch: RecordRef, level_offset: ArrayRef, lengths: ArrayRef, head_size: int
+) -> None:
     """Fill ``level_offset`` and ``lengths`` of :data:`SCRATCH_ARRAYS`.
 
     ``head_size`` is the size of a head's channels in bytes.
@@ -374,7 +380,9 @@ def _find_levels(launch: Any, level_offset: Any, lengths: Any, head_size: int) -
 
 
 @register_jitable
-def _split_coordinates(locations: Any, lengths: Any, align_corners: bool, base: Any) -> None:
+def _split_coordinates(
+    locations: ArrayRef, lengths: ArrayRef, align_corners: bool, base: ArrayRef
+) -> None:
     """Split locations (0 to 1) on an axis into first taps and distances from them, in pixels.
 
     Args:
@@ -405,12 +413,12 @@ def _split_coordinates(locations: Any, lengths: Any, align_corners: bool, base: 
 
 @register_jitable
 def _combine_axis(
-    distances: Any,
-    base: Any,
-    lengths: Any,
+    distances: ArrayRef,
+    base: ArrayRef,
+    lengths: ArrayRef,
     tap: int,
-    weight: Any,
-    index: Any,
+    weight: ArrayRef,
+    index: ArrayRef,
     is_first: bool,
     samples: int,
 ) -> None:

@@ -7,8 +7,6 @@ Hence the task is also completed without any helper. All of this is compiled cod
 Python objects.
 """
 
-from typing import Any
-
 from numba.extending import register_jitable
 
 from .compilation import compiles_in
@@ -22,7 +20,7 @@ from .pointers import (
     sched_yield,
     store_shared,
 )
-from .structs import SLOT, TASK
+from .structs import SLOT, TASK, Address, ArrayRef, RecordRef
 
 #: The state of a slot's offer: empty, or accepted by the slot's helper. Other values are the
 #: address of the offered task.
@@ -34,7 +32,7 @@ SPIN_LIMIT = 1000
 
 
 @compiles_in(0.65)
-def offer_task(task_address: int, slots_address: int, count: int) -> int:
+def offer_task(task_address: Address, slots_address: Address, count: int) -> int:
     """Offer a task to helpers, first to those that are spinning.
 
     Args:
@@ -66,7 +64,7 @@ def offer_task(task_address: int, slots_address: int, count: int) -> int:
 
 
 @compiles_in(0.55)
-def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
+def withdraw_and_wait(task_address: Address, slots_address: Address, count: int) -> int:
     """Withdraw the offers of a task that no helper has accepted, and wait for the other helpers.
 
     The arguments are those of :func:`offer_task`. Returns 0.
@@ -84,7 +82,7 @@ def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
 
 
 @compiles_in(0.7)
-def helper_loop(slots_address: int, count: int) -> int:
+def helper_loop(slots_address: Address, count: int) -> int:
     """Work on tasks that are offered, until :data:`SPIN_LIMIT` consecutive checks find no offer.
 
     Args:
@@ -118,7 +116,7 @@ def helper_loop(slots_address: int, count: int) -> int:
 
 
 @register_jitable
-def _occupy_slot(slots: Any) -> int:
+def _occupy_slot(slots: ArrayRef) -> int:
     """Occupy a slot without a thread, if possible one with an offer; return its index, or -1."""
     for needs_offer in (1, 0):
         for i in range(len(slots)):
@@ -129,7 +127,7 @@ def _occupy_slot(slots: Any) -> int:
 
 
 @register_jitable
-def begin_task(task: Any, function: int, argument: int, wanted: int) -> None:
+def begin_task(task: RecordRef, function: int, argument: int, wanted: int) -> None:
     """Initialize a ``task`` for :func:`offer_task`. Its owner works on it as number 0.
 
     Args:

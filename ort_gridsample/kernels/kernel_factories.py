@@ -19,7 +19,7 @@ from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
 from .simd import GATHERED, WIDE_PANEL
-from .structs import KERNEL, LAUNCH, WORKER
+from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
@@ -49,7 +49,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     coordinate_dtype = np.dtype(spec.TYPES[grid_type].compute)
 
     def coordinates(
-        launch_address: int, worker_address: int, batch: int, begin: int, positions: int
+        launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         grid = array_at(launch.grid, (launch.n, launch.positions, launch.r), stored_dtype)
@@ -69,7 +69,9 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     coordinate_dtype = np.dtype(coordinate_type)
     weight_dtype = np.dtype(weight_type)
 
-    def axis_taps(launch_address: int, worker_address: int, positions: int, axis: int) -> int:
+    def axis_taps(
+        launch_address: Address, worker_address: Address, positions: int, axis: int
+    ) -> int:
         launch = record_at(launch_address, LAUNCH)
         kernel = record_at(launch.kernel, KERNEL)
         taps = kernel.taps_per_axis
@@ -104,8 +106,8 @@ def combine_for(weight_type: str) -> Callable[..., int]:
     weight_dtype = np.dtype(weight_type)
 
     def combine(
-        launch_address: int,
-        worker_address: int,
+        launch_address: Address,
+        worker_address: Address,
         rows: int,
         axis: int,
         positions: int,
@@ -143,8 +145,8 @@ def copy_packed_for(bits_type: str) -> Callable[..., int]:
     stored_dtype = np.dtype(bits_type)
 
     def read(
-        launch_address: int,
-        worker_address: int,
+        launch_address: Address,
+        worker_address: Address,
         buffer: int,
         batch: int,
         begin: int,
@@ -178,8 +180,8 @@ def copy_for(bits_type: str) -> Callable[..., int]:
     size = stored_dtype.itemsize
 
     def read(
-        launch_address: int,
-        worker_address: int,
+        launch_address: Address,
+        worker_address: Address,
         buffer: int,
         batch: int,
         begin: int,
@@ -245,8 +247,8 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
     are_halves = X_type in HALVES
 
     def read(
-        launch_address: int,
-        worker_address: int,
+        launch_address: Address,
+        worker_address: Address,
         buffer: int,
         batch: int,
         begin: int,
@@ -298,7 +300,7 @@ def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
     stored_dtype = stored_dtype_of(X_type)
     packed_dtype = np.dtype(packed_type)
 
-    def pack(launch_address: int, panel: int, batch: int, channel: int, part: int) -> int:
+    def pack(launch_address: Address, panel: int, batch: int, channel: int, part: int) -> int:
         launch = record_at(launch_address, LAUNCH)
         X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)
         panels_shape = (panel + 1, launch.pixels + 1, launch.panel_channels)
@@ -310,7 +312,7 @@ def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _table(launch: Any, worker: Any, buffer: int, weight_dtype: Any) -> Any:
+def _table(launch: RecordRef, worker: RecordRef, buffer: int, weight_dtype: Any) -> Any:
     """Return the :class:`.tap_table.TapTable` in a buffer of a worker."""
     worker_address = address_of(worker)
     index = scratch_array(launch, worker_address, "index", np.uint32)[buffer]

@@ -4,15 +4,13 @@ Vectors read the channels of a pixel from a panel at once. A group is the panels
 for itself; otherwise all workers pack and read the same panels.
 """
 
-from typing import Any
-
 import numpy as np
 from numba.extending import register_jitable
 
 from . import tap_sums, tap_table
 from .pointers import address_of, array_at, record_at
 from .simd import CPU_HAS_FAST_VECTORS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
-from .structs import KERNEL, PACKING, PACKING_AND_READING
+from .structs import KERNEL, PACKING, PACKING_AND_READING, RecordRef
 from .tiles import fill_table, scratch_array, worker_record
 
 # When X is packed: the minimum reads per pixel for which the copy pays off. Incoherent grids, whose
@@ -42,7 +40,7 @@ MAX_PACKED_BYTES = 30 << 20
 
 
 @register_jitable
-def _choose_panel_channels(launch: Any) -> int:
+def _choose_panel_channels(launch: RecordRef) -> int:
     """Return the number of channels of a panel, or 0 if packing X does not pay off."""
     kernel = record_at(launch.kernel, KERNEL)
     if kernel.pack == 0 or launch.c < 2:
@@ -59,7 +57,7 @@ def _choose_panel_channels(launch: Any) -> int:
 
 
 @register_jitable
-def _min_reads(launch: Any, is_narrow: bool) -> tuple[float, float]:
+def _min_reads(launch: RecordRef, is_narrow: bool) -> tuple[float, float]:
     """Return the number of reads of each pixel from which packing X pays off.
 
     Args:
@@ -85,7 +83,7 @@ def _min_reads(launch: Any, is_narrow: bool) -> tuple[float, float]:
 
 
 @register_jitable
-def _panel_size(launch: Any, width: int) -> int:
+def _panel_size(launch: RecordRef, width: int) -> int:
     """Return the size in bytes of a panel of ``width`` channels.
 
     A panel has one pixel more than X. Taps outside read this pixel.
@@ -94,7 +92,7 @@ def _panel_size(launch: Any, width: int) -> int:
 
 
 @register_jitable
-def plan_packing(launch: Any) -> int:
+def plan_packing(launch: RecordRef) -> int:
     """Decide whether and how X is packed; return the size of the panels in bytes, or 0.
 
     Sets ``first_phase``, ``workers`` and the fields of panels and groups. ``batches_at_once`` is
@@ -124,7 +122,7 @@ def plan_packing(launch: Any) -> int:
 
 
 @register_jitable
-def panel_count(launch: Any, channel: int) -> int:
+def panel_count(launch: RecordRef, channel: int) -> int:
     """Return the number of panels that are packed at a time, from ``channel`` on."""
     channels = launch.c - channel
     panels = (channels + launch.panel_channels - 1) // launch.panel_channels
@@ -132,7 +130,7 @@ def panel_count(launch: Any, channel: int) -> int:
 
 
 @register_jitable
-def _is_incoherent(launch: Any) -> bool:
+def _is_incoherent(launch: RecordRef) -> bool:
     """Whether neighboring positions read pixels far apart, so that each read waits for memory."""
     if launch.positions < INCOHERENT_POSITIONS:
         return False
@@ -158,7 +156,7 @@ def _is_incoherent(launch: Any) -> bool:
 
 
 @register_jitable
-def _stays_in_cache(launch: Any, size: int) -> bool:
+def _stays_in_cache(launch: RecordRef, size: int) -> bool:
     """Whether X, with elements of ``size`` bytes, stays in a cache in mode nearest."""
     channel_bytes = launch.pixels * size
     batch_bytes = launch.c * channel_bytes

@@ -19,7 +19,7 @@ from numba.extending import intrinsic, overload, register_jitable
 from numba.np.arrayobj import make_array, populate_array
 
 from . import target
-from .structs import CACHE_LINE
+from .structs import CACHE_LINE, ArrayRef, RecordRef
 
 _INT64 = ir.IntType(64)
 #: The bits of an address that are the position within a cache line.
@@ -279,14 +279,14 @@ memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.in
 
 
 @register_jitable
-def acquire_lock(record: Any) -> None:
+def acquire_lock(record: RecordRef) -> None:
     """Wait until no other thread has the lock of ``record``, its field ``lock``, and take it."""
     while not compare_and_swap(record, "lock", 0, 1):
         sched_yield()
 
 
 @register_jitable
-def release_lock(record: Any) -> None:
+def release_lock(record: RecordRef) -> None:
     """Free the lock of ``record``."""
     store_shared(record, "lock", 0)
 
@@ -301,7 +301,7 @@ def round_up_to_line(size: int) -> int:
 
 
 @register_jitable
-def arena_alloc(arena: Any, nbytes: int) -> tuple[int, int]:
+def arena_alloc(arena: RecordRef, nbytes: int) -> tuple[int, int]:
     """Allocate memory from a :data:`.structs.ARENA`, or with malloc if the arena is too small.
 
     Returns:
@@ -339,7 +339,7 @@ def _copy_line_past_caches(typing_context: Any, to: Any, source: Any) -> Any:
 
 
 @register_jitable
-def copy_past_caches(to: Any, source: Any) -> None:
+def copy_past_caches(to: ArrayRef, source: ArrayRef) -> None:
     """Copy the array ``source`` (P,) to the beginning of ``to`` (≥ P,), both in C order.
 
     Whole cache lines are written with non-temporal stores: they are not read before. Other threads

@@ -14,6 +14,14 @@ import numpy as np
 
 Record: TypeAlias = np.dtype[Any]
 
+# Annotations of compiled functions, for readers: Numba ignores them.
+
+#: A record, by reference.
+RecordRef: TypeAlias = Any
+#: An array, by reference.
+ArrayRef: TypeAlias = Any
+Address: TypeAlias = int
+
 #: The size of a line of the processor's caches, in bytes.
 CACHE_LINE = 64
 

@@ -30,7 +30,7 @@ from .simd import (
     WIDE_PANEL,
     WIDE_VECTOR,
 )
-from .structs import CACHE_LINE
+from .structs import CACHE_LINE, ArrayRef
 from .tap_table import convert_to_gathered
 
 #: The number of positions whose sums, channels last, are kept before they are written to Y.
@@ -49,7 +49,7 @@ PIXELS_PER_PART = 1 << 12
 
 
 @register_jitable
-def prefetch_step(index: Any) -> int:
+def prefetch_step(index: ArrayRef) -> int:
     """Return for how many positions of a tile one pixel is prefetched.
 
     Args:
@@ -64,7 +64,9 @@ def prefetch_step(index: Any) -> int:
 
 
 @register_jitable
-def copy_pixels(x: Any, index: Any, outside: Any, step: int, y: Any, next_x: Any) -> None:
+def copy_pixels(
+    x: ArrayRef, index: ArrayRef, outside: ArrayRef, step: int, y: ArrayRef, next_x: ArrayRef
+) -> None:
     """Copy a pixel of a channel to each position, and prefetch pixels of the next channel.
 
     Args:
@@ -84,7 +86,7 @@ def copy_pixels(x: Any, index: Any, outside: Any, step: int, y: Any, next_x: Any
 
 
 @register_jitable
-def copy_packed(panel: Any, index: Any, Y: Any, start: int, positions: int) -> None:
+def copy_packed(panel: ArrayRef, index: ArrayRef, Y: ArrayRef, start: int, positions: int) -> None:
     """Copy the channels of a panel to each position.
 
     Args:
@@ -139,9 +141,9 @@ def sum_taps(
 
 @register_jitable
 def _sum_in_vectors(
-    X: Any,
+    X: ArrayRef,
     table: Any,
-    Y: Any,
+    Y: ArrayRef,
     start: int,
     positions: int,
 ) -> int:
@@ -165,9 +167,9 @@ def _sum_in_vectors(
 
 @register_jitable
 def _sum_in_loops(
-    X: Any,
+    X: ArrayRef,
     table: Any,
-    Y: Any,
+    Y: ArrayRef,
     start: int,
     positions: int,
 ) -> int:
@@ -179,7 +181,9 @@ def _sum_in_loops(
 
 
 @register_jitable(fastmath={"contract"})
-def _sum_gathered(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+def _sum_gathered(
+    X: ArrayRef, index: ArrayRef, weight: ArrayRef, Y: ArrayRef, start: int, positions: int
+) -> None:
     """Add up GATHERED taps as :func:`sum_taps`.
 
     Four channels are added up at a time, so that an entry of the table is loaded once for all four.
@@ -196,11 +200,11 @@ def _sum_gathered(X: Any, index: Any, weight: Any, Y: Any, start: int, positions
 
 @register_jitable
 def _sum_four_channels(
-    X: Any,
+    X: ArrayRef,
     channel: int,
-    index: Any,
-    weight: Any,
-    Y: Any,
+    index: ArrayRef,
+    weight: ArrayRef,
+    Y: ArrayRef,
     start: int,
     positions: int,
 ) -> None:
@@ -278,7 +282,7 @@ def _sum_four_channels(
 
 @register_jitable
 def _sum_four_taps(
-    x: Any,
+    x: ArrayRef,
     pixels: Any,
     weights: Any,
     origin: Any,
@@ -295,7 +299,9 @@ def _sum_four_taps(
 
 
 @register_jitable
-def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) -> None:
+def _sum_one_channel(
+    x: ArrayRef, index: ArrayRef, weight: ArrayRef, y: ArrayRef, positions: int
+) -> None:
     """Add up GATHERED taps of channel ``x`` (S,) into ``y`` (≥ P,)."""
     weight_like = weight.dtype.type(0)
     Y_like = y.dtype.type(0)
@@ -318,7 +324,7 @@ def _sum_one_channel(x: Any, index: Any, weight: Any, y: Any, positions: int) ->
 
 
 @register_jitable
-def pack_part(X: Any, batch: int, channel: int, start: int, panel: Any) -> None:
+def pack_part(X: ArrayRef, batch: int, channel: int, start: int, panel: ArrayRef) -> None:
     """Copy some pixels of X to a panel, where the channels are last.
 
     Args:
@@ -348,7 +354,7 @@ def _transpose_pixels(X: Any, channel: int, begin: int, end: int, panel: Any) ->
 
 
 @register_jitable
-def _transpose_in_vectors(X: Any, channel: int, begin: int, end: int, panel: Any) -> None:
+def _transpose_in_vectors(X: ArrayRef, channel: int, begin: int, end: int, panel: ArrayRef) -> None:
     """Copy as :func:`_transpose_pixels`, whole blocks in vectors."""
     width = panel.shape[1]
     pixel = begin
@@ -361,7 +367,7 @@ def _transpose_in_vectors(X: Any, channel: int, begin: int, end: int, panel: Any
 
 
 @register_jitable
-def _transpose_in_fours(X: Any, channel: int, begin: int, end: int, panel: Any) -> None:
+def _transpose_in_fours(X: ArrayRef, channel: int, begin: int, end: int, panel: ArrayRef) -> None:
     """Copy as :func:`_transpose_pixels`, four channels at a time."""
     last_channel = len(X) - 1
     zero = panel.dtype.type(0)
@@ -384,10 +390,10 @@ def _transpose_in_fours(X: Any, channel: int, begin: int, end: int, panel: Any) 
 
 @register_jitable
 def sum_packed(
-    panel: Any,
+    panel: ArrayRef,
     table: Any,
-    strip: Any,
-    Y: Any,
+    strip: ArrayRef,
+    Y: ArrayRef,
     start: int,
     positions: int,
 ) -> None:

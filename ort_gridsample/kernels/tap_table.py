@@ -28,6 +28,7 @@ from ..spec import CUBIC_A
 from .halves import widened
 from .pointers import array_at
 from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
+from .structs import ArrayRef
 
 ZEROS, BORDER, REFLECTION = range(3)
 #: The index of a tap that counts as 0; every other index is a pixel of X.
@@ -71,11 +72,11 @@ class TapTable(NamedTuple):
     """A table of taps: R taps of P positions."""
 
     #: The pixels (R, ≥ P). Only the first row is set unless the layout is GATHERED.
-    index: Any
+    index: ArrayRef
     #: The weights (R, ≥ P).
-    weight: Any
+    weight: ArrayRef
     #: The distances of contiguous taps to the first (≥ R,), in pixels.
-    offsets: Any
+    offsets: ArrayRef
     #: GATHERED, MASKED or CONTIGUOUS.
     layout: int
 
@@ -129,7 +130,7 @@ def _reflection_range(axis: Any, real: Any) -> Any:
 
 
 @register_jitable
-def _pad_coordinates(axis: Any, normalized: Any, coordinates: Any) -> bool:
+def _pad_coordinates(axis: Any, normalized: ArrayRef, coordinates: ArrayRef) -> bool:
     """Compute finite pixel coordinates.
 
     For nearest and linear, BORDER and REFLECTION move them inside X. In mode cubic the padding acts
@@ -212,7 +213,7 @@ def _cubic_weights(distance: Any) -> Any:
 
 
 @register_jitable
-def _write_weights(coordinate: Any, weight: Any, p: int, taps: int) -> Any:
+def _write_weights(coordinate: Any, weight: ArrayRef, p: int, taps: int) -> Any:
     """Write the weights of a coordinate's taps to column ``p`` of ``weight`` (taps, ≥ P).
 
     Returns:
@@ -242,7 +243,9 @@ def _first_offset(axis: Any) -> int:
 
 
 @register_jitable
-def _unpadded_taps(axis: Any, normalized: Any, coordinates: Any, index: Any, weight: Any) -> int:
+def _unpadded_taps(
+    axis: Any, normalized: ArrayRef, coordinates: ArrayRef, index: ArrayRef, weight: ArrayRef
+) -> int:
     """Compute pixel coordinates, first taps and weights without padding.
 
     Args:
@@ -290,7 +293,7 @@ def _unpadded_taps(axis: Any, normalized: Any, coordinates: Any, index: Any, wei
 
 
 @register_jitable
-def _pad_pixels(axis: Any, coordinates: Any, positions: int, index: Any) -> None:
+def _pad_pixels(axis: Any, coordinates: ArrayRef, positions: int, index: ArrayRef) -> None:
     """Write the pixels of nearest, padded with ZEROS or BORDER.
 
     Args:
@@ -308,7 +311,9 @@ def _pad_pixels(axis: Any, coordinates: Any, positions: int, index: Any) -> None
 
 
 @register_jitable
-def _pad_pairs(axis: Any, coordinates: Any, positions: int, index: Any, weight: Any) -> None:
+def _pad_pairs(
+    axis: Any, coordinates: ArrayRef, positions: int, index: ArrayRef, weight: ArrayRef
+) -> None:
     """Write the taps of linear as pairs of pixels inside.
 
     A pair that is partly outside is moved inside, and one tap is masked. So is a tap beyond the
@@ -353,7 +358,7 @@ def _pad_pairs(axis: Any, coordinates: Any, positions: int, index: Any, weight: 
 
 
 @register_jitable
-def _pad_quads(axis: Any, positions: int, index: Any, weight: Any) -> None:
+def _pad_quads(axis: Any, positions: int, index: ArrayRef, weight: ArrayRef) -> None:
     """Replace the taps of cubic, padded with ZEROS, by four pixels inside.
 
     Four taps that are partly outside are moved inside, and some of them are masked.
@@ -385,7 +390,7 @@ def _pad_quads(axis: Any, positions: int, index: Any, weight: Any) -> None:
 
 
 @register_jitable
-def _write_quads(coordinates: Any, positions: int, index: Any, weight: Any) -> None:
+def _write_quads(coordinates: ArrayRef, positions: int, index: ArrayRef, weight: ArrayRef) -> None:
     """Write the taps and weights of cubic for pixel coordinates (≥ P,), without padding."""
     for p in range(positions):
         base = _write_weights(coordinates[p], weight, p, 4)
@@ -395,11 +400,11 @@ def _write_quads(coordinates: Any, positions: int, index: Any, weight: Any) -> N
 @register_jitable
 def _gathered_taps(
     axis: Any,
-    coordinates: Any,
+    coordinates: ArrayRef,
     positions: int,
     reflects_once: bool,
-    index: Any,
-    weight: Any,
+    index: ArrayRef,
+    weight: ArrayRef,
 ) -> None:
     """Write the index of each tap, and the weights.
 
@@ -446,7 +451,7 @@ def can_be_contiguous(taps: int, padding: int) -> bool:
 
 
 @register_jitable
-def _can_mask(axis: Any, coordinates: Any) -> bool:
+def _can_mask(axis: Any, coordinates: ArrayRef) -> bool:
     """Whether the taps on an axis can be MASKED, given the array of their pixel coordinates.
 
     :func:`_pad_pairs` computes the distance of a coordinate to the last but one pixel. In float32,
@@ -463,10 +468,10 @@ def _can_mask(axis: Any, coordinates: Any) -> bool:
 @register_jitable
 def compute_axis_taps(
     axis: Any,
-    normalized: Any,
-    coordinates: Any,
-    index: Any,
-    weight: Any,
+    normalized: ArrayRef,
+    coordinates: ArrayRef,
+    index: ArrayRef,
+    weight: ArrayRef,
     may_mask: bool,
 ) -> int:
     """Compute the taps of a tile on one axis.
@@ -515,7 +520,7 @@ def compute_axis_taps(
 
 
 @register_jitable
-def split_axes(grid: Any, normalized: Any) -> None:
+def split_axes(grid: ArrayRef, normalized: ArrayRef) -> None:
     """Copy the coordinates of each axis of a grid to a row of their own.
 
     The loops for 2 and 3 axes are vectorized.
@@ -596,8 +601,8 @@ def combine_taps(
     inner: Any,
     length: int,
     positions: int,
-    new_index: Any,
-    new_weight: Any,
+    new_index: ArrayRef,
+    new_weight: ArrayRef,
 ) -> int:
     """Combine every tap of a table with every tap of an inner axis.
 

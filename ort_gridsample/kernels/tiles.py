@@ -4,8 +4,6 @@ The scratch memory begins with a :data:`~.structs.WORKER`. :data:`SCRATCH_ARRAYS
 that follow.
 """
 
-from typing import Any
-
 import numpy as np
 from numba.extending import register_jitable
 
@@ -13,7 +11,7 @@ from . import tap_sums
 from .pointers import address_of, call, record_at
 from .scratch import ScratchArray, scratch_layout
 from .simd import WIDE_PANEL
-from .structs import KERNEL, LAUNCH, WORKER
+from .structs import KERNEL, LAUNCH, WORKER, RecordRef
 
 #: The number of channels whose sums wait in float32 until they are rounded to halves. They may be
 #: those of a wide panel.
@@ -47,13 +45,13 @@ scratch_size, scratch_address, scratch_array = scratch_layout(
 
 
 @register_jitable
-def worker_record(launch: Any, number: int) -> Any:
+def worker_record(launch: RecordRef, number: int) -> RecordRef:
     """Return the :data:`.structs.WORKER` of a worker."""
     return record_at(launch.first_worker + number * launch.worker_size, WORKER)
 
 
 @register_jitable
-def fill_table(launch: Any, worker: Any, batch: int, begin: int, positions: int) -> int:
+def fill_table(launch: RecordRef, worker: RecordRef, batch: int, begin: int, positions: int) -> int:
     """Compute the table of the tile from position ``begin`` on; return the number of its buffer."""
     kernel = record_at(launch.kernel, KERNEL)
     launch_address = address_of(launch)

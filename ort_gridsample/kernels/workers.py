@@ -11,8 +11,6 @@ is the address of the LAUNCH and ``worker_address`` that of the thread's :data:`
 at the beginning of its scratch memory.
 """
 
-from typing import Any
-
 from numba.extending import register_jitable
 
 from . import helper_threads, tap_table
@@ -28,6 +26,8 @@ from .structs import (
     PACKING,
     PACKING_AND_READING,
     READING,
+    Address,
+    RecordRef,
 )
 from .tiles import fill_table, scratch_size, worker_record
 
@@ -55,7 +55,7 @@ MAX_SCRATCH_BYTES = 32 << 20
 
 
 @compiles_in(3.3)
-def proceed(launch_address: int) -> int:
+def proceed(launch_address: Address) -> int:
     """Begin a launch or, after all workers of a phase have finished, its next phase.
 
     Args:
@@ -77,7 +77,7 @@ def proceed(launch_address: int) -> int:
 
 
 @register_jitable
-def _next_phase(launch: Any) -> int:
+def _next_phase(launch: RecordRef) -> int:
     """Begin a launch or its next phase, as :func:`proceed`.
 
     The phases of a launch::
@@ -126,7 +126,7 @@ def _next_phase(launch: Any) -> int:
 
 
 @register_jitable
-def _plan_without_packing(launch: Any) -> None:
+def _plan_without_packing(launch: RecordRef) -> None:
     """Let one round read all channels of X from X itself."""
     launch.first_phase = READING
     launch.batches_at_once = launch.n
@@ -135,7 +135,7 @@ def _plan_without_packing(launch: Any) -> None:
 
 
 @register_jitable
-def _begin_phase(launch: Any, phase: int) -> int:
+def _begin_phase(launch: RecordRef, phase: int) -> int:
     """Begin a ``phase``; return its number of workers."""
     batches = min(launch.batches_at_once, launch.n - launch.first_batch)
     if phase == PACKING_AND_READING:
@@ -156,7 +156,7 @@ def _begin_phase(launch: Any, phase: int) -> int:
 
 
 @register_jitable
-def _divide(launch: Any) -> None:
+def _divide(launch: RecordRef) -> None:
     """Divide the launch into chunks and tiles, and choose the number of workers."""
     work = (launch.c + POSITION_OVERHEAD) * launch.taps  # for a position
     _choose_chunk(launch, work)
@@ -178,7 +178,7 @@ def _divide(launch: Any) -> None:
 
 
 @register_jitable
-def _choose_chunk(launch: Any, work: int) -> None:
+def _choose_chunk(launch: RecordRef, work: int) -> None:
     """Set the length of a chunk, and the number of chunks of a batch.
 
     ``work`` is the work for a position.
@@ -202,7 +202,7 @@ def _choose_chunk(launch: Any, work: int) -> None:
 
 
 @compiles_in(1.2)
-def process_items(launch_address: int, number: int) -> int:
+def process_items(launch_address: Address, number: int) -> int:
     """Process items of the launch's phase, until there are none or it is time for a pause.
 
     Args:
@@ -245,7 +245,7 @@ def process_items(launch_address: int, number: int) -> int:
 
 
 @register_jitable
-def _pack_group(launch: Any, worker: Any, number: int, item: int) -> None:
+def _pack_group(launch: RecordRef, worker: RecordRef, number: int, item: int) -> None:
     """Pack a group of panels, which the worker with this ``number`` reads afterwards."""
     panels = launch.panels_at_once
     channel = item % launch.groups_per_batch * panels * launch.panel_channels
@@ -260,7 +260,7 @@ def _pack_group(launch: Any, worker: Any, number: int, item: int) -> None:
 
 
 @register_jitable
-def _sample_group(launch: Any, worker: Any) -> None:
+def _sample_group(launch: RecordRef, worker: RecordRef) -> None:
     """Sample the next positions of the worker's group: all, or a chunk if the worker must pause."""
     start = launch.positions - worker.unread_positions
     count = worker.unread_positions
@@ -274,7 +274,7 @@ def _sample_group(launch: Any, worker: Any) -> None:
 
 @register_jitable
 def _pack(
-    launch: Any,
+    launch: RecordRef,
     first_panel: int,
     batch: int,
     channel: int,
@@ -299,7 +299,7 @@ def _pack(
 
 
 @register_jitable
-def _sample(launch: Any, worker: Any, batch: int, start: int, stop: int) -> None:
+def _sample(launch: RecordRef, worker: RecordRef, batch: int, start: int, stop: int) -> None:
     """Fill Y[batch, :, start:stop]: all channels, or those of the worker's panels."""
     kernel = record_at(launch.kernel, KERNEL)
     read = kernel.read if launch.packed == 0 else kernel.read_packed

@@ -49,6 +49,8 @@ _ENTRY_SYMBOL = "ort_gridsample_entry"
 
 
 class _Library(codegen.AOTCodeLibrary):
+    """Numba's code library for object code that this process does not run."""
+
     def get_pointer_to_function(self, name: str) -> int:
         """Return a dummy: this process never calls a function of another machine."""
         return 1

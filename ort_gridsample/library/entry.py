@@ -17,7 +17,7 @@ from ..custom_ops.compiled_ops.c_api import (
     VERSION,
 )
 from ..custom_ops.compiled_ops.creation import strcspn
-from ..custom_ops.compiled_ops.requests import api_function
+from ..custom_ops.compiled_ops.requests import Status, api_function
 from ..custom_ops.compiled_ops.sentences import create_status
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.factory import open_api, provide_factory
@@ -25,6 +25,7 @@ from ..custom_ops.provider.structs import FACTORY
 from ..dialects.table import COMPILED_DOMAIN
 from ..kernels import pointers, target
 from ..kernels.pointers import array_at, c_string, call, record_at, sizeof
+from ..kernels.structs import Address, RecordRef
 
 # --- The level of the processor ---
 
@@ -216,14 +217,14 @@ _LAZY_FOR_EVER = 0x1 | 0x80
 _MODULE = np.dtype([("path", np.int64), ("more", np.int64, 3)])
 
 
-def _keep_loaded_on_macos(address: int) -> int:
+def _keep_loaded_on_macos(address: Address) -> int:
     module = pointers.local_record(_MODULE)
     if _dladdr(address, pointers.address_of(module)) == 0:
         return 0
     return _dlopen(module.path, _LAZY_FOR_EVER)
 
 
-def _keep_loaded_on_windows(address: int) -> int:
+def _keep_loaded_on_windows(address: Address) -> int:
     module = pointers.local_record(_MODULE)
     return _get_module_handle(_PIN_BY_ADDRESS, address, pointers.address_of(module))
 
@@ -249,16 +250,13 @@ release_domain = api_function("ReleaseCustomOpDomain")
 _SHAPE_REFERENCE_INDEX = SHAPE_REFERENCE // 8
 
 
-def register(options: int, base: int, entry_address: int) -> int:
+def register(options: int, base: int, entry_address: Address) -> Status:
     """RegisterCustomOps, with a third argument.
 
     Args:
         options: the OrtSessionOptions.
         base: the OrtApiBase.
         entry_address: the library's ENTRY.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     entry = record_at(entry_address, ENTRY)
     base_functions = array_at(base, (2,), np.int64)
@@ -274,8 +272,8 @@ def create_ep_factories(
     base: int,
     factories: int,
     n_factories: int,
-    entry_address: int,
-) -> int:
+    entry_address: Address,
+) -> Status:
     """CreateEpFactories, with other arguments.
 
     Args:
@@ -283,9 +281,6 @@ def create_ep_factories(
         factories: the address of an array of OrtEpFactory*.
         n_factories: the address of the number of factories.
         entry_address: the library's ENTRY.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     entry = record_at(entry_address, ENTRY)
     status, api = open_api(base, entry.too_old_for_provider_message)
@@ -305,16 +300,13 @@ def create_ep_factories(
 
 
 @register_jitable
-def _create_foreign_domains(entry: Any, variant: Any, api: int) -> int:
+def _create_foreign_domains(entry: RecordRef, variant: RecordRef, api: Address) -> Status:
     """Write the OrtCustomOpDomains of the execution provider to its FACTORY, once.
 
     Args:
         entry: the library's ENTRY.
         variant: a VARIANT.
         api: the OrtApi.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     factory = record_at(variant.factory, FACTORY)
     domains = array_at(factory.domains, (factory.n_domains,), np.int64)
@@ -329,7 +321,7 @@ def _create_foreign_domains(entry: Any, variant: Any, api: int) -> int:
 
 
 @register_jitable
-def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
+def _open_variant(entry: RecordRef, base: int, api: Address) -> tuple[Status, Address]:
     """Choose the variant for this processor, and create the domain of its ops.
 
     Args:
@@ -357,7 +349,7 @@ def _open_variant(entry: Any, base: int, api: int) -> tuple[int, int]:
 
 
 @register_jitable
-def _best_variant(entry: Any) -> int:
+def _best_variant(entry: RecordRef) -> int:
     """Return the address of the VARIANT with the highest level that this processor has; or 0."""
     available_level = processor_level()
     variants = array_at(entry.variants, (entry.n_variants,), np.int64)
@@ -372,7 +364,7 @@ def _best_variant(entry: Any) -> int:
 
 
 @register_jitable
-def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
+def _create_domain(entry: RecordRef, variant: RecordRef, api: Address, version: int) -> Status:
     """Create the domain with the ops of ``variant``, and initialize their OP_CONTEXT.
 
     Args:
@@ -380,9 +372,6 @@ def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
         variant: a VARIANT.
         api: the OrtApi.
         version: the address of onnxruntime's version.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     op_context = record_at(variant.op_context, OP_CONTEXT)
     op_context.api = api
@@ -401,7 +390,7 @@ def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
 
 
 @register_jitable
-def _new_domain(api: int, name: int, ops: int, n_ops: int) -> tuple[int, int]:
+def _new_domain(api: Address, name: int, ops: int, n_ops: int) -> tuple[Status, Address]:
     """Return an OrtStatus* and a new OrtCustomOpDomain with the OPs at the address ``ops``."""
     status, domain = create_domain(api, (name,))
     for i in range(n_ops):

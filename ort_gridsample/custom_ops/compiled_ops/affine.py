@@ -25,7 +25,7 @@ from ...kernels.pointers import (
     record_at,
     round_up_to_line,
 )
-from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
+from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER, Address, ArrayRef, RecordRef
 from ...kernels.tiles import scratch_array
 from ...kernels.workers import DEFAULT_WORKERS
 from ...reference import coordinates as reference_coordinates
@@ -41,6 +41,7 @@ from .creation import (
     open_node,
 )
 from .requests import (
+    Status,
     alloc,
     alloc_int64s,
     free_blocks,
@@ -151,7 +152,7 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
     return BASIC_STATE, [{"kernel": kernel}]
 
 
-def create(op_address: int, api: int, info: int, out: int) -> int:
+def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of an AffineGrid."""
     return create_basic(
         op_address, api, info, out, c_string("AffineGrid node "), AFFINE_WRONG_INTERFACE_INDEX
@@ -178,7 +179,7 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
     ]
 
 
-def create_fused(op_address: int, api: int, info: int, out: int) -> int:
+def create_fused(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of a GridSample with a fused AffineGrid."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
@@ -195,7 +196,7 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
     grid_type = choice_attribute(
         node, c_string("grid_type"), type_words, -1, errors_address, GRID_TYPE_UNKNOWN_INDEX
     )
-    group = grid_type + 1
+    group = grid_type + 1  # -1, no attribute: the first group, whose grids are of theta's type
     state_address = create_sample_state(node, op, errors_address, group, N_FUSED_INPUTS)
     if state_address != 0:
         state = record_at(state_address, GRID_SAMPLE)
@@ -208,8 +209,8 @@ def create_fused(op_address: int, api: int, info: int, out: int) -> int:
 # --- Computation ---
 
 
-def compute(state_address: int, context: int) -> int:
-    """KernelComputeV2: compute the grid; return an OrtStatus*, 0 for success."""
+def compute(state_address: Address, context: Address) -> Status:
+    """KernelComputeV2: compute the grid."""
     state = record_at(state_address, BASIC_STATE)
     request = local_record(REQUEST)
     status = open_request(request, state, context, 2)
@@ -222,12 +223,8 @@ def compute(state_address: int, context: int) -> int:
     return status
 
 
-def prepare_grid(request_address: int) -> int:
-    """Set the grid of a GridSample whose second input is size, and whose third input is theta.
-
-    Returns:
-        An OrtStatus*, 0 for success.
-    """
+def prepare_grid(request_address: Address) -> Status:
+    """Set the grid of a GridSample whose second input is size, and whose third input is theta."""
     request = record_at(request_address, REQUEST)
     errors_address = record_at(request.launch.kernel, GRID_SAMPLE).affine_errors
     return _check_and_set_grid(request, request.inputs[2], request.inputs[1], 8, errors_address)
@@ -235,8 +232,8 @@ def prepare_grid(request_address: int) -> int:
 
 @register_jitable
 def _check_and_set_grid(
-    request: Any, theta: Any, size: Any, itemsize: int, errors_address: int
-) -> int:
+    request: RecordRef, theta: RecordRef, size: RecordRef, itemsize: int, errors_address: Address
+) -> Status:
     """Check the inputs of an AffineGrid, and set the shape and the data of ``request.grid``.
 
     The data are theta's.
@@ -247,9 +244,6 @@ def _check_and_set_grid(
         size: an INPUT.
         itemsize: the bytes of an element of the grid.
         errors_address: the address of the AffineGrid's ERRORS.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     theta_shape = shape_of(theta)
     size_shape = shape_of(size)
@@ -284,7 +278,7 @@ def _check_and_set_grid(
 
 
 @register_jitable
-def _check_size(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
+def _check_size(size: ArrayRef, theta_shape: ArrayRef, r: int, itemsize: int) -> int:
     """Check the values of ``size``; return NO_ERROR, or the index of a sentence about them."""
     smallest = 0
     nbytes = float(itemsize * r)
@@ -304,7 +298,7 @@ def _check_size(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
 
 
 @register_jitable
-def _fill(state: Any, request: Any) -> int:
+def _fill(state: RecordRef, request: RecordRef) -> int:
     """Create the grid as the output, and fill it on ONNX Runtime's threads."""
     grid_shape = shape_of(request.grid)
     task = local_record(FILL)
@@ -354,7 +348,7 @@ def normalized_position(i: int, length: int, align_corners: int) -> float:
 
 
 @register_jitable
-def _fill_positions(x: Any, first: int, length: int, align_corners: int) -> None:
+def _fill_positions(x: ArrayRef, first: int, length: int, align_corners: int) -> None:
     """Write the normalized positions of the pixels of an axis from ``first`` on to ``x``."""
     real = x.dtype.type
     for i in range(len(x)):
@@ -362,7 +356,9 @@ def _fill_positions(x: Any, first: int, length: int, align_corners: int) -> None
 
 
 @register_jitable
-def base_and_factor(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> Any:
+def base_and_factor(
+    theta: ArrayRef, lengths: ArrayRef, row: int, rows: int, align_corners: int
+) -> Any:
     """Return how a coordinate depends on the position along a row of the grid.
 
     Args:
@@ -399,7 +395,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
     position_dtype = np.dtype(spec.TYPES[theta_type].compute)
     round_value = HALVES.get(theta_type, NO_CONVERSION).round
 
-    def fill(task_address: int, number: int) -> int:
+    def fill(task_address: Address, number: int) -> int:
         task = record_at(task_address, FILL)
         align_corners = task.align_corners
         r = task.r
@@ -454,8 +450,8 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     grid_real = np.dtype(spec.TYPES[grid_type].compute).type
 
     def coordinates(
-        launch_address: int,
-        worker_address: int,
+        launch_address: Address,
+        worker_address: Address,
         batch: int,
         begin: int,
         positions: int,
@@ -502,7 +498,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
 _compute = register_jitable(compute)
 
 
-def compute_with_status(state_address: int, context: int) -> int:
+def compute_with_status(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
     return status or write_status_output(record_at(state_address, BASIC_STATE), context)

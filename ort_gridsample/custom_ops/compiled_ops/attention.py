@@ -24,11 +24,12 @@ from ...kernels.pointers import (
     record_at,
     returns_array,
 )
-from ...kernels.structs import ATTENTION_LAUNCH
+from ...kernels.structs import ATTENTION_LAUNCH, Address, ArrayRef, RecordRef
 from .catalog import Fields, OpImplementation
 from .creation import LAST_SENTENCES, create_basic, destroy
 from .launches import fill_output
 from .requests import (
+    Status,
     alloc,
     alloc_int64s,
     free_blocks,
@@ -115,14 +116,14 @@ def states(
     return BASIC_STATE, [{"kernel": kernel}]
 
 
-def create(op_address: int, api: int, info: int, out: int) -> int:
+def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of deformable attention."""
     prefix = c_string("DeformableAttention node ")
     return create_basic(op_address, api, info, out, prefix, WRONG_INTERFACE_INDEX)
 
 
 @compiles_in(1.7)
-def infer(op_address: int, context: int) -> int:
+def infer(op_address: Address, context: Address) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
@@ -143,8 +144,8 @@ def infer(op_address: int, context: int) -> int:
     return 0
 
 
-def compute(state_address: int, context: int) -> int:
-    """KernelComputeV2: compute the weighted sums; return an OrtStatus*, 0 for success."""
+def compute(state_address: Address, context: Address) -> Status:
+    """KernelComputeV2: compute the weighted sums."""
     state = record_at(state_address, BASIC_STATE)
     request = local_record(REQUEST)
     status = open_request(request, state, context, 4)
@@ -154,7 +155,7 @@ def compute(state_address: int, context: int) -> int:
 
 
 @register_jitable
-def attend(state: Any, request: Any, launch: Any, n_output_axes: int) -> int:
+def attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_axes: int) -> Status:
     """Check the shapes, create the output Y, and fill it.
 
     Args:
@@ -162,9 +163,6 @@ def attend(state: Any, request: Any, launch: Any, n_output_axes: int) -> int:
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH.
         n_output_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     status = _set_levels(state, request, launch)
     status = status or _set_points(state, request, launch)
@@ -184,12 +182,8 @@ def attend(state: Any, request: Any, launch: Any, n_output_axes: int) -> int:
 
 
 @register_jitable
-def _set_levels(state: Any, request: Any, launch: Any) -> int:
-    """Check value and levels, and set the fields of ``launch`` that depend on them.
-
-    Returns:
-        An OrtStatus*, 0 for success.
-    """
+def _set_levels(state: RecordRef, request: RecordRef, launch: RecordRef) -> Status:
+    """Check value and levels, and set the fields of ``launch`` that depend on them."""
     api = request.api
     errors_address = state.errors
     value_shape = shape_of(request.inputs[0])
@@ -221,16 +215,13 @@ def _set_levels(state: Any, request: Any, launch: Any) -> int:
 
 
 @register_jitable
-def _set_points(state: Any, request: Any, launch: Any) -> int:
+def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Status:
     """Check locations and weights, and set the fields of ``launch`` that depend on them.
 
     Args:
         state: the state of the op.
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH after :func:`_set_levels`.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     api = request.api
     errors_address = state.errors
@@ -260,7 +251,7 @@ def _set_points(state: Any, request: Any, launch: Any) -> int:
 
 
 @returns_array
-def _output_shape(request: Any, launch: Any, n_output_axes: int) -> Any:
+def _output_shape(request: RecordRef, launch: RecordRef, n_output_axes: int) -> ArrayRef:
     """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
     Y_shape = alloc_int64s(request, n_output_axes)
     if len(Y_shape) == 0:
@@ -276,7 +267,7 @@ def _output_shape(request: Any, launch: Any, n_output_axes: int) -> Any:
 
 
 @register_jitable
-def _count_pixels(levels: Any) -> int:
+def _count_pixels(levels: ArrayRef) -> int:
     """Return the number of pixels of all ``levels`` (L, 1 + r), at most :data:`TOO_MANY_PIXELS`.
 
     -1 if a length or a number of points is negative.
@@ -295,7 +286,7 @@ def _count_pixels(levels: Any) -> int:
 
 
 @register_jitable
-def _count_points(value_shape: Any, shape: Any, n_last_axes: int) -> int:
+def _count_points(value_shape: ArrayRef, shape: ArrayRef, n_last_axes: int) -> int:
     """Return the number of points of each head.
 
     Args:
@@ -318,7 +309,7 @@ def _count_points(value_shape: Any, shape: Any, n_last_axes: int) -> int:
 
 
 @register_jitable
-def _has_points(levels: Any, n_points: int, locations_shape: Any) -> bool:
+def _has_points(levels: ArrayRef, n_points: int, locations_shape: ArrayRef) -> bool:
     """Whether the locations have the points and the axes of the ``levels``.
 
     Args:
@@ -337,7 +328,7 @@ def _has_points(levels: Any, n_points: int, locations_shape: Any) -> bool:
 
 
 @register_jitable
-def _fits_locations(weights_shape: Any, locations_shape: Any) -> bool:
+def _fits_locations(weights_shape: ArrayRef, locations_shape: ArrayRef) -> bool:
     """Whether a shape of weights, with the right number of points, fits that of the locations."""
     n_axes = len(weights_shape)
     have_levels = n_axes == 5 and len(locations_shape) == 6
@@ -353,7 +344,7 @@ def _fits_locations(weights_shape: Any, locations_shape: Any) -> bool:
 _compute = register_jitable(compute)
 
 
-def compute_with_status(state_address: int, context: int) -> int:
+def compute_with_status(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
     return status or write_status_output(record_at(state_address, BASIC_STATE), context)

@@ -28,9 +28,10 @@ from ...kernels.pointers import (
     returns_array,
     sizeof,
 )
+from ...kernels.structs import Address, ArrayRef, RecordRef
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
-from .requests import alloc, alloc_int64s, api_function, free_blocks
+from .requests import Status, alloc, alloc_int64s, api_function, free_blocks
 from .sentences import create_status, encode, error_with_number, strlen
 from .structs import BASIC_STATE, BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
 
@@ -65,13 +66,13 @@ LAST_SENTENCES = {
 
 @register_jitable
 def open_node(
-    node: Any,
-    op: Any,
-    api: int,
-    info: int,
-    prefix: int,
+    node: RecordRef,
+    op: RecordRef,
+    api: Address,
+    info: Address,
+    prefix: Address,
     wrong_interface_index: int,
-) -> int:
+) -> Address:
     """Initialize ``node``, and check the version of its interface.
 
     Args:
@@ -100,7 +101,7 @@ def open_node(
 
 
 @register_jitable
-def close_node(node: Any, state_address: int, out: int) -> int:
+def close_node(node: RecordRef, state_address: Address, out: Address) -> Status:
     """Write the address ``state_address`` to ``out``, or free the memory of a node with an error.
 
     Returns:
@@ -114,13 +115,13 @@ def close_node(node: Any, state_address: int, out: int) -> int:
 
 
 @register_jitable
-def is_good(node: Any) -> bool:
+def is_good(node: RecordRef) -> bool:
     """Whether ``node`` has had no error so far."""
     return node.status == 0 and node.lacks_memory == 0
 
 
 @register_jitable
-def create_errors(node: Any, prefix: int, label: int, sentences: int) -> int:
+def create_errors(node: RecordRef, prefix: Address, label: Address, sentences: Address) -> Address:
     """Create ERRORS for ``node``.
 
     Args:
@@ -152,13 +153,13 @@ def create_errors(node: Any, prefix: int, label: int, sentences: int) -> int:
 
 @register_jitable
 def create_state(
-    node: Any,
-    op: Any,
+    node: RecordRef,
+    op: RecordRef,
     index: int,
     dtype: Any,
-    errors_address: int,
+    errors_address: Address,
     missing_state_index: int,
-) -> int:
+) -> Address:
     """Create the state of ``node`` as a copy of one of the op's initial states.
 
     This is the last allocation of the node: see :func:`destroy`.
@@ -197,12 +198,12 @@ def create_state(
 
 @register_jitable
 def _missing_state(
-    node: Any,
-    op: Any,
+    node: RecordRef,
+    op: RecordRef,
     index: int,
-    errors_address: int,
+    errors_address: Address,
     missing_state_index: int,
-) -> int:
+) -> Status:
     """Return the status of a node without an initial state. See :func:`create_state`."""
     if record_at(op.op_context, OP_CONTEXT).compiles_on_demand != 0:
         return index + 1
@@ -214,13 +215,13 @@ def _missing_state(
 
 @register_jitable
 def create_basic(
-    op_address: int,
-    api: int,
-    info: int,
-    out: int,
-    prefix: int,
+    op_address: Address,
+    api: Address,
+    info: Address,
+    out: Address,
+    prefix: Address,
     wrong_interface_index: int,
-) -> int:
+) -> Status:
     """CreateKernelV2 of an op with one state, which is BASIC_STATE.
 
     Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface_index`` on.
@@ -228,14 +229,13 @@ def create_basic(
     op = record_at(op_address, OP)
     node = local_record(NODE)
     errors_address = open_node(node, op, api, info, prefix, wrong_interface_index)
-    state_address = create_state(
-        node, op, 0, BASIC_STATE, errors_address, wrong_interface_index + 1
-    )
+    missing_state_index = wrong_interface_index + 1  # LAST_SENTENCES: MISSING_STATE follows
+    state_address = create_state(node, op, 0, BASIC_STATE, errors_address, missing_state_index)
     return close_node(node, state_address, out)
 
 
 @compiles_in(0.5)
-def destroy(state_address: int) -> int:
+def destroy(state_address: Address) -> int:
     """KernelDestroy: free a state, and all that its node allocated before it."""
     free_blocks(state_address - sizeof(BLOCK))
     return 0
@@ -245,7 +245,7 @@ def destroy(state_address: int) -> int:
 
 
 @register_jitable
-def integer_attribute(node: Any, name: int, default: int) -> int:
+def integer_attribute(node: RecordRef, name: Address, default: int) -> int:
     """Return the integer attribute ``name`` of ``node``; ``default`` if there is none."""
     status, value = get_integer(node.api, (node.info, name))
     if status != 0:
@@ -255,7 +255,7 @@ def integer_attribute(node: Any, name: int, default: int) -> int:
 
 
 @returns_array
-def integers_attribute(node: Any, name: int) -> Any:
+def integers_attribute(node: RecordRef, name: Address) -> ArrayRef:
     """Return the attribute ``name`` of ``node`` as an int64 array; empty if there is none."""
     status, count = get_row_size(node.api, (node.info, name, 0))
     memory = alloc_int64s(node, 1 + count)  # the count, and the integers
@@ -269,7 +269,7 @@ def integers_attribute(node: Any, name: int) -> Any:
 
 
 @register_jitable
-def read_text(node: Any, get: Any, arguments: Any, result: Any) -> None:
+def read_text(node: RecordRef, get: Any, arguments: Any, result: RecordRef) -> None:
     """Set the TEXT ``result`` to characters that ONNX Runtime copies to memory of ``node``.
 
     Args:
@@ -292,11 +292,11 @@ def read_text(node: Any, get: Any, arguments: Any, result: Any) -> None:
 
 @register_jitable
 def choice_attribute(
-    node: Any,
-    name: int,
-    words: int,
+    node: RecordRef,
+    name: Address,
+    words: Address,
     default: int,
-    errors_address: int,
+    errors_address: Address,
     wrong_word_index: int,
 ) -> int:
     """Return the index of the attribute ``name`` of ``node`` among ``words``.
@@ -328,7 +328,7 @@ def choice_attribute(
 
 
 @register_jitable
-def word_index(words: int, word: Any) -> int:
+def word_index(words: Address, word: RecordRef) -> int:
     """Return the index of the TEXT ``word`` among ``words``, each followed by a blank; or -1."""
     index = 0
     while strlen(words) != 0:

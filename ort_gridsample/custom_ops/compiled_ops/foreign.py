@@ -16,7 +16,7 @@ from ...kernels import kernel_factories
 from ...kernels.attention import attention_functions
 from ...kernels.halves import stored_dtype_of
 from ...kernels.pointers import array_at, c_string, local_record, record_at
-from ...kernels.structs import ATTENTION_LAUNCH
+from ...kernels.structs import ATTENTION_LAUNCH, Address, RecordRef
 from . import attention, sampling
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -28,6 +28,7 @@ from .creation import (
     open_node,
 )
 from .requests import (
+    Status,
     alloc,
     alloc_int64s,
     copy_input,
@@ -86,16 +87,18 @@ _MODES = tuple(list(kernel_factories.TAPS).index(name) for name in _CODED_MODES)
 _PADDINGS = tuple(list(kernel_factories.PADDING_CODES).index(name) for name in _CODED_PADDINGS)
 
 
-def create_coded(op_address: int, api: int, info: int, out: int) -> int:
+def create_coded(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of a grid_sampler, whose attributes are PyTorch's integers."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
     prefix = c_string("grid_sampler node ")
     errors_address = open_node(node, op, api, info, prefix, sampling.WRONG_INTERFACE_INDEX)
     name = c_string("interpolation_mode")
-    mode = _code(node, name, 3, errors_address, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
+    mode = _code(node, name, len(_MODES), errors_address, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
     name = c_string("padding_mode")
-    padding = _code(node, name, 3, errors_address, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX)
+    padding = _code(
+        node, name, len(_PADDINGS), errors_address, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX
+    )
     name = c_string("align_corners")
     _code(node, name, 2, errors_address, _ALIGNMENT_WRONG_INDEX, _ALIGNMENT_MISSING_INDEX)
     state_address = sampling.create_mode_state(
@@ -112,14 +115,14 @@ def create_coded(op_address: int, api: int, info: int, out: int) -> int:
 
 @register_jitable
 def _code(
-    node: Any,
-    name: int,
+    node: RecordRef,
+    name: Address,
     n_codes: int,
-    errors_address: int,
+    errors_address: Address,
     wrong_index: int,
     missing_index: int,
 ) -> int:
-    """Return an integer attribute of ``node`` between 0 and ``n_codes``.
+    """Return an integer attribute of ``node``, from 0 up to, not including, ``n_codes``.
 
     If there is no such value, return 0, and set ``node.status`` to an error.
 
@@ -181,31 +184,32 @@ def _states(
     return FOREIGN_ATTENTION, [{"kernel": kernel, "is_int32": int(lengths_type == "int32")}]
 
 
-def create_attention(op_address: int, api: int, info: int, out: int) -> int:
+def create_attention(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of another package's deformable attention."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
     wrong_interface_index = attention.WRONG_INTERFACE_INDEX
     prefix = c_string("DeformableAttention node ")
     errors_address = open_node(node, op, api, info, prefix, wrong_interface_index)
+    missing_state_index = wrong_interface_index + 1  # LAST_SENTENCES: MISSING_STATE follows
     state_address = create_state(
-        node, op, 0, FOREIGN_ATTENTION, errors_address, wrong_interface_index + 1
+        node, op, 0, FOREIGN_ATTENTION, errors_address, missing_state_index
     )
     return close_node(node, state_address, out)
 
 
-def compute_merged_heads(state_address: int, context: int) -> int:
+def compute_merged_heads(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of a node whose output is (B, Q, H·D)."""
     return _compute(state_address, context, 3)
 
 
-def compute_separate_heads(state_address: int, context: int) -> int:
+def compute_separate_heads(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of a node whose output is (B, Q, H, D)."""
     return _compute(state_address, context, 4)
 
 
 @register_jitable
-def _compute(state_address: int, context: int, n_output_axes: int) -> int:
+def _compute(state_address: Address, context: Address, n_output_axes: int) -> Status:
     state = record_at(state_address, FOREIGN_ATTENTION)
     request = local_record(REQUEST)
     status = open_request(request, state, context, _N_INPUTS)
@@ -217,8 +221,8 @@ def _compute(state_address: int, context: int, n_output_axes: int) -> int:
 
 
 @register_jitable
-def _convert_inputs(state: Any, request: Any) -> int:
-    """Replace the inputs of ``request`` by those of DeformableAttention; return an OrtStatus*."""
+def _convert_inputs(state: RecordRef, request: RecordRef) -> Status:
+    """Replace the inputs of ``request`` by those of DeformableAttention."""
     status = _check_shapes(state, request)
     if status != 0:
         return status
@@ -248,8 +252,8 @@ def _convert_inputs(state: Any, request: Any) -> int:
 
 
 @register_jitable
-def _check_shapes(state: Any, request: Any) -> int:
-    """Check the shapes that DeformableAttention does not check; return an OrtStatus*."""
+def _check_shapes(state: RecordRef, request: RecordRef) -> Status:
+    """Check the shapes that DeformableAttention does not check."""
     api = request.api
     lengths_shape = shape_of(request.inputs[1])
     starts_shape = shape_of(request.inputs[2])
@@ -268,7 +272,7 @@ def _check_shapes(state: Any, request: Any) -> int:
 
 
 @register_jitable
-def _integer(state: Any, data: int, index: int) -> int:
+def _integer(state: RecordRef, data: Address, index: int) -> int:
     """Return an element of spatial_shapes or level_start_index, which are of one type.
 
     Args:

@@ -1,19 +1,20 @@
 """The execution of a launch on ONNX Runtime's threads."""
 
-from typing import Any
-
 import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels import workers
 from ...kernels.pointers import address_of, call, memset
-from ...kernels.structs import END, NEW
+from ...kernels.structs import END, NEW, ArrayRef, RecordRef
 from . import requests
+from .requests import Status
 from .sentences import NO_MEMORY_INDEX, error_with_number
 
 
 @register_jitable
-def fill_output(state: Any, request: Any, launch: Any, Y_shape: Any, has_samples: bool) -> int:
+def fill_output(
+    state: RecordRef, request: RecordRef, launch: RecordRef, Y_shape: ArrayRef, has_samples: bool
+) -> Status:
     """Create the output, and fill it on ONNX Runtime's threads.
 
     Args:
@@ -22,9 +23,6 @@ def fill_output(state: Any, request: Any, launch: Any, Y_shape: Any, has_samples
         launch: a LAUNCH, or an ATTENTION_LAUNCH.
         Y_shape: the shape of the output.
         has_samples: False: nothing can be read, and the output is 0.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     status, launch.Y = requests.make_output(request, Y_shape)
     nbytes = state.kernel.X_size

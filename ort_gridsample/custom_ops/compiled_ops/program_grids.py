@@ -13,7 +13,13 @@ from numba import types
 from numba.extending import register_jitable
 
 from ... import spec
-from ...detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS, WITH_PROGRAM
+from ...detection.programs import (
+    MAX_SOURCES,
+    MAX_STEPS,
+    N_HEADER_NUMBERS,
+    OPERATIONS,
+    WITH_PROGRAM,
+)
 from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.compilation import compiles_in
@@ -28,7 +34,7 @@ from ...kernels.pointers import (
     record_at,
     sizeof,
 )
-from ...kernels.structs import LAUNCH
+from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
 from ...kernels.tiles import scratch_array
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -40,7 +46,7 @@ from .creation import (
     open_node,
     read_text,
 )
-from .requests import alloc, alloc_int64s, set_shape, shape_of
+from .requests import Status, alloc, alloc_int64s, set_shape, shape_of
 from .sampling import (
     FIRST_GROUP,
     WRONG_INTERFACE_INDEX,
@@ -127,7 +133,7 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
     return GRID_SAMPLE, [state_fields(X_type, grid_type, mode, **source) for mode in TAPS]
 
 
-def create(op_address: int, api: int, info: int, out: int) -> int:
+def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of a GridSample whose grid is computed by programs."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
@@ -137,7 +143,7 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     numbers = integers_attribute(node, c_string("coordinates"))
     program_set = local_record(PROGRAMS)
     program_set.n_sources = _read_names(node, c_string("sources"), program_set.names)
-    max_programs = len(numbers) // 5 + 1
+    max_programs = len(numbers) // N_HEADER_NUMBERS + 1
     program_set.programs = alloc(node, max_programs * sizeof(PROGRAM))
     if is_good(node):
         programs = array_at(program_set.programs, (max_programs,), PROGRAM)
@@ -153,7 +159,7 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
 
 
 @register_jitable
-def _read_names(node: Any, attribute: int, names: Any) -> int:
+def _read_names(node: RecordRef, attribute: Address, names: ArrayRef) -> int:
     """Set ``names``, an array of TEXT, to the lines of an attribute.
 
     Returns:
@@ -175,7 +181,7 @@ def _read_names(node: Any, attribute: int, names: Any) -> int:
 
 
 @register_jitable
-def _decode(program_set: Any, numbers: Any, programs: Any) -> bool:
+def _decode(program_set: RecordRef, numbers: ArrayRef, programs: ArrayRef) -> bool:
     """Decode and check the result of :func:`ort_gridsample.detection.programs.encode`.
 
     Args:
@@ -192,7 +198,7 @@ def _decode(program_set: Any, numbers: Any, programs: Any) -> bool:
     r = numbers[0] if len(numbers) > 0 else 0
     index = 1
     while index < len(numbers):
-        if index + 5 > len(numbers):
+        if index + N_HEADER_NUMBERS > len(numbers):
             return False
         program = programs[count]
         program.source = numbers[index]
@@ -200,7 +206,7 @@ def _decode(program_set: Any, numbers: Any, programs: Any) -> bool:
         program.index = numbers[index + 2]
         program.length = numbers[index + 3]
         program.n_steps = numbers[index + 4]
-        index += 5
+        index += N_HEADER_NUMBERS
         if not _is_valid(program, program_set.n_sources, r):
             return False
         if index + program.n_steps > len(numbers):
@@ -226,7 +232,7 @@ def _decode(program_set: Any, numbers: Any, programs: Any) -> bool:
 
 
 @register_jitable
-def _is_valid(program: Any, n_sources: int, r: int) -> bool:
+def _is_valid(program: RecordRef, n_sources: int, r: int) -> bool:
     """Whether the fields of a PROGRAM but its steps are valid."""
     return (
         0 <= program.source < n_sources <= MAX_SOURCES
@@ -241,13 +247,10 @@ def _is_valid(program: Any, n_sources: int, r: int) -> bool:
 # The shape (r + 1,) of a coordinate is N and the lengths of the grid's spatial axes.
 
 
-def prepare_grid(request_address: int) -> int:
+def prepare_grid(request_address: Address) -> Status:
     """Set the shape of the grid of a GridSample, and the components of its programs.
 
     The second input holds the scalars. The sources follow.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     request = record_at(request_address, REQUEST)
     state = record_at(request.launch.kernel, GRID_SAMPLE)
@@ -274,7 +277,9 @@ def prepare_grid(request_address: int) -> int:
 
 
 @register_jitable
-def _set_components(request: Any, programs: Any, shape: Any, memory: Any) -> None:
+def _set_components(
+    request: RecordRef, programs: ArrayRef, shape: ArrayRef, memory: ArrayRef
+) -> None:
     """Set the components of all programs.
 
     Args:
@@ -293,12 +298,12 @@ def _set_components(request: Any, programs: Any, shape: Any, memory: Any) -> Non
 
 @register_jitable
 def _set_grid_shape(
-    request: Any,
-    state: Any,
-    programs: Any,
-    coordinate_shape: Any,
-    grid_shape: Any,
-) -> int:
+    request: RecordRef,
+    state: RecordRef,
+    programs: ArrayRef,
+    coordinate_shape: ArrayRef,
+    grid_shape: ArrayRef,
+) -> Status:
     """Compute the shape of the grid, which all its coordinates must have.
 
     Args:
@@ -307,9 +312,6 @@ def _set_grid_shape(
         programs: its array of PROGRAM: those of the coordinates, then those of operands.
         coordinate_shape: memory for the shape (r + 1,) of a coordinate.
         grid_shape: where the shape (r + 2,) is written.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     r = state.programs.r
     operand = r
@@ -330,11 +332,11 @@ def _set_grid_shape(
 
 @register_jitable
 def _set_coordinate_shape(
-    request: Any,
-    programs: Any,
+    request: RecordRef,
+    programs: ArrayRef,
     index: int,
     first_operand: int,
-    shape: Any,
+    shape: ArrayRef,
 ) -> int:
     """Broadcast the shapes of all components that a coordinate is computed from.
 
@@ -359,7 +361,7 @@ def _set_coordinate_shape(
 
 
 @register_jitable
-def _count_operands(program: Any) -> int:
+def _count_operands(program: RecordRef) -> int:
     """Return the number of steps whose operand has a program."""
     count = 0
     for step in range(program.n_steps):
@@ -369,7 +371,7 @@ def _count_operands(program: Any) -> int:
 
 
 @register_jitable
-def _has_inputs(request: Any, state: Any) -> bool:
+def _has_inputs(request: RecordRef, state: RecordRef) -> bool:
     """Whether no input is omitted, and there are enough scalars."""
     scalars = request.inputs[1]
     if scalars.n_axes != 1 or shape_of(scalars)[0] < state.programs.n_scalars:
@@ -381,7 +383,7 @@ def _has_inputs(request: Any, state: Any) -> bool:
 
 
 @register_jitable
-def _shape_error(api: int, state: Any, program: Any, shape: Any) -> int:
+def _shape_error(api: Address, state: RecordRef, program: RecordRef, shape: ArrayRef) -> Status:
     """Return an OrtStatus*: the source of ``program`` has a wrong ``shape``."""
     name = state.programs.names[program.source]
     node_errors = record_at(state.errors, ERRORS)
@@ -408,7 +410,7 @@ def _shape_error(api: int, state: Any, program: Any, shape: Any) -> int:
 
 
 @register_jitable
-def _broadcast(request: Any, program: Any, coordinate: Any) -> bool:
+def _broadcast(request: RecordRef, program: RecordRef, coordinate: ArrayRef) -> bool:
     """Broadcast the shape ``coordinate`` with that of a component, in place.
 
     Args:
@@ -438,7 +440,9 @@ def _broadcast(request: Any, program: Any, coordinate: Any) -> bool:
 
 
 @register_jitable
-def _set_component(component: Any, source: Any, program: Any, shape: Any, strides: Any) -> None:
+def _set_component(
+    component: RecordRef, source: RecordRef, program: RecordRef, shape: ArrayRef, strides: ArrayRef
+) -> None:
     """Set a COMPONENT.
 
     Args:
@@ -485,8 +489,8 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     dtype = np.dtype(spec.TYPES[grid_type].compute)
 
     def coordinates(
-        launch_address: int,
-        worker_address: int,
+        launch_address: Address,
+        worker_address: Address,
         batch: int,
         begin: int,
         positions: int,
@@ -522,10 +526,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
                     scalar += 1
                 else:
                     _load(components[operand], lengths, first, operand_values)
-                    for operand_step in range(programs[operand].n_steps):
-                        operand_code = programs[operand].steps[operand_step]
-                        _apply(operand_code, scalars[scalar], operand_values)
-                        scalar += 1
+                    scalar = _apply_scalars(programs[operand], scalars, scalar, operand_values)
                     _apply(code - WITH_PROGRAM, operand_values, values)
                     operand += 1
         return 0
@@ -534,7 +535,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _is_grid(components: Any, positions: int) -> bool:
+def _is_grid(components: ArrayRef, positions: int) -> bool:
     """Whether the ``components`` (r,) are stored like a grid, without gaps in a batch.
 
     ``positions`` is the number of positions in a batch.
@@ -549,7 +550,9 @@ def _is_grid(components: Any, positions: int) -> bool:
 
 
 @register_jitable
-def _element_address(component: Any, lengths: Any, position: int, itemsize: int) -> int:
+def _element_address(
+    component: RecordRef, lengths: ArrayRef, position: int, itemsize: int
+) -> Address:
     """Return the address of the element of ``component`` at a position.
 
     Args:
@@ -568,7 +571,7 @@ def _element_address(component: Any, lengths: Any, position: int, itemsize: int)
 
 
 @register_jitable
-def _load(component: Any, lengths: Any, first: int, destination: Any) -> None:
+def _load(component: RecordRef, lengths: ArrayRef, first: int, destination: ArrayRef) -> None:
     """Copy consecutive elements of ``component`` to ``destination``, from position ``first`` on."""
     step = component.step
     done = 0
@@ -586,6 +589,22 @@ def _load(component: Any, lengths: Any, first: int, destination: Any) -> None:
         done += count
 
 
+@register_jitable
+def _apply_scalars(program: RecordRef, scalars: ArrayRef, scalar: int, values: ArrayRef) -> int:
+    """Apply a program without programs as operands; return the index of the next scalar.
+
+    Args:
+        program: the PROGRAM.
+        scalars: the scalars of all programs.
+        scalar: the index of the program's first scalar.
+        values: the values of its component, which are overwritten.
+    """
+    for step in range(program.n_steps):
+        _apply(program.steps[step], scalars[scalar], values)
+        scalar += 1
+    return scalar
+
+
 @by_types
 def _operand_at(operand: Any, p: int) -> Any:
     """Return the operand at position ``p``: an element of an array, or a scalar."""
@@ -595,7 +614,7 @@ def _operand_at(operand: Any, p: int) -> Any:
 
 
 @register_jitable
-def _apply(code: int, operand: Any, x: Any) -> None:
+def _apply(code: int, operand: Any, x: ArrayRef) -> None:
     """Apply an operation to ``x`` in place.
 
     Args:

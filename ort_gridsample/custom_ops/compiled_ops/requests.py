@@ -1,9 +1,9 @@
 """Inputs, outputs and memory of the compiled ops: calls of ONNX Runtime's C API in compiled code.
 
-The functions return an OrtStatus*, 0 for success. ``owner`` is a REQUEST or a NODE.
+``owner`` is a REQUEST or a NODE.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba.extending import register_jitable
@@ -19,8 +19,12 @@ from ...kernels.pointers import (
     returns_array,
     sizeof,
 )
+from ...kernels.structs import Address, ArrayRef, RecordRef
 from .c_api import FUNCTION_OFFSETS
 from .structs import BLOCK, REQUEST, STATUS_SHAPE
+
+#: The result of compiled functions that may fail: an OrtStatus*, 0 for success.
+Status: TypeAlias = int
 
 
 def api_function(name: str, n_outputs: int = 0) -> Any:
@@ -54,7 +58,7 @@ get_shape_reference = caller(3)
 
 
 @register_jitable
-def open_request(request: Any, state: Any, context: int, n_inputs: int) -> int:
+def open_request(request: RecordRef, state: RecordRef, context: Address, n_inputs: int) -> Status:
     """Initialize ``request`` with the inputs of a call.
 
     Args:
@@ -75,7 +79,7 @@ def open_request(request: Any, state: Any, context: int, n_inputs: int) -> int:
 
 
 @register_jitable
-def read_input(request: Any, state: Any, index: int, tensor: Any) -> int:
+def read_input(request: RecordRef, state: RecordRef, index: int, tensor: RecordRef) -> Status:
     """Set ``tensor``, an INPUT of ``request``, to the input ``index`` of a call.
 
     Args:
@@ -98,7 +102,7 @@ def read_input(request: Any, state: Any, index: int, tensor: Any) -> int:
 
 
 @register_jitable
-def _copy_shape(request: Any, tensor: Any, value: int) -> int:
+def _copy_shape(request: RecordRef, tensor: RecordRef, value: int) -> Status:
     """Set the shape of ``tensor`` to a copy of the shape of the OrtValue ``value``."""
     status, info = get_info(request.api, (value,))
     if status != 0:
@@ -112,20 +116,20 @@ def _copy_shape(request: Any, tensor: Any, value: int) -> int:
 
 
 @returns_array
-def shape_of(tensor: Any) -> Any:
+def shape_of(tensor: RecordRef) -> ArrayRef:
     """Return the lengths (n_axes,) of an INPUT. An input that the node omits has no axes."""
     return array_at(tensor.shape, (max(tensor.n_axes, 0),), np.int64)
 
 
 @register_jitable
-def set_shape(tensor: Any, lengths: Any) -> None:
+def set_shape(tensor: RecordRef, lengths: ArrayRef) -> None:
     """Set the shape of an INPUT to ``lengths``, an array that stays until the request ends."""
     tensor.shape = np.int64(lengths.ctypes.data)
     tensor.n_axes = len(lengths)
 
 
 @register_jitable
-def copy_input(to: Any, source: Any) -> None:
+def copy_input(to: RecordRef, source: RecordRef) -> None:
     """Copy an INPUT. Its elements and its shape are not copied."""
     to.data = source.data
     to.shape = source.shape
@@ -133,7 +137,7 @@ def copy_input(to: Any, source: Any) -> None:
 
 
 @register_jitable
-def alloc(owner: Any, nbytes: int) -> int:
+def alloc(owner: RecordRef, nbytes: int) -> Address:
     """Allocate memory that is freed with ``owner``, and return its address.
 
     Without memory, set ``owner.lacks_memory`` and return 0.
@@ -148,14 +152,14 @@ def alloc(owner: Any, nbytes: int) -> int:
 
 
 @returns_array
-def alloc_int64s(owner: Any, count: int) -> Any:
+def alloc_int64s(owner: RecordRef, count: int) -> ArrayRef:
     """Return an array (count,) of int64 from :func:`alloc`; an empty one without memory."""
     memory = alloc(owner, 8 * count)
     return array_at(memory, (count if memory != 0 else 0,), np.int64)
 
 
 @register_jitable
-def free_blocks(block_address: int) -> None:
+def free_blocks(block_address: Address) -> None:
     """Free a BLOCK, and all blocks that its owner allocated before it."""
     while block_address != 0:
         next_address = record_at(block_address, BLOCK).next
@@ -164,11 +168,11 @@ def free_blocks(block_address: int) -> None:
 
 
 @register_jitable
-def make_output(request: Any, lengths: Any) -> tuple[int, int]:
+def make_output(request: RecordRef, lengths: ArrayRef) -> tuple[Status, Address]:
     """Create the first output with the shape ``lengths``.
 
     Returns:
-        A status, and the address of the output's elements.
+        The status, and the address of the output's elements.
     """
     lengths_address = np.int64(lengths.ctypes.data)
     status, value = get_output(request.api, (request.context, 0, lengths_address, len(lengths)))
@@ -176,7 +180,7 @@ def make_output(request: Any, lengths: Any) -> tuple[int, int]:
 
 
 @register_jitable
-def write_status_output(state: Any, context: int) -> int:
+def write_status_output(state: RecordRef, context: Address) -> Status:
     """Create and fill the second output of an op that replaces a Python op.
 
     It contains the positions along the first axis, as an int64 array (N, 1). N is the length of

@@ -21,6 +21,7 @@ from ...kernels.pointers import (
     local_record,
     record_at,
 )
+from ...kernels.structs import Address, ArrayRef, RecordRef
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
@@ -35,6 +36,7 @@ from .creation import (
     open_node,
 )
 from .launches import fill_output
+from .requests import Status
 from .sentences import (
     NO_ERROR,
     NO_MEMORY_INDEX,
@@ -159,7 +161,7 @@ def state_fields(
     return {"kernel": {**functions, **constants, "columns": columns}, "prepare_grid": prepare_grid}
 
 
-def create(op_address: int, api: int, info: int, out: int) -> int:
+def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of a GridSample whose grid is an input."""
     op = record_at(op_address, OP)
     node = local_record(NODE)
@@ -180,7 +182,9 @@ def mode_of_word(index: int) -> int:
 
 
 @register_jitable
-def create_sample_state(node: Any, op: Any, errors_address: int, group: int, n_inputs: int) -> int:
+def create_sample_state(
+    node: RecordRef, op: RecordRef, errors_address: Address, group: int, n_inputs: int
+) -> Address:
     """Create the state of a GridSample, for the node's mode and padding.
 
     Args:
@@ -206,14 +210,14 @@ def create_sample_state(node: Any, op: Any, errors_address: int, group: int, n_i
 
 @register_jitable
 def create_mode_state(
-    node: Any,
-    op: Any,
-    errors_address: int,
+    node: RecordRef,
+    op: RecordRef,
+    errors_address: Address,
     group: int,
     n_inputs: int,
     mode: int,
     padding: int,
-) -> int:
+) -> Address:
     """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
 
     The mode is an index of :data:`.kernel_factories.TAPS`, and the padding one of
@@ -234,7 +238,7 @@ def create_mode_state(
 
 
 @compiles_in(1.7)
-def infer(op_address: int, context: int) -> int:
+def infer(op_address: Address, context: Address) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). Unknown shapes are not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
@@ -258,8 +262,8 @@ def infer(op_address: int, context: int) -> int:
 # --- Computation ---
 
 
-def compute(state_address: int, context: int) -> int:
-    """KernelComputeV2: sample; return an OrtStatus*, 0 for success."""
+def compute(state_address: Address, context: Address) -> Status:
+    """KernelComputeV2: sample."""
     state = record_at(state_address, GRID_SAMPLE)
     request = local_record(REQUEST)
     request.launch.kernel = state_address
@@ -270,15 +274,12 @@ def compute(state_address: int, context: int) -> int:
 
 
 @register_jitable
-def sample(state: Any, request: Any) -> int:
+def sample(state: RecordRef, request: RecordRef) -> Status:
     """Check the shapes of X and of the grid, create the output Y, and fill it.
 
     Args:
         state: the state of the op.
         request: a REQUEST whose inputs are set. Its launch has the address of ``state``.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     if state.prepare_grid != 0:
         status = call(state.prepare_grid, (address_of(request),))
@@ -306,7 +307,9 @@ def sample(state: Any, request: Any) -> int:
 
 
 @register_jitable
-def _set_lengths(state: Any, launch: Any, X_shape: Any, grid_shape: Any) -> int:
+def _set_lengths(
+    state: RecordRef, launch: RecordRef, X_shape: ArrayRef, grid_shape: ArrayRef
+) -> int:
     """Check the shapes of X and of the grid, and set the lengths of ``launch``.
 
     Returns:
@@ -353,7 +356,7 @@ def _set_lengths(state: Any, launch: Any, X_shape: Any, grid_shape: Any) -> int:
 _compute = register_jitable(compute)
 
 
-def compute_with_status(state_address: int, context: int) -> int:
+def compute_with_status(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
     return status or requests.write_status_output(record_at(state_address, GRID_SAMPLE), context)

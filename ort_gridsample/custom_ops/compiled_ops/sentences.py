@@ -14,8 +14,9 @@ from numba.extending import register_jitable
 from ...functions.validation import ErrorTemplate
 from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import array_at, call, free, malloc, memcpy, record_at
+from ...kernels.structs import Address, ArrayRef, RecordRef
 from .c_api import INVALID_ARGUMENT
-from .requests import api_function
+from .requests import Status, api_function
 from .structs import ERRORS, TEXT
 
 #: The placeholders in an encoded message.
@@ -142,7 +143,9 @@ class SentenceTable:
 
 
 @register_jitable
-def error_with_number(api: int, errors_address: int, sentence_index: int, number: int) -> int:
+def error_with_number(
+    api: Address, errors_address: Address, sentence_index: int, number: int
+) -> Status:
     """Return an OrtStatus* with a sentence that contains no shape, and at most a ``number``."""
     no_shape = array_at(0, (0,), np.int64)
     return error_with_shapes(api, errors_address, sentence_index, no_shape, no_shape, number)
@@ -150,12 +153,12 @@ def error_with_number(api: int, errors_address: int, sentence_index: int, number
 
 @register_jitable
 def error_with_shape(
-    api: int,
-    errors_address: int,
+    api: Address,
+    errors_address: Address,
     sentence_index: int,
-    first: Any,
+    first: ArrayRef,
     number: int = 0,
-) -> int:
+) -> Status:
     """Return an OrtStatus* with a sentence that contains only the ``first`` shape."""
     no_shape = array_at(0, (0,), np.int64)
     return error_with_shapes(api, errors_address, sentence_index, first, no_shape, number)
@@ -163,13 +166,13 @@ def error_with_shape(
 
 @register_jitable
 def error_with_shapes(
-    api: int,
-    errors_address: int,
+    api: Address,
+    errors_address: Address,
     sentence_index: int,
-    first: Any,
-    second: Any,
+    first: ArrayRef,
+    second: ArrayRef,
     number: int = 0,
-) -> int:
+) -> Status:
     """Return an OrtStatus* with a sentence that contains shapes and a ``number``.
 
     If no memory can be allocated, or the function that writes the message cannot be loaded, the
@@ -207,15 +210,15 @@ def error_with_shapes(
 
 @compiles_in(1.0)
 def create_error(
-    api: int,
-    errors_address: int,
+    api: Address,
+    errors_address: Address,
     sentence_index: int,
-    first_address: int,
+    first_address: Address,
     first_axes: int,
-    second_address: int,
+    second_address: Address,
     second_axes: int,
     number: int,
-) -> int:
+) -> Status:
     """Return an OrtStatus*: see :func:`error_with_shapes`.
 
     All ops share this function, which :mod:`.error_loading` compiles when it is needed. If each op
@@ -242,12 +245,12 @@ def create_error(
 
 @register_jitable
 def _write_code(
-    message: Any,
+    message: ArrayRef,
     end: int,
     code: int,
-    errors: Any,
-    first: Any,
-    second: Any,
+    errors: RecordRef,
+    first: ArrayRef,
+    second: ArrayRef,
     number: int,
 ) -> int:
     """Write a character, or what replaces a placeholder; return the index after it."""
@@ -279,7 +282,7 @@ def _write_code(
 
 
 @register_jitable
-def _max_size(codes: Any, errors: Any, first: Any, second: Any) -> int:
+def _max_size(codes: Any, errors: RecordRef, first: ArrayRef, second: ArrayRef) -> int:
     """Return an upper bound of the bytes of a message, with its terminating 0."""
     size = strlen(errors.prefix) + _max_repr_chars(errors.name) + 1
     for i in range(len(codes)):
@@ -288,13 +291,13 @@ def _max_size(codes: Any, errors: Any, first: Any, second: Any) -> int:
 
 
 @register_jitable
-def _max_repr_chars(text: Any) -> int:
+def _max_repr_chars(text: RecordRef) -> int:
     """Return an upper bound of the characters of a TEXT in quotes, with "with output "."""
     return len(_WITH_OUTPUT) + 4 * max(text.length, 0) + 2
 
 
 @register_jitable
-def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
+def _max_chars(code: int, errors: RecordRef, first: ArrayRef, second: ArrayRef) -> int:
     """Return an upper bound of the characters that replace a ``code``."""
     if code >= _FIRST_CHARACTER:
         return 1
@@ -311,12 +314,12 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
 
 
 @register_jitable
-def _has_brackets(characters: Any) -> bool:
+def _has_brackets(characters: ArrayRef) -> bool:
     return len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
 
 
 @register_jitable
-def _quote_for(characters: Any) -> int:
+def _quote_for(characters: ArrayRef) -> int:
     """Return a single quote; a double quote if there are single quotes and no double quotes."""
     has_quote = False
     has_double_quote = False
@@ -337,7 +340,7 @@ def _hex_digit(digit: int) -> int:
 
 
 @register_jitable
-def _write_where(message: Any, end: int, errors: Any) -> int:
+def _write_where(message: ArrayRef, end: int, errors: RecordRef) -> int:
     """Write the place that a message names, as :func:`ort_gridsample.errors.where_node` does."""
     prefix_length = strlen(errors.prefix)
     memcpy(np.int64(message[end:].ctypes.data), errors.prefix, prefix_length)
@@ -353,7 +356,7 @@ def _write_where(message: Any, end: int, errors: Any) -> int:
 
 
 @register_jitable
-def _write_value(message: Any, end: int, errors: Any) -> int:
+def _write_value(message: ArrayRef, end: int, errors: RecordRef) -> int:
     """Write the value of a message, in quotes if ``errors.quotes_value``."""
     value = errors.value
     if errors.quotes_value:
@@ -363,7 +366,7 @@ def _write_value(message: Any, end: int, errors: Any) -> int:
 
 
 @register_jitable
-def _write_repr(message: Any, end: int, characters: Any) -> int:
+def _write_repr(message: ArrayRef, end: int, characters: ArrayRef) -> int:
     """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
     quote = _quote_for(characters)
     end = _write_chars(message, end, (quote,))
@@ -373,7 +376,7 @@ def _write_repr(message: Any, end: int, characters: Any) -> int:
 
 
 @register_jitable
-def _write_escaped(message: Any, end: int, code: int, quote: int) -> int:
+def _write_escaped(message: ArrayRef, end: int, code: int, quote: int) -> int:
     """Write a character, or its escape sequence."""
     if code in (quote, _BACKSLASH):
         return _write_chars(message, end, (_BACKSLASH, code))
@@ -390,7 +393,7 @@ def _write_escaped(message: Any, end: int, code: int, quote: int) -> int:
 
 
 @register_jitable
-def _write_coordinates(message: Any, end: int, coordinates: Any) -> int:
+def _write_coordinates(message: ArrayRef, end: int, coordinates: ArrayRef) -> int:
     """Write the shape of a coordinate, such as (N, D1_out, 2), given a COORDINATE_SHAPE."""
     listing_axis = coordinates[0]
     listing_length = coordinates[1]
@@ -410,14 +413,14 @@ def _write_coordinates(message: Any, end: int, coordinates: Any) -> int:
 
 
 @register_jitable
-def _write_output_axis(message: Any, end: int, number: int) -> int:
+def _write_output_axis(message: ArrayRef, end: int, number: int) -> int:
     """Write the name of an output axis, such as ``D1_out``."""
     end = _write_integer(message, _write_chars(message, end, _D), number)
     return _write_chars(message, end, _OUT)
 
 
 @register_jitable
-def _write_chars(message: Any, end: int, codes: Any) -> int:
+def _write_chars(message: ArrayRef, end: int, codes: Any) -> int:
     """Write characters by their codes."""
     for code in codes:
         message[end] = np.uint8(code)
@@ -426,7 +429,7 @@ def _write_chars(message: Any, end: int, codes: Any) -> int:
 
 
 @register_jitable
-def _write_shape(message: Any, end: int, lengths: Any) -> int:
+def _write_shape(message: ArrayRef, end: int, lengths: ArrayRef) -> int:
     """Write integers in parentheses."""
     end = _write_chars(message, end, _OPEN)
     for i in range(len(lengths)):
@@ -435,7 +438,7 @@ def _write_shape(message: Any, end: int, lengths: Any) -> int:
 
 
 @register_jitable
-def _write_negative(message: Any, end: int, lengths: Any) -> int:
+def _write_negative(message: ArrayRef, end: int, lengths: ArrayRef) -> int:
     """Write the first negative length of (N, C, H, W) or (N, C, D, H, W), such as ``H = -2``."""
     axis = 0
     for i in range(len(lengths) - 1, -1, -1):
@@ -451,13 +454,13 @@ def _write_negative(message: Any, end: int, lengths: Any) -> int:
 
 
 @register_jitable
-def _write_separator(message: Any, end: int, index: int) -> int:
+def _write_separator(message: ArrayRef, end: int, index: int) -> int:
     """Write a comma and a blank before every item of a list but the first."""
     return _write_chars(message, end, _SEPARATOR) if index > 0 else end
 
 
 @register_jitable
-def _write_integer(message: Any, end: int, number: int) -> int:
+def _write_integer(message: ArrayRef, end: int, number: int) -> int:
     """Write a decimal integer."""
     if number < 0:
         end = _write_chars(message, end, (_MINUS,))

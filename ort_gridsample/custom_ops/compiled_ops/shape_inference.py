@@ -10,6 +10,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...kernels.pointers import array_at, record_at, returns_array
+from ...kernels.structs import Address, ArrayRef, RecordRef
 from . import requests
 from .creation import release_status
 from .requests import api_function
@@ -27,7 +28,7 @@ set_output_type = api_function("ShapeInferContext_SetOutputTypeShape")
 
 
 @register_jitable
-def open_inference(node: Any, op_address: int, context: int) -> bool:
+def open_inference(node: RecordRef, op_address: Address, context: Address) -> bool:
     """Initialize ``node``, whose shapes are inferred.
 
     Returns:
@@ -42,14 +43,14 @@ def open_inference(node: Any, op_address: int, context: int) -> bool:
 
 
 @returns_array
-def alloc_shape(node: Any, n_axes: int) -> Any:
+def alloc_shape(node: RecordRef, n_axes: int) -> ArrayRef:
     """Return an array (2, n_axes) for a shape; (2, 0) without memory."""
     memory = requests.alloc(node, 16 * n_axes)
     return array_at(memory, (2, n_axes if memory != 0 else 0), np.int64)
 
 
 @register_jitable
-def inferred_shape(node: Any, index: int) -> Any:
+def inferred_shape(node: RecordRef, index: int) -> Any:
     """Return the element type and the shape of an input during shape inference."""
     api = node.api
     n_axes = 0
@@ -74,7 +75,7 @@ def inferred_shape(node: Any, index: int) -> Any:
 
 
 @register_jitable
-def set_inferred_shape(node: Any, element_type: int, shape: Any) -> None:
+def set_inferred_shape(node: RecordRef, element_type: int, shape: ArrayRef) -> None:
     """Set the type and the shape of the output, if each axis has a length or a name."""
     api = node.api
     n_axes = shape.shape[1]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ...kernels.pointers import array_at, free, malloc, record_at
+from ...kernels.structs import Address
 from .api_functions import write_word
 from .structs import COMPUTE_INFO
 
@@ -12,7 +13,7 @@ def allocate_block(nbytes: int) -> int:
     return malloc(nbytes)
 
 
-def release_compute_infos(ep_address: int, infos: int, count: int) -> int:
+def release_compute_infos(ep_address: Address, infos: int, count: int) -> int:
     """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
     addresses = array_at(infos, (count,), np.int64)
     for index in range(count):
@@ -20,7 +21,7 @@ def release_compute_infos(ep_address: int, infos: int, count: int) -> int:
     return 0
 
 
-def create_state(info_address: int, context: int, out: int) -> int:
+def create_state(info_address: Address, context: Address, out: Address) -> int:
     """CreateState of OrtNodeComputeInfo."""
     write_word(out, record_at(info_address, COMPUTE_INFO).state)
     return 0

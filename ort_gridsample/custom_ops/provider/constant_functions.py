@@ -5,6 +5,7 @@ function here serves several fields.
 """
 
 from ...kernels.pointers import c_string, record_at
+from ...kernels.structs import Address
 from ..compiled_ops.requests import api_function
 from .api_functions import write_bool, write_int, write_word
 from .ep_api import NOT_APPLICABLE, NOT_IMPLEMENTED
@@ -48,27 +49,29 @@ def set_second_to_zero(first: int, output: int) -> int:
     return 0
 
 
-def leave_layout(ep_address: int, domain: int, operator: int, layout: int, output: int) -> int:
+def leave_layout(ep_address: Address, domain: int, operator: int, layout: int, output: int) -> int:
     """ShouldConvertDataLayoutForOp: leave the decision to ONNX Runtime."""
     write_int(output, -1)
     return 0
 
 
 def is_not_applicable(
-    factory_address: int, devices: int, count: int, info: int, output: int
+    factory_address: Address, devices: int, count: int, info: Address, output: int
 ) -> int:
     """ValidateCompiledModelCompatibilityInfo: the provider compiles no models."""
     write_int(output, NOT_APPLICABLE)
     return 0
 
 
-def refuse_to_compile(ep_address: int) -> int:
+def refuse_to_compile(ep_address: Address) -> int:
     """Compile of an EP that fuses no nodes. ONNX Runtime calls it for fused nodes only."""
     api = record_at(record_at(ep_address, EP).factory, FACTORY).api
     return _create_status(api, (NOT_IMPLEMENTED, c_string("this provider compiles no subgraphs")))
 
 
-def do_not_pack(kernel: int, tensor: int, index: int, allocator: int, cache: int, out: int) -> int:
+def do_not_pack(
+    kernel: int, tensor: int, index: int, allocator: int, cache: int, out: Address
+) -> int:
     """PrePackWeight: no constant input is packed."""
     write_bool(out, 0)
     return 0

@@ -21,8 +21,10 @@ from ...kernels.pointers import (
     release_lock,
     sizeof,
 )
+from ...kernels.structs import Address, RecordRef
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
+from ..compiled_ops.requests import Status
 from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
@@ -59,7 +61,7 @@ _release_definition = ep_function("ReleaseKernelDef")
 _get_data_type = ep_function("GetTensorDataType", 1)
 
 
-def get_ep_name(ep_address: int) -> int:
+def get_ep_name(ep_address: Address) -> int:
     """GetName of OrtEp."""
     return record_at(record_at(ep_address, EP).factory, FACTORY).name
 
@@ -71,7 +73,7 @@ _GRID_OPERATORS = "".join(f"{name} " for name in sorted(GRID_OPERATORS))
 # --- Nodes ---
 
 
-def get_capability(ep_address: int, graph: int, support: int) -> int:
+def get_capability(ep_address: Address, graph: int, support: int) -> Status:
     """GetCapability: claim the nodes of ``graph`` that the provider runs.
 
     Args:
@@ -102,7 +104,7 @@ def get_capability(ep_address: int, graph: int, support: int) -> int:
 
 
 @register_jitable
-def _may_fuse(factory: Any, nodes: Any) -> bool:
+def _may_fuse(factory: RecordRef, nodes: Any) -> bool:
     """Whether the graph may have nodes to fuse.
 
     It has a GridSample, and the ReduceSum that deformable attention always has or an operator that
@@ -120,7 +122,7 @@ def _may_fuse(factory: Any, nodes: Any) -> bool:
 
 
 @register_jitable
-def _operator_index(factory: Any, node: int, operators: int) -> int:
+def _operator_index(factory: RecordRef, node: int, operators: int) -> int:
     """Return the index of a node's type among ``operators``, each followed by a blank; or -1."""
     status, operator = _get_operator(factory.api, (node,))
     if status != 0:
@@ -133,7 +135,7 @@ def _operator_index(factory: Any, node: int, operators: int) -> int:
 
 
 @register_jitable
-def _has_computed_grid(factory: Any, node: int) -> bool:
+def _has_computed_grid(factory: RecordRef, node: int) -> bool:
     """Whether an operator of GRID_OPERATORS computes the grid of a GridSample."""
     inputs = local_record(NODE_INPUTS)
     if not _read_inputs(factory, node, inputs) or inputs.values[1] == 0:
@@ -146,7 +148,7 @@ def _has_computed_grid(factory: Any, node: int) -> bool:
 
 
 @register_jitable
-def _read_inputs(factory: Any, node: int, inputs: Any) -> bool:
+def _read_inputs(factory: RecordRef, node: int, inputs: RecordRef) -> bool:
     """Set NODE_INPUTS to the inputs of a node; return whether it has as many."""
     status, count = _get_num_inputs(factory.api, (node,))
     if status == 0 and count == N_INPUTS:
@@ -158,13 +160,13 @@ def _read_inputs(factory: Any, node: int, inputs: Any) -> bool:
 
 
 @register_jitable
-def _no_memory(factory: Any) -> int:
+def _no_memory(factory: RecordRef) -> Status:
     message = c_string("not enough memory for the nodes of a graph")
     return create_status(factory.api, (INVALID_ARGUMENT, message))
 
 
 @register_jitable
-def _has_state(factory: Any, node: int) -> bool:
+def _has_state(factory: RecordRef, node: int) -> bool:
     """Whether there is a state for a node, so that its kernel can be created.
 
     A library may be built without some types and modes. A mode that does not exist counts as
@@ -188,7 +190,7 @@ def _has_state(factory: Any, node: int) -> bool:
 
 
 @register_jitable
-def _value_type(factory: Any, value: int) -> int:
+def _value_type(factory: RecordRef, value: int) -> int:
     """Return the ONNXTensorElementDataType of an OrtValueInfo; 0 if it is unknown."""
     status, type_info = _get_type(factory.api, (value,))
     if status != 0:
@@ -198,7 +200,7 @@ def _value_type(factory: Any, value: int) -> int:
 
 
 @register_jitable
-def _mode(factory: Any, node: int) -> int:
+def _mode(factory: RecordRef, node: int) -> int:
     """Return the index of a node's mode; -1 if there is no such mode."""
     status, attribute = _get_attribute(factory.api, (node, c_string("mode")))
     if status != 0:
@@ -223,7 +225,7 @@ def _mode(factory: Any, node: int) -> int:
 # --- Kernels ---
 
 
-def get_kernel_registry(ep_address: int, out: int) -> int:
+def get_kernel_registry(ep_address: Address, out: Address) -> Status:
     """GetKernelRegistry: create the registry once."""
     factory = record_at(record_at(ep_address, EP).factory, FACTORY)
     acquire_lock(factory)
@@ -242,7 +244,7 @@ def get_kernel_registry(ep_address: int, out: int) -> int:
 
 
 @register_jitable
-def _add_kernels(factory: Any, registry: int) -> int:
+def _add_kernels(factory: RecordRef, registry: int) -> Status:
     """Add a kernel for each DEFINITION to an OrtKernelRegistry."""
     ep_api = factory.ep_api
     definitions = array_at(factory.definitions, (factory.n_definitions,), DEFINITION)
@@ -257,7 +259,9 @@ def _add_kernels(factory: Any, registry: int) -> int:
 
 
 @register_jitable
-def _add_definition(factory: Any, registry: int, builder: int, definition: Any) -> int:
+def _add_definition(
+    factory: RecordRef, registry: int, builder: int, definition: RecordRef
+) -> Status:
     """Add the kernel of a DEFINITION to an OrtKernelRegistry."""
     ep_api = factory.ep_api
     status = _set_operator(ep_api, (builder, definition.operator))
@@ -278,7 +282,7 @@ def _add_definition(factory: Any, registry: int, builder: int, definition: Any) 
 
 
 @register_jitable
-def _add_types(ep_api: int, builder: int, name: int, constraint: Any) -> int:
+def _add_types(ep_api: Address, builder: int, name: int, constraint: RecordRef) -> Status:
     """Add a CONSTRAINT with this ``name`` to an OrtKernelDefBuilder."""
     types = local_record(CONSTRAINT)
     status = 0

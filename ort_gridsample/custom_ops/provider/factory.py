@@ -17,8 +17,10 @@ from ...kernels.pointers import (
     release_lock,
     sizeof,
 )
+from ...kernels.structs import Address
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
+from ..compiled_ops.requests import Status
 from ..compiled_ops.sentences import create_status
 from .api_functions import ep_function, provider_api_function, write_word
 from .ep_api import CPU, PROVIDER_API_VERSION
@@ -35,7 +37,7 @@ _ENUM = 0xFFFFFFFF
 
 
 @register_jitable
-def open_api(base: int, too_old_message: int) -> tuple[int, int]:
+def open_api(base: int, too_old_message: int) -> tuple[Status, Address]:
     """Return an OrtStatus* and the address of the OrtApi, one of which is 0.
 
     Args:
@@ -50,7 +52,9 @@ def open_api(base: int, too_old_message: int) -> tuple[int, int]:
 
 
 @register_jitable
-def provide_factory(factory_address: int, api: int, factories: int, n_factories: int) -> int:
+def provide_factory(
+    factory_address: Address, api: Address, factories: int, n_factories: int
+) -> Status:
     """Write the provider's factory to the results of CreateEpFactories.
 
     There is one factory, which is never freed: sessions may outlive the registration.
@@ -60,9 +64,6 @@ def provide_factory(factory_address: int, api: int, factories: int, n_factories:
         api: the OrtApi.
         factories: the address of an array of OrtEpFactory*.
         n_factories: the address of the number of factories.
-
-    Returns:
-        An OrtStatus*, 0 for success.
     """
     factory = record_at(factory_address, FACTORY)
     acquire_lock(factory)
@@ -80,28 +81,30 @@ def provide_factory(factory_address: int, api: int, factories: int, n_factories:
     return status
 
 
-def create_factories(api: int, factories: int, n_factories: int, factory_address: int) -> int:
+def create_factories(
+    api: Address, factories: int, n_factories: int, factory_address: Address
+) -> Status:
     """CreateEpFactories of this process: see :func:`provide_factory`."""
     return provide_factory(factory_address, api, factories, n_factories)
 
 
-def get_name(factory_address: int) -> int:
+def get_name(factory_address: Address) -> int:
     """GetName of OrtEpFactory."""
     return record_at(factory_address, FACTORY).name
 
 
-def get_vendor(factory_address: int) -> int:
+def get_vendor(factory_address: Address) -> int:
     """GetVendor."""
     return record_at(factory_address, FACTORY).vendor
 
 
-def get_version(factory_address: int) -> int:
+def get_version(factory_address: Address) -> int:
     """GetVersion: the release of this package."""
     return record_at(factory_address, FACTORY).release
 
 
 def get_supported_devices(
-    factory_address: int,
+    factory_address: Address,
     devices: int,
     n_devices: int,
     ep_devices: int,
@@ -125,13 +128,13 @@ def get_supported_devices(
 
 
 def create_ep(
-    factory_address: int,
+    factory_address: Address,
     devices: int,
     metadata: int,
     n_devices: int,
     options: int,
     logger: int,
-    out: int,
+    out: Address,
 ) -> int:
     """CreateEp: an EP that all sessions share, as it has no state."""
     factory = record_at(factory_address, FACTORY)
@@ -141,7 +144,7 @@ def create_ep(
 
 
 @register_jitable
-def _has_context(api: int, options: int) -> bool:
+def _has_context(api: Address, options: int) -> bool:
     """Whether the session saves a model with its compiled nodes (``ep.context_enable``).
 
     Such a model cannot contain fused nodes of this provider.
@@ -158,13 +161,13 @@ def _has_context(api: int, options: int) -> bool:
     return array_at(address_of(value), (1,), np.uint8)[0] == _ONE
 
 
-def get_num_custom_op_domains(factory_address: int, out: int) -> int:
+def get_num_custom_op_domains(factory_address: Address, out: Address) -> int:
     """GetNumCustomOpDomains."""
     write_word(out, record_at(factory_address, FACTORY).n_domains)
     return 0
 
 
-def get_custom_op_domains(factory_address: int, domains: int, n_domains: int) -> int:
+def get_custom_op_domains(factory_address: Address, domains: int, n_domains: int) -> int:
     """GetCustomOpDomains."""
     factory = record_at(factory_address, FACTORY)
     memcpy(domains, factory.domains, 8 * min(n_domains, factory.n_domains))

@@ -13,10 +13,11 @@ from numba.extending import register_jitable
 from ...functions.validation import ErrorTemplate
 from ...kernels.halves import stored_dtype_of, widened
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
-from ...kernels.structs import ATTENTION_LAUNCH
+from ...kernels.structs import ATTENTION_LAUNCH, Address, ArrayRef, RecordRef
 from ..compiled_ops import attention
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.requests import (
+    Status,
     alloc,
     alloc_int64s,
     free_blocks,
@@ -66,7 +67,7 @@ _FLOAT16_BITS = stored_dtype_of("float16")
 _BFLOAT16_BITS = stored_dtype_of("bfloat16")
 
 
-def compute_attention(info_address: int, state_address: int, context: int) -> int:
+def compute_attention(info_address: Address, state_address: Address, context: Address) -> Status:
     """Compute of OrtNodeComputeInfo."""
     state = record_at(state_address, BASIC_STATE)
     fused = record_at(state_address, FUSED_ATTENTION)
@@ -86,13 +87,13 @@ def compute_attention(info_address: int, state_address: int, context: int) -> in
 
 
 @register_jitable
-def _no_memory(state: Any, request: Any, nbytes: int) -> int:
+def _no_memory(state: RecordRef, request: RecordRef, nbytes: int) -> Status:
     return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
 
 
 @register_jitable
-def _set_value(state: Any, fused: Any, request: Any) -> int:
-    """Set the value (B, S, H, D); return an OrtStatus*."""
+def _set_value(state: RecordRef, fused: RecordRef, request: RecordRef) -> Status:
+    """Set the value (B, S, H, D)."""
     tensor = request.inputs[_VALUE]
     status = read_input(request, state, fused.value, tensor)
     if status != 0:
@@ -119,8 +120,8 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
 
 
 @register_jitable
-def _set_levels(state: Any, fused: Any, request: Any) -> int:
-    """Set the levels (L, 1 + r); return an OrtStatus*."""
+def _set_levels(state: RecordRef, fused: RecordRef, request: RecordRef) -> Status:
+    """Set the levels (L, 1 + r)."""
     n_columns = 1 + fused.r
     nbytes = 8 * fused.n_levels * n_columns
     memory = alloc(request, nbytes)
@@ -146,7 +147,9 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
 
 
 @register_jitable
-def _find_lengths(state: Any, fused: Any, request: Any, level: Any) -> tuple[int, int]:
+def _find_lengths(
+    state: RecordRef, fused: RecordRef, request: RecordRef, level: RecordRef
+) -> tuple[Status, Address]:
     """Return an OrtStatus*, and the address of the lengths (r,) of a LEVEL."""
     if level.shape_input < 0:
         return 0, level.lengths
@@ -166,12 +169,8 @@ def _find_lengths(state: Any, fused: Any, request: Any, level: Any) -> tuple[int
 
 
 @register_jitable
-def _set_weights(state: Any, fused: Any, request: Any) -> int:
-    """Set the weights (B, Q, H, P). If Q is 1, all queries have the same weights.
-
-    Returns:
-        An OrtStatus*.
-    """
+def _set_weights(state: RecordRef, fused: RecordRef, request: RecordRef) -> Status:
+    """Set the weights (B, Q, H, P). If Q is 1, all queries have the same weights."""
     tensor = request.inputs[_WEIGHTS]
     status = read_input(request, state, fused.weights, tensor)
     if status != 0:
@@ -192,8 +191,8 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
 
 
 @register_jitable
-def _move_heads_inward(state: Any, fused: Any, request: Any) -> int:
-    """Replace weights (B·H, 1, Q, P) by weights (B, Q, H, P); return an OrtStatus*."""
+def _move_heads_inward(state: RecordRef, fused: RecordRef, request: RecordRef) -> Status:
+    """Replace weights (B·H, 1, Q, P) by weights (B, Q, H, P)."""
     tensor = request.inputs[_WEIGHTS]
     lengths = shape_of(tensor)
     if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
@@ -219,7 +218,7 @@ def _move_heads_inward(state: Any, fused: Any, request: Any) -> int:
 
 
 @register_jitable
-def _copy_queries_first(to: int, source: int, lengths: Any, size: int) -> None:
+def _copy_queries_first(to: int, source: int, lengths: ArrayRef, size: int) -> None:
     """Copy an array (B, H, Q, P) as (B, Q, H, P).
 
     Args:
@@ -239,12 +238,8 @@ def _copy_queries_first(to: int, source: int, lengths: Any, size: int) -> None:
 
 
 @register_jitable
-def _set_locations(state: Any, fused: Any, request: Any) -> int:
-    """Set the locations (B, Q, H, P, r), in [0, 1], from the grids of the levels.
-
-    Returns:
-        An OrtStatus*.
-    """
+def _set_locations(state: RecordRef, fused: RecordRef, request: RecordRef) -> Status:
+    """Set the locations (B, Q, H, P, r), in [0, 1], from the grids of the levels."""
     lengths = alloc_int64s(request, 5)
     if len(lengths) == 0:
         return _no_memory(state, request, 40)
@@ -288,7 +283,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
 
 
 @register_jitable
-def _product(lengths: Any) -> int:
+def _product(lengths: ArrayRef) -> int:
     result = 1
     for length in lengths:
         result *= length
@@ -296,7 +291,7 @@ def _product(lengths: Any) -> int:
 
 
 @register_jitable
-def _count_queries(grid_shape: Any, batch_heads: int, points: int, r: int) -> int:
+def _count_queries(grid_shape: ArrayRef, batch_heads: int, points: int, r: int) -> int:
     """Return Q of a grid of the shape (B·H, …, r) with Q·points positions; -1 for other shapes."""
     n_axes = len(grid_shape)
     if n_axes < 3 or grid_shape[0] != batch_heads or grid_shape[n_axes - 1] != r or points == 0:
@@ -310,7 +305,7 @@ def _copy_grid(
     to: int,
     source: int,
     grid_type: int,
-    lengths: Any,
+    lengths: ArrayRef,
     first_point: int,
     points: int,
 ) -> None:
@@ -339,7 +334,7 @@ def _copy_grid(
 def _copy_typed_grid(
     to: int,
     source: int,
-    lengths: Any,
+    lengths: ArrayRef,
     first_point: int,
     points: int,
     dtype: Any,

@@ -5,15 +5,15 @@ are all values that these nodes read. Those that the compiled op reads are among
 scalars of programs.
 """
 
-from typing import Any
-
 import numpy as np
 from numba.extending import register_jitable
 
 from ...functions import validation
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
+from ...kernels.structs import Address, RecordRef
 from ..compiled_ops import program_grids
 from ..compiled_ops.requests import (
+    Status,
     alloc,
     alloc_int64s,
     free_blocks,
@@ -47,7 +47,7 @@ NOT_SCALAR_INDEX = _TABLE.index("NOT_SCALAR")
 _SCALARS = 1
 
 
-def compute_grid_sample(info_address: int, state_address: int, context: int) -> int:
+def compute_grid_sample(info_address: Address, state_address: Address, context: Address) -> Status:
     """Compute of OrtNodeComputeInfo."""
     fused = record_at(state_address, FUSED_GRID)
     state = record_at(state_address, GRID_SAMPLE)  # a FUSED_GRID begins with it
@@ -66,8 +66,8 @@ def compute_grid_sample(info_address: int, state_address: int, context: int) -> 
 
 
 @register_jitable
-def _set_scalars(state: Any, fused: Any, request: Any) -> int:
-    """Set the scalars (n_scalars,) of the programs; return an OrtStatus*."""
+def _set_scalars(state: RecordRef, fused: RecordRef, request: RecordRef) -> Status:
+    """Set the scalars (n_scalars,) of the programs."""
     programs = state.programs
     size = fused.scalar_size
     nbytes = size * programs.n_scalars

@@ -3,8 +3,6 @@
 ``OrtKernelInfo`` and ``OrtKernelContext`` are the same for kernels of providers and of custom ops.
 """
 
-from typing import Any
-
 from numba.extending import register_jitable
 
 from ...kernels.pointers import (
@@ -19,9 +17,10 @@ from ...kernels.pointers import (
     record_at,
     sizeof,
 )
+from ...kernels.structs import Address, RecordRef
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
-from ..compiled_ops.requests import api_function
+from ..compiled_ops.requests import Status, api_function
 from ..compiled_ops.sentences import create_status
 from ..compiled_ops.structs import OP
 from .api_functions import provider_api_function, write_word
@@ -37,7 +36,7 @@ _release_type = provider_api_function("ReleaseTypeInfo")
 
 
 @register_jitable
-def find_overload(factory: Any, first: int, second: int) -> int:
+def find_overload(factory: RecordRef, first: int, second: int) -> int:
     """Return the address of the OVERLOAD for two ONNXTensorElementDataTypes; 0 if there is none."""
     overloads = array_at(factory.overloads, (factory.n_overloads,), OVERLOAD)
     for index in range(factory.n_overloads):
@@ -48,7 +47,7 @@ def find_overload(factory: Any, first: int, second: int) -> int:
 
 
 @register_jitable
-def element_type(api: int, type_info: int) -> int:
+def element_type(api: Address, type_info: int) -> int:
     """Return the ONNXTensorElementDataType of an OrtTypeInfo; 0 if it is not that of a tensor."""
     result = 0
     status, tensor_type = _as_tensor_type(api, (type_info,))
@@ -60,7 +59,7 @@ def element_type(api: int, type_info: int) -> int:
 
 
 @register_jitable
-def _input_type(api: int, info: int, index: int) -> int:
+def _input_type(api: Address, info: Address, index: int) -> int:
     """Return the ONNXTensorElementDataType of an input of an OrtKernelInfo; 0 if it is unknown."""
     status, type_info = _get_input_type(api, (info, index))
     if status != 0:
@@ -74,7 +73,7 @@ def _input_type(api: int, info: int, index: int) -> int:
 # --- Kernels ---
 
 
-def create_kernel(factory_address: int, info: int, out: int) -> int:
+def create_kernel(factory_address: Address, info: Address, out: Address) -> Status:
     """Create the kernel of a node, as OrtKernelCreateFunc.
 
     Args:
@@ -110,13 +109,13 @@ def create_kernel(factory_address: int, info: int, out: int) -> int:
     return 0
 
 
-def compute(kernel_address: int, context: int) -> int:
+def compute(kernel_address: Address, context: Address) -> Status:
     """Compute of OrtKernelImpl."""
     kernel = record_at(kernel_address, NODE_KERNEL)
     return call(kernel.compute, (kernel.state, context))
 
 
-def release_kernel(kernel_address: int) -> int:
+def release_kernel(kernel_address: Address) -> int:
     """Release of OrtKernelImpl."""
     kernel = record_at(kernel_address, NODE_KERNEL)
     call(kernel.destroy, (kernel.state,))
