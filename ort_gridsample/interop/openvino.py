@@ -79,7 +79,7 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     for argument, input_type in zip(version.types, types, strict=True):
         if input_type not in spec.TYPES:
             found = f"of type {input_type}"
-            expected = f"a known type that {operator} has"
+            expected = f"a type that {operator} has"
             raise GridSampleError(where_node(operator, node_name), argument, found, expected)
 
     if operator == "GridSample" and _is_supported(inputs[0], types[0], attributes["mode"]):

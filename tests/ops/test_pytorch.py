@@ -238,6 +238,17 @@ def test_torch_symbolics_inside_another_keep_those_of_the_outer_context() -> Non
 
 
 @older
+def test_torch_symbolics_that_end_first_keep_those_of_another_context() -> None:
+    """As in two threads."""
+    first = ogs.torch_symbolics()
+    first.__enter__()
+    with ogs.torch_symbolics():
+        first.__exit__(None, None, None)
+        model = exported_by_torchscript(sampler(3), (image(SMALL[3]), positions(SMALL[3])), 18)
+    assert_standard(model, 18)
+
+
+@older
 def test_older_exporter_is_unchanged_after_a_context_inside_another() -> None:
     with ogs.torch_symbolics(), ogs.torch_symbolics():
         pass
