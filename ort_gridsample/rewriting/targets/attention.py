@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,9 +45,9 @@ class AttentionTarget(Target):
         self.write(match, detected, names)
         return Replacement([*detected.nodes, *detected.after])
 
+    @abstractmethod
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
         """Add the nodes that compute ``detected.output`` to ``detected.nodes``."""
-        raise NotImplementedError
 
 
 class CompiledAttentionTarget(AttentionTarget):
@@ -74,7 +75,7 @@ class PythonAttentionTarget(AttentionTarget):
         detected.nodes += self._op.replacement_for(replace(match, record=record), names).nodes
 
 
-class ForeignAttentionTarget(AttentionTarget):
+class ForeignAttentionTarget(Target):
     """One op of this package for another package's node of deformable attention.
 
     Args:
@@ -88,6 +89,10 @@ class ForeignAttentionTarget(AttentionTarget):
 
     def replaces(self, match: Match) -> bool:
         return match.is_foreign_attention
+
+    def needs_inlining(self, match: Match) -> bool:
+        """Whether the node is in a function, where types are not known."""
+        return match.scope.function is not None
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         signature = match.foreign_signature
