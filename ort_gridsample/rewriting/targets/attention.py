@@ -32,16 +32,16 @@ class AttentionTarget(Target):
     fuses = True
 
     def replaces(self, match: Match) -> bool:
-        return match.attention is not None or match.enclosing_attention is not None
+        return match.detected_attention is not None or match.enclosing_match is not None
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node is in a function, where types are not known."""
         return match.scope.function is not None
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
-        if match.attention is None:
+        if match.detected_attention is None:
             return Replacement([])  # a GridSample that the attention replaces
-        detected = DetectedAttention(match, match.attention, names)
+        detected = DetectedAttention(match, match.detected_attention, names)
         self.write(match, detected, names)
         return Replacement([*detected.nodes, *detected.after])
 
