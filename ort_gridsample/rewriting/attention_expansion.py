@@ -27,7 +27,7 @@ from ..graph.first_opsets import (
 from ..graph.new_nodes import Names, Nodes
 from ..spec import Dim
 from .attention_operands import AttentionOperands
-from .match_facts import constants_of, known_lengths
+from .match_facts import constants_of, known_lengths, single_type
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .targets import Replacement
 from .typed_constants import write_constants_like
@@ -282,16 +282,25 @@ class AttentionExpansion(ABC):
         levels: Sequence[LevelPixels],
     ) -> list[str]:
         """Write the samples (B·H, D, Q, P) of each level."""
-        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
-        # onnx does not infer the rank of a value whose computed shape it does not know.
-        unknown_shape = [None] * (2 + self._r)
         grids = self.write_grids(operands.locations)
         samples = []
         for level in levels:
             X = self._write_image(operands.value, level, axis_lengths)
             samples.append(self._write_sample(X, grids, level.index, axis_lengths))
-            self._value_info.append(helper.make_tensor_value_info(X, X_type, unknown_shape))
+            self._state_rank(X)
         return samples
+
+    def _state_rank(self, image: str) -> None:
+        """State the type and the rank of an image if its type is known.
+
+        onnx does not infer the rank of a value whose computed shape it does not know.
+        """
+        value_type = single_type(self._match, "value")
+        if value_type is None:
+            return
+        unknown_shape = [None] * (2 + self._r)
+        info = helper.make_tensor_value_info(image, elem_type(value_type), unknown_shape)
+        self._value_info.append(info)
 
     def _write_image(self, value: str, level: LevelPixels, axis_lengths: AxisLengthNames) -> str:
         """Write the image (B·H, D, D1, …, Dr) of a level."""
