@@ -84,6 +84,11 @@ class _Level:
     begin: str
     end: str
 
+    @property
+    def has_no_pixels(self) -> bool:
+        """Whether the level is known to have no pixels."""
+        return self.constant_lengths is not None and 0 in self.constant_lengths
+
 
 @dataclass(frozen=True)
 class _AxisLengths:
@@ -166,7 +171,7 @@ class _AttentionExpansion:
         """Write the nodes."""
         operands = self._write_operands()
         axis_lengths = self._write_axis_lengths(operands)
-        levels = [level for level in self._write_levels(operands) if not self._is_empty(level)]
+        levels = [level for level in self._write_levels(operands) if self._may_have_points(level)]
         if levels and not self._is_output_empty():
             samples = self._write_samples(operands, axis_lengths, levels)
             weights = self._write_weights(operands.weights, levels)
@@ -290,10 +295,9 @@ class _AttentionExpansion:
             return add("Add", begin, self._write_row(math.prod(constant_lengths)))
         return add("Add", begin, add("ReduceProd", lengths, keepdims=1))
 
-    def _is_empty(self, level: _Level) -> bool:
-        """Whether a level is known to have no pixel or no point. Its samples add nothing."""
-        has_no_pixel = level.constant_lengths is not None and 0 in level.constant_lengths
-        return has_no_pixel or (self._is_package_op and self._points[level.index] == 0)
+    def _may_have_points(self, level: _Level) -> bool:
+        """Whether a level may have points. Without points, it adds nothing."""
+        return not self._is_package_op or self._points[level.index] > 0
 
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
@@ -317,6 +321,9 @@ class _AttentionExpansion:
         grids = self._write_grids(operands.locations)
         samples = []
         for level in levels:
+            if level.has_no_pixels:
+                samples.append(self._write_zero_samples(operands, level.index, axis_lengths))
+                continue
             X = self._write_image(operands.value, level, axis_lengths)
             samples.append(self._write_sample(X, grids, level.index, axis_lengths))
             self._value_info.append(helper.make_tensor_value_info(X, X_type, unknown_shape))
@@ -385,6 +392,25 @@ class _AttentionExpansion:
             images, channels = axis_lengths.images, axis_lengths.channels
         shape = add("Concat", images, channels, axis_lengths.queries, count, axis=0)
         return self._write_reshape(sample, shape)
+
+    def _write_zero_samples(
+        self, operands: AttentionOperands, index: int, axis_lengths: _AxisLengths
+    ) -> str:
+        """Write the samples (B·H, D, Q, P) of a level without pixels.
+
+        They are not left out: the product of 0 with an infinite or NaN weight is NaN.
+        """
+        add = self._nodes.add
+        row = self._write_row
+        batch = add("Gather", add("Shape", operands.value), row(0))
+        images = add("Mul", batch, axis_lengths.heads)
+        if self._is_package_op:
+            count = row(self._points[index])
+        else:
+            count = add("Gather", add("Shape", operands.locations), row(4))
+        lengths = [images, axis_lengths.channels, axis_lengths.queries, count]
+        (zero,) = write_constants_like(self._match, self._nodes, "value", 0)
+        return add("Expand", zero, add("Concat", *lengths, axis=0))
 
     def _write_weights(self, weights: str, levels: Sequence[_Level]) -> str:
         """Write the weights (B, Q, H, P) of all points of ``levels``."""
