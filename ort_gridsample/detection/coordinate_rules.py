@@ -8,16 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import onnx
 from onnx import numpy_helper
 
-from ..graph.element_types import type_of
-from ..graph.scope import has_attribute_references
+from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
-from ..spec import Dim, Shape, newest
+from ..spec import Dim, Shape
 from .programs import MAX_STEPS, OPERATIONS, Component, Program, ProgramStep, Scalar
+
+
+class TracedNode(NamedTuple):
+    """How a node computes a coordinate.
+
+    Attributes:
+        source: the coordinate in an input of the node.
+        step: the step that the node applies to ``source``. None: the node only moves coordinates.
+    """
+
+    source: Component
+    step: ProgramStep | None = None
 
 
 class CoordinateTracer:
@@ -26,31 +38,29 @@ class CoordinateTracer:
     Args:
         use_def: the use-def chains of the scope.
         inference: the inferred types of the scope's values.
-        grid_rank: the rank of the grid. None if it is unknown, with :data:`GRID_RULES` only.
+        grid_rank: the rank of the grid.
         boundary: values that are not traced further.
 
     Attributes:
         use_def: the use-def chains of the scope.
-        grid_rank: the rank of the grid, or None if it is unknown.
+        grid_rank: the rank of the grid.
         nodes: the indices of the traced nodes.
         unused_concat_inputs: output of a Concat -> its inputs that no coordinate comes from. Only
             Concats whose shapes are unknown are listed; one with such inputs must stay, because it
             checks their shapes in a run.
-        cast_type: the type that the grid of an AffineGrid is cast to, or "" if it is not cast.
     """
 
     def __init__(
         self,
         use_def: UseDef,
         inference: Inference,
-        grid_rank: int | None = None,
+        grid_rank: int,
         boundary: Collection[str] = (),
     ) -> None:
         self.use_def = use_def
         self.grid_rank = grid_rank
         self.nodes: set[int] = set()
         self.unused_concat_inputs: dict[str, set[str]] = {}
-        self.cast_type = ""
         self._inference = inference
         self._boundary = boundary
 
@@ -96,8 +106,8 @@ class CoordinateTracer:
         component: Component,
         *,
         allow_coordinate_operands: bool,
-    ) -> tuple[Component, ProgramStep | None] | None:
-        """Return the source of a coordinate, and the step that the node applies to it."""
+    ) -> TracedNode | None:
+        """Return how a node computes a coordinate, or None if no rule fits."""
         if not self.use_def.is_op(index, COORDINATE_RULES):
             return None
         node = self.use_def.nodes[index]
@@ -105,12 +115,11 @@ class CoordinateTracer:
             return None
         traced = COORDINATE_RULES[node.op_type](self, node, component)
         if traced is None and allow_coordinate_operands and node.op_type in OPERATIONS:
-            traced = _step_with_coordinate(self, node, component)
-        return (traced, None) if isinstance(traced, Component) else traced
+            return _step_with_coordinate(self, node, component)
+        return traced
 
     def rank(self, component: Component) -> int:
-        """Return the rank of the value that contains ``component``. The grid's must be known."""
-        assert self.grid_rank is not None
+        """Return the rank of the value that contains ``component``."""
         return self.grid_rank if component.axis is not None else self.grid_rank - 1
 
     def note_taken_input(self, node: onnx.NodeProto, name: str) -> None:
@@ -159,8 +168,8 @@ class CoordinateTracer:
             if value is None or value.dtype.kind != "i":
                 return None
             return [int(element) for element in value.ravel()]
-        found = _attribute(node, attribute)
-        return None if found is None else list(found.ints)
+        values = attribute_named(node, attribute)
+        return None if values is None else list(values.ints)
 
     def scalar(self, name: str, component: Component) -> Scalar | None:
         """Return the single number of the operand ``name`` that applies to ``component``.
@@ -171,7 +180,7 @@ class CoordinateTracer:
         if tensor is None:
             shape = self.shape(name)
             is_scalar = shape is not None and set(shape) <= {1}
-            return name if is_scalar and not self._is_withheld_initializer(name) else None
+            return name if is_scalar and not self._is_initializer(name) else None
         missing_axes = self.rank(component) - len(tensor.dims)
         lengths = [1] * missing_axes + list(tensor.dims)
         if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
@@ -180,105 +189,78 @@ class CoordinateTracer:
         index = 0 if len(row) == 1 else component.index
         return float(row[index]) if index < len(row) else None
 
-    def _is_withheld_initializer(self, name: str) -> bool:
-        """Whether the session's options have another value for the initializer ``name``.
+    def _is_initializer(self, name: str) -> bool:
+        """Whether ``name`` is an initializer.
 
-        onnxruntime folds nodes that read an initializer, even one that the options replace.
+        The values of an initializer are unknown if a session's options replace them. onnxruntime
+        nevertheless folds the nodes that read it, and so they cannot be fused.
         """
-        home = self.use_def.scope.defining_scope(name)
-        return home is not None and isinstance(home.definitions[name], onnx.TensorProto)
+        scope = self.use_def.scope.defining_scope(name)
+        return scope is not None and isinstance(scope.definitions[name], onnx.TensorProto)
 
 
-#: The source of a coordinate, and the step that the node applies to it, if any.
-Traced = Component | tuple[Component, ProgramStep]
-#: A rule gets a node and a component of its output. It returns None if it cannot trace it. The node
-#: has no attribute that the caller of a function sets.
-CoordinateRule = Callable[[CoordinateTracer, onnx.NodeProto, Component], Traced | None]
-
-
-def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    """Return an attribute of ``node``, or None if it is missing."""
-    for attribute in node.attribute:
-        if attribute.name == name:
-            return attribute
-    return None
+#: A rule gets a node and a component of its output. It returns None if it cannot trace the
+#: component. No attribute of the node is set by the caller of a function.
+CoordinateRule = Callable[[CoordinateTracer, onnx.NodeProto, Component], TracedNode | None]
 
 
 def _axis(node: onnx.NodeProto, rank: int) -> int:
     """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1."""
-    attribute = _attribute(node, "axis")
+    attribute = attribute_named(node, "axis")
     axis = 0 if attribute is None else int(attribute.i)
     return axis + rank if axis < 0 else axis
 
 
 def _before_identity(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component:
+) -> TracedNode:
     """The rule for an Identity."""
-    return Component(node.input[0], component.axis, component.index)
+    return TracedNode(Component(node.input[0], component.axis, component.index))
 
 
 def _before_transpose(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for a Transpose that moves only the axis of the coordinates."""
-    perm = _attribute(node, "perm")
+    perm = attribute_named(node, "perm")
     if perm is None:  # the default reverses all axes
         return None
-    rank = len(perm.ints)
-    if tracer.grid_rank is not None and tracer.rank(component) != rank:
+    other_axes = list(perm.ints)
+    if tracer.rank(component) != len(other_axes):
         return None
     axis = component.axis
-    others = list(perm.ints)
     if axis is not None:
-        is_from_end = axis < 0
-        axis = others.pop(axis)
-        if is_from_end:  # remains relative to the end, as the rank may be unknown
-            axis -= rank
-    if others != sorted(others):
+        axis = other_axes.pop(axis)
+    if other_axes != sorted(other_axes):
         return None
-    return Component(node.input[0], axis, component.index)
-
-
-def _before_cast(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
-    """The rule for a Cast of the grid of an AffineGrid, which may be cast once."""
-    to = _attribute(node, "to")
-    cast_type = None if to is None else type_of(to.i)
-    if cast_type is None or tracer.cast_type:
-        return None
-    if cast_type not in newest("GridSample").types["grid"]:
-        return None
-    tracer.cast_type = cast_type
-    return Component(node.input[0], component.axis, component.index)
+    return TracedNode(Component(node.input[0], axis, component.index))
 
 
 def _before_unsqueeze(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for an Unsqueeze that adds the axis of the coordinates."""
     axes = tracer.integers(node, 1, "axes")
     if axes is None or component.axis is None:
         return None
     if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
         return None
-    return Component(node.input[0], None)
+    return TracedNode(Component(node.input[0], None))
 
 
 def _before_squeeze(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for a Squeeze that removes the axis of the coordinates."""
     axes = tracer.integers(node, 1, "axes")
     if axes is None or len(axes) != 1 or component.axis is not None:
         return None
-    return Component(node.input[0], axes[0] % (tracer.rank(component) + 1))
+    return TracedNode(Component(node.input[0], axes[0] % (tracer.rank(component) + 1)))
 
 
 def _before_concat(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for a Concat along the axis of the coordinates."""
     if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
@@ -294,14 +276,14 @@ def _before_concat(
         if index < length:
             if not are_known:
                 tracer.note_taken_input(node, name)
-            return Component(name, component.axis, index)
+            return TracedNode(Component(name, component.axis, index))
         index -= length
     return None
 
 
 def _before_split(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for a Split of the axis of the coordinates."""
     if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
@@ -312,12 +294,12 @@ def _before_split(
         if length is None:
             return None
         index += length
-    return Component(node.input[0], component.axis, index)
+    return TracedNode(Component(node.input[0], component.axis, index))
 
 
 def _before_gather(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for a Gather along the axis of the coordinates, at constant indices."""
     indices = tracer.use_def.scope.constant_value(node.input[1])
     shape = tracer.shape(node.input[0])
@@ -330,18 +312,18 @@ def _before_gather(
     length = shape[axis]
     if index < 0 and isinstance(length, int):
         index += length
-    return Component(node.input[0], axis, index)
+    return TracedNode(Component(node.input[0], axis, index))
 
 
 def _before_slice(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> Component | None:
+) -> TracedNode | None:
     """The rule for a Slice of the axis of the coordinates."""
     length = tracer.length_along(component, node.input[0])
     starts = tracer.integers(node, 1, "starts")
     ends = tracer.integers(node, 2, "ends")
     axes: list[int] | None = [0]
-    if len(node.input) > 3 or _attribute(node, "axes") is not None:
+    if len(node.input) > 3 or attribute_named(node, "axes") is not None:
         axes = tracer.integers(node, 3, "axes")
     steps = tracer.integers(node, 4, "steps") if len(node.input) > 4 else [1]
     if component.axis is None or length is None or not (starts and ends and axes and steps):
@@ -353,14 +335,14 @@ def _before_slice(
     indices = range(length)[starts[0] : ends[0] : steps[0]]
     if component.index >= len(indices):
         return None
-    return Component(node.input[0], component.axis, indices[component.index])
+    return TracedNode(Component(node.input[0], component.axis, indices[component.index]))
 
 
 def _step_with_scalar(
     tracer: CoordinateTracer,
     node: onnx.NodeProto,
     component: Component,
-) -> tuple[Component, ProgramStep] | None:
+) -> TracedNode | None:
     """The rule for arithmetic with a scalar."""
     for scalar_input, coordinate_input in ((1, 0), (0, 1)):
         name = node.input[coordinate_input]
@@ -369,7 +351,7 @@ def _step_with_scalar(
         if scalar is not None and length is not None:
             index = 0 if length == 1 else component.index  # one coordinate is broadcast to all
             step = ProgramStep(node.op_type, scalar, operand_first=scalar_input == 0)
-            return Component(name, component.axis, index), step
+            return TracedNode(Component(name, component.axis, index), step)
     return None
 
 
@@ -377,7 +359,7 @@ def _step_with_coordinate(
     tracer: CoordinateTracer,
     node: onnx.NodeProto,
     component: Component,
-) -> tuple[Component, ProgramStep] | None:
+) -> TracedNode | None:
     """The rule for arithmetic with another coordinate.
 
     Only batches and coordinates may be broadcast.
@@ -385,14 +367,10 @@ def _step_with_coordinate(
     shapes = [tracer.shape(name) or () for name in node.input]
     if any(len(shape) != tracer.rank(component) for shape in shapes):
         return None
-    batch_axis = 1 if component.axis == 0 else 0
-    length_pairs = list(zip(*shapes, strict=True))
-    batch_pair = length_pairs[batch_axis]
-    other_axes = (component.axis, batch_axis)
-    spatial_pairs = [pair for axis, pair in enumerate(length_pairs) if axis not in other_axes]
-    if any(map(_are_known_to_differ, spatial_pairs)):
+    pairs = _length_pairs(shapes, component)
+    if any(map(_are_known_to_differ, pairs.spatial)):
         return None
-    may_broadcast = not all(map(_are_known_to_be_equal, (*spatial_pairs, batch_pair)))
+    may_broadcast = not all(map(_are_known_to_be_equal, (*pairs.spatial, pairs.batch)))
     broadcasts = component.broadcasts or may_broadcast
     operands = []
     for name, shape in zip(node.input, shapes, strict=True):
@@ -409,7 +387,33 @@ def _step_with_coordinate(
     program = tracer.trace_program(operand, allow_coordinate_operands=False)
     if program is None:
         return None
-    return source, ProgramStep(node.op_type, program, operand_first)
+    return TracedNode(source, ProgramStep(node.op_type, program, operand_first))
+
+
+class _LengthPairs(NamedTuple):
+    """The lengths of two operands on each axis except that of the coordinates.
+
+    Attributes:
+        batch: the numbers of batches.
+        spatial: the lengths on each spatial axis.
+    """
+
+    batch: tuple[Dim, ...]
+    spatial: list[tuple[Dim, ...]]
+
+
+def _length_pairs(shapes: Sequence[Shape], component: Component) -> _LengthPairs:
+    """Return the lengths of two operands, by axis.
+
+    Args:
+        shapes: the shape of each operand, with the rank of the value that contains ``component``.
+        component: the coordinate.
+    """
+    batch_axis = 1 if component.axis == 0 else 0
+    pairs = list(zip(*shapes, strict=True))
+    other_axes = (component.axis, batch_axis)
+    spatial = [pair for axis, pair in enumerate(pairs) if axis not in other_axes]
+    return _LengthPairs(pairs[batch_axis], spatial)
 
 
 def _are_known_to_differ(pair: Sequence[Dim]) -> bool:
@@ -438,11 +442,4 @@ COORDINATE_RULES: Mapping[str, CoordinateRule] = {
     "Transpose": _before_transpose,
     "Unsqueeze": _before_unsqueeze,
     **dict.fromkeys(OPERATIONS, _step_with_scalar),
-}
-
-#: The rules for nodes between an AffineGrid and its GridSample, for any rank.
-GRID_RULES: Mapping[str, CoordinateRule] = {
-    "Cast": _before_cast,
-    "Identity": _before_identity,
-    "Transpose": _before_transpose,
 }

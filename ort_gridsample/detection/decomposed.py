@@ -163,8 +163,9 @@ class DecomposedSearch:
         for names in product(candidate.outputs, *candidate.inputs):
             if trial.fits(*map(value_of, names)):
                 possible_borders.append(names)
-        # Images with an axis for each length come before those with all pixels on one axis.
-        possible_borders.sort(key=lambda names: is_flat(*map(value_of, names[1:])))
+        if candidate.operator == "GridSample":
+            # Images with an axis for each length come before those with all pixels on one axis.
+            possible_borders.sort(key=lambda names: is_flat(*map(value_of, names[1:])))
         for output, *inputs in possible_borders:
             subgraph = search.subgraph(output, inputs)
             if subgraph is None:

@@ -7,36 +7,29 @@ finds decomposed operators (:mod:`.decomposed`), deformable attention around Gri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from .. import spec
 from ..dialects.registry import attention_signature, dialect_of, is_added, operator_types
 from ..dialects.spelling import AttributeValue, Dialect, attribute_input
-from ..dialects.table import (
-    ATTENTION,
-    DECOMPOSED,
-    DECOMPOSED_DIALECTS,
-    DOMAIN,
-    UNVERSIONED,
-    standard,
-)
+from ..dialects.table import DOMAIN, UNVERSIONED, standard
 from ..errors import GridSampleError, nested_name, where_node
-from ..graph.scope import Names, Nodes, Scope, display_name, domain_of, function_key, scopes_of
+from ..graph.new_nodes import Names
+from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.probe import Probe
 from ..inference.types import Inference, TypeAndShape
 from ..reference.arrays import Array
 from ..reference.plan import type_name
-from .attention.layouts import Attention
 from .attention.matcher import find_attentions, values_to_infer
 from .coordinate_rules import COORDINATE_RULES
-from .decomposed import DecomposedOperator, DecomposedSearch
+from .decomposed import DecomposedSearch
+from .decomposed_matches import attention_match, decomposed_match
 from .fusion import find_fused_grid
 from .helper_nodes import with_helpers
 from .match import Match
@@ -107,14 +100,9 @@ def find_matches(
     others: list[Match] = []
     for candidate in candidates:
         use_def = candidate.use_def
-        scope = use_def.scope
-        matches: list[Match] = []
-        for index in candidate.indices:
-            dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
-            if dialect is not None:
-                matches.append(_node_match(dialect, index, scope, inference, node_probe))
-        for operator in decomposed_search.operators(scope, inference):
-            matches.append(_decomposed_match(operator, scope, names, inference))
+        matches = _dialect_matches(candidate, functions, inference, node_probe)
+        for operator in decomposed_search.operators(use_def.scope, inference):
+            matches.append(decomposed_match(operator, use_def.scope, names, inference))
         if options.attention:
             scope_attentions, matches = _link_attentions(matches, use_def, inference)
             attentions += scope_attentions
@@ -161,6 +149,29 @@ def _candidate_scopes(
     return candidates
 
 
+def _dialect_matches(
+    candidate: _CandidateScope,
+    functions: Collection[FunctionKey],
+    inference: Inference,
+    probe: Probe | None,
+) -> list[Match]:
+    """Return the nodes of a scope that belong to a dialect.
+
+    Args:
+        candidate: the scope.
+        functions: the keys of the model's functions, whose calls are no nodes of a dialect.
+        inference: the inferred types and shapes.
+        probe: as in :func:`_node_match`.
+    """
+    scope = candidate.use_def.scope
+    matches = []
+    for index in candidate.indices:
+        dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
+        if dialect is not None:
+            matches.append(_node_match(dialect, index, scope, inference, probe))
+    return matches
+
+
 def _node_match(
     dialect: Dialect,
     index: int,
@@ -176,19 +187,8 @@ def _node_match(
     sources, output, helpers = with_helpers(scope, node)
     name = node.name or (f"({output})" if domain == DOMAIN else display_name(node))
     values, constants = _inputs_of(node, dialect, scope, sources)
-    attributes: dict[str, AttributeValue] = {}
-    error = None
-    op_type = dialect.operator if is_of_package(dialect) else node.op_type
-    try:
-        note = f" (opset {opset})" if domain == "" else ""
-        attributes = dialect.read(
-            where_node(op_type, nested_name(name, scope.path)),
-            node,
-            lambda input_index: scope.constant_value(node.input[input_index]),
-            note,
-        )
-    except GridSampleError as attribute_error:
-        error = attribute_error
+    attributes = _read_attributes(dialect, node, name, scope, opset if domain == "" else None)
+    cases = _cases_of(values, constants, scope, inference)
     record = NodeRecord(
         graph=scope.path,
         name=name,
@@ -197,18 +197,54 @@ def _node_match(
         domain=domain,
         opset=opset,
         dialect=standard(dialect.operator, opset) if is_unversioned else dialect,
-        attributes=attributes,
-        cases=_cases_of(values, constants, scope, inference),
+        attributes=attributes.values,
+        cases=cases,
         values=values,
-        constants=constants,
+        constants=constants | _constants_without_elements(node, list(values), cases),
         output=output,
-        error=error,
+        error=attributes.error,
     )
     declared_shape = scope.declared_shape(output) if is_added(dialect) else None
     record = replace(record, error=fault_of(record, node, declared_shape))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, helpers)
+
+
+class _Attributes(NamedTuple):
+    """The attributes of a node.
+
+    Attributes:
+        values: the attributes by name; empty if they are wrong.
+        error: what is wrong with them.
+    """
+
+    values: dict[str, AttributeValue]
+    error: GridSampleError | None = None
+
+
+def _read_attributes(
+    dialect: Dialect, node: onnx.NodeProto, name: str, scope: Scope, opset: int | None
+) -> _Attributes:
+    """Read the attributes of a node of ``dialect``.
+
+    Args:
+        dialect: the dialect of the node.
+        node: the node.
+        name: the name of the node in errors.
+        scope: the list of nodes that contains it.
+        opset: the version of the ONNX domain if the node is in this domain, for errors.
+    """
+    op_type = dialect.operator if is_of_package(dialect) else node.op_type
+    where = where_node(op_type, nested_name(name, scope.path))
+    note = "" if opset is None else f" (opset {opset})"
+    try:
+        values = dialect.read(
+            where, node, lambda input_index: scope.constant_value(node.input[input_index]), note
+        )
+    except GridSampleError as error:
+        return _Attributes({}, error)
+    return _Attributes(values)
 
 
 def _inputs_of(
@@ -262,119 +298,29 @@ def _cases_of(
     return cases
 
 
-def _decomposed_match(
-    operator: DecomposedOperator,
-    scope: Scope,
-    names: Names,
-    inference: Inference,
-) -> Match:
-    """Return the match of a decomposed operator, with an equivalent node."""
-    output = operator.subgraph.output
-    inputs = _decomposed_inputs(operator, scope, names, inference)
-    index = scope.makers[output]
-    node = helper.make_node(
-        operator.operator,
-        list(inputs.values.values()),
-        [output],
-        scope.nodes[index].name,
-        "",
-        DECOMPOSED,
-    )
-    record = _decomposed_record(
-        scope,
-        output,
-        operator.operator,
-        attributes=operator.result.attributes,
-        cases=inputs.cases,
-        values=inputs.values,
-        constants=inputs.constants,
-    )
-    record = replace(record, error=fault_of(record, node))
-    return Match(
-        record,
-        node,
-        scope,
-        index,
-        decomposed_nodes=frozenset(operator.subgraph.nodes),
-        preparing_nodes=tuple(inputs.preparing_nodes),
-    )
-
-
-class _DecomposedInputs(NamedTuple):
-    """The inputs of the node that is equivalent to a decomposed operator.
-
-    Attributes:
-        values: the name of each input -> the value that the node reads, or "" for a constant that
-            is not in the model.
-        cases: the types and shapes of the inputs, for each way in which the function is called.
-        constants: the name of each constant input -> its elements, if they are not in the model.
-        preparing_nodes: nodes that compute inputs which the model does not have.
-    """
-
-    values: dict[str, str]
-    cases: list[tuple[TypeAndShape, ...]]
-    constants: dict[str, Array]
-    preparing_nodes: Nodes
-
-
-def _decomposed_inputs(
-    operator: DecomposedOperator,
-    scope: Scope,
-    names: Names,
-    inference: Inference,
-) -> _DecomposedInputs:
-    """Return the inputs of the node that is equivalent to a decomposed operator."""
-    first = operator.subgraph.inputs[0]
-    argument_names = spec.newest(operator.operator).types
-    values = dict(zip(argument_names, operator.subgraph.inputs, strict=False))
-    cases = inference.values_by_call(scope, list(values.values()))
-    constants: dict[str, Array] = {}
-    nodes = Nodes(names, operator.subgraph.output)
-    if operator.operator == "AffineGrid":
-        size = operator.result.size
-        values["size"] = ""
-        cases = [(case[0], TypeAndShape("int64", (len(size),))) for case in cases]
-        if None in size:  # the batch is that of theta
-            batch = nodes.add("Gather", nodes.add("Shape", first), nodes.row(0))
-            other_lengths = nodes.constant(np.array(size[1:], np.int64))
-            values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
-        else:
-            constants["size"] = np.array(size, np.int64)
-    elif operator.result.image_lengths:  # X has all pixels on one axis
-        lengths = operator.result.image_lengths
-        values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
-        cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
-    return _DecomposedInputs(values, cases, constants, nodes)
-
-
-def _decomposed_record(
-    scope: Scope,
-    output: str,
-    operator: str,
-    *,
-    attributes: Mapping[str, AttributeValue],
+def _constants_without_elements(
+    node: onnx.NodeProto,
+    arguments: Sequence[str],
     cases: Sequence[tuple[TypeAndShape, ...]],
-    values: Mapping[str, str],
-    constants: Mapping[str, Array],
-    fused: tuple[str, ...] = (),
-) -> NodeRecord:
-    """Return the record of a decomposed ``operator`` that computes the value ``output``."""
-    return NodeRecord(
-        graph=scope.path,
-        name=scope.nodes[scope.makers[output]].name or f"({output})",
-        operator=operator,
-        op_type=operator,
-        domain=DECOMPOSED,
-        opset=scope.opsets.get("", 0),
-        dialect=DECOMPOSED_DIALECTS[operator],
-        output=output,
-        reason="",
-        attributes=attributes,
-        cases=cases,
-        values=values,
-        constants=constants,
-        fused=fused,
-    )
+) -> dict[str, Array]:
+    """Return the integer inputs of a foreign attention that have no elements, by argument.
+
+    Without levels, such an input is fully known by its shape, even if it is fed.
+    """
+    signature = attention_signature(node)
+    if signature is None:
+        return {}
+    integer_arguments = (signature.lengths_input, "level_start_index")
+    constants: dict[str, Array] = {}
+    for argument, *values in zip(arguments, *cases, strict=True):
+        if argument not in integer_arguments or len(set(values)) != 1:
+            continue
+        (value, *_) = values
+        lengths = [length for length in value.shape or () if isinstance(length, int)]
+        is_known = value.shape is not None and len(lengths) == len(value.shape)
+        if is_known and 0 in lengths and value.type in ("int32", "int64"):
+            constants[argument] = np.zeros(lengths, value.type)
+    return constants
 
 
 def _link_attentions(
@@ -391,59 +337,16 @@ def _link_attentions(
     attentions: list[Match] = []
     attention_by_sample: dict[str, Match] = {}
     for attention in find_attentions(use_def, samples, inference):
-        attention_match = _attention_match(attention, use_def.scope, inference)
-        attentions.append(attention_match)
+        enclosing_match = attention_match(attention, use_def.scope, inference)
+        attentions.append(enclosing_match)
         for level in attention.levels:
-            attention_by_sample[level.sample.output] = attention_match
+            attention_by_sample[level.sample.output] = enclosing_match
     linked = []
     for match in matches:
         is_sample = samples.get(match.record.output) is match
         enclosing = attention_by_sample.get(match.record.output) if is_sample else None
         linked.append(match if enclosing is None else replace(match, enclosing_attention=enclosing))
     return attentions, linked
-
-
-def _attention_match(attention: Attention, scope: Scope, inference: Inference) -> Match:
-    """Return the match of a decomposed deformable attention."""
-    output = attention.output.name
-    index = scope.makers[output]
-    sample = attention.levels[0].sample
-    value = attention.value.name if attention.value is not None else sample.values["X"]
-    locations = sample.values["grid"]
-    if attention.locations is not None:
-        locations = attention.locations.name
-    weights = attention.weights.name
-    levels = []
-    for level in attention.levels:
-        levels.append([level.points, *(length.known for length in level.lengths)])
-    constants: dict[str, Array] = {}
-    if not any(None in level for level in levels):
-        constants["levels"] = np.array(levels, np.int64)
-    levels_value = TypeAndShape("int64", (len(levels), 1 + attention.r))
-    argument_names = spec.newest(ATTENTION).types
-    record = _decomposed_record(
-        scope,
-        output,
-        ATTENTION,
-        attributes={"align_corners": sample.attributes["align_corners"]},
-        cases=[
-            (value_case, levels_value, *other_cases)
-            for value_case, *other_cases in inference.values_by_call(
-                scope, (value, locations, weights)
-            )
-        ],
-        values=dict(zip(argument_names, (value, "", locations, weights), strict=True)),
-        constants=constants,
-        fused=tuple(display_name(scope.nodes[index]) for index in sorted(attention.path)),
-    )
-    return Match(
-        record,
-        scope.nodes[index],
-        scope,
-        index,
-        decomposed_nodes=attention.nodes,
-        attention=attention,
-    )
 
 
 def _link_fused_grids(

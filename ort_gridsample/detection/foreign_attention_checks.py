@@ -81,6 +81,7 @@ class _InputCheck:
             self._check_pixels(lengths, None if self._signature.has_offsets else starts, n_pixels)
 
     def _check_types(self) -> None:
+        """Check the known types of the inputs."""
         starts = self._inputs.get("level_start_index", TypeAndShape())
         if self._signature.is_com_microsoft and starts.type not in _INTEGERS:
             found = f"of type {starts.type or 'unknown'}"
@@ -133,14 +134,14 @@ class _InputCheck:
         n_groups = n_coordinates // 2 if isinstance(n_coordinates, int) else None
         if isinstance(n_coordinates, int) and (n_coordinates % 2 or n_coordinates == 0):
             self._refuse("reference_points", "a last axis of 2·G coordinates")
-        if not isinstance(n_points, int):
-            return
         if isinstance(n_offsets, int) and n_offsets % 2:
             self._refuse("sampling_offsets", "a last axis of L·P·2 coordinates")
         if not isinstance(n_levels, int):
             return
-        if n_levels == 0 or n_points % n_levels:
+        if n_levels == 0 or (isinstance(n_points, int) and n_points % n_levels):
             self._refuse("attention_weights", f"a last axis of L·P points, as L is {n_levels}")
+        if not isinstance(n_points, int):
+            return
         if n_groups and (n_points // n_levels) % n_groups:
             expected_groups = f"a number of points G that divides P = {n_points // n_levels}"
             self._refuse("reference_points", expected_groups)

@@ -1,21 +1,22 @@
 """Find the computation of a GridSample's grid that can be fused into the node.
 
 This computation is an AffineGrid, arithmetic that computes coordinates from pixels or from a flow,
-or nodes that only rearrange coordinates. It is found from its end (:mod:`.coordinate_rules`). All
-coordinates of an AffineGrid are traced together, because the rank of the grid may be unknown. In
-all other cases, each coordinate is traced by itself to the value that stores it.
+or nodes that only rearrange coordinates. It is found from its end: an AffineGrid by
+:mod:`.grid_rules`, and any other computation by :mod:`.coordinate_rules`, which trace each
+coordinate by itself to the value that stores it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..graph.scope import display_name, has_attribute_references
+from ..graph.scope import display_name
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
-from .coordinate_rules import GRID_RULES, CoordinateTracer
+from .coordinate_rules import CoordinateTracer
+from .grid_rules import trace_grid
 from .match import FusedGrid, Match
-from .programs import LAST_AXIS, MAX_SOURCES, TYPES, Component, Program
+from .programs import MAX_SOURCES, TYPES, Component, Program
 
 
 def find_fused_grid(
@@ -35,44 +36,25 @@ def find_fused_grid(
     """
     if sample.record.values["grid"] not in use_def.makers:
         return None
-    affine = _find_affine_grid(use_def, sample, inference, affine_grids)
+    affine = _find_affine_grid(use_def, sample, affine_grids)
     return affine or _find_programs(use_def, sample, inference)
 
 
 def _find_affine_grid(
-    use_def: UseDef,
-    sample: Match,
-    inference: Inference,
-    affine_grids: Mapping[str, Match],
+    use_def: UseDef, sample: Match, affine_grids: Mapping[str, Match]
 ) -> FusedGrid | None:
     """Return the AffineGrid whose output only ``sample`` reads, and the nodes between the two."""
-    tracer = CoordinateTracer(use_def, inference)
-    # All coordinates, on the last axis.
-    component = Component(sample.record.values["grid"], LAST_AXIS)
-    values = [component.name]
-    while component.name not in affine_grids:
-        index = use_def.makers.get(component.name)
-        if index is None or index in tracer.nodes or not use_def.is_op(index, GRID_RULES):
-            return None
-        node = use_def.nodes[index]
-        if has_attribute_references(node):
-            return None
-        source = GRID_RULES[node.op_type](tracer, node, component)
-        if not isinstance(source, Component):
-            return None
-        component = source
-        tracer.nodes.add(index)
-        values.append(component.name)
-    affine_grid = affine_grids[component.name]
-    inside = tracer.nodes | sample.replaced_nodes | affine_grid.replaced_nodes
-    if any(not use_def.scope.readers.get(name, set()) <= inside for name in values):
+    path = trace_grid(use_def, sample.record.values["grid"], affine_grids)
+    if path is None or sample.record.values["X"] in path.values:
         return None
-    if component.axis != LAST_AXIS or sample.record.values["X"] in values:
+    affine_grid = affine_grids[path.affine_grid]
+    inside = path.nodes | sample.replaced_nodes | affine_grid.replaced_nodes
+    if any(not use_def.scope.readers.get(name, set()) <= inside for name in path.values):
         return None
-    nodes = tuple(sorted(tracer.nodes))
+    nodes = tuple(sorted(path.nodes))
     names = (affine_grid.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
     # The nodes read no Constants.
-    return FusedGrid(nodes, names, tracer.cast_type, affine_grid)
+    return FusedGrid(nodes, names, path.cast_type, affine_grid)
 
 
 def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
@@ -126,7 +108,6 @@ def _trace_once(
     allow_coordinate_operands: bool,
 ) -> FusedGrid:
     """Trace all coordinates of a grid. Those that cannot be traced have no program."""
-    assert tracer.grid_rank is not None
     last_axis = tracer.grid_rank - 1
     programs = []
     for index in range(last_axis - 1):
@@ -145,6 +126,7 @@ def _fused_programs(
     grid_type: str,
     programs: Sequence[Program],
 ) -> FusedGrid:
+    """Return a fused grid of ``programs``, with the Constants that the traced nodes read."""
     nodes = sorted(traced_nodes)
     makers = (use_def.makers.get(name) for index in nodes for name in use_def.nodes[index].input)
     constants = set[int]()

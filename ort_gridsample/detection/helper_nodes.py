@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
 from ..errors import GridSampleError, where_node
-from ..graph.scope import OUTSIDE, Names, Scope, display_name
+from ..graph.new_nodes import Names
+from ..graph.scope import OUTSIDE, Scope, display_name
 
 #: The key in the ``metadata_props`` of a helper node. Its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"

@@ -81,6 +81,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
 
 
 def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
+    """Check a node, in the order in which its faults are reported."""
     if record.patched:
         _check_package_op(record, node)
         return
@@ -110,6 +111,7 @@ def _check_package_op(record: NodeRecord, node: onnx.NodeProto) -> None:
 
 
 def _check_attention(record: NodeRecord, node: onnx.NodeProto) -> None:
+    """Check deformable attention. Only a foreign node has inputs that its dialect fixes."""
     signature = attention_signature(node)
     if signature is not None:
         names = signature.inputs
@@ -164,6 +166,7 @@ def _check_outputs(record: NodeRecord, node: onnx.NodeProto) -> None:
 
 
 def _check_types(record: NodeRecord) -> None:
+    """Check that the specification and onnxruntime have the known types of the inputs."""
     allowed_types = spec.newest(record.operator).types
     for name, types in record.types.items():
         for type_name in types:
@@ -176,6 +179,7 @@ def _check_types(record: NodeRecord) -> None:
 
 
 def _check_affine_grid(record: NodeRecord, theta: TypeAndShape, size: TypeAndShape) -> None:
+    """Check the shapes of an AffineGrid's inputs, and the values of a constant size."""
     constant = record.constants.get("size")
     numbers = constant.tolist() if constant is not None and constant.ndim == 1 else None
     validation.check_affine_grid_shapes(record.where, theta.shape, numbers)
@@ -185,6 +189,7 @@ def _check_affine_grid(record: NodeRecord, theta: TypeAndShape, size: TypeAndSha
 
 
 def _check_grid_sample(record: NodeRecord, X: TypeAndShape, grid: TypeAndShape) -> None:
+    """Check the shapes of a GridSample's inputs, and that its mode is defined for the type of X."""
     grid_shape = grid.shape
     if record.dialect.has_planar_grids:
         _check_planes(record, X, grid)

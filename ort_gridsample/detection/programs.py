@@ -3,6 +3,27 @@
 A program computes one coordinate. Each of its steps computes what a node of the graph computes, in
 the same order and type, so that the results are the same to the last bit. The fused node has the
 encoded programs as an attribute.
+
+A graph computes a grid (N, H, W, 2) from a flow (N, 2, H, W) and a width and height in pixels::
+
+    moved = Transpose <perm = [0, 2, 3, 1]> (flow)
+    half = Constant <value_floats = [320.0, 240.0]> ()
+    scaled = Div (moved, half)
+    grid = Sub (scaled, one)
+
+For x, the component is index 0 on axis 1 of flow, and the steps divide by 320 and subtract the
+scalar ``one``, whose value is known in a run only:
+
+>>> steps = (ProgramStep("Div", 320.0, False), ProgramStep("Sub", "one", False))
+>>> x = Program(Component("flow", axis=1, index=0), 2, steps)
+>>> y = Program(Component("flow", axis=1, index=1), 2, (ProgramStep("Div", 240.0, False), steps[1]))
+>>> to_rows([x, y], ["flow"])
+[[0, 1, 0, 2, 6, 2], [0, 1, 1, 2, 6, 2]]
+>>> encode(to_rows([x, y], ["flow"]), r=2)
+[2, 0, 1, 0, 2, 2, 6, 2, 0, 1, 1, 2, 2, 6, 2]
+
+The codes 6 and 2 are those of Div and Sub with the operand as second input. The number 2 before
+them is the number of steps.
 """
 
 from __future__ import annotations
@@ -22,8 +43,6 @@ OPERATIONS = ("Add", "Sub", "Mul", "Div")
 #: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
 #: code if another program computes the operand, so that it is not a scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)
-#: The axis of a grid that lists the coordinates, if the rank of the grid is unknown.
-LAST_AXIS = -1
 #: A scalar operand: a number, or the name of a value that has one element.
 Scalar = float | str
 

@@ -45,37 +45,84 @@ def agrees_at_ties(
     others.
     """
     traced, roundings = _with_rounded_outputs(model)
-    X_shape, grid_shape = shapes[:2]
-    lengths = np.array((image_lengths or X_shape[2:])[::-1])
+    lengths = np.array((image_lengths or shapes[0][2:])[::-1])
     axis = Axis.of(
         lengths.astype(np.float64), align_corners, may_be_single=True, maximum=np.maximum
     )
-    generator = np.random.default_rng(0)
-    X = generator.permutation(math.prod(X_shape)).reshape(X_shape) + 1.0
-    inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
-    dtype = np.dtype(str(values[1].type))
-    runs = range(min(MAX_RUNS, n_runs_needed(grid_shape)))
-    near_ties = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in runs]
-    grids = [inside, *(ties.grid for ties in near_ties)]
-    feeds = [typed_inputs((X, grid), shapes, values) for grid in grids]
-    outputs = probe.outputs(traced, feeds)
+    runs = _tie_runs(shapes, values, lengths, axis)
+    outputs = probe.outputs(traced, [runs.inside, *runs.near_ties])
     if outputs is None:
         return False
-    pixels = unnormalize(feeds[0][1].astype(np.float64), axis)
-    coordinates = []
-    for rounding in roundings:
-        locations = _locate(outputs[0][rounding.output_index], pixels)
-        coordinates += [_RoundedCoordinate(rounding, i, place) for i, place in locations.items()]
+    _, grid_inside, *_ = runs.inside
+    pixels = unnormalize(grid_inside.astype(np.float64), axis)
+    coordinates = _rounded_coordinates(roundings, outputs[0], pixels)
     rounded_axes = {coordinate.axis_index for coordinate in coordinates}
     if not rounded_axes.issuperset(np.flatnonzero(lengths > 1)):
         return False  # the model does not round pixel coordinates, and so its ties are unknown
-    for ties, (X, *_), run_outputs in zip(near_ties, feeds[1:], outputs[1:], strict=True):
+    for ties, (X, *_), run_outputs in zip(runs.ties, runs.near_ties, outputs[1:], strict=True):
         image = X.reshape(*X.shape[:2], *lengths[::-1])
         expected = _nearest_at(image, ties.pixels, axis, padding_mode)
         differs = (run_outputs[0] != expected).any(1)
         if (differs & _is_at_tie(ties, coordinates, run_outputs)).any():
             return False
     return True
+
+
+class _TieRuns(NamedTuple):
+    """The runs of a model that test it at ties.
+
+    Attributes:
+        inside: the feeds of a run with positions inside of X, which shows what the model rounds.
+        near_ties: the feeds of the runs near ties.
+        ties: the grid of each run near ties.
+    """
+
+    inside: list[Array]
+    near_ties: list[list[Array]]
+    ties: list[_NearTies]
+
+
+def _tie_runs(
+    shapes: InputShapes, values: Sequence[TypeAndShape], lengths: Array, axis: Axis
+) -> _TieRuns:
+    """Return the runs of a model whose inputs have these shapes and types.
+
+    Args:
+        shapes: the shapes of the inputs.
+        values: the types of the inputs.
+        lengths: the spatial lengths of X, the innermost first.
+        axis: the spatial axes of X.
+    """
+    X_shape, grid_shape = shapes[:2]
+    generator = np.random.default_rng(0)
+    X = generator.permutation(math.prod(X_shape)).reshape(X_shape) + 1.0
+    inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
+    dtype = np.dtype(str(values[1].type))
+    n_runs = min(MAX_RUNS, n_runs_needed(grid_shape))
+    ties = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in range(n_runs)]
+    return _TieRuns(
+        inside=typed_inputs((X, inside), shapes, values),
+        near_ties=[typed_inputs((X, near.grid), shapes, values) for near in ties],
+        ties=ties,
+    )
+
+
+def _rounded_coordinates(
+    roundings: Sequence[_Rounding], outputs: Sequence[Array], pixels: Array
+) -> list[_RoundedCoordinate]:
+    """Return the coordinates among the values that a model rounds.
+
+    Args:
+        roundings: the roundings of the model.
+        outputs: the outputs of a run.
+        pixels: the pixel coordinates (N, …, r) of the run.
+    """
+    coordinates = []
+    for rounding in roundings:
+        locations = _locate(outputs[rounding.output_index], pixels)
+        for axis_index, location in locations.items():
+            coordinates.append(_RoundedCoordinate(rounding, axis_index, location))
+    return coordinates
 
 
 class _Rounding(NamedTuple):

@@ -23,7 +23,7 @@ from ..inference.types import TypeAndShape
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
-from .trial_inputs import InputShapes, first_round_feeds, later_feeds, possible_shapes, typed_inputs
+from .trial_inputs import first_round_feeds, later_feeds, possible_shapes, typed_inputs
 from .trial_ties import agrees_at_ties
 
 #: The maximum number of positions of a run that are compared while several combinations of
@@ -84,9 +84,9 @@ class _PossibleSample(NamedTuple):
         return Result(written, self.image_lengths)
 
 
-def is_flat(X: TypeAndShape, grid: TypeAndShape | None = None) -> bool:
+def is_flat(X: TypeAndShape, grid: TypeAndShape) -> bool:
     """Whether an image X (N, C, pixels) has all its pixels on one axis, for a grid of two axes."""
-    return grid is not None and X.rank == 3 and grid.rank == 4
+    return X.rank == 3 and grid.rank == 4
 
 
 def try_sample(
@@ -124,9 +124,19 @@ def try_sample(
     if len(possible) != 1:
         return None
     (sample,) = possible
-    if sample.attributes.mode == "nearest":
+    attributes = sample.attributes
+    if attributes.mode == "nearest":
         for run_shapes in shapes:
-            if not _agrees_at_ties(sample, model, run_shapes, values, probe):
+            agrees = agrees_at_ties(
+                model,
+                run_shapes,
+                values,
+                probe,
+                padding_mode=attributes.padding_mode,
+                align_corners=attributes.align_corners,
+                image_lengths=sample.image_lengths,
+            )
+            if not agrees:
                 return None
     return sample.result()
 
@@ -167,25 +177,6 @@ def _still_possible(
             sample for sample in remaining if _is_sample(sample, X, grid, result, n_compared)
         ]
     return remaining
-
-
-def _agrees_at_ties(
-    sample: _PossibleSample,
-    model: onnx.ModelProto,
-    run_shapes: InputShapes,
-    values: Sequence[TypeAndShape],
-    probe: Probe,
-) -> bool:
-    """Whether ``model`` rounds ties as ``sample`` does, in a run with inputs of these shapes."""
-    return agrees_at_ties(
-        model,
-        run_shapes,
-        values,
-        probe,
-        padding_mode=sample.attributes.padding_mode,
-        align_corners=sample.attributes.align_corners,
-        image_lengths=sample.image_lengths,
-    )
 
 
 def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[_PossibleSample]:

@@ -1,18 +1,13 @@
-"""Scopes: all graphs of a model, at any depth, and all model-local functions.
-
-:class:`Scope` reads the nodes and names of one graph or function. :class:`Names` and
-:class:`Nodes` write new ones.
-"""
+"""Scopes: all graphs of a model, at any depth, and all model-local functions."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import accumulate, chain, count
-from typing import Any, ClassVar
+from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +26,7 @@ UNSTATED_OPSET = 20
 #: The first IR version in which an initializer that is also an input is a default, which callers
 #: may override.
 _FIRST_IR_VERSION_WITH_DEFAULTS = 4
-#: In :attr:`Scope.readers`, stands for the caller of the graph, which reads its outputs.
+#: The index in :attr:`Scope.readers` of the caller of the graph, which reads its outputs.
 OUTSIDE = -1
 #: The maker of a value that no node makes: an index before all nodes.
 NO_MAKER = -1
@@ -54,7 +49,8 @@ _CONSTANT_DTYPES: dict[str, Any] = {
     "value_floats": np.float32,
 }
 
-#: The node or the initializer that defines a value; None if the caller of the graph does.
+#: The node or the initializer that defines a value. None if the caller of the graph defines it, or
+#: if the initializer is sparse.
 Definition = onnx.NodeProto | TensorProto | None
 #: The domain, the name and the overload of a function, which its calls have.
 FunctionKey = tuple[str, str, str]
@@ -116,17 +112,6 @@ class Scope:
     function: onnx.FunctionProto | None = None
     bodies: dict[int, list[Scope]] = field(default_factory=dict)
     weights: Weights = NO_WEIGHTS
-
-    #: The cached properties that :meth:`replace_nodes` deletes.
-    _DERIVED: ClassVar = (
-        "op_types",
-        "domains",
-        "inputs",
-        "outputs",
-        "makers",
-        "readers",
-        "definitions",
-    )
 
     def __iter__(self) -> Iterator[onnx.NodeProto]:
         return iter(self.container.node)
@@ -252,7 +237,7 @@ class Scope:
             for node in reversed(new_nodes):
                 proto_nodes.insert(index, node)
             nodes[index : index + 1] = proto_nodes[index : index + len(new_nodes)]
-        for name in self._DERIVED:
+        for name in _DERIVED:
             self.__dict__.pop(name, None)
         self._replace_bodies(replacements)
 
@@ -336,6 +321,14 @@ class Scope:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
 
+#: The cached properties that :meth:`Scope.replace_nodes` deletes. It updates ``nodes`` itself.
+_DERIVED = tuple(
+    name
+    for name, member in vars(Scope).items()
+    if isinstance(member, cached_property) and name != "nodes"
+)
+
+
 def scopes_of(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]:
     """Return every scope of ``model``: the main graph first, and parents before their children.
 
@@ -389,7 +382,7 @@ def _bodies_of(scope: Scope, index: int) -> list[Scope]:
     """Return new scopes of the graphs that a node of ``scope`` holds."""
     node = scope.nodes[index]
     bodies = []
-    for attribute, graph in subgraphs(node):
+    for attribute, graph in graphs_of(node):
         path = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
         if scope.path:
             path = f"{scope.path}/{path}"
@@ -398,7 +391,7 @@ def _bodies_of(scope: Scope, index: int) -> list[Scope]:
     return bodies
 
 
-def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.GraphProto]]:
+def graphs_of(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.GraphProto]]:
     """Yield the graphs of ``node`` (the bodies of an If, Loop or Scan) and their attributes."""
     if not may_have_graphs(node):
         return
@@ -455,150 +448,14 @@ def constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
     return None
 
 
+def attribute_named(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
+    """Return an attribute of ``node``, or None if it is missing."""
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return attribute
+    return None
+
+
 def has_attribute_references(node: onnx.NodeProto) -> bool:
     """Whether the caller of the node's function sets an attribute of the node."""
     return any(attribute.ref_attr_name for attribute in node.attribute)
-
-
-def constant_names(scopes: Sequence[Scope]) -> set[str]:
-    """Return the names of the constants of all graphs of ``scopes``, but not of functions."""
-    graphs = [scope for scope in scopes if isinstance(scope.container, onnx.GraphProto)]
-    return {
-        name
-        for scope in graphs
-        for name in scope.definitions
-        if scope.find_constant(name) is not None
-    }
-
-
-@contextmanager
-def hide_values(scopes: Sequence[Scope], names: Collection[str]) -> Iterator[None]:
-    """Make the values of constants unknown within a ``with`` statement, like external data.
-
-    A session uses other values for them. Constant nodes become initializers, as in onnxruntime.
-
-    Args:
-        scopes: the scopes of a model, which are changed.
-        names: names among :func:`constant_names`.
-    """
-    if not names:
-        yield
-        return
-    # Inner graphs first: a list of nodes that was rewritten holds copies.
-    for scope in reversed(scopes):
-        _constants_to_initializers(scope, names)
-    _set_data_location(scopes, names, TensorProto.EXTERNAL)
-    try:
-        yield
-    finally:
-        _set_data_location(scopes, names, TensorProto.DEFAULT)
-
-
-def _constants_to_initializers(scope: Scope, names: Collection[str]) -> None:
-    """Replace the Constant nodes of a graph that make one of ``names`` by initializers."""
-    graph = scope.container
-    if not isinstance(graph, onnx.GraphProto):
-        return
-    dropped: dict[int, tuple[()]] = {}
-    for index, node in enumerate(scope.nodes):
-        tensor = constant_tensor(node)
-        if tensor is not None and node.output[0] in names:
-            initializer = graph.initializer.add()
-            initializer.CopyFrom(tensor)
-            initializer.name = node.output[0]
-            dropped[index] = ()
-    scope.replace_nodes(dropped)
-
-
-def _set_data_location(
-    scopes: Sequence[Scope],
-    names: Collection[str],
-    location: TensorProto.DataLocation,
-) -> None:
-    """Set the data location of the initializers ``names`` that are not external data."""
-    for scope in scopes:
-        if isinstance(scope.container, onnx.GraphProto):
-            for tensor in scope.container.initializer:
-                if tensor.name in names and not tensor.external_data:
-                    tensor.data_location = location
-
-
-class Names:
-    """The names of the values and nodes of a model, for the choice of new ones.
-
-    Args:
-        model: the model.
-        scopes: its scopes if they are known.
-    """
-
-    def __init__(self, model: onnx.ModelProto, scopes: Sequence[Scope] = ()) -> None:
-        self._model = model
-        self._scopes = scopes
-
-    @cached_property
-    def _taken(self) -> set[str]:
-        taken = set[str]()
-        for scope in self._scopes or scopes_of(self._model):
-            taken.update(node.name for node in scope.nodes)
-            taken.update(*scope.inputs, scope.definitions, scope.output_names)
-            taken.update(value.name for value in scope.container.value_info)
-        return taken
-
-    def new(self, name: str) -> str:
-        """Return ``name``, or ``name`` and a number if it is taken, and take it."""
-        numbered_names = (f"{name}_{number}" for number in count(2))
-        candidates = chain([name], numbered_names)
-        free_name = next(candidate for candidate in candidates if candidate not in self._taken)
-        self._taken.add(free_name)
-        return free_name
-
-    def take_all(self, names: Collection[str]) -> bool:
-        """Take all ``names`` and return True, or return False if one of them is taken."""
-        if not self._taken.isdisjoint(names):
-            return False
-        self._taken.update(names)
-        return True
-
-
-class Nodes(list[onnx.NodeProto]):
-    """A list of new nodes, which has a method for each way to append one.
-
-    Args:
-        names: the names of the model.
-        prefix: the beginning of the names of the nodes and of their outputs.
-    """
-
-    def __init__(self, names: Names, prefix: str) -> None:
-        self._names = names
-        self._prefix = prefix
-
-    def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node with one output; return the name of the output.
-
-        Args:
-            op_type: the operator of the node.
-            inputs: the names of its inputs.
-            output: the name of its output; a new name if it is empty.
-            attributes: its attributes.
-        """
-        # The node needs a name of its own: onnxruntime refuses two nodes of one name.
-        name = self._names.new(f"{self._prefix}_{op_type.lower()}")
-        self.append(helper.make_node(op_type, inputs, [output or name], name, **attributes))
-        return output or name
-
-    def rename_last(self, name: str) -> None:
-        """Change the name of the last node to ``name``, with a number if that is taken."""
-        self[-1].name = self._names.new(name)
-
-    def constant(self, value: npt.ArrayLike) -> str:
-        """Append a Constant node; return the name of its output.
-
-        A Python integer becomes an int64.
-        """
-        # NumPy 1 on Windows makes it an int32.
-        dtype = np.int64 if isinstance(value, int) else None
-        return self.add("Constant", value=numpy_helper.from_array(np.asarray(value, dtype)))
-
-    def row(self, *numbers: int) -> str:
-        """Append a Constant node of a 1-D tensor of int64; return the name of its output."""
-        return self.constant(np.array(numbers, np.int64))

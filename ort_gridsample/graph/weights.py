@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from os import PathLike
 from typing import NamedTuple, TypeAlias
@@ -42,6 +43,12 @@ MAX_SERIALIZED_BYTES = (1 << 31) - 1
 _ARRAY_TYPES = TYPES.keys() - {"bfloat16", "str", "complex64", "complex128"}
 #: ONNX's number of such a type -> its dtype.
 _DTYPES = {elem_type(name): np.dtype(name) for name in TYPES if name in _ARRAY_TYPES}
+#: ONNX's number of each type whose values are bytes -> the number of bytes of an element.
+_ELEMENT_BYTES = {number: dtype.itemsize for number, dtype in _DTYPES.items()} | {
+    TensorProto.BFLOAT16: 2,
+    TensorProto.COMPLEX64: 8,
+    TensorProto.COMPLEX128: 16,
+}
 #: Values in memory begin at multiples of this many bytes.
 _ALIGNMENT = 64
 #: The numbers of the fields of a ModelProto, of a GraphProto and of a TensorProto.
@@ -72,20 +79,21 @@ class LoadedWeights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(ABC):
     """The large initializers of the main graph of a model.
 
     Attributes:
-        source: the bytes of the model or its path; or name -> the weight's tensor or its bytes.
-        spans: name -> where the values are in the source. The offset is 0 if the source has each
-            weight separately.
+        spans: the name of a weight -> where its values are in what contains them.
     """
 
-    source: bytes | str | PathLike[str] | Mapping[str, TensorProto | ByteArray] = b""
-    spans: Mapping[str, Span] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict, kw_only=True)
 
     def __contains__(self, name: str) -> bool:
         return name in self.spans
+
+    @abstractmethod
+    def _load(self, weights: Sequence[TensorProto]) -> LoadedWeights:
+        """Like :meth:`load`, but for tensors that are all weights."""
 
     def load(self, tensors: Collection[TensorProto]) -> LoadedWeights:
         """Read the values of the weights among ``tensors``, and set their external data.
@@ -94,47 +102,7 @@ class Weights:
             GridSampleError: the bytes of a weight are not those of an array of its shape.
             OSError: the file cannot be read.
         """
-        weights = [tensor for tensor in tensors if tensor.name in self.spans]
-        if isinstance(self.source, Mapping):
-            return _refer_to_values(weights, self.source)
-        lengths = [self.spans[tensor.name].length for tensor in weights]
-        aligned_lengths = (-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths)
-        *offsets, total = accumulate(aligned_lengths, initial=0)
-        memory = _aligned_memory(total)
-        loaded = LoadedWeights({LOCATION: memory}, {})
-        parts = list[tuple[str, ByteArray]]()
-        for tensor, offset, length in zip(weights, offsets, lengths, strict=True):
-            part = memory[offset : offset + length]
-            parts.append((tensor.name, part))
-            loaded.arrays[tensor.name] = _as_array(tensor, part)
-            _set_external_data(tensor, LOCATION, offset, length)
-        for_each(self._read_into, parts, get_num_threads())
-        return loaded
-
-    def _read_into(self, part: tuple[str, ByteArray]) -> None:
-        """Read the values of a weight.
-
-        Args:
-            part: the name of the weight, and the memory to read to.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        name, memory = part
-        span = self.spans[name]
-        source = self.source
-        assert not isinstance(source, Mapping)
-        if isinstance(source, bytes):
-            memory[:] = np.frombuffer(source, np.uint8, span.length, span.offset)
-            return
-        with open(source, "rb", buffering=0) as file:
-            file.seek(span.offset)
-            n_read = 0
-            while n_read < span.length:  # Linux reads at most 2 GiB at a time
-                n_bytes = file.readinto(memory[n_read:].data)
-                if not n_bytes:
-                    raise OSError(f"{source!r} ends before the values of {name}")
-                n_read += n_bytes
+        return self._load([tensor for tensor in tensors if tensor.name in self.spans])
 
     def with_values(self, tensor: TensorProto) -> TensorProto:
         """Return a copy of ``tensor``, with its values if it is one of the weights.
@@ -163,10 +131,76 @@ class Weights:
     def without(self, names: Collection[str]) -> Weights:
         """Return the weights except ``names``."""
         spans = {name: span for name, span in self.spans.items() if name not in names}
-        return Weights(self.source, spans)
+        return replace(self, spans=spans)
 
 
-NO_WEIGHTS = Weights()
+@dataclass(frozen=True)
+class SerializedWeights(Weights):
+    """Weights inside of a serialized model.
+
+    Attributes:
+        source: the bytes of the model, or its path.
+        spans: the name of a weight -> where its values are in ``source``.
+    """
+
+    source: bytes | str | PathLike[str] = b""
+
+    def _load(self, weights: Sequence[TensorProto]) -> LoadedWeights:
+        lengths = [self.spans[tensor.name].length for tensor in weights]
+        aligned_lengths = (-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths)
+        *offsets, total = accumulate(aligned_lengths, initial=0)
+        memory = _aligned_memory(total)
+        loaded = LoadedWeights({LOCATION: memory}, {})
+        parts = list[tuple[str, ByteArray]]()
+        for tensor, offset, length in zip(weights, offsets, lengths, strict=True):
+            part = memory[offset : offset + length]
+            parts.append((tensor.name, part))
+            loaded.arrays[tensor.name] = _as_array(tensor, part)
+            _set_external_data(tensor, LOCATION, offset, length)
+        for_each(self._read_into, parts, get_num_threads())
+        return loaded
+
+    def _read_into(self, part: tuple[str, ByteArray]) -> None:
+        """Read the values of a weight.
+
+        Args:
+            part: the name of the weight, and the memory to read to.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        name, memory = part
+        span = self.spans[name]
+        source = self.source
+        if isinstance(source, bytes):
+            memory[:] = np.frombuffer(source, np.uint8, span.length, span.offset)
+            return
+        with open(source, "rb", buffering=0) as file:
+            file.seek(span.offset)
+            n_read = 0
+            while n_read < span.length:  # Linux reads at most 2 GiB at a time
+                n_bytes = file.readinto(memory[n_read:].data)
+                if not n_bytes:
+                    raise OSError(f"{source!r} ends before the values of {name}")
+                n_read += n_bytes
+
+
+@dataclass(frozen=True)
+class SeparateWeights(Weights):
+    """Weights in memory, each by itself. All offsets of the spans are 0.
+
+    Attributes:
+        values: the name of a weight -> its tensor, or the bytes of its values.
+        spans: the name of a weight -> where its values are in its bytes.
+    """
+
+    values: Mapping[str, TensorProto | ByteArray]
+
+    def _load(self, weights: Sequence[TensorProto]) -> LoadedWeights:
+        return _refer_to_values(weights, self.values)
+
+
+NO_WEIGHTS: Weights = SerializedWeights()
 
 
 def _aligned_memory(length: int) -> ByteArray:
@@ -233,19 +267,26 @@ def exceeds_protobuf(model: onnx.ModelProto) -> bool:
 
     Reading the values would copy them.
     """
-    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
-    constants = (attribute.t for attribute in attributes if attribute.HasField("t"))
-    n_initializer_bytes = sum(_values_bytes(tensor) for tensor in model.graph.initializer)
-    n_constant_bytes = sum(_values_bytes(tensor) for tensor in constants)
-    return n_initializer_bytes + n_constant_bytes > MAX_SERIALIZED_BYTES
+    n_bytes = 0
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    for container in pending:  # grows while it is iterated
+        if isinstance(container, onnx.GraphProto):
+            n_bytes += sum(map(_values_bytes, container.initializer))
+            n_bytes += sum(_values_bytes(sparse.values) for sparse in container.sparse_initializer)
+        for node in container.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    n_bytes += _values_bytes(attribute.t)
+                elif attribute.HasField("g"):
+                    pending.append(attribute.g)
+    return n_bytes > MAX_SERIALIZED_BYTES
 
 
 def _values_bytes(tensor: TensorProto) -> int:
     """Return about how many bytes the values in ``tensor`` have, by its shape."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return 0
-    dtype = _DTYPES.get(tensor.data_type)
-    return math.prod(tensor.dims) * (1 if dtype is None else dtype.itemsize)
+    return math.prod(tensor.dims) * _ELEMENT_BYTES.get(tensor.data_type, 1)
 
 
 def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
@@ -267,7 +308,7 @@ def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
         new_tensor.data_location = TensorProto.EXTERNAL
         tensors[tensor.name] = tensor
     spans = {name: Span(0, _values_bytes(tensor)) for name, tensor in tensors.items()}
-    return copy, Weights(tensors, spans)
+    return copy, SeparateWeights(tensors, spans=spans)
 
 
 def _copy_fields(source: Message, target: Message, excluded: str) -> None:
@@ -354,7 +395,7 @@ def _split_buffer(
     n_names = len({tensor.name for tensor in model.graph.initializer})
     if n_names < len(model.graph.initializer):
         return None
-    weights = Weights(source, spans)
+    weights = SerializedWeights(source, spans=spans)
     return model, weights.restore(model, _inputs_and_outputs(model.graph))
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import onnx
 from onnx import defs, helper
 
-from ..graph.scope import subgraphs
+from ..graph.scope import graphs_of
 
 #: Operators with an input since opset 13 that was an attribute before. The value is the name of the
 #: attribute.
@@ -38,7 +38,7 @@ def nodes_in_opset(
         return [node]
     # If, Loop and Scan have several versions only because these differ in the types that they
     # allow.
-    has_graphs = any(True for _ in subgraphs(node))
+    has_graphs = any(True for _ in graphs_of(node))
     if has_graphs or _means_the_same_in_newer(node, old_opset, new_opset):
         return [node]
     if old_opset < 13 <= new_opset and node.op_type in _INPUT_SINCE_13:

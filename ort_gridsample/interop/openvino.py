@@ -91,7 +91,7 @@ def _is_supported(X: Any, X_type: str, mode: str) -> bool:
     """Whether OpenVINO's own GridSample is correct for this X and mode.
 
     For an X without pixels it reads memory outside of X: see :func:`_with_pixel` for lengths that
-    only a run knows.
+    are known only in a run.
     """
     shape = _shape(X)
     if shape is None or len(shape) != 4 or 0 in shape:

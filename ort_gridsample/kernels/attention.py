@@ -55,8 +55,9 @@ _scratch_size, _, _scratch_array = scratch_layout(ATTENTION_LAUNCH, SCRATCH_ARRA
 
 
 class _Tile(NamedTuple):
-    """The samples of a tile: arrays of :data:`SCRATCH_ARRAYS`, by name."""
+    """The samples of a tile, and memory for sums: arrays of :data:`SCRATCH_ARRAYS`, by name."""
 
+    sums: Any
     level_offset: Any
     lengths: Any
     coordinates: Any
@@ -65,14 +66,13 @@ class _Tile(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """The taps of a tile's samples, and scratch memory for their sums.
+    """The taps of a tile's samples: arrays of :data:`SCRATCH_ARRAYS`, by name.
 
-    They are arrays of :data:`SCRATCH_ARRAYS`, by name. They are not fields of :class:`_Tile`,
-    because passing so many arrays to the sums of each query takes up to 4 % of the time.
+    They are not fields of :class:`_Tile`, because passing so many arrays to the sums of each query
+    takes up to 4 % of the time.
     """
 
     zeros: Any
-    sums: Any
     addresses: Any
     weights: Any
 
@@ -152,6 +152,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
         launch = record_at(launch_address, ATTENTION_LAUNCH)
         memory = launch.first_worker + number * launch.worker_size
         tile = _Tile(
+            sums=_scratch_array(launch, memory, "sums", weight_dtype),
             level_offset=_scratch_array(launch, memory, "level_offset", np.int64),
             lengths=_scratch_array(launch, memory, "lengths", np.int32),
             coordinates=_scratch_array(launch, memory, "coordinates", coordinate_dtype),
@@ -160,7 +161,6 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
         )
         table = _Table(
             zeros=_scratch_array(launch, memory, "zeros", stored_dtype),
-            sums=_scratch_array(launch, memory, "sums", weight_dtype),
             addresses=_scratch_array(launch, memory, "addresses", np.int64),
             weights=_scratch_array(launch, memory, "weights", weight_dtype),
         )
@@ -218,7 +218,7 @@ def _process_item(launch: Any, item: int, tile: Any, table: Any, operands: Any) 
     _fill_table(launch, batch, tile, table, locations, sample_weights)
     for query in range(n_queries):
         y = operands.Y[batch, first_query + query]
-        _sum_heads(launch, table, query * per_query, table.sums, y)
+        _sum_heads(launch, table, query * per_query, tile.sums, y)
 
 
 @register_jitable
@@ -310,7 +310,7 @@ def _sum_heads(launch: Any, table: Any, first_sample: int, sums: Any, y: Any) ->
         launch: an ATTENTION_LAUNCH.
         table: the :class:`_Table`.
         first_sample: the first sample of the query.
-        sums: ``table.sums``, of the type of the weights.
+        sums: ``tile.sums``, of the type of the weights.
         y: the result (heads · channels,). If its type differs from ``sums``, they are rounded.
     """
     return _sum_float_heads if y.dtype == sums.dtype else _sum_half_heads

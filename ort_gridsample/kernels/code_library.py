@@ -130,7 +130,7 @@ class _CodegenOfLibrary:
 
 @contextmanager
 def linking_lazily() -> Iterator[None]:
-    """Compile with :class:`LazyLibrary` in this context. Other threads do not compile meanwhile."""
+    """Compile with :class:`LazyLibrary` in this context, while no other thread can compile."""
     with global_compiler_lock:
         codegen = cpu_target.target_context.codegen()
         thresholds = gc.get_threshold()

@@ -41,7 +41,7 @@ LOADING_BYTES = 1 << 24
 #: Stop waiting for other processes once none has finished a kernel for this many seconds: a process
 #: may have been stopped.
 MAX_WAIT = 120.0
-#: The time in seconds between two looks at the kernels that other processes compile.
+#: The time in seconds between two checks of the kernels that other processes compile.
 _POLL_INTERVAL = 0.05
 
 #: The maximum size of all kernels on disk together. The tests, which use most types, write
@@ -405,7 +405,7 @@ DEFAULT_COMPILE_SECONDS = 5.0
 def compiles_in(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
     """Decorate a kernel or its factory with the CPU time that its compilation took, in seconds.
 
-    Measured for float32, each in a process of its own, on an x86-64 server CPU. Only the order
+    Measured for float32, each in a separate process, on an x86-64 server CPU. Only the order
     matters: see :func:`missing_on_disk`.
     """
 

@@ -28,8 +28,8 @@ from .structs import SLOT, TASK
 #: address of the offered task.
 NO_OFFER = 0
 ACCEPTED = 1
-#: How many times in a row a helper looks for an offer before its thread ends. One time takes about
-#: 0.4 µs if no other thread uses the processor.
+#: The number of consecutive checks without an offer after which a helper's thread ends. A check
+#: takes about 0.4 µs if no other thread uses the processor.
 SPIN_LIMIT = 1000
 
 
@@ -85,7 +85,7 @@ def withdraw_and_wait(task_address: int, slots_address: int, count: int) -> int:
 
 @compiles_in(0.7)
 def helper_loop(slots_address: int, count: int) -> int:
-    """Work on tasks that are offered, until there was no offer :data:`SPIN_LIMIT` times in a row.
+    """Work on tasks that are offered, until :data:`SPIN_LIMIT` consecutive checks find no offer.
 
     Args:
         slots_address: the address of the slots.

@@ -213,7 +213,7 @@ def array_at(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
     array_type = types.Array(dtype.dtype, len(shape), "C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        made = make_array(array_type)(context, builder)
+        array = make_array(array_type)(context, builder)
         lengths = [
             context.cast(builder, length, length_type, types.intp)
             for length, length_type in zip(
@@ -224,9 +224,9 @@ def array_at(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
         strides = [_INT64(itemsize)]
         for length in lengths[:0:-1]:
             strides.insert(0, builder.mul(strides[0], length))
-        data = builder.inttoptr(arguments[0], made.data.type)
-        populate_array(made, data, lengths, strides, itemsize, meminfo=None)
-        return made._getvalue()
+        data = builder.inttoptr(arguments[0], array.data.type)
+        populate_array(array, data, lengths, strides, itemsize, meminfo=None)
+        return array._getvalue()
 
     return array_type(types.int64, shape, dtype), generate
 

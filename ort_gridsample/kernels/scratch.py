@@ -84,23 +84,7 @@ def scratch_layout(
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             launch, memory = arguments[:2]
-            itemsize = context.get_abi_sizeof(context.get_data_type(element))
-            shape = [layout.value(builder, launch, length) for length in row.shape]
-            strides = [_INT64(itemsize)]
-            for length in reversed(shape[1:]):
-                strides.insert(0, builder.mul(length, strides[0]))
-            begin = builder.add(memory, layout.offset(builder, launch, index))
-            pointer = context.get_data_type(element).as_pointer()
-            array = context.make_array(array_type)(context, builder)
-            populate_array(
-                array,
-                data=builder.inttoptr(begin, pointer),
-                shape=shape,
-                strides=strides,
-                itemsize=_INT64(itemsize),
-                meminfo=None,
-            )
-            return array._getvalue()
+            return layout.array(context, builder, launch, memory, index, array_type)
 
         return array_type(launch, types.int64, name, dtype), generate
 
@@ -148,6 +132,34 @@ class _Layout:
                 nbytes = builder.mul(nbytes, self.value(builder, launch, length))
             end = builder.add(end, _aligned(builder, nbytes))
         return end
+
+    def array(
+        self,
+        context: Any,
+        builder: Any,
+        launch: Any,
+        memory: Any,
+        index: int,
+        array_type: Any,
+    ) -> Any:
+        """Return the array with this ``index``, of Numba's type ``array_type``."""
+        element = context.get_data_type(array_type.dtype)
+        itemsize = _INT64(context.get_abi_sizeof(element))
+        shape = [self.value(builder, launch, length) for length in self._table[index].shape]
+        strides = [itemsize]
+        for length in reversed(shape[1:]):
+            strides.insert(0, builder.mul(length, strides[0]))
+        begin = builder.add(memory, self.offset(builder, launch, index))
+        array = context.make_array(array_type)(context, builder)
+        populate_array(
+            array,
+            data=builder.inttoptr(begin, element.as_pointer()),
+            shape=shape,
+            strides=strides,
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return array._getvalue()
 
     def value(self, builder: Any, launch: Any, number: int | str) -> Any:
         """Return a ``number`` of the table, which may be a field of the ``launch``."""

@@ -149,6 +149,8 @@ def _divide(launch: Any) -> None:
     if launch.must_pause:
         launch.items_per_call = max(1, TAPS_PER_PAUSE // (work * launch.chunk_positions))
     max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.taps)
+    if launch.c <= tap_table.FEW_CHANNELS:
+        max_tile = min(max_tile, tap_table.MAX_TILE_POSITIONS_OF_FEW_CHANNELS)
     launch.tile_positions = max(1, min(max_tile, launch.positions))
     launch.table_columns = launch.tile_positions + tap_table.ROW_PADDING
     launch.worker_size = scratch_size(launch)

@@ -47,8 +47,8 @@ class Cpu:
 
     Attributes:
         level: its number.
-        features: the features that it has, of those that the kernels ask
-            :func:`ort_gridsample.kernels.target.has` for.
+        features: the features that it has, of those that the kernels pass to
+            :func:`ort_gridsample.kernels.target.has`.
         host_features: the features by which the processor of this machine is recognized as one.
     """
 
@@ -57,15 +57,22 @@ class Cpu:
     host_features: tuple[str, ...] = ()
 
 
-_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "cx16", "popcnt", "sahf")
-_V3 = ("avx2", "fma", "f16c")
+_V2_FEATURES = ("sse3", "ssse3", "sse4.1", "sse4.2", "cx16", "popcnt", "sahf")
+#: The features of level 3 for which there are other kernels.
+_V3_KERNEL_FEATURES = ("avx2", "fma", "f16c")
+_V3_FEATURES = (*_V3_KERNEL_FEATURES, "bmi", "bmi2", "lzcnt", "movbe")
+_V4_FEATURES = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 #: The levels of processors by name.
 CPUS = {
-    "x86-64-v2": Cpu(2, host_features=_V2),
-    "x86-64-v3": Cpu(3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
-    "x86-64-v4": Cpu(4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
-    "generic": Cpu(1),
+    "x86-64-v2": Cpu(level=2, host_features=_V2_FEATURES),
+    "x86-64-v3": Cpu(level=3, features=_V3_KERNEL_FEATURES, host_features=_V3_FEATURES),
+    "x86-64-v4": Cpu(
+        level=4,
+        features=_V3_KERNEL_FEATURES,
+        host_features=(*_V3_KERNEL_FEATURES, *_V4_FEATURES),
+    ),
+    "generic": Cpu(level=1),
 }
 #: The name for the highest level that the processor of this machine has.
 NATIVE = "native"

@@ -292,6 +292,7 @@ def _op_rows(
     ops: Sequence[Op],
     needed: Mapping[str, Sequence[str]] | None,
     op_context: Relocation,
+    *,
     keeps_ops_without_states: bool = True,
 ) -> tuple[list[Fields], dict[tuple[Op, tuple[str, ...]], int]]:
     """Append what the OPs of ``ops`` refer to.

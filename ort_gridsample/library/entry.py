@@ -216,20 +216,20 @@ _LAZY_FOR_EVER = 0x1 | 0x80
 _MODULE = np.dtype([("path", np.int64), ("more", np.int64, 3)])
 
 
-def _keep_loaded_on_macos(at: int) -> int:
+def _keep_loaded_on_macos(address: int) -> int:
     module = pointers.local_record(_MODULE)
-    if _dladdr(at, pointers.address_of(module)) == 0:
+    if _dladdr(address, pointers.address_of(module)) == 0:
         return 0
     return _dlopen(module.path, _LAZY_FOR_EVER)
 
 
-def _keep_loaded_on_windows(at: int) -> int:
+def _keep_loaded_on_windows(address: int) -> int:
     module = pointers.local_record(_MODULE)
-    return _get_module_handle(_PIN_BY_ADDRESS, at, pointers.address_of(module))
+    return _get_module_handle(_PIN_BY_ADDRESS, address, pointers.address_of(module))
 
 
 _KEEP_LOADED = {
-    "linux": lambda at: 0,
+    "linux": lambda address: 0,
     "darwin": _keep_loaded_on_macos,
     "win32": _keep_loaded_on_windows,
 }

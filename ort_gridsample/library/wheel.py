@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..custom_ops.compiled_ops.library_file import read_trailer
@@ -129,10 +129,8 @@ def pack(library: bytes, folder: Path) -> Path:
     if trailer is None:
         raise ValueError("these are not the bytes of a library")
     release = trailer.release
-    machine = trailer.machine
-    minors = [17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library))]
-    tag = f"py3-none-{_PLATFORMS[machine].format(f'2_{max(minors)}')}"
-    library_name = f"libort_gridsample{SUFFIXES[machine.partition('-')[2]]}"
+    tag = _tag(library, trailer.machine)
+    library_name = f"libort_gridsample{SUFFIXES[trailer.machine.partition('-')[2]]}"
     module = _MODULE.format(release=release, library=library_name, provider=NAME)
     info = f"{DISTRIBUTION}-{release}.dist-info"
     files = {
@@ -146,13 +144,24 @@ def pack(library: bytes, folder: Path) -> Path:
     record = f"{info}/RECORD"
     files[record] = "\n".join([*rows, f"{record},,", ""]).encode()
     path = folder / f"{DISTRIBUTION}-{release}-{tag}.whl"
+    _write_archive(path, files, executable=f"{DISTRIBUTION}/{library_name}")
+    return path
+
+
+def _tag(library: bytes, machine: str) -> str:
+    """Return the tag of a wheel with a ``library`` for this machine."""
+    minors = [17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library))]
+    return f"py3-none-{_PLATFORMS[machine].format(f'2_{max(minors)}')}"
+
+
+def _write_archive(path: Path, files: Mapping[str, bytes], executable: str) -> None:
+    """Write ``files``, name -> content, to a zip archive. One of them is executable."""
     with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, _DATE)
             entry.create_system = 3  # Unix, on every system: the same library gives the same wheel
-            entry.external_attr = (0o755 if name.endswith(library_name) else 0o644) << 16
+            entry.external_attr = (0o755 if name == executable else 0o644) << 16
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
-    return path
 
 
 def _digest(content: bytes) -> str:

@@ -14,16 +14,8 @@ from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
 from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECTS
 from ..errors import GridSampleError, one_line
-from ..graph.scope import (
-    Names,
-    Scope,
-    domain_of,
-    function_key,
-    opset_of,
-    scopes_of,
-    subgraphs,
-    where_of,
-)
+from ..graph.new_nodes import Names
+from ..graph.scope import Scope, domain_of, function_key, graphs_of, opset_of, scopes_of, where_of
 from ..graph.use_def import drop_initializers
 from ..inference.types import Inference
 from .inlining import import_used, inline, versions_of, without_weights
@@ -270,7 +262,7 @@ def _has_new_version_of_same_signature(node: onnx.NodeProto, opset: int) -> bool
     """
     if domain_of(node.domain) or not onnx.defs.has(node.op_type, opset - 1):
         return False
-    if any(True for _ in subgraphs(node)):
+    if any(True for _ in graphs_of(node)):
         return False
     new = onnx.defs.get_schema(node.op_type, opset, "")
     if new.since_version != opset:
@@ -342,8 +334,8 @@ def _replace_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
         if original is None:
             continue
         node.metadata_props.extend(original.metadata_props)
-        bodies = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
-        for attribute, body in subgraphs(node):
+        bodies = {attribute.name: attribute.g for attribute, _ in graphs_of(original)}
+        for attribute, body in graphs_of(node):
             _replace_nodes(bodies[attribute.name], body)
             body.CopyFrom(bodies[attribute.name])
     present = {tensor.name for tensor in graph.initializer}

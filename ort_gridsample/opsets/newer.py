@@ -8,7 +8,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
-from ..graph.scope import Names, Nodes, Scope, domain_of
+from ..graph.new_nodes import Names, Nodes
+from ..graph.scope import Scope, domain_of
 from ..inference.types import Inference
 from ..spec import Shape
 

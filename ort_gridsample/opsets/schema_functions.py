@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 
 from .. import spec
 from ..graph.element_types import elem_type
-from ..graph.scope import Names, domain_of, subgraphs
+from ..graph.new_nodes import Names
+from ..graph.scope import domain_of, graphs_of
 from ..inference.types import TypeAndShape
 
 # Schemas are typed as Any, because the stubs of OpSchema lack these attributes.
@@ -103,7 +104,7 @@ def _is_usable(function: onnx.FunctionProto) -> bool:
     """Whether a body has only nodes of ONNX's operators, without graphs."""
     if any(domain_of(node.domain) for node in function.node):
         return False
-    return not any(True for node in function.node for _ in subgraphs(node))
+    return not any(True for node in function.node for _ in graphs_of(node))
 
 
 def _argument_names(

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 
 from ..graph.element_types import elem_type
-from ..graph.scope import Definition, Names, Nodes, Scope, scopes_of
+from ..graph.new_nodes import Names, Nodes
+from ..graph.scope import Definition, Scope, scopes_of
 
 #: The largest absolute normalized coordinate that is not far. Coordinates inside of an image are in
 #: [-1, 1]. onnxruntime's kernels are wrong if a pixel coordinate is no 32-bit integer. For smaller
@@ -49,13 +50,22 @@ def zero_far_coordinates(model: onnx.ModelProto, grids: Mapping[str, str]) -> li
     rewritten_by_scope = list[list[RewrittenGrid]]()
     for scope in reversed(scopes_of(model)):  # inner first: a rewritten node list holds copies
         rewritten = list[RewrittenGrid]()
+        fed_names = set() if scope.path else _fed_names(scope)
         for name, definition in scope.definitions.items():
-            is_main_input = definition is None and not scope.path
-            if name in grids and not is_main_input:
+            if name in grids and name not in fed_names:
                 original = _zero_far(scope, definition, name, grids[name], names)
                 rewritten.append(RewrittenGrid(scope.path, name, original))
         rewritten_by_scope.insert(0, rewritten)
     return [grid for rewritten in rewritten_by_scope for grid in rewritten]
+
+
+def _fed_names(main: Scope) -> set[str]:
+    """Return the names of the inputs of the main graph that callers can feed.
+
+    Until IR version 3, an initializer is an input as well, and cannot be fed.
+    """
+    fed_names = {value.name for value in main.container.input}
+    return {name for name in fed_names if main.definitions[name] is None}
 
 
 def _zero_far(
@@ -83,16 +93,14 @@ def _zero_far(
 
 
 def _rename(scope: Scope, definition: Definition, name: str, new_name: str) -> None:
-    """Rename a value where it is defined: in a node, or in an initializer and inputs of ``scope``.
-
-    Until IR version 3, an initializer is an input as well.
-    """
+    """Rename a value where it is defined: in a node, or in initializers and inputs of ``scope``."""
     is_function = isinstance(scope.container, onnx.FunctionProto)
     if isinstance(definition, onnx.NodeProto) or is_function:
         names = scope.container.input if definition is None else definition.output
         names[:] = [new_name if old_name == name else old_name for old_name in names]
         return
-    values = [*scope.container.input]
+    sparse_values = [sparse.values for sparse in scope.container.sparse_initializer]
+    values = [*scope.container.input, *sparse_values]
     if definition is not None:
         values.append(definition)
     for value in values:

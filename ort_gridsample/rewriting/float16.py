@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..detection.lowered_names import lowered_from
 from ..errors import GridSampleError, where_node
-from ..graph.scope import Names, Scope, display_name, domain_of, scopes_of
+from ..graph.new_nodes import Names
+from ..graph.scope import Scope, display_name, domain_of, scopes_of
 from ..inference.probe import Probe
 from ..inference.types import Inference
 from ..reference.arrays import Array

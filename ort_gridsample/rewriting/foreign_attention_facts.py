@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
+
+import onnx
 
 from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.match import Match
@@ -51,42 +55,87 @@ def n_levels_of(match: Match) -> int:
     return n_levels
 
 
+class _Origin(NamedTuple):
+    """The value that another value is a rearrangement of.
+
+    Attributes:
+        scope: the scope that defines the value.
+        name: the name of the value.
+    """
+
+    scope: Scope
+    name: str
+
+
+def _origin_of(scope: Scope, name: str) -> _Origin | None:
+    """Go back from the value ``name`` through the operators that only rearrange values.
+
+    Returns:
+        The first value that is not the output of such an operator. It may be in a scope around
+        ``scope``, but not in the caller of a function. None if the model is invalid.
+    """
+    while True:
+        defining_scope = scope.defining_scope(name)
+        if defining_scope is None:
+            return None
+        origin = _Origin(defining_scope, name)
+        maker = defining_scope.makers.get(name)
+        if maker is None or domain_of(defining_scope.nodes[maker].domain):
+            return origin
+        if defining_scope.op_types[maker] not in _REARRANGING_OPS:
+            return origin
+        source = defining_scope.inputs[maker][0]
+        if not source or defining_scope.makers.get(source, NO_MAKER) >= maker:
+            return None
+        scope = defining_scope
+        name = source
+
+
 def has_softmax(scope: Scope, name: str) -> bool:
     """Whether the value ``name`` is the output of a Softmax, or a rearrangement of it.
 
-    The Softmax may be in a scope around ``scope``. It is not found across calls of functions.
+    The Softmax may be in a scope around ``scope``. It is not found in the caller of a function,
+    because each call may pass another value: see :func:`reads_weights_of_caller`.
     """
-    defining_scope = scope.defining_scope(name)
-    while defining_scope is not None:
-        maker = defining_scope.makers.get(name)
-        if maker is None or domain_of(defining_scope.nodes[maker].domain):
-            return False
-        op_type = defining_scope.op_types[maker]
-        if op_type == "Softmax":
-            return True
-        if op_type not in _REARRANGING_OPS:
-            return False
-        source = defining_scope.inputs[maker][0]
-        # The model may be invalid.
-        if not source or defining_scope.makers.get(source, NO_MAKER) >= maker:
-            return False
-        name = source
-        defining_scope = defining_scope.defining_scope(name)
-    return False
+    origin = _origin_of(scope, name)
+    if origin is None:
+        return False
+    maker = origin.scope.makers.get(origin.name)
+    return (
+        maker is not None
+        and origin.scope.op_types[maker] == "Softmax"
+        and domain_of(origin.scope.nodes[maker].domain) == ""
+    )
+
+
+def reads_weights_of_caller(match: Match) -> bool:
+    """Whether the calls of a function decide if a Softmax precedes a node with offsets in it."""
+    signature = match.foreign_signature
+    if signature is None or not signature.has_offsets:
+        return False
+    origin = _origin_of(match.scope, match.record.values["attention_weights"])
+    if origin is None or not isinstance(origin.scope.container, onnx.FunctionProto):
+        return False
+    return origin.name not in origin.scope.makers
 
 
 def op_record(match: Match) -> NodeRecord:
     """Return the record of this package's op for another package's node, without its operands."""
-    signature = match.foreign_signature
     cases = []
-    for value, _, third, fourth, *_ in match.record.cases:
-        # The locations, or the reference points that they are computed from.
-        locations_type = fourth.type
-        if signature is not None and signature.has_offsets:
-            locations_type = "float64" if third.type == "float64" else "float32"
-        cases.append(
-            (value, TypeAndShape("int64"), TypeAndShape(locations_type), TypeAndShape(value.type))
-        )
+    for case in match.record.cases:
+        inputs = dict(zip(match.record.values, case, strict=True))
+        value = inputs["value"]
+        levels = TypeAndShape("int64")
+        locations = TypeAndShape(_locations_type(inputs))
+        cases.append((value, levels, locations, TypeAndShape(value.type)))
     names = ("value", "levels", "sampling_locations", "attention_weights")
     values = dict.fromkeys(names, "")
     return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})
+
+
+def _locations_type(inputs: Mapping[str, TypeAndShape]) -> str | None:
+    """Return the type of the locations of a node with these inputs."""
+    if "sampling_locations" in inputs:
+        return inputs["sampling_locations"].type
+    # They are computed in at least single precision.
+    return "float64" if inputs["reference_points"].type == "float64" else "float32"

@@ -18,11 +18,13 @@ from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
 from ..graph.files import keep_errors
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
-from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
+from ..graph.new_nodes import Names
+from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.probe import Probe
 from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
 from .expansion import expanded
+from .foreign_attention_facts import reads_weights_of_caller
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .replacing import insert_replacements
 from .targets import Target
@@ -119,6 +121,7 @@ class Patch:
         return plan
 
     def _is_expanded(self, match: Match) -> bool:
+        """Whether a node is a selected composite that the target does not write as one node."""
         return (
             match.is_composite and self.target.needs_expansion(match) and self._is_selected(match)
         )
@@ -135,6 +138,7 @@ class Patch:
         return targets
 
     def _is_selected(self, match: Match) -> bool:
+        """Whether the caller selects a node for replacement."""
         if callable(self.selection):
             with keep_errors():
                 return bool(self.selection(match.record))
@@ -150,19 +154,24 @@ def _inline_composites(patch: Patch, plan: PatchPlan) -> bool:
     functions = {
         function_key(match.scope.function)[:2]
         for match in plan.composites
-        if match.scope.function is not None and _varies_between_calls(match)
+        if match.scope.function is not None and _depends_on_calls(match)
     }
     if functions:
         inline(patch.model, functions)
     return bool(functions)
 
 
-def _varies_between_calls(match: Match) -> bool:
-    """Whether calls of a function differ in the types, axes or attributes of a composite node."""
+def _depends_on_calls(match: Match) -> bool:
+    """Whether the expansion of a composite node depends on the calls of its function.
+
+    The calls may differ in types, axes or attributes, or pass the output of a Softmax as weights.
+    """
     record = match.record
     varies_in_types = any(map(record.varies_in_type, record.values))
     varies_in_axes = len(record.spatial_axes) > 1
-    return record.has_attribute_references or varies_in_types or varies_in_axes
+    if record.has_attribute_references or varies_in_types or varies_in_axes:
+        return True
+    return reads_weights_of_caller(match)
 
 
 def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:

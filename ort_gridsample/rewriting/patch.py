@@ -14,7 +14,8 @@ from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, TENSORRT_ATTENTION, UNVE
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
-from ..graph.scope import Names, Scope, function_key, opset_of, scopes_of
+from ..graph.new_nodes import Names
+from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.declared_shapes import clear_unconfirmed_shapes
 from ..inference.probe import Probe
 from ..opsets.inlining import import_used
@@ -216,7 +217,9 @@ def _rewrite(patch: Patch, plan: PatchPlan) -> None:
     names = Names(patch.model, patch.all_scopes)
     preparing_nodes = [node for match in plan.targets for node in match.preparing_nodes]
     if preparing_nodes:
-        names.take_all({name for node in preparing_nodes for name in node.output})
+        # Detection chose these names among those that the model does not have.
+        are_free = names.take_all({name for node in preparing_nodes for name in node.output})
+        assert are_free
     replacements = {
         match: target.replacement_for(match, names) for match, target in targets.items()
     }

@@ -6,7 +6,7 @@ from ..detection.match import Match
 from ..dialects.table import standard
 from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_GRID_SAMPLE
-from ..graph.scope import Names, Nodes
+from ..graph.new_nodes import Names, Nodes
 from .match_facts import known_type
 from .targets import Replacement, with_operator
 from .typed_constants import write_typed_constant

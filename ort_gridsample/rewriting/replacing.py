@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import onnx
 
@@ -38,22 +38,30 @@ def insert_replacements(
 def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> None:
     """Like :func:`insert_replacements`, but for the matches in one scope."""
     new_nodes = dict[int, list[onnx.NodeProto]]()
-    helpers = set[int]()
+    helpers_after = set[int]()
     superseded = set[int]()  # dropped unless other nodes read them
     for match, replacement in replacements.items():
         new_nodes[match.index] = [*match.preparing_nodes, *replacement.nodes]
-        helpers.update(match.helpers)
-        superseded.update(match.decomposed_nodes, replacement.superseded)
+        # Another tool may have merged equal Casts of the inputs of several nodes.
+        helpers_before = {index for index in match.helpers if index < match.index}
+        helpers_after.update(match.helpers - helpers_before)
+        superseded.update(match.decomposed_nodes, replacement.superseded, helpers_before)
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
-    dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
+    replaced = {*new_nodes, *helpers_after}
+    dropped = helpers_after | unread_nodes(UseDef(scope), replaced, read, superseded)
     gone = {*dropped, *new_nodes}
-    inputs = {name for index in superseded & gone for name in scope.inputs[index] if name}
-    unread = {name for name in inputs - read if scope.readers[name] <= gone}
+    unread = _unread_inputs(scope, superseded & gone, gone) - read
     scope.replace_nodes({**dict.fromkeys(dropped, ()), **new_nodes})
     drop_initializers(scope, unread)
     for replacement in replacements.values():
         _add_value_info(scope, replacement.value_info)
         _add_attribute_defaults(scope.function, replacement.attribute_defaults)
+
+
+def _unread_inputs(scope: Scope, indices: Set[int], gone: Set[int]) -> set[str]:
+    """Return the inputs of the nodes ``indices`` that only nodes ``gone`` read."""
+    inputs = {name for index in indices for name in scope.inputs[index] if name}
+    return {name for name in inputs if scope.readers[name] <= gone}
 
 
 def _add_value_info(scope: Scope, value_info: Iterable[onnx.ValueInfoProto]) -> None:

@@ -12,7 +12,7 @@ from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..graph.scope import Nodes
+from ..graph.new_nodes import Nodes
 from ..spec import Shape
 from .match_facts import known_lengths
 

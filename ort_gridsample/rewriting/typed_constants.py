@@ -7,7 +7,7 @@ from onnx import helper
 from ..detection.match import Match
 from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
-from ..graph.scope import Nodes
+from ..graph.new_nodes import Nodes
 from .match_facts import known_type
 
 

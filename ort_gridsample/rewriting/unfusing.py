@@ -21,7 +21,8 @@ from ..dialects.table import (
 from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
-from ..graph.scope import Names, Nodes, Scope, scopes_of
+from ..graph.new_nodes import Names, Nodes
+from ..graph.scope import Scope, scopes_of
 from ..opsets.inlining import import_used
 from .targets.compiled_op import label
 
@@ -37,8 +38,8 @@ def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.Mo
         all_scopes: the scopes of ``model`` if they are known.
 
     Returns:
-        ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops, and the nodes
-        of their grids, in place of fused nodes.
+        ``model`` itself if it has no fused nodes; otherwise a copy with compiled ops and the nodes
+        of their grids instead of fused nodes.
 
     Raises:
         GridSampleError: a fused node is not what a session writes.

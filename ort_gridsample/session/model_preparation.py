@@ -22,11 +22,14 @@ from ..dialects.table import (
     DOMAIN,
 )
 from ..errors import GridSampleError
-from ..graph.files import Model, follow_links, locations, read_model, translate_errors
-from ..graph.scope import Scope, constant_names, domain_of, hide_values, scopes_of
+from ..graph.external_data import follow_links, locations
+from ..graph.files import Model, read_model, translate_errors
+from ..graph.hidden_values import constant_names, hide_values
+from ..graph.scope import Scope, domain_of, scopes_of
 from ..graph.weights import (
     NO_WEIGHTS,
     LoadedWeights,
+    SeparateWeights,
     Span,
     Weights,
     exceeds_protobuf,
@@ -192,7 +195,8 @@ def _snapshot(opened_weights: LoadedWeights) -> Weights:
     """Return the weights with the values that onnxruntime got: the caller may change the model."""
     arrays = opened_weights.arrays
     values = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
-    return Weights(values, {name: Span(0, array.size) for name, array in values.items()})
+    spans = {name: Span(0, array.size) for name, array in values.items()}
+    return SeparateWeights(values, spans=spans)
 
 
 class _ModelPreparation:

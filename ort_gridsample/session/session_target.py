@@ -212,4 +212,4 @@ class SessionTarget(Target):
         if dialect.name == COMPILED:
             return False
         # A Python op whose numbers of points are known only in a run stays.
-        return bool(points_of(match)) or not has_status(match.node)
+        return points_of(match) is not None or not has_status(match.node)

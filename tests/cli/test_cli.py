@@ -532,6 +532,42 @@ def test_zero_far_coordinates_changes_initializer_that_is_an_input() -> None:
     np.testing.assert_array_equal(Y, expected)
 
 
+def sparse_grid_model(grid: Array, *, in_branch: bool) -> onnx.ModelProto:
+    """Return a model whose grid is a sparse initializer, in the main graph or in a branch."""
+    model = parsed(
+        """g (float[N, C, H, W] X) => (float[N, C, h, w] Y) {
+            Y = GridSample <padding_mode = "border"> (X, grid) }"""
+    )
+    indices = np.arange(grid.size)
+    sparse = onnx.helper.make_sparse_tensor(
+        numpy_helper.from_array(grid.ravel(), "grid"), numpy_helper.from_array(indices), grid.shape
+    )
+    graph = model.graph
+    if in_branch:
+        graph = onnx.GraphProto(name="branch", node=model.graph.node, output=model.graph.output)
+    graph.sparse_initializer.append(sparse)
+    if in_branch:
+        del model.graph.node[:]
+        yes = numpy_helper.from_array(np.array(True), "yes")
+        model.graph.initializer.append(yes)
+        branches = {"then_branch": graph, "else_branch": graph}
+        model.graph.node.append(onnx.helper.make_node("If", ["yes"], ["Y"], **branches))
+    return model
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_zero_far_coordinates_changes_sparse_initializer(in_branch: bool) -> None:
+    near = np.where(abs(FAR) < LIMIT, FAR, np.float32(0))
+    expected_model = sparse_grid_model(near, in_branch=in_branch)
+    changed = sparse_grid_model(FAR, in_branch=in_branch)
+    zero_far_coordinates(changed, {"grid": "float32"})
+    session = onnxruntime.InferenceSession(expected_model.SerializeToString())
+    changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
+    (expected,) = session.run(None, {"X": X})
+    (Y,) = changed_session.run(None, {"X": X})
+    np.testing.assert_array_equal(Y, expected)
+
+
 def test_verify_of_difference_without_far_coordinates_names_no_cause(cli: Cli) -> None:
     attributes = Attributes("cubic", "zeros", True)
     onnx.save(grid_sample_model("float32", "float32", 2, [attributes], opset=20), "other.onnx")

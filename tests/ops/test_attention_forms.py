@@ -18,7 +18,8 @@ import ort_gridsample as ogs
 from conftest import OPS
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.match import Match
-from ort_gridsample.graph.scope import Names, scopes_of
+from ort_gridsample.graph.new_nodes import Names
+from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.targets.detected_attention import DetectedAttention
 from ort_gridsample.session.accelerators import AcceleratorProbe
 from ort_gridsample.session.placement import Placement

@@ -248,6 +248,30 @@ def test_bevformer_attention_in_if_behind_softmax_of_main_graph_has_no_second_on
     )
 
 
+@pytest.mark.parametrize("functions", [False, True])
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+def test_bevformer_attention_in_function_behind_softmax_of_its_caller_has_no_second_one(
+    target: TargetName, functions: bool
+) -> None:
+    model = model_of(BEVFORMER[0], is_static=True)
+    graph = model.graph
+    inputs = [value.name for value in graph.input]
+    lengths = helper.make_node("Constant", [], ["lengths"], value=graph.initializer.pop())
+    function = helper.make_function(
+        "local", "attend", inputs, ["Y"], [lengths, graph.node.pop()], model.opset_import
+    )
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    softmax = helper.make_node("Softmax", ["logits"], ["weights"], axis=-1)
+    call = helper.make_node("attend", [*inputs[:-1], "weights"], ["Y"], domain="local")
+    graph.node.extend([softmax, call])
+    feeds = feeds_for(OFFSET)
+    lowered = open_native(ogs.patch_model(model, target=target, functions=functions))
+    np.testing.assert_allclose(
+        lowered.run(None, feeds)[0], offset_attention(feeds), rtol=0, atol=1e-5
+    )
+
+
 def test_attention_node_with_other_starts_reads_them(ops: str) -> None:
     """A session computes it from GridSamples, as no op of this package reads starts."""
     starts = np.array([6, 0])
@@ -753,6 +777,80 @@ def test_attention_node_of_levels_without_pixels_in_session_is_zero(
     model = model_with_lengths(OWN, np.array([[0, 0], [3, 0]]), is_static=is_static)
     output = run_in_session(model, feeds_for(LOCATED), ops)
     np.testing.assert_array_equal(output, np.zeros((B, Q, H * D), np.float32), strict=True)
+
+
+def model_without_levels(op_type: str, monkeypatch: pytest.MonkeyPatch) -> onnx.ModelProto:
+    """Return a model of one node whose lengths are an input of the stated shape (0, 2)."""
+    monkeypatch.setitem(SHAPES, "value", (B, 0, H, D))
+    monkeypatch.setitem(SHAPES, "sampling_locations", (B, Q, H, 0, P, 2))
+    monkeypatch.setitem(SHAPES, "attention_weights", (B, Q, H, 0, P))
+    model = model_of(op_type, is_static=False, is_fed=True)
+    for value in model.graph.input:
+        if value.name in ("lengths", "starts"):
+            value.type.tensor_type.shape.dim[0].dim_value = 0
+    return model
+
+
+def feeds_without_levels(op_type: str) -> dict[str, Array]:
+    lengths = {name: array[:0] for name, array in lengths_feeds(op_type).items()}
+    return feeds_for(LOCATED) | lengths
+
+
+@pytest.mark.parametrize("op_type", [TENSORRT, MMCV])
+def test_attention_node_without_levels_in_session_is_zero(
+    op_type: str, ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_without_levels(op_type, monkeypatch)
+    output = run_in_session(model, feeds_without_levels(op_type), ops)
+    assert output.size == B * Q * H * D
+    assert not output.any()
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("op_type", [TENSORRT, MMCV])
+def test_attention_node_without_levels_lowered_is_zero(
+    op_type: str, target: TargetName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_without_levels(op_type, monkeypatch)
+    shape = (B, Q, H, D) if op_type == TENSORRT else (B, Q, H * D)
+    expected = np.zeros(shape, np.float32)
+    assert_lowered_is(model, feeds_without_levels(op_type), expected, target)
+
+
+def own_model_without_levels(
+    monkeypatch: pytest.MonkeyPatch, *, is_static: bool
+) -> onnx.ModelProto:
+    """Return a model of this package's node with constant levels of shape (0, 3)."""
+    monkeypatch.setitem(SHAPES, "value", (B, 0, H, D))
+    monkeypatch.setitem(SHAPES, "sampling_locations", (B, Q, H, 0, P, 2))
+    monkeypatch.setitem(SHAPES, "attention_weights", (B, Q, H, 0, P))
+    return model_with_lengths(OWN, np.zeros((0, 2), np.int64), is_static=is_static)
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("is_static", [True, False])
+def test_own_attention_node_without_levels_lowered_is_zero(
+    is_static: bool, target: TargetName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = own_model_without_levels(monkeypatch, is_static=is_static)
+    expected = np.zeros((B, Q, H * D), np.float32)
+    assert_lowered_is(model, feeds_for(LOCATED), expected, target)
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_own_attention_node_without_levels_in_session_is_zero(
+    is_static: bool, ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = own_model_without_levels(monkeypatch, is_static=is_static)
+    output = run_in_session(model, feeds_for(LOCATED), ops)
+    np.testing.assert_array_equal(output, np.zeros((B, Q, H * D), np.float32), strict=True)
+
+
+def test_bevformer_attention_without_levels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_without_levels(BEVFORMER[0], monkeypatch)
+    error = refusal(ogs.patch_model, model, target="primitives")
+    assert error.argument == "attention_weights"
+    assert error.expected == "a last axis of L·P points, as L is 0"
 
 
 def test_attention_node_fed_level_without_pixels_lowered_to_primitives_is_the_function(

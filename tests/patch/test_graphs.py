@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.graph.scope import UNSTATED_OPSET, Names, Nodes, Scope, opset_of, scopes_of
+from ort_gridsample.graph.new_nodes import Names, Nodes
+from ort_gridsample.graph.scope import UNSTATED_OPSET, Scope, opset_of, scopes_of
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, SPARSE_TENSOR, X, all_nodes
 from support.models import parsed
 from support.paths import Open, open_native, open_patched_file, open_session
@@ -455,7 +456,7 @@ def test_constant_of_a_python_integer_is_int64(monkeypatch: pytest.MonkeyPatch) 
     def asarray_on_windows(value: object, dtype: object = None) -> np.ndarray:
         return np.array(value, np.int32 if dtype is None and isinstance(value, int) else dtype)
 
-    monkeypatch.setattr("ort_gridsample.graph.scope.np.asarray", asarray_on_windows)
+    monkeypatch.setattr("ort_gridsample.graph.new_nodes.np.asarray", asarray_on_windows)
     nodes = Nodes(Names(onnx.ModelProto()), "n")
     nodes.constant(1)
     assert nodes[0].attribute[0].t.data_type == TensorProto.INT64

@@ -231,6 +231,42 @@ def test_patch_puts_casts_around_half_precision(half: int) -> None:
     assert patched.graph.output[0].type.tensor_type.elem_type == half
 
 
+def with_shared_cast() -> onnx.ModelProto:
+    """Return a patched model of two nodes, whose equal Casts another tool has merged."""
+    model = parsed(
+        """g (float16[1,1,4,4] X, float16[1,2,2,2] G, float16[1,2,2,2] H)
+        => (float16[1,1,2,2] Y, float16[1,1,2,2] Z) {
+            Y = GridSample (X, G)
+            Z = GridSample (X, H) }""",
+        22,
+    )
+    for node, name in zip(model.graph.node, ("first", "second"), strict=True):
+        node.name = name
+    patched = ogs.patch_model(model)
+    nodes = patched.graph.node
+    casts_of_X = [node for node in nodes if node.op_type == "Cast" and node.input[0] == "X"]
+    kept, merged = casts_of_X
+    for node in nodes:
+        node.input[:] = [
+            kept.output[0] if name == merged.output[0] else name for name in node.input
+        ]
+    nodes.remove(merged)
+    return patched
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_patch_of_one_node_keeps_the_cast_that_another_node_reads(name: str) -> None:
+    patched = ogs.patch_model(
+        with_shared_cast(), target="ai.onnx", nodes=lambda record: record.name == name
+    )
+    onnx.checker.check_model(patched)
+
+
+def test_patch_of_all_nodes_drops_their_shared_cast() -> None:
+    patched = ogs.patch_model(with_shared_cast(), target="ai.onnx")
+    assert op_types(patched) == ["GridSample", "GridSample"]
+
+
 def test_patch_writes_all_attributes() -> None:
     patched = ogs.patch_model(single_node_model())
     (op,) = (node for node in all_nodes(patched) if node.domain == DOMAIN)

@@ -7,9 +7,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.graph.files import follow_links, locations, read_model
+from ort_gridsample.graph.external_data import follow_links, locations
+from ort_gridsample.graph.files import read_model
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.graph.weights import MAX_PARSED_TENSOR_BYTES, Span, Weights, split_proto
+from ort_gridsample.graph.weights import (
+    MAX_PARSED_TENSOR_BYTES,
+    SerializedWeights,
+    Span,
+    split_proto,
+)
 from support.compare import refusal
 from support.external_data import GRID, cached_model
 from support.models import parsed
@@ -87,7 +93,7 @@ def test_external_constant_with_the_name_of_a_weight_is_unknown() -> None:
     model = parsed("g (float[4] X) => (float[4] Y) { Y = Add (X, C) }")
     tensor = external(numpy_helper.from_array(np.ones(4, np.float32), "value"), "data.bin")
     model.graph.node.insert(0, helper.make_node("Constant", [], ["C"], value=tensor))
-    weights = Weights(bytes(16), {"value": Span(0, 16)})
+    weights = SerializedWeights(bytes(16), spans={"value": Span(0, 16)})
     (scope,) = scopes_of(model, weights)
     assert scope.find_constant("C") is None
 

@@ -19,7 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
 from ort_gridsample.graph.scope import Scope
-from ort_gridsample.graph.weights import Weights, split_source
+from ort_gridsample.graph.weights import (
+    MAX_SERIALIZED_BYTES,
+    Weights,
+    exceeds_protobuf,
+    split_source,
+)
 from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
 from ort_gridsample.session.options import added_initializers
@@ -322,3 +327,47 @@ def test_added_initializers_of_any_names_are_found(other: str) -> None:
     value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((2, 2), np.int64))
     options.add_initializer("w", value)
     assert added_initializers(options, sorted(["w", other])) == {"w"}
+
+
+@pytest.mark.parametrize(
+    ("element_type", "element_bytes"),
+    [
+        (TensorProto.BFLOAT16, 2),
+        (TensorProto.FLOAT, 4),
+        (TensorProto.COMPLEX64, 8),
+        (TensorProto.COMPLEX128, 16),
+    ],
+)
+def test_exceeds_protobuf_counts_the_bytes_of_an_element(
+    element_type: int, element_bytes: int
+) -> None:
+    n_elements = MAX_SERIALIZED_BYTES // element_bytes
+    tensor = TensorProto(name="w", data_type=element_type, dims=[n_elements])
+    model = onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor]))
+    assert not exceeds_protobuf(model)
+    model.graph.initializer[0].dims[0] = n_elements + 1
+    assert exceeds_protobuf(model)
+
+
+def model_with_tensor(place: str) -> onnx.ModelProto:
+    """Return a model of a tensor that is too large, as an initializer or a Constant's value."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 20, 1 << 10])
+    constant = helper.make_node("Constant", [], ["w"], value=tensor)
+    branch = onnx.GraphProto(name="branch", initializer=[tensor])
+    model = onnx.ModelProto(graph=onnx.GraphProto())
+    if place == "constant":
+        model.graph.node.append(constant)
+    elif place == "branch":
+        model.graph.node.append(helper.make_node("If", ["c"], ["Y"], then_branch=branch))
+    elif place == "branch of a branch":
+        inner = helper.make_node("If", ["c"], ["Y"], then_branch=branch)
+        outer = onnx.GraphProto(name="outer", node=[inner])
+        model.graph.node.append(helper.make_node("If", ["c"], ["Y"], then_branch=outer))
+    else:
+        model.functions.append(onnx.FunctionProto(name="f", node=[constant]))
+    return model
+
+
+@pytest.mark.parametrize("place", ["constant", "branch", "branch of a branch", "function"])
+def test_exceeds_protobuf_counts_tensors_at_any_depth(place: str) -> None:
+    assert exceeds_protobuf(model_with_tensor(place))

@@ -28,7 +28,8 @@ from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord, columns
 from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.errors import GridSampleError
-from ort_gridsample.graph.files import locations, read_model, translate_errors
+from ort_gridsample.graph.external_data import locations
+from ort_gridsample.graph.files import read_model, translate_errors
 from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.inference.runtime_probe import OutputType, RuntimeProbe
 from ort_gridsample.interop.evaluator import reference_ops

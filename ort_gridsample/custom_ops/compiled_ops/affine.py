@@ -47,6 +47,7 @@ from .requests import (
     make_output,
     open_request,
     parallel_for,
+    set_shape,
     shape_of,
     write_status_output,
 )
@@ -275,8 +276,7 @@ def _check_and_set_grid(
         grid_shape[axis + 1] = lengths[axis + 2]
     grid_shape[r + 1] = r
     request.grid.data = theta.data
-    request.grid.shape = np.int64(grid_shape.ctypes.data)
-    request.grid.n_axes = r + 2
+    set_shape(request.grid, grid_shape)
     return 0
 
 
@@ -328,7 +328,7 @@ def _fill(state: Any, request: Any) -> int:
     task.rows_per_block = min(rows, (MIN_POSITIONS + chunk - 1) // chunk)
     task.row_blocks = (rows + task.rows_per_block - 1) // task.rows_per_block
     task.items = n * task.row_blocks * task.column_chunks
-    task.next = 0
+    task.next_item = 0
     workers = min(task.items, max(DEFAULT_WORKERS, state.kernel.cpus))
     task.workers = workers
     nbytes = workers * CHUNK * 8
@@ -348,6 +348,14 @@ def normalized_position(i: int, length: int, align_corners: int) -> float:
     """
     last = float(length - 1)
     return normalize(float(i), last, max(last, 1.0) if align_corners != 0 else float(length))
+
+
+@register_jitable
+def _fill_positions(x: Any, first: int, length: int, align_corners: int) -> None:
+    """Write the normalized positions of the pixels of an axis from ``first`` on to ``x``."""
+    real = x.dtype.type
+    for i in range(len(x)):
+        x[i] = real(normalized_position(first + i, length, align_corners))
 
 
 @register_jitable
@@ -386,7 +394,6 @@ def fill_for(theta_type: str) -> Callable[..., int]:
     stored_dtype = stored_dtype_of(theta_type)
     itemsize = stored_dtype.itemsize
     position_dtype = np.dtype(spec.TYPES[theta_type].compute)
-    real = position_dtype.type
     round_value = HALVES.get(theta_type, NO_CONVERSION).round
 
     def fill(task_address: int, number: int) -> int:
@@ -402,15 +409,14 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         buffer = array_at(task.buffers, (task.workers, 3 * CHUNK), stored_dtype)[number]
         writes_past_caches = task.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
         while True:
-            item = fetch_add(task, "next", 1)
+            item = fetch_add(task, "next_item", 1)
             if item >= task.items:
                 return 0
             begin = item % task.column_chunks * CHUNK
             block = item // task.column_chunks % task.row_blocks
             batch = item // task.column_chunks // task.row_blocks
             count = min(CHUNK, columns - begin)
-            for i in range(count):
-                x[i] = real(normalized_position(begin + i, columns, align_corners))
+            _fill_positions(x[:count], begin, columns, align_corners)
             first_row = block * task.rows_per_block
             for row in range(first_row, min(first_row + task.rows_per_block, rows)):
                 destination = grid[batch, row, begin * r : (begin + count) * r]
@@ -462,31 +468,29 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
             rows *= lengths[axis]
         x = scratch_array(launch, worker_address, "columns", real)
         if columns <= MAX_COLUMNS and worker.has_columns == 0:
-            for i in range(columns):
-                x[i] = real(normalized_position(i, columns, align_corners))
+            _fill_positions(x[:columns], 0, columns, align_corners)
             worker.has_columns = 1
         theta = array_at(launch.grid, (launch.n, r, r + 1), stored_dtype)[batch]
-        g = scratch_array(launch, worker_address, "coordinates", grid_real)
-        done = 0
-        while done < positions:
-            row = (begin + done) // columns
-            column = (begin + done) % columns
-            count = min(positions - done, columns - column)
+        normalized = scratch_array(launch, worker_address, "coordinates", grid_real)
+        start = 0  # of the row, or of a part of it, in the tile
+        while start < positions:
+            row = (begin + start) // columns
+            column = (begin + start) % columns
+            count = min(positions - start, columns - column)
             if columns > MAX_COLUMNS:
                 count = min(count, MAX_COLUMNS)
-                for i in range(count):
-                    x[i] = real(normalized_position(column + i, columns, align_corners))
+                _fill_positions(x[:count], column, columns, align_corners)
                 column = 0
             for axis in range(r):
-                along = g[axis, done:]
+                row_coordinates = normalized[axis, start:]
                 # The first row of theta is that of the innermost axis.
                 base, factor = base_and_factor(
                     theta[r - 1 - axis], lengths, row, rows, align_corners
                 )
                 for i in range(count):
                     number = widen_theta(round_theta(base + x[column + i] * factor))
-                    along[i] = grid_real(widen_grid(round_grid(number)))
-            done += count
+                    row_coordinates[i] = grid_real(widen_grid(round_grid(number)))
+            start += count
         return 0
 
     return coordinates

@@ -51,12 +51,12 @@ WRONG_INTERFACE = validation.ErrorTemplate(
 )
 #: The library has no state for the node.
 MISSING_STATE = validation.ErrorTemplate(
-    "library", "built without {what}{value}", "a library for this model, or for all models"
+    "library", "built without {mode}{value}", "a library for this model, or for all models"
 )
 #: The last sentences of an op with one state, by name.
 LAST_SENTENCES = {
     "WRONG_INTERFACE": encode(WRONG_INTERFACE),
-    "MISSING_STATE": encode(MISSING_STATE, what=""),
+    "MISSING_STATE": encode(MISSING_STATE, mode=""),
 }
 
 
@@ -176,28 +176,40 @@ def create_state(
         the initial state must be compiled: see :func:`.catalog.is_missing_state`.
     """
     initial_state = array_at(op.states, (index + 1,), np.int64)[index]
-    op_context = record_at(op.op_context, OP_CONTEXT)
     state_address = alloc(node, sizeof(dtype))
     if node.status == 0 and node.lacks_memory != 0:
         message = c_string("not enough memory to create the kernel")
         node.status = create_status(node.api, (INVALID_ARGUMENT, message))
-    elif node.status == 0 and initial_state == 0 and op_context.compiles_on_demand != 0:
-        node.status = index + 1
-    elif node.status == 0 and initial_state == 0:
-        value = record_at(errors_address, ERRORS).value
-        value.data = op.description
-        value.length = strlen(op.description)
-        node.status = error_with_number(node.api, errors_address, missing_state_index, 0)
+    if node.status == 0 and initial_state == 0:
+        node.status = _missing_state(node, op, index, errors_address, missing_state_index)
     if node.status != 0:
         return 0
     memcpy(state_address, initial_state, sizeof(dtype))
     state = record_at(state_address, dtype)
+    op_context = record_at(op.op_context, OP_CONTEXT)
     state.api = node.api
     state.get_shape_reference = op_context.get_shape_reference
     state.errors = errors_address
     state.kernel.cpus = op_context.cpus
     state.kernel.align_corners = integer_attribute(node, c_string("align_corners"), 0) != 0
     return state_address
+
+
+@register_jitable
+def _missing_state(
+    node: Any,
+    op: Any,
+    index: int,
+    errors_address: int,
+    missing_state_index: int,
+) -> int:
+    """Return the status of a node without an initial state. See :func:`create_state`."""
+    if record_at(op.op_context, OP_CONTEXT).compiles_on_demand != 0:
+        return index + 1
+    value = record_at(errors_address, ERRORS).value
+    value.data = op.description
+    value.length = strlen(op.description)
+    return error_with_number(node.api, errors_address, missing_state_index, 0)
 
 
 @register_jitable

@@ -27,7 +27,15 @@ from .creation import (
     is_good,
     open_node,
 )
-from .requests import alloc, alloc_int64s, free_blocks, open_request, shape_of
+from .requests import (
+    alloc,
+    alloc_int64s,
+    copy_input,
+    free_blocks,
+    open_request,
+    set_shape,
+    shape_of,
+)
 from .sentences import (
     NO_MEMORY_INDEX,
     SentenceTable,
@@ -197,7 +205,7 @@ def _compute(state_address: int, context: int, n_output_axes: int) -> int:
     state = record_at(state_address, FOREIGN_ATTENTION)
     request = local_record(REQUEST)
     status = open_request(request, state, context, _N_INPUTS)
-    status = status or _set_levels(state, request)
+    status = status or _convert_inputs(state, request)
     launch = local_record(ATTENTION_LAUNCH)
     status = status or attention.attend(state, request, launch, n_output_axes)
     free_blocks(request.blocks)
@@ -205,55 +213,68 @@ def _compute(state_address: int, context: int, n_output_axes: int) -> int:
 
 
 @register_jitable
-def _set_levels(state: Any, request: Any) -> int:
+def _convert_inputs(state: Any, request: Any) -> int:
     """Replace the inputs of ``request`` by those of DeformableAttention; return an OrtStatus*."""
+    status = _check_shapes(state, request)
+    if status != 0:
+        return status
     inputs = request.inputs
-    lengths_shape = shape_of(inputs[1])
-    starts_shape = shape_of(inputs[2])
-    locations_shape = shape_of(inputs[3])
-    api = request.api
-    if len(lengths_shape) != 2 or lengths_shape[1] != 2:
-        return error_with_shape(api, state.errors, _SHAPES_INVALID_INDEX, lengths_shape)
-    n_levels = lengths_shape[0]
-    if len(starts_shape) != 1 or starts_shape[0] != n_levels:
-        return error_with_number(api, state.errors, _STARTS_INCONSISTENT_INDEX, 0)
-    if len(locations_shape) != 6:
-        return error_with_shape(api, state.errors, _LOCATIONS_INVALID_INDEX, locations_shape)
-    weights_shape = shape_of(inputs[4])
-    if len(weights_shape) != 5:
-        sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, state.errors, sentence_index, weights_shape, locations_shape)
+    n_levels = shape_of(inputs[1])[0]
+    n_points = shape_of(inputs[3])[4]
     memory = alloc(request, 24 * n_levels)
     levels_shape = alloc_int64s(request, 2)
     if memory == 0 or len(levels_shape) == 0:
-        return error_with_number(api, state.errors, NO_MEMORY_INDEX, 24 * n_levels)
+        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 24 * n_levels)
     levels = array_at(memory, (n_levels, 3), np.int64)
     start = 0
     for level in range(n_levels):
-        levels[level, 0] = locations_shape[4]
+        levels[level, 0] = n_points
         for axis in range(2):
             levels[level, 1 + axis] = _integer(state, inputs[1].data, 2 * level + axis)
         if _integer(state, inputs[2].data, level) != start:
-            return error_with_number(api, state.errors, _STARTS_INCONSISTENT_INDEX, 0)
+            return error_with_number(request.api, state.errors, _STARTS_INCONSISTENT_INDEX, 0)
         start += levels[level, 1] * levels[level, 2]
     levels_shape[0] = n_levels
     levels_shape[1] = 3
     inputs[1].data = memory
-    inputs[1].shape = np.int64(levels_shape.ctypes.data)
-    inputs[1].n_axes = 2
-    for index in range(2, 4):
-        inputs[index].data = inputs[index + 1].data
-        inputs[index].shape = inputs[index + 1].shape
-        inputs[index].n_axes = inputs[index + 1].n_axes
+    set_shape(inputs[1], levels_shape)
+    copy_input(inputs[2], inputs[3])
+    copy_input(inputs[3], inputs[4])
     return 0
 
 
 @register_jitable
-def _integer(state: Any, at: int, index: int) -> int:
-    """Return an element of spatial_shapes or level_start_index, which are of one type."""
+def _check_shapes(state: Any, request: Any) -> int:
+    """Check the shapes that DeformableAttention does not check; return an OrtStatus*."""
+    api = request.api
+    lengths_shape = shape_of(request.inputs[1])
+    starts_shape = shape_of(request.inputs[2])
+    locations_shape = shape_of(request.inputs[3])
+    weights_shape = shape_of(request.inputs[4])
+    if len(lengths_shape) != 2 or lengths_shape[1] != 2:
+        return error_with_shape(api, state.errors, _SHAPES_INVALID_INDEX, lengths_shape)
+    if len(starts_shape) != 1 or starts_shape[0] != lengths_shape[0]:
+        return error_with_number(api, state.errors, _STARTS_INCONSISTENT_INDEX, 0)
+    if len(locations_shape) != 6:
+        return error_with_shape(api, state.errors, _LOCATIONS_INVALID_INDEX, locations_shape)
+    if len(weights_shape) != 5:
+        sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(api, state.errors, sentence_index, weights_shape, locations_shape)
+    return 0
+
+
+@register_jitable
+def _integer(state: Any, data: int, index: int) -> int:
+    """Return an element of spatial_shapes or level_start_index, which are of one type.
+
+    Args:
+        state: a FOREIGN_ATTENTION.
+        data: the address of the elements.
+        index: the index of the element.
+    """
     if state.is_int32 != 0:
-        return array_at(at, (index + 1,), np.int32)[index]
-    return array_at(at, (index + 1,), np.int64)[index]
+        return array_at(data, (index + 1,), np.int32)[index]
+    return array_at(data, (index + 1,), np.int64)[index]
 
 
 MERGED_HEADS = OpImplementation(

@@ -40,7 +40,7 @@ from .creation import (
     open_node,
     read_text,
 )
-from .requests import alloc, alloc_int64s, shape_of
+from .requests import alloc, alloc_int64s, set_shape, shape_of
 from .sampling import (
     FIRST_GROUP,
     WRONG_INTERFACE_INDEX,
@@ -262,37 +262,110 @@ def prepare_grid(request_address: int) -> int:
     request.components = alloc(request, nbytes)
     if request.lacks_memory != 0:
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_lengths + nbytes)
-    grid = memory[: r + 2]
-    coordinate = memory[r + 2 : 2 * r + 3]
+    grid_shape = memory[: r + 2]
+    coordinate_shape = memory[r + 2 : 2 * r + 3]
     programs = array_at(program_set.programs, (program_set.n_programs,), PROGRAM)
+    status = _set_grid_shape(request, state, programs, coordinate_shape, grid_shape)
+    if status != 0:
+        return status
+    set_shape(request.grid, grid_shape)
+    _set_components(request, programs, grid_shape[: r + 1], memory[2 * (r + 2) :])
+    return 0
+
+
+@register_jitable
+def _set_components(request: Any, programs: Any, shape: Any, memory: Any) -> None:
+    """Set the components of all programs.
+
+    Args:
+        request: a REQUEST with memory for an array of COMPONENT.
+        programs: the array of PROGRAM.
+        shape: the shape (r + 1,) of a coordinate.
+        memory: memory for the strides: r + 2 integers for each component.
+    """
+    components = array_at(request.components, (len(programs),), COMPONENT)
+    n_strides = len(shape) + 1
+    for index in range(len(programs)):
+        source = request.inputs[2 + programs[index].source]
+        strides = memory[index * n_strides :]
+        _set_component(components[index], source, programs[index], shape, strides)
+
+
+@register_jitable
+def _set_grid_shape(
+    request: Any,
+    state: Any,
+    programs: Any,
+    coordinate_shape: Any,
+    grid_shape: Any,
+) -> int:
+    """Compute the shape of the grid, which all its coordinates must have.
+
+    Args:
+        request: a REQUEST.
+        state: a GRID_SAMPLE.
+        programs: its array of PROGRAM: those of the coordinates, then those of operands.
+        coordinate_shape: memory for the shape (r + 1,) of a coordinate.
+        grid_shape: where the shape (r + 2,) is written.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    r = state.programs.r
     operand = r
     for index in range(r):
-        for axis in range(r + 1):
-            coordinate[axis] = 1
-        wrong = -1 if _broadcast(request, programs[index], coordinate) else index
-        for step in range(programs[index].n_steps):
-            if programs[index].steps[step] >= WITH_PROGRAM:
-                if wrong < 0 and not _broadcast(request, programs[operand], coordinate):
-                    wrong = operand
-                operand += 1
-        if wrong >= 0:
-            source = request.inputs[2 + programs[wrong].source]
-            return _shape_error(request.api, state, programs[wrong], shape_of(source))
+        misfit = _set_coordinate_shape(request, programs, index, operand, coordinate_shape)
+        if misfit >= 0:
+            source = request.inputs[2 + programs[misfit].source]
+            return _shape_error(request.api, state, programs[misfit], shape_of(source))
         for axis in range(r + 1):
             if index == 0:
-                grid[axis] = coordinate[axis]
-            elif coordinate[axis] != grid[axis]:
-                return _shape_error(request.api, state, programs[index], coordinate)
-    grid[r + 1] = r
-    request.grid.shape = np.int64(grid.ctypes.data)
-    request.grid.n_axes = r + 2
-    components = array_at(request.components, (program_set.n_programs,), COMPONENT)
-    for index in range(program_set.n_programs):
-        program = programs[index]
-        source = request.inputs[2 + program.source]
-        strides = memory[(2 + index) * (r + 2) :]
-        _set_component(components[index], source, program, grid[: r + 1], strides)
+                grid_shape[axis] = coordinate_shape[axis]
+            elif coordinate_shape[axis] != grid_shape[axis]:
+                return _shape_error(request.api, state, programs[index], coordinate_shape)
+        operand += _count_operands(programs[index])
+    grid_shape[r + 1] = r
     return 0
+
+
+@register_jitable
+def _set_coordinate_shape(
+    request: Any,
+    programs: Any,
+    index: int,
+    first_operand: int,
+    shape: Any,
+) -> int:
+    """Broadcast the shapes of all components that a coordinate is computed from.
+
+    Args:
+        request: a REQUEST.
+        programs: an array of PROGRAM.
+        index: the index of the coordinate's program.
+        first_operand: the index of the program of its first operand that has one.
+        shape: where the shape (r + 1,) is written.
+
+    Returns:
+        The index of the first program whose component does not fit those before it; -1 if all fit.
+    """
+    for axis in range(len(shape)):
+        shape[axis] = 1
+    if not _broadcast(request, programs[index], shape):
+        return index
+    for operand in range(first_operand, first_operand + _count_operands(programs[index])):
+        if not _broadcast(request, programs[operand], shape):
+            return operand
+    return -1
+
+
+@register_jitable
+def _count_operands(program: Any) -> int:
+    """Return the number of steps whose operand has a program."""
+    count = 0
+    for step in range(program.n_steps):
+        if program.steps[step] >= WITH_PROGRAM:
+            count += 1
+    return count
 
 
 @register_jitable
@@ -308,8 +381,8 @@ def _has_inputs(request: Any, state: Any) -> bool:
 
 
 @register_jitable
-def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
-    """Return an OrtStatus*: the source of ``program`` has the shape ``found``."""
+def _shape_error(api: int, state: Any, program: Any, shape: Any) -> int:
+    """Return an OrtStatus*: the source of ``program`` has a wrong ``shape``."""
     name = state.programs.names[program.source]
     node_errors = record_at(state.errors, ERRORS)
     # A copy, as several threads may run the op at the same time.
@@ -331,7 +404,7 @@ def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
     if state.programs.n_sources == 1:
         sentence_index = SOURCE_SHAPE_INVALID_INDEX
     coordinates = array_at(address_of(expected), (3,), np.int64)
-    return error_with_shapes(api, address_of(errors), sentence_index, found, coordinates)
+    return error_with_shapes(api, address_of(errors), sentence_index, shape, coordinates)
 
 
 @register_jitable
@@ -365,36 +438,36 @@ def _broadcast(request: Any, program: Any, coordinate: Any) -> bool:
 
 
 @register_jitable
-def _set_component(component: Any, source: Any, program: Any, grid: Any, strides: Any) -> None:
+def _set_component(component: Any, source: Any, program: Any, shape: Any, strides: Any) -> None:
     """Set a COMPONENT.
 
     Args:
         component: the COMPONENT.
-        source: the INPUT that contains it.
+        source: the INPUT whose elements it refers to.
         program: the PROGRAM that reads it.
-        grid: the shape (r + 1,) of a coordinate.
+        shape: the shape (r + 1,) of a coordinate.
         strides: memory (≥ r + 1,) for its strides.
     """
     lengths = shape_of(source)
     stride = 1
     first = 0
-    coordinate_axis = len(grid)
+    coordinate_axis = len(shape)
     for axis in range(len(lengths) - 1, -1, -1):
         if axis == program.axis:
             first = program.index * stride
         else:
             coordinate_axis -= 1
-            is_broadcast = lengths[axis] != grid[coordinate_axis]
+            is_broadcast = lengths[axis] != shape[coordinate_axis]
             strides[coordinate_axis] = 0 if is_broadcast else stride
         stride *= lengths[axis]
     # Extend the run over the innermost axes, as long as its positions have a constant step.
     step = 0
     run = 1
-    axis = len(grid)
-    while axis > 0 and (run == 1 or grid[axis - 1] == 1 or strides[axis - 1] == step * run):
+    axis = len(shape)
+    while axis > 0 and (run == 1 or shape[axis - 1] == 1 or strides[axis - 1] == step * run):
         axis -= 1
         step = strides[axis] if run == 1 else step
-        run *= grid[axis]
+        run *= shape[axis]
     component.data = source.data
     component.first = first
     component.strides = np.int64(strides.ctypes.data)
@@ -429,17 +502,17 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         scalars = array_at(request.inputs[1].data, (program_set.n_scalars,), dtype)
         scalar = 0
         operand = r
-        g = scratch_array(launch, worker_address, "coordinates", dtype)
+        normalized = scratch_array(launch, worker_address, "coordinates", dtype)
         # The worker does not use this memory before it has the coordinates.
         pixel_coordinates = scratch_array(launch, worker_address, "pixel_coordinates", dtype)
         operand_values = pixel_coordinates[:positions]
         is_grid = _is_grid(components[:r], launch.positions)
         if is_grid:
-            source = _element_address(components[0], lengths, first, g.itemsize)
-            tap_table.split_axes(array_at(source, (positions, r), dtype), g)
+            source = _element_address(components[0], lengths, first, normalized.itemsize)
+            tap_table.split_axes(array_at(source, (positions, r), dtype), normalized)
         for index in range(r):
             program = programs[index]
-            values = g[r - 1 - index, :positions]  # a grid lists the innermost axis first
+            values = normalized[r - 1 - index, :positions]  # a grid lists the innermost axis first
             if not is_grid:
                 _load(components[index], lengths, first, values)
             for step in range(program.n_steps):
@@ -514,7 +587,7 @@ def _load(component: Any, lengths: Any, first: int, destination: Any) -> None:
 
 
 @by_types
-def _at(operand: Any, p: int) -> Any:
+def _operand_at(operand: Any, p: int) -> Any:
     """Return the operand at position ``p``: an element of an array, or a scalar."""
     if isinstance(operand, types.Array):
         return lambda operand, p: operand[p]
@@ -534,22 +607,22 @@ def _apply(code: int, operand: Any, x: Any) -> None:
     is_operand_first = code & 1 != 0
     if operation == ADD:
         for p in range(len(x)):
-            x[p] += _at(operand, p)
+            x[p] += _operand_at(operand, p)
     elif operation == SUB and is_operand_first:
         for p in range(len(x)):
-            x[p] = _at(operand, p) - x[p]
+            x[p] = _operand_at(operand, p) - x[p]
     elif operation == SUB:
         for p in range(len(x)):
-            x[p] -= _at(operand, p)
+            x[p] -= _operand_at(operand, p)
     elif operation == MUL:
         for p in range(len(x)):
-            x[p] *= _at(operand, p)
+            x[p] *= _operand_at(operand, p)
     elif is_operand_first:
         for p in range(len(x)):
-            x[p] = _at(operand, p) / x[p]
+            x[p] = _operand_at(operand, p) / x[p]
     else:
         for p in range(len(x)):
-            x[p] /= _at(operand, p)
+            x[p] /= _operand_at(operand, p)
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states)

@@ -118,6 +118,21 @@ def shape_of(tensor: Any) -> Any:
 
 
 @register_jitable
+def set_shape(tensor: Any, lengths: Any) -> None:
+    """Set the shape of an INPUT to ``lengths``, an array that stays until the request ends."""
+    tensor.shape = np.int64(lengths.ctypes.data)
+    tensor.n_axes = len(lengths)
+
+
+@register_jitable
+def copy_input(to: Any, source: Any) -> None:
+    """Copy an INPUT. Its elements and its shape are not copied."""
+    to.data = source.data
+    to.shape = source.shape
+    to.n_axes = source.n_axes
+
+
+@register_jitable
 def alloc(owner: Any, nbytes: int) -> int:
     """Allocate memory that is freed with ``owner``, and return its address.
 

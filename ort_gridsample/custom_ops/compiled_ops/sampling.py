@@ -92,7 +92,7 @@ _ROWS = {
     "MODE_UNKNOWN": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
     "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
     **{
-        f"MISSING_STATE {name}": encode(MISSING_STATE, what=f"mode {name!r} for ")
+        f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ")
         for name in kernel_factories.TAPS
     },
 }
@@ -285,10 +285,7 @@ def sample(state: Any, request: Any) -> int:
         if status != 0:
             return status
     else:
-        tensor = request.inputs[1]
-        request.grid.data = tensor.data
-        request.grid.shape = tensor.shape
-        request.grid.n_axes = tensor.n_axes
+        requests.copy_input(request.grid, request.inputs[1])
     X_shape = requests.shape_of(request.inputs[0])
     grid_shape = requests.shape_of(request.grid)
     launch = request.launch

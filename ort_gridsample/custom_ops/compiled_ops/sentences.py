@@ -317,6 +317,22 @@ def _max_chars(code: int, errors: Any, first: Any, second: Any) -> int:
 
 
 @register_jitable
+def _has_brackets(characters: Any) -> bool:
+    return len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
+
+
+@register_jitable
+def _quote_for(characters: Any) -> int:
+    """Return a single quote; a double quote if there are single quotes and no double quotes."""
+    has_quote = False
+    has_double_quote = False
+    for i in range(len(characters)):
+        has_quote = has_quote or characters[i] == _QUOTE
+        has_double_quote = has_double_quote or characters[i] == _DOUBLE_QUOTE
+    return _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
+
+
+@register_jitable
 def _hex_digit(digit: int) -> int:
     """Return the character of a hexadecimal digit."""
     return _ZERO + digit if digit < 10 else _LOWER_A + digit - 10
@@ -336,50 +352,47 @@ def _write_where(message: Any, end: int, errors: Any) -> int:
     if name.data == 0:
         return end
     characters = array_at(name.data, (max(name.length, 0),), np.uint8)
-    has_brackets = len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
-    if has_brackets:  # the output of a node without a name
+    if _has_brackets(characters):  # the output of a node without a name
         end = _write_chars(message, end, _WITH_OUTPUT)
         characters = characters[1:-1]
     return _write_repr(message, end, characters)
 
 
 @register_jitable
-def _write_repr(message: Any, end: int, characters: Any) -> int:
-    """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
-    # Single quotes, unless the text contains single quotes and no double quotes.
-    has_quote = False
-    has_double_quote = False
-    for i in range(len(characters)):
-        has_quote = has_quote or characters[i] == _QUOTE
-        has_double_quote = has_double_quote or characters[i] == _DOUBLE_QUOTE
-    quote = _DOUBLE_QUOTE if has_quote and not has_double_quote else _QUOTE
-    end = _write_chars(message, end, (quote,))
-    for i in range(len(characters)):
-        code = np.int64(characters[i])
-        if code in (quote, _BACKSLASH):
-            end = _write_chars(message, end, (_BACKSLASH, code))
-        elif code == _TAB:
-            end = _write_chars(message, end, _ESCAPED_TAB)
-        elif code == _LINE_FEED:
-            end = _write_chars(message, end, _ESCAPED_LINE_FEED)
-        elif code == _CARRIAGE_RETURN:
-            end = _write_chars(message, end, _ESCAPED_CARRIAGE_RETURN)
-        elif code < _FIRST_CHARACTER or code == _DELETE:
-            end = _write_chars(message, end, _HEX_ESCAPE)
-            end = _write_chars(message, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
-        else:
-            end = _write_chars(message, end, (code,))
-    return _write_chars(message, end, (quote,))
-
-
-@register_jitable
 def _write_value(message: Any, end: int, errors: Any) -> int:
-    """Write the value of a message, in quotes if ``errors`` says so."""
+    """Write the value of a message, in quotes if ``errors.quotes_value``."""
     value = errors.value
     if errors.quotes_value:
         return _write_repr(message, end, array_at(value.data, (value.length,), np.uint8))
     memcpy(np.int64(message[end:].ctypes.data), value.data, value.length)
     return end + value.length
+
+
+@register_jitable
+def _write_repr(message: Any, end: int, characters: Any) -> int:
+    """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
+    quote = _quote_for(characters)
+    end = _write_chars(message, end, (quote,))
+    for i in range(len(characters)):
+        end = _write_escaped(message, end, np.int64(characters[i]), quote)
+    return _write_chars(message, end, (quote,))
+
+
+@register_jitable
+def _write_escaped(message: Any, end: int, code: int, quote: int) -> int:
+    """Write a character, or its escape sequence."""
+    if code in (quote, _BACKSLASH):
+        return _write_chars(message, end, (_BACKSLASH, code))
+    if code == _TAB:
+        return _write_chars(message, end, _ESCAPED_TAB)
+    if code == _LINE_FEED:
+        return _write_chars(message, end, _ESCAPED_LINE_FEED)
+    if code == _CARRIAGE_RETURN:
+        return _write_chars(message, end, _ESCAPED_CARRIAGE_RETURN)
+    if code < _FIRST_CHARACTER or code == _DELETE:
+        end = _write_chars(message, end, _HEX_ESCAPE)
+        return _write_chars(message, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
+    return _write_chars(message, end, (code,))
 
 
 @register_jitable

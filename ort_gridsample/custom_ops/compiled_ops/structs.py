@@ -206,7 +206,7 @@ FILL = record(
     "rows_per_block",  # the number of rows of a block
     "row_blocks",  # the number of blocks of a batch
     "items",  # the number of items
-    "next",  # the next item
+    "next_item",  # the next item
     "workers",  # the number of workers
     "positions",  # the address of a buffer for each worker: the positions along the columns
     # The address of a buffer for each worker: a row's coordinates that are written past the caches.

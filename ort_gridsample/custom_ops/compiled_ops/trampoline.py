@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import GridSampleError
 from ...graph.files import atomic_write
@@ -54,11 +55,26 @@ def load(functions: Mapping[str, int]) -> tuple[ctypes.CDLL, str]:
 
 # --- An ELF file ---
 
-#: Processor -> ELF's number of it, and the bytes of a jump before and after the address.
-#: x86-64: movabs rax, address; jmp rax. AArch64: ldr x16, .+8; br x16; address.
+
+class _Jump(NamedTuple):
+    """The instructions of a processor that jump to an address.
+
+    Attributes:
+        elf_number: ELF's number of the processor.
+        before: the bytes before the address.
+        after: the bytes after it.
+    """
+
+    elf_number: int
+    before: bytes
+    after: bytes
+
+
 _JUMPS = {
-    "x86_64": (62, b"\x48\xb8", b"\xff\xe0"),
-    "aarch64": (183, bytes.fromhex("50000058 00021fd6"), b""),
+    # movabs rax, address; jmp rax
+    "x86_64": _Jump(elf_number=62, before=b"\x48\xb8", after=b"\xff\xe0"),
+    # ldr x16, .+8; br x16; address
+    "aarch64": _Jump(elf_number=183, before=bytes.fromhex("50000058 00021fd6"), after=b""),
 }
 #: The largest page size of Linux on these processors. Segments with different permissions must not
 #: share a page.
@@ -97,40 +113,30 @@ _NAMES_OFFSET = 0x600
 _HASH_OFFSET = 0x800
 
 
-def elf_library(functions: Mapping[str, int], machine: str) -> bytes:
+def elf_library(functions: Mapping[str, int], processor: str) -> bytes:
     """Return a 64-bit ELF shared library.
 
     Source: System V ABI, chapter 5.
 
     Args:
         functions: names of functions, and the addresses that they jump to.
-        machine: a key of :data:`_JUMPS`.
+        processor: a key of :data:`_JUMPS`.
     """
-    number, before, after = _JUMPS[machine]
-    section = 1  # any section that is not "undefined"
+    jump = _JUMPS[processor]
     code = b""
     names = b"\0"
     symbols = bytes(_SYMBOL.size)
     for name, address in functions.items():
-        start = _CODE_OFFSET + len(code)
-        jump = before + struct.pack("<Q", address) + after
-        symbols += _SYMBOL.pack(len(names), _GLOBAL_FUNCTION, 0, section, start, len(jump))
+        instructions = jump.before + struct.pack("<Q", address) + jump.after
+        symbols += _symbol(len(names), _CODE_OFFSET + len(code), len(instructions))
         names += name.encode() + b"\0"
-        code += jump.ljust(_CODE_SIZE, b"\0")
+        code += instructions.ljust(_CODE_SIZE, b"\0")
     hash_table = _hash_table(len(functions))
-    dynamic = b"".join(
-        _ENTRY.pack(tag, value)
-        for tag, value in (
-            (_DT_HASH, _HASH_OFFSET),
-            (_DT_SYMTAB, _SYMBOLS_OFFSET),
-            (_DT_STRTAB, _NAMES_OFFSET),
-            (_DT_STRSZ, len(names)),
-            (_DT_SYMENT, _SYMBOL.size),
-            (_DT_NULL, 0),
-        )
-    )
-    sections = {
-        0: _elf_header(number) + _program_header(_HASH_OFFSET + len(hash_table), len(dynamic)),
+    dynamic = _dynamic_section(len(names))
+    header = _elf_header(jump.elf_number)
+    header += _program_header(_HASH_OFFSET + len(hash_table), len(dynamic))
+    contents = {
+        0: header,
         _CODE_OFFSET: code,
         _SYMBOLS_OFFSET: symbols,
         _NAMES_OFFSET: names,
@@ -138,9 +144,28 @@ def elf_library(functions: Mapping[str, int], machine: str) -> bytes:
         _DYNAMIC_OFFSET: dynamic,
     }
     file = bytearray(_DYNAMIC_OFFSET + len(dynamic))
-    for offset, data in sections.items():
+    for offset, data in contents.items():
         file[offset : offset + len(data)] = data
     return bytes(file)
+
+
+def _symbol(name_offset: int, start: int, size: int) -> bytes:
+    """Return the symbol of a function, given the offsets of its name and of its code."""
+    section = 1  # any section that is not "undefined"
+    return _SYMBOL.pack(name_offset, _GLOBAL_FUNCTION, 0, section, start, size)
+
+
+def _dynamic_section(names_size: int) -> bytes:
+    """Return the dynamic section: where the tables of the file are."""
+    entries = (
+        (_DT_HASH, _HASH_OFFSET),
+        (_DT_SYMTAB, _SYMBOLS_OFFSET),
+        (_DT_STRTAB, _NAMES_OFFSET),
+        (_DT_STRSZ, names_size),
+        (_DT_SYMENT, _SYMBOL.size),
+        (_DT_NULL, 0),
+    )
+    return b"".join(_ENTRY.pack(tag, value) for tag, value in entries)
 
 
 def _hash_table(n_symbols: int) -> bytes:
@@ -151,12 +176,12 @@ def _hash_table(n_symbols: int) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def _elf_header(machine_number: int) -> bytes:
+def _elf_header(processor_number: int) -> bytes:
     identification = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little-endian, version 1
     return _HEADER.pack(
         identification,
         3,  # the file is a shared library
-        machine_number,
+        processor_number,
         1,  # the version of ELF
         0,  # no entry point
         _HEADER.size,  # the offset of the program header
@@ -282,9 +307,9 @@ def linked_library(folder: Path) -> Path:
         RuntimeError: the linker failed.
         OSError: the library cannot be written.
     """
-    key = hashlib.sha256(f"{target.system} {target.processor} {_source()}".encode()).hexdigest()[
-        :16
-    ]
+    source_code = _source()
+    properties = f"{target.system} {target.processor} {source_code}"
+    key = hashlib.sha256(properties.encode()).hexdigest()[:16]
     path = folder / f"trampoline-{key}{linking.SUFFIXES.get(target.system, '.so')}"
     if path.exists():
         return path
@@ -294,7 +319,7 @@ def linked_library(folder: Path) -> Path:
         command.append("-fPIC")
     with tempfile.TemporaryDirectory() as temporary, atomic_write(path) as output:
         source = Path(temporary) / "trampoline.c"
-        source.write_text(_source())
+        source.write_text(source_code)
         task = "linking the registration of compiled ops"
         linking.run([*command, "-o", str(output), str(source)], task)
     return path

@@ -27,18 +27,18 @@ def ep_function(name: str, n_outputs: int = 0) -> Any:
 
 
 @register_jitable
-def write_word(at: int, value: int) -> None:
-    """Write a pointer or a size to the address ``at``."""
-    pointers.array_at(at, (1,), np.int64)[0] = value
+def write_word(address: int, value: int) -> None:
+    """Write a pointer or a size to ``address``."""
+    pointers.array_at(address, (1,), np.int64)[0] = value
 
 
 @register_jitable
-def write_int(at: int, value: int) -> None:
-    """Write a C int or an enum to the address ``at``."""
-    pointers.array_at(at, (1,), np.int32)[0] = value
+def write_int(address: int, value: int) -> None:
+    """Write a C int or an enum to ``address``."""
+    pointers.array_at(address, (1,), np.int32)[0] = value
 
 
 @register_jitable
-def write_bool(at: int, value: int) -> None:
-    """Write a C bool to the address ``at``."""
-    pointers.array_at(at, (1,), np.uint8)[0] = value
+def write_bool(address: int, value: int) -> None:
+    """Write a C bool to ``address``."""
+    pointers.array_at(address, (1,), np.uint8)[0] = value

@@ -134,7 +134,7 @@ def _operator_index(factory: Any, node: int, operators: int) -> int:
 
 @register_jitable
 def _has_computed_grid(factory: Any, node: int) -> bool:
-    """Whether an operator that the search for grids knows computes the grid of a GridSample."""
+    """Whether an operator of GRID_OPERATORS computes the grid of a GridSample."""
     inputs = local_record(NODE_INPUTS)
     if not _read_inputs(factory, node, inputs) or inputs.values[1] == 0:
         return False

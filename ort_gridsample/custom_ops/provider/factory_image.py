@@ -77,33 +77,8 @@ def add_factory(
         op_address: return the field ``op`` for an overload, or None if there is no such op.
         domains: the OrtCustomOpDomains, as values of fields.
     """
-    available = []
-    overload_rows = []
-    for overload in overloads():
-        op = op_address(overload)
-        if op is not None:
-            available.append(overload)
-            fields = {
-                "types": [ELEMENT_TYPES[name] for name in overload.types],
-                "op": op,
-                "n_states": len(COMPILED_MODES) if overload.op.has_modes else 1,
-            }
-            overload_rows.append(fields)
-    available_definitions = definitions(available)
-    definition_rows = [
-        {
-            "operator": image.add_text(definition.operator.encode()),
-            "domain": image.add_text(definition.domain.encode()),
-            "first": definition.first,
-            "last": definition.last,
-        }
-        for definition in available_definitions
-    ]
-    definition_offset = image.add_records(DEFINITION, *definition_rows)
-    for index, definition in enumerate(available_definitions):
-        constraints = _constraint_rows(definition)
-        start = definition_offset + index * DEFINITION.itemsize
-        set_rows(image, start, DEFINITION, "constraints", constraints)
+    available, overload_rows = _available_overloads(op_address)
+    provided = definitions(available)
     factory_offset = image.add_records(
         FACTORY, {"version": PROVIDER_API_VERSION, **FACTORY_FUNCTIONS}
     )
@@ -114,8 +89,8 @@ def add_factory(
         "release": image.add_text(release.encode()),
         "ep": image.add_records(EP, ep),
         "create_kernel": (node_kernels.create_kernel,),
-        "definitions": definition_offset,
-        "n_definitions": len(definition_rows),
+        "definitions": _add_definitions(image, provided),
+        "n_definitions": len(provided),
         "overloads": image.add_records(OVERLOAD, *overload_rows),
         "n_overloads": len(overload_rows),
         "kernel_template": image.add_records(
@@ -126,6 +101,43 @@ def add_factory(
     }
     image.set_fields(factory_offset, FACTORY, fields)
     return factory_offset
+
+
+def _available_overloads(
+    op_address: Callable[[Overload], int | None],
+) -> tuple[list[Overload], list[Fields]]:
+    """Return the overloads that have an op, and the fields of their OVERLOADs."""
+    available = []
+    rows: list[Fields] = []
+    for overload in overloads():
+        op = op_address(overload)
+        if op is not None:
+            available.append(overload)
+            fields = {
+                "types": [ELEMENT_TYPES[name] for name in overload.types],
+                "op": op,
+                "n_states": len(COMPILED_MODES) if overload.op.has_modes else 1,
+            }
+            rows.append(fields)
+    return available, rows
+
+
+def _add_definitions(image: RecordImage, added: Sequence[Definition]) -> Relocation:
+    """Append an array of DEFINITION, and return its offset."""
+    rows = [
+        {
+            "operator": image.add_text(definition.operator.encode()),
+            "domain": image.add_text(definition.domain.encode()),
+            "first": definition.first,
+            "last": definition.last,
+        }
+        for definition in added
+    ]
+    offset = image.add_records(DEFINITION, *rows)
+    for index, definition in enumerate(added):
+        start = offset + index * DEFINITION.itemsize
+        set_rows(image, start, DEFINITION, "constraints", _constraint_rows(definition))
+    return offset
 
 
 def _constraint_rows(definition: Definition) -> Sequence[Fields]:

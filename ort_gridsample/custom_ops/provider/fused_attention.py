@@ -22,6 +22,7 @@ from ..compiled_ops.requests import (
     free_blocks,
     open_request,
     read_input,
+    set_shape,
     shape_of,
 )
 from ..compiled_ops.sentences import (
@@ -90,13 +91,6 @@ def _no_memory(state: Any, request: Any, nbytes: int) -> int:
 
 
 @register_jitable
-def _set_shape(tensor: Any, lengths: Any) -> None:
-    """Set the shape of an INPUT to ``lengths``, an array from :func:`.requests.alloc_int64s`."""
-    tensor.shape = np.int64(lengths.ctypes.data)
-    tensor.n_axes = len(lengths)
-
-
-@register_jitable
 def _set_value(state: Any, fused: Any, request: Any) -> int:
     """Set the value (B, S, H, D); return an OrtStatus*."""
     tensor = request.inputs[_VALUE]
@@ -120,7 +114,7 @@ def _set_value(state: Any, fused: Any, request: Any) -> int:
     split_lengths[1] = lengths[1]
     split_lengths[2] = fused.heads
     split_lengths[3] = fused.channels
-    _set_shape(tensor, split_lengths)
+    set_shape(tensor, split_lengths)
     return 0
 
 
@@ -137,19 +131,9 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
     levels = array_at(fused.levels, (fused.n_levels,), LEVEL)
     for index in range(fused.n_levels):
         level = levels[index]
-        lengths = level.lengths
-        if level.shape_input >= 0:
-            tensor = request.inputs[_OTHER]
-            status = read_input(request, state, level.shape_input, tensor)
-            if status != 0:
-                return status
-            n_axes = _product(shape_of(tensor))
-            if n_axes != 2 + fused.r:
-                image_shape = array_at(tensor.data, (n_axes,), np.int64)
-                return error_with_shape(
-                    request.api, state.errors, IMAGE_AXES_MISMATCH_INDEX, image_shape, 2 + fused.r
-                )
-            lengths = tensor.data + 2 * 8
+        status, lengths = _find_lengths(state, fused, request, level)
+        if status != 0:
+            return status
         rows[index, 0] = level.points
         level_lengths = array_at(lengths, (fused.r,), np.int64)
         for axis in range(fused.r):  # an assignment of an array needs reference counts
@@ -157,8 +141,28 @@ def _set_levels(state: Any, fused: Any, request: Any) -> int:
     levels_shape[0] = fused.n_levels
     levels_shape[1] = n_columns
     request.inputs[_LEVELS].data = memory
-    _set_shape(request.inputs[_LEVELS], levels_shape)
+    set_shape(request.inputs[_LEVELS], levels_shape)
     return 0
+
+
+@register_jitable
+def _find_lengths(state: Any, fused: Any, request: Any, level: Any) -> tuple[int, int]:
+    """Return an OrtStatus*, and the address of the lengths (r,) of a LEVEL."""
+    if level.shape_input < 0:
+        return 0, level.lengths
+    tensor = request.inputs[_OTHER]
+    status = read_input(request, state, level.shape_input, tensor)
+    if status != 0:
+        return status, 0
+    n_axes = _product(shape_of(tensor))
+    if n_axes != 2 + fused.r:
+        image_shape = array_at(tensor.data, (n_axes,), np.int64)
+        sentence_index = IMAGE_AXES_MISMATCH_INDEX
+        status = error_with_shape(
+            request.api, state.errors, sentence_index, image_shape, 2 + fused.r
+        )
+        return status, 0
+    return 0, tensor.data + 2 * 8
 
 
 @register_jitable
@@ -172,32 +176,45 @@ def _set_weights(state: Any, fused: Any, request: Any) -> int:
     status = read_input(request, state, fused.weights, tensor)
     if status != 0:
         return status
+    if fused.has_weights_by_head == 0:
+        return _move_heads_inward(state, fused, request)
     lengths = shape_of(tensor)
+    if len(lengths) == 5:
+        # With an axis of levels, the op takes a single query for one of several.
+        merged_lengths = alloc_int64s(request, 4)
+        if len(merged_lengths) == 0:
+            return _no_memory(state, request, 32)
+        for axis in range(3):
+            merged_lengths[axis] = lengths[axis]
+        merged_lengths[3] = lengths[3] * lengths[4]
+        set_shape(tensor, merged_lengths)
+    return 0
+
+
+@register_jitable
+def _move_heads_inward(state: Any, fused: Any, request: Any) -> int:
+    """Replace weights (B·H, 1, Q, P) by weights (B, Q, H, P); return an OrtStatus*."""
+    tensor = request.inputs[_WEIGHTS]
+    lengths = shape_of(tensor)
+    if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
+        locations = shape_of(request.inputs[_LOCATIONS])
+        sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(request.api, state.errors, sentence_index, lengths, locations)
     new_lengths = alloc_int64s(request, 4)
     if len(new_lengths) == 0:
         return _no_memory(state, request, 32)
-    if fused.has_weights_by_head == 0:
-        if len(lengths) != 4 or lengths[0] % fused.heads != 0 or lengths[1] != 1:
-            locations = shape_of(request.inputs[_LOCATIONS])
-            sentence_index = attention.WEIGHTS_SHAPE_MISMATCH_INDEX
-            return error_with_shapes(request.api, state.errors, sentence_index, lengths, locations)
-        new_lengths[0] = lengths[0] // fused.heads
-        new_lengths[1] = lengths[2]
-        new_lengths[2] = fused.heads
-        new_lengths[3] = lengths[3]
-        nbytes = state.kernel.X_size * lengths[0] * lengths[2] * lengths[3]
-        memory = alloc(request, nbytes)
-        if memory == 0:
-            return _no_memory(state, request, nbytes)
-        _copy_queries_first(memory, tensor.data, new_lengths, state.kernel.X_size)
-        tensor.data = memory
-        _set_shape(tensor, new_lengths)
-    elif len(lengths) == 5:
-        # With an axis of levels, the op takes a single query for one of several.
-        for axis in range(3):
-            new_lengths[axis] = lengths[axis]
-        new_lengths[3] = lengths[3] * lengths[4]
-        _set_shape(tensor, new_lengths)
+    new_lengths[0] = lengths[0] // fused.heads
+    new_lengths[1] = lengths[2]
+    new_lengths[2] = fused.heads
+    new_lengths[3] = lengths[3]
+    size = state.kernel.X_size
+    nbytes = size * lengths[0] * lengths[2] * lengths[3]
+    memory = alloc(request, nbytes)
+    if memory == 0:
+        return _no_memory(state, request, nbytes)
+    _copy_queries_first(memory, tensor.data, new_lengths, size)
+    tensor.data = memory
+    set_shape(tensor, new_lengths)
     return 0
 
 
@@ -266,7 +283,7 @@ def _set_locations(state: Any, fused: Any, request: Any) -> int:
         first_point += level.points
     tensor = request.inputs[_LOCATIONS]
     tensor.data = memory
-    _set_shape(tensor, lengths)
+    set_shape(tensor, lengths)
     return 0
 
 

@@ -19,6 +19,7 @@ from ..compiled_ops.requests import (
     free_blocks,
     open_request,
     read_input,
+    set_shape,
     shape_of,
 )
 from ..compiled_ops.sampling import sample
@@ -93,6 +94,5 @@ def _set_scalars(state: Any, fused: Any, request: Any) -> int:
     lengths[0] = programs.n_scalars
     scalars = request.inputs[_SCALARS]
     scalars.data = memory
-    scalars.shape = np.int64(lengths.ctypes.data)
-    scalars.n_axes = 1
+    set_shape(scalars, lengths)
     return 0

@@ -175,10 +175,16 @@ class Graph:
             outputs=self._value_names("Node", "Outputs", address),
         )
 
-    def _value_names(self, owner_type: str, what: str, owner: int) -> tuple[str, ...]:
-        """Return the names of the inputs or outputs of a node or of the graph."""
-        count_name = f"{owner_type}_GetNum{what}"
-        values = self._api.list(count_name, f"{owner_type}_Get{what}", owner)
+    def _value_names(self, owner_type: str, list_name: str, owner: int) -> tuple[str, ...]:
+        """Return the names of values that belong to a node or to the graph.
+
+        Args:
+            owner_type: "Node" or "Graph".
+            list_name: the list of the values, such as "Inputs".
+            owner: the address of the OrtNode or the OrtGraph.
+        """
+        count_name = f"{owner_type}_GetNum{list_name}"
+        values = self._api.list(count_name, f"{owner_type}_Get{list_name}", owner)
         return tuple(self._name(value) for value in values)
 
     def _name(self, value: int) -> str:
@@ -210,9 +216,9 @@ class Graph:
     def model(self, values: Set[str]) -> ModelProto:
         """Return a model of the nodes that compute ``values``, with their attributes and types.
 
-        It has a node of an unknown operator without outputs in place of each other node, so that
-        the positions of the nodes, and the readers of all values, are those of the graph. The
-        values that these nodes compute are inputs of the model.
+        Each other node is replaced by a node of an unknown operator without outputs, so that the
+        positions of the nodes, and the readers of all values, are those of the graph. The values
+        that the replaced nodes compute are inputs of the model.
         """
         graph = GraphProto()
         computed = set[str]()

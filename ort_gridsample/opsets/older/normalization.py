@@ -13,7 +13,7 @@ import numpy as np
 
 from ... import spec
 from ...graph.element_types import elem_type
-from ...graph.scope import Nodes
+from ...graph.new_nodes import Nodes
 from .obstacles import ObstacleError
 from .step import Rewritten, VersionStep
 

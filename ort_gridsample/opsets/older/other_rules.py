@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from ...graph.scope import constant_tensor, subgraphs
+from ...graph.scope import constant_tensor, graphs_of
 from .obstacles import ObstacleError, value_text
 from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
@@ -86,7 +86,7 @@ def write_dft_axis(step: VersionStep) -> Rewritten:
 
 def check_body_types(step: VersionStep) -> Rewritten:
     """Check that the graphs of an If or Loop return only values that the older operator allows."""
-    for _, graph in subgraphs(step.node):
+    for _, graph in graphs_of(step.node):
         makers = {name: node.op_type for node in graph.node for name in node.output}
         for value in graph.output:
             kind = value.type.WhichOneof("value")

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from ...graph.scope import Names, Nodes, Scope, constant_tensor
+from ...graph.new_nodes import Names, Nodes
+from ...graph.scope import Scope, constant_tensor
 from ...inference.types import Inference, TypeAndShape
 from ...spec import Shape
 from .obstacles import ObstacleError

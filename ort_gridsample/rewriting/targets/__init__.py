@@ -14,7 +14,7 @@ import onnx
 
 from ...detection.helper_nodes import helper_cast
 from ...detection.match import Match
-from ...graph.scope import Names
+from ...graph.new_nodes import Names
 
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
@@ -25,7 +25,7 @@ class Replacement:
     """The replacement of a node.
 
     Attributes:
-        nodes: the nodes to write in place of the node.
+        nodes: the nodes that replace the node.
         functions: model-local functions that ``nodes`` call.
         superseded: the indices of other nodes that ``nodes`` replace as well, unless another node
             reads them.

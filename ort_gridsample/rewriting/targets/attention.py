@@ -10,9 +10,10 @@ from onnx import helper
 
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
+from ..foreign_run_checks import ChecksForPackageOp
 from ..match_facts import constants_of
 from . import Replacement, Target, with_operator
 from .compiled_op import label
@@ -93,9 +94,9 @@ class ForeignAttentionTarget(AttentionTarget):
         assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
         nodes = Nodes(names, output)
-        operand_nodes = ForeignOperands(match, signature, nodes, for_package_op=True)
-        operands = operand_nodes.write()
-        levels, points = operand_nodes.write_levels(operands)
+        foreign_operands = ForeignOperands(ChecksForPackageOp(match, signature, nodes).write())
+        operands = foreign_operands.write()
+        levels, points = foreign_operands.write_levels(operands)
         inputs = (operands.value, levels, operands.locations, operands.weights)
         op_output = names.new(f"{output}_by_query") if signature.is_by_head else output
         if self._is_python:

@@ -13,7 +13,7 @@ import numpy as np
 from ...detection.attention.layouts import Attention, Level
 from ...detection.match import Match
 from ...graph.element_types import elem_type
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
 
 
 class DetectedAttention:

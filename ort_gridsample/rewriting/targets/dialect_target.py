@@ -12,7 +12,7 @@ from ...dialects.spelling import AttributeReference, Dialect, Spelling
 from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
 from . import Replacement, Target, with_operator
 
 

@@ -13,7 +13,7 @@ from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
-from ...graph.scope import Names
+from ...graph.new_nodes import Names
 from ...reference.arrays import Array
 from ...spec import Shape
 from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes

@@ -21,7 +21,8 @@ from ...graph.first_opsets import (
     FIRST_OPSET_WITH_CAST_LIKE,
     FIRST_OPSET_WITH_GATHER_ND,
 )
-from ...graph.scope import Names, subgraphs
+from ...graph.new_nodes import Names
+from ...graph.scope import graphs_of
 from ...spec import MODE_SYNONYMS, TYPES
 from . import Replacement, typed_in_function
 from .dialect_target import DialectTarget
@@ -99,23 +100,34 @@ class PythonOpTarget(DialectTarget):
         # onnxruntime creates no op that lacks a declared attribute.
         op.attribute.append(helper.make_attribute("node", record.label))
         op.attribute.append(helper.make_attribute("num_threads", 0))
-        gather = "GatherND" if match.opset >= FIRST_OPSET_WITH_GATHER_ND else "Gather"
-        if self._in_session:
-            guard_inputs = [status, status]
-            guard_output = names.new(f"{record.output}_guard")
-        else:
-            guard_inputs = [op_output, status]
-            guard_output = value
-            if gather == "Gather":  # its output has an axis more than GatherND's
-                guard_output = names.new(f"{value}_gathered")
-                squeeze = helper.make_node("Squeeze", [guard_output], [value], axes=[1])
-                after.insert(0, mark_as_helper(squeeze, record.where))
-        guard_node_name = names.new(guard_name(record.where))
-        guard = helper.make_node(gather, guard_inputs, [guard_output], guard_node_name)
         return Replacement(
-            [*before, op, mark_as_helper(guard, record.where), *after],
+            [*before, op, *self._guard_nodes(match, op, value, names), *after],
             attribute_defaults=_attribute_defaults(match),
         )
+
+    def _guard_nodes(
+        self, match: Match, op: onnx.NodeProto, value: str, names: Names
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes that make a run fail if the op failed.
+
+        They compute ``value`` from the op's output. In a session, ``value`` is this output itself.
+        """
+        record = match.record
+        op_output, status = op.output
+        has_gather_nd = match.opset >= FIRST_OPSET_WITH_GATHER_ND
+        inputs = [op_output, status]
+        output = value
+        squeezes = []
+        if self._in_session:
+            inputs = [status, status]
+            output = names.new(f"{record.output}_guard")
+        elif not has_gather_nd:  # a Gather's output has an axis more
+            output = names.new(f"{value}_gathered")
+            squeeze = helper.make_node("Squeeze", [output], [value], axes=[1])
+            squeezes.append(mark_as_helper(squeeze, record.where))
+        name = names.new(guard_name(record.where))
+        guard = helper.make_node("GatherND" if has_gather_nd else "Gather", inputs, [output], name)
+        return [mark_as_helper(guard, record.where), *squeezes]
 
 
 def _input_cast(match: Match, value: str, type_name: str, names: Names) -> onnx.NodeProto:
@@ -161,7 +173,7 @@ def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto
         return True
     nodes = list(function.node)
     for node in nodes:  # grows while it is iterated
-        nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
+        nodes += [inner for _, graph in graphs_of(node) for inner in graph.node]
     uses = set()
     for node in nodes:
         for attribute in node.attribute:

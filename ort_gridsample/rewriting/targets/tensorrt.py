@@ -8,9 +8,11 @@ from onnx import TensorProto
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
-from ...graph.scope import Names, Nodes
+from ...graph.new_nodes import Names, Nodes
+from ...reference.arrays import Array
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
+from ..foreign_inputs import ForeignInputs
 from ..match_facts import constants_of
 from . import Replacement, with_operator
 from .attention import AttentionTarget
@@ -60,26 +62,10 @@ class TensorRTPluginsTarget(AttentionTarget):
         assert signature is not None
         output = match.record.output
         nodes = Nodes(names, output)
-        operands = ForeignOperands(match, signature, nodes, writes_checks=False).write()
-        constants = match.record.constants
-        known_lengths = constants.get(signature.lengths_input)
-        known_starts = constants.get("level_start_index")
-        if known_lengths is not None:
-            if known_starts is None and signature.has_offsets:
-                areas = known_lengths.prod(1, dtype=np.int64)
-                known_starts = np.cumsum(areas) - areas
-            lengths = nodes.constant(known_lengths.astype(np.int32))
-        else:
-            lengths = nodes.add("Cast", operands.level_table, to=TensorProto.INT32)
-        if known_starts is not None:
-            starts = nodes.constant(known_starts.astype(np.int32))
-        elif operands.starts:
-            starts = nodes.add("Cast", operands.starts, to=TensorProto.INT32)
-        else:
-            heights = nodes.add("Gather", lengths, nodes.constant(0), axis=1)
-            widths = nodes.add("Gather", lengths, nodes.constant(1), axis=1)
-            areas_name = nodes.add("Mul", heights, widths)
-            starts = nodes.add("CumSum", areas_name, nodes.constant(0), exclusive=1)
+        foreign_inputs = ForeignInputs(match, signature, nodes)
+        operands = ForeignOperands(foreign_inputs).write()
+        lengths = _write_lengths(foreign_inputs)
+        starts = _write_starts(foreign_inputs, lengths)
         inputs = [operands.value, lengths, starts, operands.locations, operands.weights]
         if signature.is_by_head:
             self._add_plugin(match, nodes, names, inputs, output)
@@ -93,17 +79,15 @@ class TensorRTPluginsTarget(AttentionTarget):
         attention = detected.attention
         nodes = detected.nodes
         lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
-        areas = lengths.prod(1, dtype=np.int32)
-        starts = np.cumsum(areas, dtype=np.int32) - areas
         n_levels = len(attention.points)
         n_points = attention.points[0]
         value = detected.write_value()
         lengths_name = nodes.constant(lengths)
-        starts_name = nodes.constant(starts)
-        locations_shape = (0, 0, 0, n_levels, n_points, 2)
-        locations = nodes.add("Reshape", detected.write_locations(), nodes.row(*locations_shape))
-        weights_shape = (0, 0, 0, n_levels, n_points)
-        weights = nodes.add("Reshape", detected.write_weights(), nodes.row(*weights_shape))
+        starts_name = nodes.constant(_starts_of(lengths).astype(np.int32))
+        locations_shape = nodes.row(0, 0, 0, n_levels, n_points, 2)
+        locations = nodes.add("Reshape", detected.write_locations(), locations_shape)
+        weights_shape = nodes.row(0, 0, 0, n_levels, n_points)
+        weights = nodes.add("Reshape", detected.write_weights(), weights_shape)
         if not attention.is_per_query:
             weights = _write_for_each_query(nodes, weights, locations)
         by_head = names.new(f"{detected.output}_by_head")
@@ -137,6 +121,36 @@ class TensorRTPluginsTarget(AttentionTarget):
         )
         if is_cast:
             nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
+
+
+def _starts_of(lengths: Array) -> Array:
+    """Return the first pixel of each level, (L,), of levels of these ``lengths`` (L, 2)."""
+    areas = lengths.prod(1, dtype=np.int64)
+    return np.cumsum(areas) - areas
+
+
+def _write_lengths(inputs: ForeignInputs) -> str:
+    """Write the height and the width of each level, (L, 2), as int32."""
+    table = inputs.known_level_table
+    if table is not None:
+        return inputs.nodes.constant(table.astype(np.int32))
+    return inputs.nodes.add("Cast", inputs.level_table, to=TensorProto.INT32)
+
+
+def _write_starts(inputs: ForeignInputs, lengths: str) -> str:
+    """Write the first pixel of each level, (L,), as int32."""
+    nodes = inputs.nodes
+    known_starts = inputs.known_starts
+    table = inputs.known_level_table
+    if not inputs.has_starts and table is not None:
+        known_starts = _starts_of(table)
+    if known_starts is not None:
+        return nodes.constant(known_starts.astype(np.int32))
+    if inputs.has_starts:
+        return nodes.add("Cast", inputs.names["level_start_index"], to=TensorProto.INT32)
+    heights = nodes.add("Gather", lengths, nodes.constant(0), axis=1)
+    widths = nodes.add("Gather", lengths, nodes.constant(1), axis=1)
+    return nodes.add("CumSum", nodes.add("Mul", heights, widths), nodes.constant(0), exclusive=1)
 
 
 def _write_for_each_query(nodes: Nodes, weights: str, locations: str) -> str:

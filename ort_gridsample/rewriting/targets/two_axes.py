@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import onnx
 
@@ -77,7 +78,7 @@ def lower_grid_sample(
     image = e.input(X.name, X.type)
     # Volumes are sampled at computed coordinates, images at those of the grid.
     coordinates = input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
-    batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    dims = e.dims(image, X_shape, unranked_argument("X", X))
     grid_batches, *output_lengths, n_coordinates = e.dims(
         coordinates, grid_shape, unranked_argument("grid", grid)
     )
@@ -86,30 +87,41 @@ def lower_grid_sample(
             e, X, image, grid_batches=grid_batches, n_coordinates=n_coordinates, r=r
         )
         if checks:
-            image = e.reshape(image, [batches, channels, *lengths], checks=checks)
+            image = e.reshape(image, dims, checks=checks)
+    operands = _Operands(image, coordinates, dims, output_lengths)
     if r == 3:
         total = _sample_volume(
-            image,
-            coordinates,
-            [batches, channels, *lengths],
-            output_lengths,
+            operands,
             mode=mode,
             padding=PADDING_RULES[padding_mode],
             align_corners=bool(align_corners),
         )
     else:
         total = _sample_image(
-            image,
-            coordinates,
-            [batches, channels, *lengths],
-            output_lengths,
+            operands,
             mode=_MODE_WORDS[mode],
             padding_mode=padding_mode,
             align_corners=int(align_corners),
         )
     if r != 2:
-        total = e.reshape(total, [batches, channels, *output_lengths])
+        total = e.reshape(total, [*dims[:2], *output_lengths])
     return e.finish(total.astype(X.type), Y)
+
+
+class _Operands(NamedTuple):
+    """The tensors of a GridSample, and their lengths as far as they are known.
+
+    Attributes:
+        image: X (N, C, D1, …, Dr).
+        grid: (N, D1_out, …, Dr_out, r).
+        dims: the lengths of ``image``.
+        output_lengths: the lengths D1_out, …, Dr_out.
+    """
+
+    image: Tensor
+    grid: Tensor
+    dims: Sequence[DimLike]
+    output_lengths: Sequence[DimLike]
 
 
 def _check_axes(name: str, X: Argument, mode: str, r: int) -> None:
@@ -133,10 +145,7 @@ def _unsupported(name: str, argument: str, found: str, expected: str) -> GridSam
 
 
 def _sample_image(
-    image: Tensor,
-    grid: Tensor,
-    dims: Sequence[DimLike],
-    output_lengths: Sequence[DimLike],
+    operands: _Operands,
     *,
     mode: str,
     padding_mode: str,
@@ -145,14 +154,12 @@ def _sample_image(
     """Sample an image of one or two spatial axes.
 
     Args:
-        image: (N, C, D1, …, Dr).
-        grid: (N, D1_out, …, Dr_out, r).
-        dims: the shape of ``image``.
-        output_lengths: (D1_out,) or (D1_out, D2_out).
+        operands: X and the grid.
         mode: the attribute of GridSample, as are the following.
         padding_mode: the attribute.
         align_corners: the attribute.
     """
+    image, grid, dims, output_lengths = operands
     e = image.owner
     batches, channels, *lengths = dims
     # No GridSample has bfloat16 before opset 22.
@@ -176,10 +183,7 @@ def _sample_image(
 
 
 def _sample_volume(
-    image: Tensor,
-    grid: Tensor,
-    dims: Sequence[DimLike],
-    output_lengths: Sequence[DimLike],
+    operands: _Operands,
     *,
     mode: str,
     padding: Padding,
@@ -188,10 +192,7 @@ def _sample_volume(
     """Sample an image of three spatial axes.
 
     Args:
-        image: (N, C, D1, …, Dr).
-        grid: (N, D1_out, …, Dr_out, r).
-        dims: the shape of ``image``.
-        output_lengths: (D1_out, D2_out, D3_out).
+        operands: X and the grid.
         mode: linear or nearest.
         padding: how positions outside of X are read.
         align_corners: the attribute.
@@ -199,25 +200,20 @@ def _sample_volume(
     Returns:
         Y as (N, C, D1_out, D2_out · D3_out).
     """
+    image, grid, dims, output_lengths = operands
     e = image.owner
     batches, _, *lengths = dims
     positions = [batches, output_lengths[0], e.product(output_lengths[1:])]
     image = image.astype("float32")
-    # Pixel coordinates, innermost axis first: inside X, or one pixel around it with zeros.
-    g = e.reshape(grid, [*positions, 3])
-    length = e.shape(lengths[::-1]).astype(grid.type)
-    axis = Axis.of(
-        length,
-        align_corners,
-        may_be_single=may_be_single(lengths),
-        maximum=e.maximum,
+    x = _pixels_in_volume(
+        e.reshape(grid, [*positions, 3]),
+        lengths,
+        mode=mode,
+        padding=padding,
+        align_corners=align_corners,
     )
-    x = pixel_coordinates(e, g, axis, MODE_RULES[mode], padding)
-    if mode == "nearest":
-        x = e.rint(x)
     first, second = _axes_to_join(lengths)
     if padding.zero_outside:
-        x = e.minimum(e.maximum(x, -1), length)
         image = e.pad(image, [0, 0, 1, 1, 1])
         x = x + 1
         lengths = [length + 2 for length in lengths]
@@ -237,6 +233,36 @@ def _sample_volume(
     weight = e.reshape(distance, [batches, 1, *positions[1:]])
     above = e.minimum(below + 1, slices.number(lengths[first]) - 1)
     return slices.sample(below) * (1 - weight) + slices.sample(above) * weight
+
+
+def _pixels_in_volume(
+    grid: Tensor,
+    lengths: Sequence[DimLike],
+    *,
+    mode: str,
+    padding: Padding,
+    align_corners: bool,
+) -> Tensor:
+    """Return the pixel coordinates of a grid (…, 3), the innermost axis first.
+
+    They are inside of X, or at most one pixel outside of it if ``padding`` is zeros.
+
+    Args:
+        grid: the normalized coordinates.
+        lengths: the spatial lengths of X.
+        mode: linear or nearest.
+        padding: how positions outside of X are read.
+        align_corners: the attribute.
+    """
+    e = grid.owner
+    length = e.shape(lengths[::-1]).astype(grid.type)
+    axis = Axis.of(length, align_corners, may_be_single=may_be_single(lengths), maximum=e.maximum)
+    x = pixel_coordinates(e, grid, axis, MODE_RULES[mode], padding)
+    if mode == "nearest":
+        x = e.rint(x)
+    if padding.zero_outside:
+        x = e.minimum(e.maximum(x, -1), length)
+    return x
 
 
 def _axes_to_join(lengths: Sequence[DimLike]) -> tuple[int, int]:

@@ -1,0 +1,203 @@
+"""Find the operands of deformable attention: values of all levels that one op can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import onnx
+
+from ...inference.lengths import Length, permutation
+from .axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
+from .layouts import Operand
+from .level_matcher import MatchedLevels, SampledLevel
+from .operands import (
+    SummedAxes,
+    find_shared_operand,
+    locations_layout,
+    value_layout,
+    weights_layout,
+)
+from .trace import TracedValue
+from .weighted_sum import WeightedSum, rearranging_readers
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedOperands:
+    """The values that one op can read and write.
+
+    Attributes:
+        heads: H.
+        value: the value of all levels, or None if there is none.
+        locations: the locations of all levels, or None if there are none.
+        weights: the weights.
+        output: the value that the op computes.
+        output_nodes: the indices of the nodes from the sum to the output.
+    """
+
+    heads: int
+    value: Operand | None
+    locations: Operand | None
+    weights: Operand
+    output: Operand
+    output_nodes: frozenset[int]
+
+    @property
+    def names_read(self) -> set[str]:
+        """The names of the values that the op reads."""
+        operands = (self.value, self.locations, self.weights)
+        return {operand.name for operand in operands if operand is not None}
+
+
+class OperandMatcher:
+    """Finds the values that one op can read and write instead of those of the levels."""
+
+    def __init__(self, weighted_sum: WeightedSum) -> None:
+        self._sum = weighted_sum
+        self._use_def = weighted_sum.use_def
+        self._lengths = weighted_sum.lengths
+        self._tracer = weighted_sum.tracer
+
+    def find_operands(
+        self,
+        levels: MatchedLevels,
+        summed_axes: SummedAxes,
+    ) -> MatchedOperands | None:
+        """Return the values that one op can read and write.
+
+        Return None if H is unknown, or if one batch may have the weights of all.
+        """
+        value, head_factors = self._find_value(levels.sampled, summed_axes)
+        summed_axes = replace(summed_axes, heads=head_factors)
+        heads = known_product(summed_axes.heads)
+        if not heads:
+            return None
+        locations = self._find_locations(levels.sampled, summed_axes)
+        is_complete = not levels.others
+        weights = self._find_weights(summed_axes, heads=heads, allows_layout_by_head=is_complete)
+        if weights is None:
+            return None
+        output = Operand(self._sum.total, "B·H, D, Q")
+        output_nodes = frozenset[int]()
+        if is_complete:
+            output, output_nodes = self._find_output(summed_axes)
+        return MatchedOperands(
+            heads=heads,
+            value=value,
+            locations=locations,
+            weights=weights,
+            output=output,
+            output_nodes=output_nodes,
+        )
+
+    def _find_value(
+        self,
+        levels: Sequence[SampledLevel],
+        summed_axes: SummedAxes,
+    ) -> tuple[Operand | None, list[Factor]]:
+        """Return the value of all levels, and the factors of H.
+
+        If there is no such value, return None and no factors.
+        """
+        images = []
+        for level in levels:
+            batch_heads, channels, *_ = level.traced.axes
+            image_axes = [[Factor(length)] for length in level.lengths]
+            name = level.sample.record.values["X"]
+            axes = [batch_heads, channels, *image_axes]
+            images.append(TracedValue(name, axes, flatten(image_axes)))
+        pixel_counts = [level.pixels for level in levels]
+        layout_of = partial(value_layout, summed_axes=summed_axes)
+        shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
+        if shared is None:
+            return None, []
+        traced, value = shared
+        batch = leaves(traced.axes[0])
+        return value, leaves(summed_axes.batch_heads)[len(batch) :]
+
+    def _find_locations(
+        self,
+        levels: Sequence[SampledLevel],
+        summed_axes: SummedAxes,
+    ) -> Operand | None:
+        """Return the locations of all levels."""
+        grids = []
+        coordinates = [Factor(Length(len(levels[0].lengths)))]
+        for level in levels:
+            batch_heads, _, *output_axes = level.traced.axes
+            axes = [batch_heads, *output_axes, coordinates]
+            name = level.sample.record.values["grid"]
+            grids.append(replace(level.traced, name=name, axes=axes))
+        point_counts = [level.points for level in levels]
+        layout_of = partial(locations_layout, summed_axes=summed_axes, coordinates=coordinates)
+        shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)
+        if shared is None:
+            return None
+        _, locations = shared
+        return locations
+
+    def _find_weights(
+        self,
+        summed_axes: SummedAxes,
+        *,
+        heads: int,
+        allows_layout_by_head: bool,
+    ) -> Operand | None:
+        """Return the weights: by head if the graph has them so.
+
+        Return None if one batch may have the weights of all.
+        """
+        batch_heads, _, queries, _ = self._sum.weights_shape
+        # A single batch or query is broadcast: its axis is not the product's.
+        axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], summed_axes.points]
+        weights = Operand(self._sum.weights, "B·H, 1, Q, P")
+        is_by_head = False
+        if allows_layout_by_head:
+            traced = TracedValue(self._sum.weights, axes, summed_axes.points)
+            for source in self._tracer.sources(traced):
+                layout = weights_layout(source, summed_axes, weights_axes=axes, heads=heads)
+                if layout is not None:
+                    weights = Operand(source.name, layout)
+                    is_by_head = True
+        has_several_rows = is_by_head and heads > 1
+        may_broadcast = batch_heads.number < 2 and not has_several_rows
+        if may_broadcast and batch_heads != self._sum.sampled_shape[0]:
+            return None
+        return weights
+
+    def _find_output(self, summed_axes: SummedAxes) -> tuple[Operand, frozenset[int]]:
+        """Return the value (B, Q, H·D) that the sum is rearranged to, and the nodes that do so.
+
+        If there is no such value, return the sum (B·H, D, Q) itself.
+        """
+        axes: Axes = [summed_axes.batch_heads, summed_axes.channels, summed_axes.queries]
+        nodes = set[int]()
+        for index in rearranging_readers(self._use_def, self._sum.total):
+            rearranged = self._rearranged(axes, self._use_def.nodes[index])
+            if rearranged is None:
+                break
+            axes = rearranged
+            nodes.add(index)
+            if len(axes) != 3 or not summed_axes.are_by_query(axes):
+                continue
+            if are_same(axes[2], summed_axes.heads + summed_axes.channels):
+                output = self._use_def.scope.outputs[index][0]
+                return Operand(output, "B, Q, H·D"), frozenset(nodes)
+        return Operand(self._sum.total, "B·H, D, Q"), frozenset()
+
+    def _rearranged(self, axes: Axes, node: onnx.NodeProto) -> Axes | None:
+        """Return the axes of the output of an Identity, a Reshape or a Transpose.
+
+        Args:
+            axes: the axes of the input.
+            node: the node.
+
+        Returns:
+            The axes, or None if those of a Reshape do not follow from ``axes``.
+        """
+        if node.op_type == "Transpose":
+            return [axes[axis] for axis in permutation(node, len(axes))]
+        if node.op_type == "Reshape":
+            return regroup(axes, self._lengths.shape(node.output[0]))
+        return axes
