@@ -456,8 +456,8 @@ def test_session_of_an_attention_node_with_computed_levels_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("index", "shape"),
-    [(0, "(3)"), (slice(0), "(0, 3)"), ((slice(None), slice(1)), "(3, 1)")],
-    ids=["one axis", "no level", "no length"],
+    [(0, "(3)"), ((slice(None), slice(1)), "(3, 1)")],
+    ids=["one axis", "no length"],
 )
 def test_session_of_an_attention_node_with_levels_of_a_wrong_shape_is_refused(
     index: object, shape: str
@@ -466,6 +466,12 @@ def test_session_of_an_attention_node_with_levels_of_a_wrong_shape_is_refused(
     error = refusal(ogs.InferenceSession, node.model(node.levels[index]))
     assert (error.argument, error.found) == ("levels", f"of shape {shape}")
     assert error.expected.startswith("a constant of shape (L")
+
+
+def test_session_of_an_attention_node_with_pixels_without_levels_is_refused() -> None:
+    node = AttentionNode()
+    error = refusal(ogs.InferenceSession, node.model(node.levels[:0]))
+    assert (error.argument, error.found) == ("levels", "of 0 pixels in all levels together")
 
 
 # Memory
