@@ -63,6 +63,11 @@ class LevelPixels:
     begin: str
     end: str
 
+    @property
+    def has_no_pixels(self) -> bool:
+        """Whether the level is known to have no pixels."""
+        return self.constant_lengths is not None and 0 in self.constant_lengths
+
 
 @dataclass(frozen=True)
 class AxisLengthNames:
@@ -166,7 +171,7 @@ class AttentionExpansion(ABC):
         """Write the nodes."""
         operands = self.write_operands()
         axis_lengths = self._write_axis_lengths(operands)
-        levels = [level for level in self._write_levels(operands) if not self._is_empty(level)]
+        levels = [level for level in self._write_levels(operands) if self.has_points(level.index)]
         if levels and not self._is_output_empty():
             samples = self._write_samples(operands, axis_lengths, levels)
             weights = self.write_weights(operands.weights, levels)
@@ -258,11 +263,6 @@ class AttentionExpansion(ABC):
         first = self.n_columns_before_lengths
         return add("Slice", wide, self._write_row(first), self._write_row(first + self._r))
 
-    def _is_empty(self, level: LevelPixels) -> bool:
-        """Whether a level is known to have no pixel or no point. Its samples add nothing."""
-        has_no_pixel = level.constant_lengths is not None and 0 in level.constant_lengths
-        return has_no_pixel or not self.has_points(level.index)
-
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
         record = self._match.record
@@ -285,6 +285,10 @@ class AttentionExpansion(ABC):
         grids = self.write_grids(operands.locations)
         samples = []
         for level in levels:
+            if level.has_no_pixels:
+                level_grid = self.write_grid_of_level(grids, level.index)
+                samples.append(self._write_zero_samples(operands.value, level_grid, axis_lengths))
+                continue
             X = self._write_image(operands.value, level, axis_lengths)
             samples.append(self._write_sample(X, grids, level.index, axis_lengths))
             self._state_rank(X)
@@ -346,6 +350,22 @@ class AttentionExpansion(ABC):
             first_lengths = [axis_lengths.images, axis_lengths.channels]
         shape = add("Concat", *first_lengths, axis_lengths.queries, count, axis=0)
         return self._write_reshape(sample, shape)
+
+    def _write_zero_samples(
+        self, value: str, level_grid: str, axis_lengths: AxisLengthNames
+    ) -> str:
+        """Write the samples (B·H, D, Q, P) of a level without pixels.
+
+        They are not left out: the product of 0 with an infinite or NaN weight is NaN.
+        """
+        add = self._nodes.add
+        row = self._write_row
+        batch = add("Gather", add("Shape", value), row(0))
+        images = add("Mul", batch, axis_lengths.heads)
+        count = add("Gather", add("Shape", level_grid), row(3))
+        lengths = [images, axis_lengths.channels, axis_lengths.queries, count]
+        (zero,) = write_constants_like(self._match, self._nodes, "value", 0)
+        return add("Expand", zero, add("Concat", *lengths, axis=0))
 
     def _write_weighted_sum(
         self, samples: Sequence[str], weights: str, axis_lengths: AxisLengthNames

@@ -15,7 +15,7 @@ def resolve_fusion(
     match: Match,
     decide_unfused: Callable[[Match], Decision],
     fused_target: Target,
-    fusion_error: Callable[[Match], str] = lambda grid_sample: "",
+    fusion_error: Callable[[Match], str],
 ) -> Decision:
     """Return the decision for the node of ``match``, given the decisions without fusion.
 

@@ -133,8 +133,8 @@ def _reference_type(
 ) -> onnx.AttributeProto.AttributeType:
     """Return the type of the attribute of ``node`` that is ``reference``.
 
-    It may be a word where the dialect writes codes (``Spelling.words``). If the node has no type,
-    it is that of the values of ``spelling``.
+    It may be a word where the dialect writes codes (``Spelling.other_values``). If the node has no
+    type, it is that of the values of ``spelling``.
     """
     for attribute in node.attribute:
         if attribute.ref_attr_name == reference.name and attribute.type:
