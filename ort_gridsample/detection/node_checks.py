@@ -143,7 +143,10 @@ def _check_inputs_exist(record: NodeRecord) -> None:
 
 def _max_inputs(record: NodeRecord) -> int:
     """Return the maximum number of inputs. Some dialects have attributes as inputs."""
-    input_indices = [spelling.position or 1 for spelling in record.dialect.attributes.values()]
+    input_indices = [
+        1 if spelling.input_index is None else spelling.input_index
+        for spelling in record.dialect.attributes.values()
+    ]
     return max([1, *input_indices]) + 1
 
 

@@ -140,7 +140,7 @@ def _is_read_first(dialect: Dialect, domain: str) -> bool:
         return True
     if attention_signature(node) is not None:
         return True
-    return _is_standard(node) and not dialect.coded
+    return _is_standard(node) and not dialect.requires_code
 
 
 def dialect_of(
@@ -166,7 +166,7 @@ def dialect_of(
         return TENSORRT_ATTENTION
     is_standard = _is_standard(node)
     for dialect in _registry.dialects:
-        if (dialect.coded or not is_standard) and dialect.spells(node):
+        if (dialect.requires_code or not is_standard) and dialect.spells(node):
             return dialect
     return standard(node.op_type, opsets.get("", 0)) if is_standard else None
 

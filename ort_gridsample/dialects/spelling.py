@@ -47,17 +47,17 @@ class Spelling:
             the value on the node.
         default: the operator's value of a node without the attribute; None: the attribute is
             required.
-        position: the index of the input that can hold the value instead, as a constant.
-        names: other names of the attribute that are read as well.
-        words: other values on a node that are read as well -> the operator's value.
+        input_index: the index of the input that can hold the value instead, as a constant.
+        other_names: other names of the attribute that are read as well.
+        other_values: other values on a node that are read as well -> the operator's value.
     """
 
     name: str
     values: Mapping[Plain, Plain] = field(hash=False)
     default: Plain | None = None
-    position: int | None = None
-    names: tuple[str, ...] = ()
-    words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
+    input_index: int | None = None
+    other_names: tuple[str, ...] = ()
+    other_values: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
 
     def is_spelled_as(self, other: Spelling) -> bool:
         """Whether every value on a node, or its absence, means the same in ``other``."""
@@ -66,7 +66,7 @@ class Spelling:
 
     def meanings(self) -> dict[Plain, Plain]:
         """Return each value on a node that is read -> the operator's value."""
-        return {**self.words, **{written: value for value, written in self.values.items()}}
+        return {**self.other_values, **{written: value for value, written in self.values.items()}}
 
     def choices_text(self) -> str:
         """Return the values that a node may have, codes with their meaning.
@@ -95,16 +95,17 @@ class Dialect:
             read in any domain, and written in ``written_domain``. The ONNX domain is ``""``, and
             ``"ai.onnx"`` is another name of it.
         attributes: the operator's attribute -> its spelling.
-        marks: attributes that identify the dialect -> their values. A node of the dialect has all
-            of these attributes, each with one of its values; the first value is written.
+        identifying_attributes: attributes that identify the dialect -> their values. A node of the
+            dialect has all of these attributes, each with one of its values; the first value is
+            written.
         ignored: attributes that do not affect the result.
         axes: the numbers of spatial axes that a node can have, or None for any number.
         version: the version of the domain that a model imports.
         written_domain: the domain that is written if ``domains`` is empty.
         input_attributes: the operator's input -> the attribute (ints) that can hold it instead.
         reads_only: whether the dialect is read but is not a target of a patch.
-        coded: whether a node is of this dialect only if it has an integer where the standard has a
-            word.
+        requires_code: whether a node is of this dialect only if it has an integer where the
+            standard has a word.
     """
 
     #: Whether grids are (N, r, D1_out, …, Dr_out) and not (N, D1_out, …, Dr_out, r).
@@ -117,14 +118,14 @@ class Dialect:
     op_type: str
     domains: tuple[str, ...]
     attributes: Mapping[str, Spelling] = field(hash=False)
-    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    identifying_attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     ignored: tuple[str, ...] = ()
     axes: tuple[int, ...] | None = None
     version: int = 1
     written_domain: str = ""
     input_attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_only: bool = False
-    coded: bool = False
+    requires_code: bool = False
 
     @property
     def domain(self) -> str:
@@ -137,18 +138,22 @@ class Dialect:
             return False
         if self.domains and domain_of(node.domain) not in map(domain_of, self.domains):
             return False
-        if self.coded and not self._has_coded_attribute(node):
+        if self.requires_code and not self._has_code(node):
             return False
-        marks = [attribute for attribute in node.attribute if attribute.name in self.marks]
-        words = {attribute.name: attribute.s.decode(errors="replace") for attribute in marks}
-        return all(words.get(name) in allowed for name, allowed in self.marks.items())
+        identifying = self.identifying_attributes
+        values = {
+            attribute.name: attribute.s.decode(errors="replace")
+            for attribute in node.attribute
+            if attribute.name in identifying
+        }
+        return all(values.get(name) in allowed for name, allowed in identifying.items())
 
-    def _has_coded_attribute(self, node: onnx.NodeProto) -> bool:
+    def _has_code(self, node: onnx.NodeProto) -> bool:
         """Whether an attribute that is a word in the standard is an integer in ``node``."""
         names = set[str]()
         for spelling in self.attributes.values():
             if any(isinstance(value, str) for value in spelling.values):
-                names.update((spelling.name, *spelling.names))
+                names.update((spelling.name, *spelling.other_names))
         return any(a.type == onnx.AttributeProto.INT and a.name in names for a in node.attribute)
 
     def read(
@@ -174,8 +179,8 @@ class Dialect:
         listed_names = [spelling.name for spelling in spellings]
         known_names = {
             *listed_names,
-            *(name for spelling in spellings for name in spelling.names),
-            *self.marks,
+            *(name for spelling in spellings for name in spelling.other_names),
+            *self.identifying_attributes,
             *self.ignored,
             *self.input_attributes.values(),
         }
@@ -191,14 +196,19 @@ class Dialect:
         return {name: reader.read(spelling) for name, spelling in self.attributes.items()}
 
     def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
-        """Return the operator's ``attributes``, and the marks, as this dialect writes them."""
+        """Return ``attributes`` and the identifying attributes as this dialect writes them.
+
+        Args:
+            attributes: the operator's attribute -> its value.
+        """
         written = [
             helper.make_attribute(spelling.name, spelling.values[attributes[name]])
             for name, spelling in self.attributes.items()
             if name in attributes
         ]
-        marks = [helper.make_attribute(name, values[0]) for name, values in self.marks.items()]
-        return written + marks
+        for name, values in self.identifying_attributes.items():
+            written.append(helper.make_attribute(name, values[0]))
+        return written
 
 
 @dataclass(frozen=True)
@@ -241,7 +251,7 @@ class _NodeReader:
             return spelling.default
         meanings = spelling.meanings()
         if not isinstance(written, (str, int)) or written not in meanings:
-            hint = _other_word_text(written, spelling.values.values(), self.place)
+            hint = _renamed_mode_hint(written, spelling.values.values(), self.place)
             expected = spelling.choices_text() + self.note + hint
             raise GridSampleError(self.where, name, repr(written), expected)
         return meanings[written]
@@ -250,7 +260,7 @@ class _NodeReader:
         """Return the name and the value of an attribute as the node has them, or None."""
         given: tuple[str, object] | None = None
         for attribute in self.node.attribute:
-            if attribute.name not in (spelling.name, *spelling.names):
+            if attribute.name not in (spelling.name, *spelling.other_names):
                 continue
             if attribute.ref_attr_name:
                 return AttributeReference(attribute.ref_attr_name)
@@ -268,7 +278,7 @@ class _NodeReader:
         A float that is an integer is returned as one.
         """
         inputs = self.node.input
-        input_index = spelling.position
+        input_index = spelling.input_index
         if input_index is None or input_index >= len(inputs) or not inputs[input_index]:
             return None
         value = self.constant(input_index)
@@ -281,7 +291,7 @@ class _NodeReader:
         return int(number)
 
 
-def _other_word_text(written: object, values: Collection[Plain], place: str) -> str:
+def _renamed_mode_hint(written: object, values: Collection[Plain], place: str) -> str:
     """Return a hint if the value is a mode of another opset, which renamed it; else ""."""
     for older, newer in MODE_SYNONYMS.items():
         for word, synonym in ((older, newer), (newer, older)):

@@ -186,9 +186,9 @@ _PYTORCH_CODES: Mapping[str, Spelling] = {
 }
 #: The same integers as constant inputs, or as attributes.
 _PYTORCH_CODES_AS_INPUTS = {
-    "mode": replace(_PYTORCH_CODES["mode"], position=2),
-    "padding_mode": replace(_PYTORCH_CODES["padding_mode"], position=3),
-    "align_corners": replace(_PYTORCH_CODES["align_corners"], position=4),
+    "mode": replace(_PYTORCH_CODES["mode"], input_index=2),
+    "padding_mode": replace(_PYTORCH_CODES["padding_mode"], input_index=3),
+    "align_corners": replace(_PYTORCH_CODES["align_corners"], input_index=4),
 }
 _ALL_MODE_WORDS = (*spec.MODES, *spec.MODE_SYNONYMS)
 _MODE_WORDS: Mapping[Plain, Plain] = {word: spec.mode_of(word) for word in _ALL_MODE_WORDS}
@@ -197,12 +197,14 @@ _PADDING_WORDS: Mapping[Plain, Plain] = {word: word for word in spec.PADDING_MOD
 #: node. The other names are those of onnxparser-trt-plugin-sample and of the many exports that
 #: follow it.
 _PLUGIN_CODES = {
-    "mode": replace(_PYTORCH_CODES["mode"], names=("interpolationmode", "mode"), words=_MODE_WORDS),
+    "mode": replace(
+        _PYTORCH_CODES["mode"], other_names=("interpolationmode", "mode"), other_values=_MODE_WORDS
+    ),
     "padding_mode": replace(
-        _PYTORCH_CODES["padding_mode"], names=("paddingmode",), words=_PADDING_WORDS
+        _PYTORCH_CODES["padding_mode"], other_names=("paddingmode",), other_values=_PADDING_WORDS
     ),
     "align_corners": replace(
-        _PYTORCH_CODES["align_corners"], names=("aligncorners",), words=_BOOLEAN
+        _PYTORCH_CODES["align_corners"], other_names=("aligncorners",), other_values=_BOOLEAN
     ),
 }
 #: The same, where 0 is the default of each attribute.
@@ -231,7 +233,7 @@ _tensorrt_plugin = partial(
 _affine_grid_generator = partial(
     Dialect,
     operator="AffineGrid",
-    attributes={"align_corners": Spelling("align_corners", _BOOLEAN, position=2)},
+    attributes={"align_corners": Spelling("align_corners", _BOOLEAN, input_index=2)},
     input_attributes={"size": "size"},
     reads_only=True,
 )
@@ -311,7 +313,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         op_type="GridSample",
         domains=("",),
         reads_only=True,
-        coded=True,
+        requires_code=True,
     ),
     *(
         Dialect(
@@ -330,7 +332,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         op_type="ATen",
         domains=_ATEN_DOMAINS,
         attributes=_PYTORCH_CODES_AS_INPUTS,
-        marks={"operator": SAMPLERS},
+        identifying_attributes={"operator": SAMPLERS},
         ignored=_OVERLOAD,
         reads_only=True,
     ),
@@ -343,7 +345,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         name=f"ATen {_GENERATOR}",
         op_type="ATen",
         domains=_ATEN_DOMAINS,
-        marks={"operator": (_GENERATOR,)},
+        identifying_attributes={"operator": (_GENERATOR,)},
         ignored=_OVERLOAD,
     ),
 )

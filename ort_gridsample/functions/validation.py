@@ -405,7 +405,7 @@ def _do_weights_fit(
     points: Sequence[int],
 ) -> bool:
     """Whether the shape of the weights fits that of valid locations."""
-    if len(weights) < 4:
+    if len(weights) not in (4, 5):
         return False
     n_batches, n_queries, n_heads, *counts, _ = locations
     if (weights[0], weights[2]) != (n_batches, n_heads):

@@ -149,9 +149,9 @@ class BackwardSlice:
     def _slice_instance(self, instance: Instance) -> list[onnx.NodeProto]:
         """Return the nodes of ``instance`` that lead to a sampling node or a requested value.
 
-        Functions are inlined. The nodes are visited last first, so that the readers of a value are
-        visited before its maker. Whether a call is inlined depends on its readers, and so inlining
-        and slicing cannot be two passes.
+        Functions are inlined. Inlining and slicing are one pass, because whether a call is inlined
+        depends on its readers. Nodes are visited last first, so that the readers of a value come
+        before its maker.
         """
         last_first: list[onnx.NodeProto] = []
         # One iterator for each call of the current chain. There is no recursion: a chain may be
@@ -266,7 +266,8 @@ class BackwardSlice:
     def _slice_node(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return nodes of the slice for ``node``, last first. The slice then needs its inputs.
 
-        A node of the main graph without weights and graphs is not copied, which takes time.
+        Copying takes time, so a node of the main graph that has neither weights nor graphs is used
+        as it is.
         """
         proto = node.proto
         is_large = proto.ByteSize() > SMALL_BYTES

@@ -70,9 +70,9 @@ def constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
 
 
 @lru_cache
-def weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
+def weight_type(number: int, *dims: int) -> onnx.TypeProto:
     """Return the type of a weight. It must not be changed."""
     # The length of a 1-D weight is left open, so that inference does not follow its elements as
     # those of a shape.
     shape = dims if len(dims) > 1 else [None] * len(dims)
-    return helper.make_tensor_type_proto(elem_type, shape)
+    return helper.make_tensor_type_proto(number, shape)

@@ -38,12 +38,12 @@ def nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.
 
 def add_probed_types(
     probe: Probe,
-    sliced: onnx.ModelProto,
+    slice_model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
     types: Types,
 ) -> None:
     """Add the types that the probe infers for the outputs of ``nodes`` to ``types``."""
-    model = _probe_model(sliced, nodes, types)
+    model = _probe_model(slice_model, nodes, types)
     if not model.graph.node:
         return
     probed = probe.types_of(model)
@@ -53,18 +53,18 @@ def add_probed_types(
                 types[name] = type_proto
     elif len(nodes) > 1:  # onnxruntime refuses a model because of one node
         middle = len(nodes) // 2
-        add_probed_types(probe, sliced, nodes[:middle], types)
-        add_probed_types(probe, sliced, nodes[middle:], types)
+        add_probed_types(probe, slice_model, nodes[:middle], types)
+        add_probed_types(probe, slice_model, nodes[middle:], types)
 
 
 def _probe_model(
-    sliced: onnx.ModelProto,
+    slice_model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
     types: Types,
 ) -> onnx.ModelProto:
     """Return a model of those of ``nodes`` whose inputs are known, or outputs of previous ones."""
     graph = onnx.GraphProto(name="probe")
-    constants = {tensor.name: tensor for tensor in sliced.graph.initializer}
+    constants = {tensor.name: tensor for tensor in slice_model.graph.initializer}
     outputs: dict[str, None] = {}
     inputs: dict[str, onnx.TypeProto] = {}
     for node in nodes:
@@ -87,7 +87,7 @@ def _probe_model(
             graph.input.append(onnx.ValueInfoProto(name=name, type=type_proto))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     return onnx.ModelProto(
-        ir_version=sliced.ir_version,
+        ir_version=slice_model.ir_version,
         graph=graph,
-        opset_import=sliced.opset_import,
+        opset_import=slice_model.opset_import,
     )

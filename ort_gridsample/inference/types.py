@@ -92,14 +92,13 @@ class Inference:
         Calls in which the same is known are listed once. There is at least one tuple of values.
         """
         values: dict[tuple[TypeAndShape, ...], None] = {}
-        for instance in self._slice.instances.get(id(scope), ()):
+        for instance in self._backward_slice.instances.get(id(scope), ()):
             values[tuple(self._value(instance.name_in_slice(name)) for name in names)] = None
         return list(values) or [tuple(TypeAndShape() for _ in names)]
 
     def infer_now(self) -> None:
         """Infer all types now, because the nodes of the model are about to change."""
-        # These are cached properties.
-        _ = self._probed_types, self._onnx_types
+        _ = self._results
 
     def declares_exactly_as_inferred(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
         """Whether ``value`` of the main graph is declared exactly as it is inferred.
@@ -108,7 +107,8 @@ class Inference:
         reading both types.
         """
         is_in_main_graph = scope.parent is None and scope.function is None
-        inferred = self._onnx_types.get(value.name) if is_in_main_graph else None
+        onnx_types = self._results.typed_model.all_types if is_in_main_graph else {}
+        inferred = onnx_types.get(value.name)
         if inferred is None:
             return False
         return inferred.SerializeToString() == value.type.SerializeToString()
@@ -116,62 +116,26 @@ class Inference:
     def _value(self, name: str) -> TypeAndShape:
         value = self._known_in_slice.get(name)
         if value is None:
-            type_proto = self._probed_types.get(name) or self._onnx_types.get(name)
+            results = self._results
+            type_proto = results.known_types.get(name) or results.typed_model.all_types.get(name)
             value = TypeAndShape() if type_proto is None else value_of(type_proto)
             self._known_in_slice[name] = value
         return value
 
     @cached_property
-    def _slice(self) -> BackwardSlice:
+    def _backward_slice(self) -> BackwardSlice:
         return BackwardSlice(self._model, self._scopes, self._requested_names)
 
     @cached_property
-    def _inferred_slice(self) -> InferredSlice:
-        """The slice with the types that onnx infers.
-
-        If a requested value then has no rank, the slice is inferred again with the declared ranks.
-        They are the last resort, because a run need not have them.
-        """
-        sliced = self._slice
-        inferred = _infer_slice(sliced)
-        if not self._uses_declared_ranks or not sliced.ranks:
-            return inferred
-        if all(_has_rank(name, inferred.requested_types) for name in sliced.requested):
-            return inferred
-        all_types = inferred.slice.types()
-        declared: Types = {}
-        for name, rank in sliced.ranks.items():
-            if has_type(name, all_types) and not _has_rank(name, all_types):
-                number = all_types[name].tensor_type.elem_type
-                declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
-        sliced.declare_types(declared)
-        return _infer_slice(sliced)
-
-    @cached_property
-    def _onnx_types(self) -> Types:
-        """The types of all values in the slice that onnx infers."""
-        return self._inferred_slice.slice.types()
-
-    @cached_property
-    def _probed_types(self) -> Types:
-        """The types of at least the requested values, with those that ``probe`` infers."""
-        sliced = self._slice
-        types = self._inferred_slice.requested_types
-        if self._probe is None:
-            return types
-        while not all(has_type(name, types) for name in sliced.requested):
-            before = self._onnx_types | types
-            extended = before.copy()
-            nodes = nodes_of_unknown_outputs(sliced.model, before)
-            add_probed_types(self._probe, sliced.model, nodes, extended)
-            new_names = [name for name, type_ in extended.items() if type_ is not before.get(name)]
-            if not new_names:
-                break
-            # onnx infers the types behind these: through its operators, and in and out of If, Loop
-            # and Scan.
-            sliced.declare_types({name: extended[name] for name in new_names})
-            types = extended | _infer_slice(sliced).slice.types()
-        return types
+    def _results(self) -> _Results:
+        backward_slice = self._backward_slice
+        inferred = _infer(backward_slice)
+        if self._uses_declared_ranks:
+            inferred = _infer_with_declared_ranks(backward_slice, inferred)
+        known_types = inferred.requested_types
+        if self._probe is not None:
+            known_types = _add_probed(self._probe, backward_slice, inferred)
+        return _Results(inferred.typed_model, known_types)
 
 
 def value_of(proto: onnx.TypeProto) -> TypeAndShape:
@@ -207,17 +171,22 @@ def _type_name(elem_type: int) -> str | None:
     return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
-class _TypedSlice:
-    """A slice with types, either inferred or declared.
+class _TypedModel:
+    """The model of a backward slice with types, either inferred or declared.
 
     Args:
-        model: the slice as a model, in which each value has a unique name.
+        model: the model, in which each value has a unique name. It must not change.
         is_nested: whether nodes hold graphs.
     """
 
     def __init__(self, model: onnx.ModelProto, is_nested: bool) -> None:
         self.model = model
         self._is_nested = is_nested
+
+    @cached_property
+    def all_types(self) -> Types:
+        """The types of all values."""
+        return self.types()
 
     def types(self, requested: Collection[str] | None = None) -> Types:
         """Return the types of the ``requested`` values, or of all if that is None.
@@ -255,39 +224,102 @@ class _TypedSlice:
                 yield from (value for value in graph.output if value.type.WhichOneof("value"))
 
 
-class InferredSlice(NamedTuple):
-    """A slice with inferred types.
+class _Inferred(NamedTuple):
+    """The types that onnx infers.
 
     Attributes:
-        slice: the slice.
-        requested_types: the types of its requested values.
+        typed_model: the model of the slice, with inferred types.
+        requested_types: the types of the requested values.
     """
 
-    slice: _TypedSlice
+    typed_model: _TypedModel
     requested_types: Types
 
 
-def _infer_slice(sliced: BackwardSlice) -> InferredSlice:
+class _Results(NamedTuple):
+    """The types of an :class:`Inference`.
+
+    Attributes:
+        typed_model: the model of the slice, with the types that onnx infers.
+        known_types: the types of at least the requested values, with those that the probe infers.
+    """
+
+    typed_model: _TypedModel
+    known_types: Types
+
+
+def _infer(backward_slice: BackwardSlice) -> _Inferred:
     """Infer the types and shapes of a slice.
 
     If the slice is invalid, only its declared types are known.
     """
-    requested = sliced.requested
-    is_nested = sliced.is_nested
+    requested = backward_slice.requested
+    is_nested = backward_slice.is_nested
     try:
-        typed_slice = _TypedSlice(shape_inference.infer_shapes(sliced.model), is_nested)
-        types = typed_slice.types(requested)
+        model = shape_inference.infer_shapes(backward_slice.model)
+        typed_model = _TypedModel(model, is_nested)
+        types = typed_model.types(requested)
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
-        if not (_are_complete(types, requested) or typed_slice.has_long_row):
-            model = shape_inference.infer_shapes(typed_slice.model, data_prop=True)
-            typed_slice = _TypedSlice(model, is_nested)
-            types = typed_slice.types(requested)
-        return InferredSlice(typed_slice, types)
+        if not (_are_complete(types, requested) or typed_model.has_long_row):
+            model = shape_inference.infer_shapes(typed_model.model, data_prop=True)
+            typed_model = _TypedModel(model, is_nested)
+            types = typed_model.types(requested)
+        return _Inferred(typed_model, types)
     except Exception as error:
         logger.debug("onnx infers no types and shapes: %s", error)
-        typed_slice = _TypedSlice(sliced.model, is_nested)
-        return InferredSlice(typed_slice, typed_slice.types(requested))
+        model = onnx.ModelProto()
+        model.CopyFrom(backward_slice.model)  # more types may be declared in the slice later
+        typed_model = _TypedModel(model, is_nested)
+        return _Inferred(typed_model, typed_model.types(requested))
+
+
+def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferred) -> _Inferred:
+    """Infer the types of a slice again with the declared ranks, if a requested rank is unknown.
+
+    The declared ranks are the last resort, because a run need not have them.
+
+    Args:
+        backward_slice: the slice, in which the ranks are declared.
+        inferred: its types without the declared ranks. They are returned if all ranks are known.
+    """
+    if not backward_slice.ranks:
+        return inferred
+    if all(_has_rank(name, inferred.requested_types) for name in backward_slice.requested):
+        return inferred
+    all_types = inferred.typed_model.all_types
+    declared: Types = {}
+    for name, rank in backward_slice.ranks.items():
+        if has_type(name, all_types) and not _has_rank(name, all_types):
+            number = all_types[name].tensor_type.elem_type
+            declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
+    backward_slice.declare_types(declared)
+    return _infer(backward_slice)
+
+
+def _add_probed(probe: Probe, backward_slice: BackwardSlice, inferred: _Inferred) -> Types:
+    """Return the types of at least the requested values, with those that ``probe`` infers.
+
+    Args:
+        probe: infers the types behind operators that onnx does not know.
+        backward_slice: the slice, in which the types from ``probe`` are declared.
+        inferred: the types that onnx infers.
+    """
+    types = inferred.requested_types
+    while not all(has_type(name, types) for name in backward_slice.requested):
+        before = inferred.typed_model.all_types | types
+        extended = before.copy()
+        nodes = nodes_of_unknown_outputs(backward_slice.model, before)
+        add_probed_types(probe, backward_slice.model, nodes, extended)
+        # add_probed_types replaces types and never changes one, so identity shows what is new.
+        new_names = [name for name in extended if extended[name] is not before.get(name)]
+        if not new_names:
+            break
+        # onnx infers the types behind these: through its operators, and in and out of If, Loop
+        # and Scan.
+        backward_slice.declare_types({name: extended[name] for name in new_names})
+        types = extended | _infer(backward_slice).typed_model.all_types
+    return types
 
 
 def _are_complete(types: Types, requested: Collection[str]) -> bool:

@@ -17,6 +17,7 @@ from ..errors import GridSampleError, one_line
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, domain_of, function_key, graphs_of, opset_of, scopes_of, where_of
 from ..graph.use_def import drop_initializers
+from ..inference.types import Inference
 from .inlining import import_used, inline, versions_of, without_weights
 from .newer import has_flattening_nodes_to_rewrite, rewrite_flattening_nodes, set_allowzero
 from .older.value_types import inference_of_all_values
@@ -35,58 +36,82 @@ _OLDEST_IR_VERSION = 4
 def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     """Convert ``model`` to another opset, in place.
 
-    1. All functions are inlined, because onnx's converter does not convert them.
-    2. The types of all values are inferred, if phase 4 reads them. This must precede phase 3: nodes
-       in other domains have no types.
-    3. Nodes that onnx's converter cannot convert are moved to other domains: nodes that are not
-       ONNX's operators, and sampling nodes of which the two opsets have different versions. The
-       latter stay in the domain :data:`.table.UNVERSIONED`, and the caller writes them again.
-    4. Nodes that onnx's converter does not convert, or to which it gives another meaning, are
-       rewritten (:mod:`.older`, :mod:`.newer`).
-    5. onnx's converter converts all other nodes.
-    6. Nodes that are not ONNX's operators return to ONNX's domain.
-    7. A model of an older opset is checked, and what it does not need is removed.
+    * All functions are inlined.
+    * Standard sampling nodes of which the two opsets have different versions stay in the domain
+      :data:`.table.UNVERSIONED`, and the caller writes them again.
+    * Nodes that onnx's converter does not convert, or to which it gives another meaning, are
+      rewritten (:mod:`.older`, :mod:`.newer`).
+    * onnx's converter converts all other nodes of ONNX's operators.
+    * A model of an older opset is checked, and what it does not need is removed.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, or the new opset lacks an
             attribute or type of another node.
         Exception: onnx's version converter cannot convert the model.
     """
-    old_opset = versions_of(model).get("", opset_of(model) or new_opset)
+    old_opset = _opset_before(model, new_opset)
     if all(domain_of(entry.domain) for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", old_opset))
-    # Phase 1
+    # onnx's converter does not convert functions.
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    # Phase 2
     scopes = scopes_of(model)
     inference = inference_of_all_values(model, scopes)
-    has_flattening_nodes = has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes)
-    needs_types = new_opset < old_opset or has_flattening_nodes
-    if needs_types:
-        inference.infer_now()
-    # Phase 3
+    if new_opset < old_opset or has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
+        inference.infer_now()  # before nodes move to other domains, where they have no types
+    # Out of the converter's sight.
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, new_opset)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
-    # Phase 4
-    read_before = [set(scope.readers) for scope in scopes]
+    read_before = _read_values(scopes)
+    _rewrite_and_convert(model, scopes, inference, old_opset, new_opset)
+    # Back into ONNX's domain.
+    _return_to_onnx_domain(model, _FOREIGN)
+    import_used(model, {}, dropped={_FOREIGN})
+    if new_opset < old_opset:
+        _finish_older_model(model, old_opset, new_opset, read_before)
+
+
+def _opset_before(model: onnx.ModelProto, new_opset: int) -> int:
+    """Return the opset of ``model``, or else of its functions.
+
+    It is ``new_opset`` if none of them imports ONNX's domain.
+    """
+    return versions_of(model).get("", opset_of(model) or new_opset)
+
+
+def _rewrite_and_convert(
+    model: onnx.ModelProto,
+    scopes: Sequence[Scope],
+    inference: Inference,
+    old_opset: int,
+    new_opset: int,
+) -> None:
+    """Convert the nodes of ``model`` that are in ONNX's domain.
+
+    Args:
+        model: the model, without functions; changed in place.
+        scopes: its scopes.
+        inference: the types of its values.
+        old_opset: its opset.
+        new_opset: the opset to convert to.
+    """
+    # What the converter would keep unconverted, or convert to another meaning.
     flat_values: set[str] = set()
     if new_opset < old_opset and old_opset > OLDEST:
         write_older(model, max(new_opset, OLDEST), inference, scopes)
-    elif has_flattening_nodes:
+    elif has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
         names = Names(model, scopes)
         flat_values = rewrite_flattening_nodes(inference, scopes, names, new_opset)
-    # Phase 5
+    # Everything else.
     _convert_stepwise(model, new_opset)
     if flat_values:
         set_allowzero(_nodes(model), new_opset, flat_values)
-    # Phase 6
-    _return_to_onnx_domain(model, _FOREIGN)
-    import_used(model, {}, dropped={_FOREIGN})
-    # Phase 7
-    if new_opset < old_opset:
-        _finish_older_model(model, old_opset, new_opset, read_before)
+
+
+def _read_values(scopes: Sequence[Scope]) -> list[set[str]]:
+    """Return the values that nodes read, for each scope."""
+    return [set(scope.readers) for scope in scopes]
 
 
 def _move_foreign_nodes(model: onnx.ModelProto) -> None:
@@ -191,14 +216,16 @@ def _convert_stepwise(model: onnx.ModelProto, new_opset: int) -> None:
     """
     opsets = range(opset_of(model), new_opset, -1)
     stops = [
-        opset for opset in opsets if any(_keeps_signature(node, opset) for node in _nodes(model))
+        opset
+        for opset in opsets
+        if any(_has_new_version_of_same_signature(node, opset) for node in _nodes(model))
     ]
     for opset in stops:
         _run_converter(model, opset)
         # The types behind such nodes can be inferred only while these are in ONNX's domain.
         typed = shape_inference.infer_shapes(without_weights(model))
         for node in _nodes(typed):
-            if _keeps_signature(node, opset):
+            if _has_new_version_of_same_signature(node, opset):
                 node.domain = _SAME
         import_used(typed, {_SAME: 1})
         _run_converter(model, opset - 1, typed)
@@ -228,8 +255,11 @@ def _run_converter(
             entry.version = new_opset
 
 
-def _keeps_signature(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether ``opset`` has a new version of the operator of ``node`` of the same signature."""
+def _has_new_version_of_same_signature(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the operator of ``node`` has a new version in ``opset`` with the same signature.
+
+    The signature is the inputs, outputs and attributes, as in the version before.
+    """
     if domain_of(node.domain) or not onnx.defs.has(node.op_type, opset - 1):
         return False
     if any(True for _ in graphs_of(node)):

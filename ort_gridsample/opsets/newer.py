@@ -134,5 +134,5 @@ def _zero_lengths_if_empty(nodes: Nodes, flat: str, rank: int) -> str:
     column = nodes.add("Reshape", flat, nodes.row(-1, *[1] * (rank - 1)))
     has_elements = nodes.add("Cast", nodes.add("Size", flat), to=TensorProto.BOOL)
     one_or_zero = nodes.add("Cast", has_elements, to=TensorProto.INT64)
-    repeats = nodes.add("Expand", one_or_zero, nodes.row(rank))
+    repeats = nodes.add("Mul", one_or_zero, nodes.row(*[1] * rank))  # opset 7 has no Expand
     return nodes.add("Tile", column, repeats)

@@ -169,9 +169,13 @@ class AnswerCache:
         return answer
 
     def put(self, key: str, answer: str) -> None:
-        """Keep an answer; on disk unless the provider timed out, as the machine may be busy."""
+        """Keep an answer in memory, and on disk if it is valid for other processes.
+
+        If the provider timed out, the machine may be busy. In a host program, the provider was not
+        tried, and the next process may be a Python.
+        """
         self._answers[key] = answer
-        if not answer.startswith(TIMED_OUT):
+        if answer != _NO_PYTHON and not answer.startswith(TIMED_OUT):
             self._write(key, answer)
 
     def _read(self, key: str) -> str | None:

@@ -102,19 +102,28 @@ def added_initializers(options: onnxruntime.SessionOptions, names: Sequence[str]
     copy.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     copy.intra_op_num_threads = 1
     copy.log_severity_level = 4  # onnxruntime warns of added initializers of another shape
-    # Most options have none. Then the maximum of all initializers is the smallest number.
-    known_names = set(names)
-    maximum_name = _unused_name("maximum", known_names)
+    # Most options have none.
+    return _replaced_names(copy, names) if _replaces_any(copy, names) else set()
+
+
+def _replaces_any(options: onnxruntime.SessionOptions, names: Sequence[str]) -> bool:
+    """Whether ``options`` may replace any of the initializers ``names``."""
+    # If not, the maximum of all initializers is the smallest number.
+    maximum_name = _unused_name("maximum", set(names))
     maximum_node = helper.make_node("Max", [names[0], *names], [maximum_name])
-    maximums = _outputs(copy, names, _MIN_INT64S, [maximum_node])
-    if maximums and maximums[0].tolist() == _MIN_INT64S:
-        return set()
-    # The initializers of this model are empty, unlike those that a session needs.
+    maximums = _outputs(options, names, _MIN_INT64S, [maximum_node])
+    return not maximums or maximums[0].tolist() != _MIN_INT64S
+
+
+def _replaced_names(options: onnxruntime.SessionOptions, names: Sequence[str]) -> set[str]:
+    """Return which of the initializers ``names`` are replaced by ``options``."""
+    known_names = set(names)
     shape_nodes = []
     for index, name in enumerate(names):
         shape_name = _unused_name(f"shape {index}", known_names)
         shape_nodes.append(helper.make_node("Shape", [name], [shape_name]))
-    shapes = _outputs(copy, names, [], shape_nodes)
+    # The initializers of this model are empty, unlike those that a session needs.
+    shapes = _outputs(options, names, [], shape_nodes)
     if shapes is None:
         return set()
     return {name for name, shape in zip(names, shapes, strict=True) if shape.tolist() != [0]}

@@ -61,8 +61,12 @@ def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> lis
 
 def _quantized_use_defs(matches: Sequence[Match]) -> dict[int, UseDef]:
     """Return the use-def chains of the scopes with quantized values, by the id of the scope."""
-    quantized = [match for match in matches if "QuantizeLinear" in match.scope.op_types]
-    return {id(match.scope): UseDef(match.scope) for match in quantized}
+    scopes = {id(match.scope): match.scope for match in matches}
+    return {
+        scope_id: UseDef(scope)
+        for scope_id, scope in scopes.items()
+        if "QuantizeLinear" in scope.op_types
+    }
 
 
 def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
@@ -70,7 +74,7 @@ def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
     if (
         use_def is None
         or match.record.operator != "GridSample"
-        or match.enclosing_attention is not None
+        or match.enclosing_match is not None
     ):
         return ""
     name = quantization_between(use_def, match.record)

@@ -130,8 +130,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
-        # Without a path, the session keeps the patched bytes and does not call the function again.
-        # 'unsupported' then leaves with onnxruntime the nodes that the function left there.
+        # A session that was not opened from a path keeps the patched bytes, and opens them again
+        # without calling the function: 'unsupported' keeps the nodes that the function left to
+        # onnxruntime.
         is_patched_by_function = path is None and callable(nodes)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.reopened_model,
@@ -162,7 +163,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._placements = patched.placements
         self._source_weights = patched.reopened_weights
         self._given_options = sess_options
-        # This is signals.RUNS_PYTHON_OPS. A model that onnx cannot read may have any nodes.
+        # The name is signals.RUNS_PYTHON_OPS, by which signals.py and registration.py find it. True
+        # also if onnx cannot read the model, which may then have any nodes.
         self._runs_python_ops = bool(patched.python_ops) or not patched.is_readable
         reopen_arguments = self._reopen_arguments
         super().__init__(

@@ -12,7 +12,7 @@ from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..rewriting.expansion import points_of
 from ..rewriting.foreign_attention_facts import has_unusual_starts
-from ..rewriting.targets import Target
+from ..rewriting.targets import Target, TargetSelector
 from .decisions import Decision, DecisionContext, decide, decide_without_compiled_op
 from .fusion_decisions import resolve_fusion
 from .op_compilation import compile_fused_op, compile_op
@@ -52,7 +52,7 @@ def _may_be_fused(match: Match) -> bool:
     return match.fused_grid is not None or match.fused_into is not None
 
 
-class SessionTarget(Target):
+class SessionTarget(TargetSelector):
     """Write each node as decided, and keep the decisions.
 
     Args:
@@ -79,24 +79,27 @@ class SessionTarget(Target):
         if decision is not None:
             return decision
         decision = self._resolve(match)
-        if _may_be_fused(match) and self._fallback_changes(match, decision):
-            decision = self._resolve(match)  # the fallback may change the fusion
+        if _may_be_fused(match) and self._compile_postponed_op(match, decision):
+            # The op is now another one; that may change the fusion.
+            decision = self._resolve(match)
         return self._resolved.set(match.record, decision)
 
-    def _fallback_changes(self, match: Match, decision: Decision) -> bool:
-        """Compile the op that :meth:`_decide_unfused` postponed, if the node is not fused.
+    def _compile_postponed_op(self, match: Match, decision: Decision) -> bool:
+        """Compile the op whose compilation :meth:`_decide_unfused` postponed.
+
+        If a fused op replaces the op, it is not compiled.
 
         Args:
             match: a node that may be fused.
             decision: its decision with all fusions.
 
         Returns:
-            Whether the node runs elsewhere, because compilation failed.
+            Whether that failed, so that the node runs elsewhere.
         """
         unfused = self._decide_unfused(match)
         if decision.target is not unfused.target:
             return False
-        return self._settle_unfused(match, unfused) is not unfused
+        return self._compile_or_decide_again(match, unfused) is not unfused
 
     def _resolve(self, match: Match) -> Decision:
         return resolve_fusion(
@@ -117,9 +120,9 @@ class SessionTarget(Target):
         decision = decide(match, self._context)
         if _may_be_fused(match):
             return self._unfused.set(match.record, decision)
-        return self._settle_unfused(match, decision)
+        return self._compile_or_decide_again(match, decision)
 
-    def _settle_unfused(self, match: Match, decision: Decision) -> Decision:
+    def _compile_or_decide_again(self, match: Match, decision: Decision) -> Decision:
         """Compile the op of a decision without fusion; if that fails, decide without a compiled op.
 
         The result replaces the node's decision without fusion.
@@ -176,21 +179,34 @@ class SessionTarget(Target):
         return not self.needs_expansion(match)
 
     def needs_expansion(self, match: Match) -> bool:
-        """Whether a composite node becomes GridSamples, because the session has no op for it.
-
-        An op of this package stays if it can run. Another package's node becomes such an op, unless
-        its levels do not follow each other, or other providers may run the GridSamples.
-        """
-        dialect = match.record.dialect
-        has_accelerators = self._context.accelerator_probe is not None
-        if dialect.has_planar_grids:
+        """Whether a composite node becomes GridSamples, because the session has no op for it."""
+        if match.record.dialect.has_planar_grids:
             return True
         if match.is_foreign_attention:
-            return not has_accelerators and has_unusual_starts(match)
+            return self._foreign_needs_expansion(match)
+        return self._own_needs_expansion(match)
+
+    def _foreign_needs_expansion(self, match: Match) -> bool:
+        """Whether a deformable attention of another package becomes GridSamples.
+
+        It becomes an op of this package, unless its levels do not follow each other. If other
+        providers may run it, it stays.
+        """
+        has_accelerators = self._context.accelerator_probe is not None
+        return not has_accelerators and has_unusual_starts(match)
+
+    def _own_needs_expansion(self, match: Match) -> bool:
+        """Whether a deformable attention of this package becomes GridSamples.
+
+        An op of a release before 0.2 is expanded. An op that was found as a decomposed form is
+        expanded unless other providers may run it. Without compiled ops, a compiled op, and a
+        Python op without a status output, are expanded.
+        """
+        dialect = match.record.dialect
         if dialect.name == OLD_COMPILED:
             return True
         if not match.record.patched:
-            return not has_accelerators  # a provider may have a kernel for the node
+            return self._context.accelerator_probe is None  # a provider may run the node
         if self._context.no_compiled_ops_reason:  # it must become a Python op
             return dialect.name == COMPILED or not has_status(match.node)
         if dialect.name == COMPILED:

@@ -316,6 +316,34 @@ def test_attention_op_of_wrong_number_of_location_axes_has_the_error_of_attend(
     assert str(error) == str(expected)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2, 1, 2), (1, 1, 1, 1, 1, 2, 2)])
+@pytest.mark.usefixtures("core")
+def test_attend_wrong_number_of_weight_axes_is_refused(shape: tuple[int, ...]) -> None:
+    """The number of points is right: four for each head."""
+    value = zeros(1, 2, 1, 1)
+    levels = np.array([[4, 1, 2]])
+    locations = zeros(1, 1, 1, 4, 2)
+    weights = zeros(*shape)
+    error = refusal(attend, value, levels, locations, weights, False, where="test", num_threads=1)
+    assert error.argument == "attention_weights"
+    assert error.found == f"of shape {shape}"
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2, 1, 2), (1, 1, 1, 1, 1, 2, 2)])
+def test_attention_op_of_wrong_number_of_weight_axes_has_the_error_of_attend(
+    shape: tuple[int, ...], ops: str
+) -> None:
+    value = zeros(1, 2, 1, 1)
+    levels = np.array([[4, 1, 2]])
+    locations = zeros(1, 1, 1, 1, 4, 2)
+    weights = zeros(*shape)
+    where = "DeformableAttention node 'attention'"
+    expected = refusal(attend, value, levels, locations, weights, False, where=where, num_threads=1)
+    feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
+    error = refusal(attention_session(ops).run, None, feeds)
+    assert error.args == expected.args
+
+
 def test_attend_negative_points_of_a_level_is_refused() -> None:
     value = zeros(1, 2, 1, 1)
     levels = np.array([[5, 1, 1], [-1, 1, 1]])
@@ -380,6 +408,15 @@ def test_location_far_outside_a_level_longer_than_float32_integers_is_0() -> Non
     np.testing.assert_array_equal(Y, np.zeros((1, 3, 1), np.float32))
 
 
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize("weight", [np.inf, np.nan])
+def test_deformable_attention_of_infinite_weight_is_nan_without_pixels(weight: float) -> None:
+    locations = np.full((1, 1, 1, 1, 2, 2), 0.5)
+    weights = np.array([weight, 1.0]).reshape(1, 1, 1, 1, 2)
+    Y = ogs.deformable_attention(np.zeros((1, 0, 1, 1)), [(0, 2)], locations, weights)
+    np.testing.assert_array_equal(Y, [[[np.nan]]])
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
 def test_spatial_shapes_of_any_integer_type_are_accepted(dtype: str) -> None:
     """There are more points than uint8 can count."""
@@ -435,8 +472,8 @@ def test_session_of_an_attention_node_with_computed_levels_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("index", "shape"),
-    [(0, "(3)"), (slice(0), "(0, 3)"), ((slice(None), slice(1)), "(3, 1)")],
-    ids=["one axis", "no level", "no length"],
+    [(0, "(3)"), ((slice(None), slice(1)), "(3, 1)")],
+    ids=["one axis", "no length"],
 )
 def test_session_of_an_attention_node_with_levels_of_a_wrong_shape_is_refused(
     index: object, shape: str
@@ -445,6 +482,12 @@ def test_session_of_an_attention_node_with_levels_of_a_wrong_shape_is_refused(
     error = refusal(ogs.InferenceSession, node.model(node.levels[index]))
     assert (error.argument, error.found) == ("levels", f"of shape {shape}")
     assert error.expected.startswith("a constant of shape (L")
+
+
+def test_session_of_an_attention_node_with_pixels_without_levels_is_refused() -> None:
+    node = AttentionNode()
+    error = refusal(ogs.InferenceSession, node.model(node.levels[:0]))
+    assert (error.argument, error.found) == ("levels", "of 0 pixels in all levels together")
 
 
 # Memory

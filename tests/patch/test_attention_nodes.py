@@ -574,6 +574,17 @@ def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str,
         np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance)
 
 
+def test_expanded_attention_of_value_of_unknown_type_states_no_type() -> None:
+    model = model_of(MMCV, is_static=True)
+    model.graph.node.insert(0, helper.make_node("Unknown", ["value"], ["raw"], domain="foreign"))
+    model.graph.node[1].input[0] = "raw"
+    model.opset_import.append(helper.make_opsetid("foreign", 1))
+    expanded = ogs.patch_model(model, target="ai.onnx")
+    images = {node.input[0] for node in expanded.graph.node if node.op_type == "GridSample"}
+    assert len(images) == L
+    assert images.isdisjoint(value.name for value in expanded.graph.value_info)
+
+
 #: Signatures of two values, and the calls of a function that has an attention node.
 DIFFERENT_CALLS = {
     "types": """
@@ -694,9 +705,11 @@ def test_attention_node_without_elements_lowered_is_empty(
     assert_lowered_is(model, feeds, np.zeros(output_shape, np.float32), target)
 
 
-def model_with_lengths(op_type: str, lengths: Array, *, is_static: bool) -> onnx.ModelProto:
+def model_with_lengths(
+    op_type: str, lengths: Array, *, is_static: bool, opset: int = 17
+) -> onnx.ModelProto:
     """Return a model of one node of another package, or of this one, with constant levels."""
-    model = model_of(op_type, is_static=is_static)
+    model = model_of(op_type, is_static=is_static, opset=opset)
     starts = np.cumsum(lengths.prod(1)) - lengths.prod(1)
     constants = {"lengths": lengths, "starts": starts}
     if op_type == OWN:
@@ -727,6 +740,44 @@ def test_attention_node_with_level_without_pixels_lowered_is_the_function(
     value, locations, weights = feeds.values()
     expected = ogs.deformable_attention(value, lengths, locations, weights)
     assert_lowered_is(model, feeds, expected, target)
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("lengths", [[[0, 6], [2, 3]], [[0, 0], [3, 0]]])
+@pytest.mark.parametrize("op_type", [OWN, MMCV])
+def test_attention_node_with_nan_weight_of_level_without_pixels_lowered_is_the_function(
+    op_type: str,
+    lengths: list[list[int]],
+    is_static: bool,
+    opset: int,
+    target: TargetName,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_pixels = sum(math.prod(row) for row in lengths)
+    monkeypatch.setitem(SHAPES, "value", (B, n_pixels, H, D))
+    model = model_with_lengths(op_type, np.array(lengths), is_static=is_static, opset=opset)
+    feeds = feeds_for(LOCATED)
+    feeds["attention_weights"][0, 1, 2, 0, 3] = np.nan
+    value, locations, weights = feeds.values()
+    expected = ogs.deformable_attention(value, lengths, locations, weights)
+    assert np.isnan(expected).sum() == D
+    assert_lowered_is(model, feeds, expected, target)
+
+
+def test_attention_node_with_nan_weight_of_levels_without_pixels_in_session_is_nan(
+    ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = np.array([[0, 0], [3, 0]])
+    monkeypatch.setitem(SHAPES, "value", (B, 0, H, D))
+    model = model_with_lengths(OWN, lengths, is_static=True)
+    feeds = feeds_for(LOCATED)
+    feeds["attention_weights"][0, 1, 2, 0, 3] = np.nan
+    expected = np.zeros((B, Q, H, D), np.float32)
+    expected[0, 1, 2] = np.nan
+    output = run_in_session(model, feeds, ops)
+    np.testing.assert_array_equal(output, expected.reshape(B, Q, H * D))
 
 
 @pytest.mark.parametrize("is_static", [True, False])

@@ -603,9 +603,9 @@ def test_recursive_functions_are_inferred_in_bounded_time() -> None:
 
 
 def _infer_slice(model: onnx.ModelProto) -> None:
-    sliced = BackwardSlice(model, scopes_of(model))
-    sliced.model.CopyFrom(model)
-    inference._infer_slice(sliced)
+    backward_slice = BackwardSlice(model, scopes_of(model))
+    backward_slice.model.CopyFrom(model)
+    inference._infer(backward_slice)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,17 @@ def test_softmax_of_an_empty_tensor_raised_beyond_opset_12_has_the_same_output(
 
 
 @pytest.mark.parametrize("op_type", SOFTMAXES)
+@pytest.mark.parametrize("shape", [(0, 3, 4, 5), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("old", [7, 8])
+def test_softmax_of_a_possibly_empty_tensor_raised_to_opset_13_has_the_same_output(
+    op_type: str, shape: tuple[int, ...], old: int
+) -> None:
+    model = model_of(f"y = {op_type} <axis = 1> (x)", old, SYMBOLIC)
+    x = np.resize(X, shape)
+    assert_same_outputs(model, convert(model, 13), x=x)
+
+
+@pytest.mark.parametrize("op_type", SOFTMAXES)
 @pytest.mark.parametrize("x", [FIXED, SYMBOLIC])
 def test_softmax_raised_to_opset_13_has_the_same_output(op_type: str, x: str) -> None:
     model = model_of(f"y = {op_type} <axis = 1> (x)", 11, x)

@@ -636,7 +636,7 @@ def _new_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_new_registry")
 def test_added_dialect_is_read_and_written() -> None:
-    dialect = replace(MY_DIALECT, marks={"kind": ("spline",)})
+    dialect = replace(MY_DIALECT, identifying_attributes={"kind": ("spline",)})
     ogs.add_dialect(dialect)
     model = sampler_model("Warp", "my.domain", kind="spline", order=1, outside="edge", corners=1)
     (output,) = open_session(model).run(None, feeds_for(model))
@@ -703,7 +703,7 @@ def test_added_dialect_of_integer_codes_is_read_in_the_standard_domain() -> None
     attributes = DIALECT_ATTRIBUTES | {
         "mode": ogs.Spelling("mode", {"nearest": 7, "linear": 8, "cubic": 9})
     }
-    dialect = ogs.Dialect("mine", "GridSample", "GridSample", ("",), attributes, coded=True)
+    dialect = ogs.Dialect("mine", "GridSample", "GridSample", ("",), attributes, requires_code=True)
     ogs.add_dialect(dialect)
     model = sampler_model("GridSample", "", mode=7, outside="edge", corners=1)
     (record,) = ogs.inspect_model(model)

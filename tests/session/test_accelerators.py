@@ -529,6 +529,19 @@ def test_only_a_negative_answer_expires(
     assert answer_file(tmp_path).read_text() == answer
 
 
+def test_answer_of_a_host_program_is_not_kept_for_other_processes(
+    form_in_another_process: FindForm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process may be a Python, which can start a probe process."""
+    with monkeypatch.context() as host:
+        host.setattr(accelerator_trials, "interpreter", lambda: None)
+        assert form_in_another_process() is None
+    probe = Mock(return_value=RUNS)
+    monkeypatch.setattr(accelerators, "try_on_providers", probe)
+    assert form_in_another_process() == ProviderForm()
+    probe.assert_called_once()
+
+
 def test_affine_grids_of_other_constant_sizes_are_probed_separately(probe: Mock) -> None:
     for length in (4, 64):
         text = f"""g (float[1, 2, 3] theta) => (float[] Y) {{

@@ -35,6 +35,10 @@ def environment(nodes: Selection | None = None) -> DecisionContext:
     )
 
 
+def no_fusion_error(grid_sample: Match) -> str:
+    return ""
+
+
 @pytest.fixture
 def no_compiled_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "no Numba")
@@ -97,7 +101,9 @@ def test_resolve_fusion_of_compiled_ops_fuses_the_affine_grid() -> None:
     fused_target = Mock()
     reasons = {}
     for match in matches_of(STN):
-        decision = resolve_fusion(match, lambda node: decide(node, context), fused_target)
+        decision = resolve_fusion(
+            match, lambda node: decide(node, context), fused_target, no_fusion_error
+        )
         assert decision.target is fused_target
         reasons[match.record.operator] = decision.placement.note
     assert reasons["AffineGrid"].startswith("fused into GridSample node")
@@ -108,7 +114,9 @@ def test_resolve_fusion_of_compiled_ops_fuses_the_affine_grid() -> None:
 def test_resolve_fusion_without_compiled_ops_fuses_nothing() -> None:
     context = environment("all")
     for match in matches_of(STN):
-        decision = resolve_fusion(match, lambda node: decide(node, context), Mock())
+        decision = resolve_fusion(
+            match, lambda node: decide(node, context), Mock(), no_fusion_error
+        )
         assert (decision.placement.runs_on, decision.placement.note) == ("Python op", "no Numba")
 
 

@@ -177,7 +177,8 @@ def attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_axe
     launch.weights = request.inputs[3].data
     launch.align_corners = state.kernel.align_corners
     launch.process_items = state.kernel.process_items
-    has_samples = launch.pixels > 0 and launch.points > 0
+    # Without pixels, the samples are 0, but the product with an infinite or NaN weight is NaN.
+    has_samples = launch.points > 0
     return fill_output(state, request, launch, Y_shape, has_samples)
 
 
@@ -331,6 +332,8 @@ def _has_points(levels: ArrayRef, n_points: int, locations_shape: ArrayRef) -> b
 def _fits_locations(weights_shape: ArrayRef, locations_shape: ArrayRef) -> bool:
     """Whether a shape of weights, with the right number of points, fits that of the locations."""
     n_axes = len(weights_shape)
+    if n_axes not in (4, 5):
+        return False
     have_levels = n_axes == 5 and len(locations_shape) == 6
     if have_levels and weights_shape[3] != locations_shape[3]:
         return False
