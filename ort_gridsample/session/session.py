@@ -329,7 +329,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """Open the session again on these providers, as onnxruntime does.
 
         The nodes are placed again. In the model of a session with a function as ``nodes`` that was
-        not opened from a path, nodes that are replaced stay replaced.
+        not opened from a path, nodes that are replaced stay replaced. If the model has sampling
+        nodes and cannot be opened on these providers, the session stays on its former ones.
         """
         if not self._placements:
             super().set_providers(providers, provider_options)
@@ -340,16 +341,21 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             )
             return
         reopen_arguments = self._reopen_arguments
-        InferenceSession.__init__(
-            self,
-            self._source_with_weights(),
-            self._given_options,
-            providers,
-            provider_options,
-            nodes=reopen_arguments.nodes,
-            accelerated=reopen_arguments.accelerated,
-            **reopen_arguments.others,
-        )
+        former_attributes = dict(vars(self))
+        try:
+            InferenceSession.__init__(
+                self,
+                self._source_with_weights(),
+                self._given_options,
+                providers,
+                provider_options,
+                nodes=reopen_arguments.nodes,
+                accelerated=reopen_arguments.accelerated,
+                **reopen_arguments.others,
+            )
+        except BaseException:
+            vars(self).update(former_attributes)
+            raise
 
 
 def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:
