@@ -103,6 +103,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Exception: an error of the parent.
     """
 
+    #: The attribute :data:`.signals.RUNS_PYTHON_OPS`.
+    _runs_python_ops: bool
     #: Buffers that onnxruntime reads without a copy.
     _buffers: tuple[npt.NDArray[np.uint8], ...] = ()
 
@@ -163,9 +165,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._placements = patched.placements
         self._source_weights = patched.reopened_weights
         self._given_options = sess_options
-        # The name is signals.RUNS_PYTHON_OPS, by which signals.py and registration.py find it. True
-        # also if onnx cannot read the model, which may then have any nodes.
-        self._runs_python_ops = bool(patched.python_ops) or not patched.is_readable
+        # A model that onnx cannot read may have any nodes.
+        may_run_python_ops = bool(patched.python_ops) or not patched.is_readable
+        setattr(self, signals.RUNS_PYTHON_OPS, may_run_python_ops)
         reopen_arguments = self._reopen_arguments
         super().__init__(
             patched.opened_model,
@@ -354,7 +356,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 **reopen_arguments.others,
             )
         except BaseException:
-            vars(self).update(former_attributes)
+            self.__dict__.update(former_attributes)
             raise
 
 
