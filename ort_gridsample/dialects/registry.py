@@ -11,7 +11,7 @@ from .. import spec
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import FunctionKey, domain_of, function_key
-from .spelling import Dialect, Plain, Spelling
+from .spelling import AttributeScalar, Dialect, Spelling
 from .table import (
     AI_ONNX,
     ATTENTION_SIGNATURES,
@@ -137,7 +137,7 @@ def add_dialect(dialect: Dialect) -> None:
 
 
 def _check_operator_values(
-    where: str, name: str, spelling: Spelling, allowed: Collection[Plain]
+    where: str, name: str, spelling: Spelling, allowed: Collection[AttributeScalar]
 ) -> None:
     """Check that the operator has all values to which ``spelling`` translates.
 
