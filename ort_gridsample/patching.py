@@ -147,7 +147,8 @@ def coordinate_nodes(model: Model) -> list[str]:
 
     Returns:
         The names of GridSample and AffineGrid nodes in any dialect, of the nodes or calls that they
-        were lowered to, and of the arithmetic that leads only to their coordinates.
+        were lowered to, and of the arithmetic that leads only to their coordinates. Arithmetic is
+        listed only in the graph of the node that reads it, not around a branch or a loop body.
 
     Raises:
         GridSampleError: such a node has no name, or the file or the bytes are not an ONNX model.

@@ -264,8 +264,10 @@ def _before_concat(
     """The rule for a Concat along the axis of the coordinates."""
     if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
-    lengths = [length for name in node.input for length in tracer.shape(name) or ()]
-    are_known = all(isinstance(length, int) for length in lengths)
+    shapes = [tracer.shape(name) for name in node.input]
+    are_known = all(
+        shape is not None and all(isinstance(length, int) for length in shape) for shape in shapes
+    )
     index = component.index
     for name in node.input:
         length = tracer.length_along(component, name)
@@ -362,7 +364,8 @@ def _step_with_coordinate(
 ) -> TracedNode | None:
     """The rule for arithmetic with another coordinate.
 
-    Only batches and coordinates may be broadcast.
+    It is tried only if the rule of the table does not fit, and traces one operand to its own
+    program, whose nodes the tracer adds. Only batches and coordinates may be broadcast.
     """
     shapes = [tracer.shape(name) or () for name in node.input]
     if any(len(shape) != tracer.rank(component) for shape in shapes):

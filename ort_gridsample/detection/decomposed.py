@@ -30,7 +30,7 @@ from ..graph.scope import Scope
 from ..inference.probe import Probe
 from ..inference.types import Inference, TypeAndShape
 from .subgraphs import GATHERS, MAX_CANDIDATES, ROUNDINGS, Subgraph, SubgraphSearch
-from .trials import Result, is_flat, try_affine_grid, try_sample
+from .trials import TrialResult, is_flat, try_affine_grid, try_sample
 
 #: The types in which rounding is precise enough to distinguish all attributes.
 TYPES = ("float32", "float64")
@@ -43,14 +43,14 @@ class DecomposedOperator:
     """A subgraph that computes an operator.
 
     Attributes:
-        operator: the operator.
+        name: the name of the operator.
         subgraph: the subgraph.
         result: the operator's attributes, and the lengths of its image or its size.
     """
 
-    operator: str
+    name: str
     subgraph: Subgraph
-    result: Result
+    result: TrialResult
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _TrialKey(NamedTuple):
 #: The maximum number of results of trials that a process keeps.
 MAX_RESULTS = 1 << 10
 #: The results of the trials of this process: a trial takes milliseconds.
-_results: dict[_TrialKey, Result | None] = {}
+_trial_results: dict[_TrialKey, TrialResult | None] = {}
 
 
 class DecomposedSearch:
@@ -137,17 +137,17 @@ class DecomposedSearch:
         search, candidates = self._candidates[id(scope)]
         by_output: dict[str, DecomposedOperator] = {}
         for candidate in candidates:
-            operator = self._resolve(candidate, search, inference)
-            if operator is not None:
-                by_output[operator.subgraph.output] = operator
+            decomposed = self._resolve(candidate, search, inference)
+            if decomposed is not None:
+                by_output[decomposed.subgraph.output] = decomposed
         # Drop the operators that are inside another one.
         n_operators_with_node = Counter(
-            node for operator in by_output.values() for node in operator.subgraph.nodes
+            node for decomposed in by_output.values() for node in decomposed.subgraph.nodes
         )
         operators = []
-        for output, operator in by_output.items():
+        for output, decomposed in by_output.items():
             if n_operators_with_node[search.makers[output]] == 1:
-                operators.append(operator)
+                operators.append(decomposed)
         return _without_other_readers(operators, search)
 
     def _resolve(
@@ -180,16 +180,16 @@ class DecomposedSearch:
 
     def _run(
         self, trial: _Trial, model: onnx.ModelProto, values: Sequence[TypeAndShape]
-    ) -> Result | None:
+    ) -> TrialResult | None:
         """Return the result of a trial. Equal models, such as the layers of a network, run once."""
         assert self._probe is not None  # there are candidates
         digest = hashlib.sha256(model.SerializeToString(deterministic=True)).digest()
         key = _TrialKey(digest, tuple(values), self._probe)
-        if key not in _results:
-            if len(_results) >= MAX_RESULTS:
-                _results.clear()
-            _results[key] = trial.run(model, values, self._probe)
-        return _results[key]
+        if key not in _trial_results:
+            if len(_trial_results) >= MAX_RESULTS:
+                _trial_results.clear()
+            _trial_results[key] = trial.run(model, values, self._probe)
+        return _trial_results[key]
 
 
 def _values_of(candidates: Sequence[_Candidate]) -> list[str]:
@@ -207,11 +207,11 @@ def _without_other_readers(
 ) -> list[DecomposedOperator]:
     """Return the operators whose inner values are read by no node outside of all operators."""
     while True:
-        nodes = {node for operator in operators for node in operator.subgraph.nodes}
+        nodes = {node for decomposed in operators for node in decomposed.subgraph.nodes}
         private = []
-        for operator in operators:
-            if not search.is_read_outside(operator.subgraph, nodes):
-                private.append(operator)
+        for decomposed in operators:
+            if not search.is_read_outside(decomposed.subgraph, nodes):
+                private.append(decomposed)
         if len(private) == len(operators):
             return operators
         operators = private
@@ -303,12 +303,12 @@ def _fits_sample(Y: TypeAndShape, X: TypeAndShape, grid: TypeAndShape) -> bool:
         return False
     if X.shape is None or grid.shape is None or len(X.shape) < 3:
         return False
-    axes = len(grid.shape) - 2
-    if len(X.shape) != axes + 2:
+    n_axes = len(grid.shape) - 2
+    if len(X.shape) != n_axes + 2:
         has_flat_pixels = is_flat(X, grid) and isinstance(X.shape[2], int)
         if not has_flat_pixels:
             return False
-    if not may_match(grid.shape, (X.shape[0], *[None] * axes, axes)):
+    if not may_match(grid.shape, (X.shape[0], *[None] * n_axes, n_axes)):
         return False
     return may_match(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
 
@@ -334,7 +334,7 @@ class _Trial(NamedTuple):
     """
 
     fits: Callable[..., bool]
-    run: Callable[[onnx.ModelProto, Sequence[TypeAndShape], Probe], Result | None]
+    run: Callable[[onnx.ModelProto, Sequence[TypeAndShape], Probe], TrialResult | None]
 
 
 _TRIALS: Mapping[str, _Trial] = {

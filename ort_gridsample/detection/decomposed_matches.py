@@ -28,17 +28,17 @@ from .records import NodeRecord
 
 
 def decomposed_match(
-    operator: DecomposedOperator,
+    decomposed: DecomposedOperator,
     scope: Scope,
     names: Names,
     inference: Inference,
 ) -> Match:
     """Return the match of a decomposed operator, with an equivalent node."""
-    output = operator.subgraph.output
-    inputs = _decomposed_inputs(operator, scope, names, inference)
+    output = decomposed.subgraph.output
+    inputs = _decomposed_inputs(decomposed, scope, names, inference)
     index = scope.makers[output]
     node = helper.make_node(
-        operator.operator,
+        decomposed.name,
         list(inputs.values.values()),
         [output],
         scope.nodes[index].name,
@@ -48,8 +48,8 @@ def decomposed_match(
     record = _decomposed_record(
         scope,
         output,
-        operator.operator,
-        attributes=operator.result.attributes,
+        decomposed.name,
+        attributes=decomposed.result.attributes,
         cases=inputs.cases,
         values=inputs.values,
         constants=inputs.constants,
@@ -60,7 +60,7 @@ def decomposed_match(
         node,
         scope,
         index,
-        decomposed_nodes=frozenset(operator.subgraph.nodes),
+        decomposed_nodes=frozenset(decomposed.subgraph.nodes),
         preparing_nodes=tuple(inputs.preparing_nodes),
     )
 
@@ -83,20 +83,20 @@ class _DecomposedInputs(NamedTuple):
 
 
 def _decomposed_inputs(
-    operator: DecomposedOperator,
+    decomposed: DecomposedOperator,
     scope: Scope,
     names: Names,
     inference: Inference,
 ) -> _DecomposedInputs:
     """Return the inputs of the node that is equivalent to a decomposed operator."""
-    first = operator.subgraph.inputs[0]
-    argument_names = spec.newest(operator.operator).types
-    values = dict(zip(argument_names, operator.subgraph.inputs, strict=False))
+    first = decomposed.subgraph.inputs[0]
+    argument_names = spec.newest(decomposed.name).types
+    values = dict(zip(argument_names, decomposed.subgraph.inputs, strict=False))
     cases = inference.values_by_call(scope, list(values.values()))
     constants: dict[str, Array] = {}
-    nodes = Nodes(names, operator.subgraph.output)
-    if operator.operator == "AffineGrid":
-        size = operator.result.size
+    nodes = Nodes(names, decomposed.subgraph.output)
+    if decomposed.name == "AffineGrid":
+        size = decomposed.result.size
         values["size"] = ""
         cases = [(case[0], TypeAndShape("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta
@@ -105,8 +105,8 @@ def _decomposed_inputs(
             values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
         else:
             constants["size"] = np.array(size, np.int64)
-    elif operator.result.image_lengths:  # X has all pixels on one axis
-        lengths = operator.result.image_lengths
+    elif decomposed.result.image_lengths:  # X has all pixels on one axis
+        lengths = decomposed.result.image_lengths
         values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
         cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
     return _DecomposedInputs(values, cases, constants, nodes)
@@ -176,7 +176,7 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
         scope,
         index,
         decomposed_nodes=attention.nodes,
-        attention=attention,
+        detected_attention=attention,
     )
 
 

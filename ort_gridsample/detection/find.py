@@ -101,8 +101,8 @@ def find_matches(
     for candidate in candidates:
         use_def = candidate.use_def
         matches = _dialect_matches(candidate, functions, inference, node_probe)
-        for operator in decomposed_search.operators(use_def.scope, inference):
-            matches.append(decomposed_match(operator, use_def.scope, names, inference))
+        for decomposed in decomposed_search.operators(use_def.scope, inference):
+            matches.append(decomposed_match(decomposed, use_def.scope, names, inference))
         if options.attention:
             scope_attentions, matches = _link_attentions(matches, use_def, inference)
             attentions += scope_attentions
@@ -328,7 +328,7 @@ def _link_attentions(
     use_def: UseDef,
     inference: Inference,
 ) -> tuple[list[Match], list[Match]]:
-    """Return the deformable attentions of a scope, and ``matches`` with ``enclosing_attention``."""
+    """Return the deformable attentions of a scope, and ``matches`` with ``enclosing_match``."""
     samples = {}
     for match in matches:
         record = match.record
@@ -345,7 +345,7 @@ def _link_attentions(
     for match in matches:
         is_sample = samples.get(match.record.output) is match
         enclosing = attention_by_sample.get(match.record.output) if is_sample else None
-        linked.append(match if enclosing is None else replace(match, enclosing_attention=enclosing))
+        linked.append(match if enclosing is None else replace(match, enclosing_match=enclosing))
     return attentions, linked
 
 

@@ -25,12 +25,13 @@ class Match:
         index: the index of the node in ``scope``. For a decomposed operator, the index of the
             node that computes its output.
         helpers: the indices of the nodes that a patch put around the node.
-        decomposed_nodes: for a decomposed operator, the indices of all nodes that compute it.
+        decomposed_nodes: for a decomposed operator, the indices of all nodes that compute it; also
+            those of ``detected_attention``.
         preparing_nodes: for a decomposed operator, new nodes that compute inputs of ``node``.
         fused_grid: the computation of this GridSample's grid that can be fused into it.
         fused_into: the GridSample that this AffineGrid can be fused into.
-        attention: the operands of decomposed deformable attention.
-        enclosing_attention: the deformable attention that this GridSample is a part of.
+        detected_attention: the operands of decomposed deformable attention.
+        enclosing_match: the deformable attention that this GridSample is a part of.
     """
 
     record: NodeRecord
@@ -42,8 +43,8 @@ class Match:
     preparing_nodes: tuple[onnx.NodeProto, ...] = ()
     fused_grid: FusedGrid | None = None
     fused_into: Match | None = None
-    attention: Attention | None = None
-    enclosing_attention: Match | None = None
+    detected_attention: Attention | None = None
+    enclosing_match: Match | None = None
 
     @property
     def opset(self) -> int:
@@ -56,7 +57,7 @@ class Match:
 
         Composite nodes are deformable attention as one node, and samplers of planar grids.
         """
-        is_attention = self.record.operator == ATTENTION and self.attention is None
+        is_attention = self.record.operator == ATTENTION and self.detected_attention is None
         return is_attention or self.record.dialect.has_planar_grids
 
     @property

@@ -142,7 +142,7 @@ class NodeRecord:
         return _distinct(n_spatial_axes(self.operator, case) for case in self.cases)
 
     def has_axes_of(self, axes: Collection[int]) -> bool:
-        """Whether the number of spatial axes is certainly one of ``axes``.
+        """Whether the number of spatial axes is certainly one of the numbers ``axes``.
 
         The number follows from the shapes of the inputs or, if these are unknown, from the dialect.
         """

@@ -1,4 +1,4 @@
-"""Inputs for the trials of :mod:`.trials`: shapes, images and grids.
+"""Inputs for the trials of :mod:`.trials`: possible samples, shapes, images and grids.
 
 The grids have positions at edges and centres of pixels, between them, and far outside.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,27 @@ InputShapes = list[tuple[int, ...]]
 Dimension = tuple[int, int]
 #: A known length, the name of an unknown one, or the dimension itself if the length has no name.
 PossibleLength = int | str | Dimension
+
+
+class SampleAttributes(NamedTuple):
+    """The attributes of a GridSample."""
+
+    mode: str
+    padding_mode: str
+    align_corners: bool
+
+
+class PossibleSample(NamedTuple):
+    """A GridSample that a model may compute.
+
+    Attributes:
+        attributes: its attributes.
+        image_lengths: the height and the width of an X that has all pixels on one axis. Otherwise
+            empty.
+    """
+
+    attributes: SampleAttributes
+    image_lengths: tuple[int, ...]
 
 
 def possible_shapes(

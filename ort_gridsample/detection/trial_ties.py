@@ -20,7 +20,7 @@ from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
 from .subgraphs import ROUNDINGS
-from .trial_inputs import MAX_RUNS, InputShapes, n_runs_needed, typed_inputs
+from .trial_inputs import MAX_RUNS, InputShapes, PossibleSample, n_runs_needed, typed_inputs
 
 #: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.
 _PartAxis = Literal["first", "last", "after batch"]
@@ -32,38 +32,45 @@ def agrees_at_ties(
     shapes: InputShapes,
     values: Sequence[TypeAndShape],
     probe: Probe,
-    *,
-    padding_mode: str,
-    align_corners: bool,
-    image_lengths: Sequence[int],
+    sample: PossibleSample,
 ) -> bool:
     """Whether a model that computes a GridSample elsewhere also computes it at ties.
 
-    On some axes, such as one of 3 pixels, no coordinate is a tie in every arithmetic. The order of
-    the model's operations decides which coordinates are ties. Therefore the values that it rounds
-    are read in the run. Positions are near ties on one axis, and near centres of pixels on the
-    others.
+    Which coordinates are ties depends on the order of the model's operations; on an axis of 3
+    pixels, for example, no coordinate is a tie in every order. So the model also outputs the values
+    that it rounds, and these tell where it has ties. Positions are near ties on one axis, and near
+    centres of pixels on the others.
+
+    Args:
+        model: the model.
+        shapes: the shapes of its inputs.
+        values: the types of its inputs.
+        probe: runs the model.
+        sample: the GridSample that the model computes elsewhere.
     """
     traced, roundings = _with_rounded_outputs(model)
-    lengths = np.array((image_lengths or shapes[0][2:])[::-1])
+    lengths = np.array((sample.image_lengths or shapes[0][2:])[::-1])
     axis = Axis.of(
-        lengths.astype(np.float64), align_corners, may_be_single=True, maximum=np.maximum
+        lengths.astype(np.float64),
+        sample.attributes.align_corners,
+        may_be_single=True,
+        maximum=np.maximum,
     )
     runs = _tie_runs(shapes, values, lengths, axis)
-    outputs = probe.outputs(traced, [runs.inside, *runs.near_ties])
+    outputs = probe.outputs(traced, [runs.feeds_inside, *runs.feeds])
     if outputs is None:
         return False
-    _, grid_inside, *_ = runs.inside
+    _, grid_inside, *_ = runs.feeds_inside
     pixels = unnormalize(grid_inside.astype(np.float64), axis)
     coordinates = _rounded_coordinates(roundings, outputs[0], pixels)
     rounded_axes = {coordinate.axis_index for coordinate in coordinates}
     if not rounded_axes.issuperset(np.flatnonzero(lengths > 1)):
         return False  # the model does not round pixel coordinates, and so its ties are unknown
-    for ties, (X, *_), run_outputs in zip(runs.ties, runs.near_ties, outputs[1:], strict=True):
+    for near_ties, (X, *_), run_outputs in zip(runs.grids, runs.feeds, outputs[1:], strict=True):
         image = X.reshape(*X.shape[:2], *lengths[::-1])
-        expected = _nearest_at(image, ties.pixels, axis, padding_mode)
+        expected = _nearest_at(image, near_ties.pixels, axis, sample.attributes.padding_mode)
         differs = (run_outputs[0] != expected).any(1)
-        if (differs & _is_at_tie(ties, coordinates, run_outputs)).any():
+        if (differs & _is_at_tie(near_ties, coordinates, run_outputs)).any():
             return False
     return True
 
@@ -72,14 +79,15 @@ class _TieRuns(NamedTuple):
     """The runs of a model that test it at ties.
 
     Attributes:
-        inside: the feeds of a run with positions inside of X, which shows what the model rounds.
-        near_ties: the feeds of the runs near ties.
-        ties: the grid of each run near ties.
+        feeds_inside: the feeds of a run with positions inside of X, which shows what the model
+            rounds.
+        feeds: the feeds of the runs near ties.
+        grids: the grid of each run near ties.
     """
 
-    inside: list[Array]
-    near_ties: list[list[Array]]
-    ties: list[_NearTies]
+    feeds_inside: list[Array]
+    feeds: list[list[Array]]
+    grids: list[_NearTies]
 
 
 def _tie_runs(
@@ -99,11 +107,11 @@ def _tie_runs(
     inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
     dtype = np.dtype(str(values[1].type))
     n_runs = min(MAX_RUNS, n_runs_needed(grid_shape))
-    ties = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in range(n_runs)]
+    grids = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in range(n_runs)]
     return _TieRuns(
-        inside=typed_inputs((X, inside), shapes, values),
-        near_ties=[typed_inputs((X, near.grid), shapes, values) for near in ties],
-        ties=ties,
+        feeds_inside=typed_inputs((X, inside), shapes, values),
+        feeds=[typed_inputs((X, near_ties.grid), shapes, values) for near_ties in grids],
+        grids=grids,
     )
 
 
@@ -152,16 +160,16 @@ class _RoundedCoordinate(NamedTuple):
 
 
 def _is_at_tie(
-    ties: _NearTies,
+    near_ties: _NearTies,
     coordinates: Sequence[_RoundedCoordinate],
     run_outputs: Sequence[Array],
 ) -> Array:
     """Return which positions of a run are at a tie in the arithmetic of the model."""
-    is_tie = np.zeros(ties.tie_axis.shape, bool)
+    is_tie = np.zeros(near_ties.tie_axis.shape, bool)
     for rounding, axis_index, location in coordinates:
         rounded = location.extract(run_outputs[rounding.output_index])
         is_jump = rounded - np.floor(rounded) == rounding.jump_fraction
-        is_tie |= is_jump & (ties.tie_axis == axis_index)
+        is_tie |= is_jump & (near_ties.tie_axis == axis_index)
     return is_tie
 
 

@@ -23,7 +23,14 @@ from ..inference.types import TypeAndShape
 from ..reference import affine, sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
-from .trial_inputs import first_round_feeds, later_feeds, possible_shapes, typed_inputs
+from .trial_inputs import (
+    PossibleSample,
+    SampleAttributes,
+    first_round_feeds,
+    later_feeds,
+    possible_shapes,
+    typed_inputs,
+)
 from .trial_ties import agrees_at_ties
 
 #: The maximum number of positions of a run that are compared while several combinations of
@@ -40,7 +47,7 @@ MAX_ROUNDINGS = 8
 AffineGridSize = tuple[int | None, ...]
 
 
-class Result(NamedTuple):
+class TrialResult(NamedTuple):
     """The operator that a model computes.
 
     Attributes:
@@ -55,35 +62,6 @@ class Result(NamedTuple):
     size: AffineGridSize = ()
 
 
-class SampleAttributes(NamedTuple):
-    """The attributes of a GridSample."""
-
-    mode: str
-    padding_mode: str
-    align_corners: bool
-
-
-class _PossibleSample(NamedTuple):
-    """A GridSample that a model may compute.
-
-    Attributes:
-        attributes: its attributes.
-        image_lengths: as in :class:`Result`.
-    """
-
-    attributes: SampleAttributes
-    image_lengths: tuple[int, ...]
-
-    def result(self) -> Result:
-        """Return the sample as the result of the trials."""
-        written: dict[str, AttributeValue] = {
-            "mode": self.attributes.mode,
-            "padding_mode": self.attributes.padding_mode,
-            "align_corners": int(self.attributes.align_corners),
-        }
-        return Result(written, self.image_lengths)
-
-
 def is_flat(X: TypeAndShape, grid: TypeAndShape) -> bool:
     """Whether an image X (N, C, pixels) has all its pixels on one axis, for a grid of two axes."""
     return X.rank == 3 and grid.rank == 4
@@ -91,7 +69,7 @@ def is_flat(X: TypeAndShape, grid: TypeAndShape) -> bool:
 
 def try_sample(
     model: onnx.ModelProto, values: Sequence[TypeAndShape], probe: Probe
-) -> Result | None:
+) -> TrialResult | None:
     """Return the attributes of the GridSample that a model computes, and the lengths of a flat X.
 
     Args:
@@ -124,33 +102,33 @@ def try_sample(
     if len(possible) != 1:
         return None
     (sample,) = possible
-    attributes = sample.attributes
-    if attributes.mode == "nearest":
+    if sample.attributes.mode == "nearest":
         for run_shapes in shapes:
-            agrees = agrees_at_ties(
-                model,
-                run_shapes,
-                values,
-                probe,
-                padding_mode=attributes.padding_mode,
-                align_corners=attributes.align_corners,
-                image_lengths=sample.image_lengths,
-            )
-            if not agrees:
+            if not agrees_at_ties(model, run_shapes, values, probe, sample):
                 return None
-    return sample.result()
+    return _result_of(sample)
 
 
-def _may_be_nearest(possible: Sequence[_PossibleSample]) -> bool:
+def _result_of(sample: PossibleSample) -> TrialResult:
+    """Return a sample as the result of its trials."""
+    attributes: dict[str, AttributeValue] = {
+        "mode": sample.attributes.mode,
+        "padding_mode": sample.attributes.padding_mode,
+        "align_corners": int(sample.attributes.align_corners),
+    }
+    return TrialResult(attributes, sample.image_lengths)
+
+
+def _may_be_nearest(possible: Sequence[PossibleSample]) -> bool:
     return any(sample.attributes.mode == "nearest" for sample in possible)
 
 
 def _after_runs(
-    possible: Sequence[_PossibleSample],
+    possible: Sequence[PossibleSample],
     feeds: Sequence[Sequence[Array]],
     model: onnx.ModelProto,
     probe: Probe,
-) -> list[_PossibleSample]:
+) -> list[PossibleSample]:
     """Run the model; return the samples that have its results, or [] if it does not run."""
     results = probe.first_outputs(model, feeds)
     if results is None:
@@ -159,10 +137,10 @@ def _after_runs(
 
 
 def _still_possible(
-    possible: Sequence[_PossibleSample],
+    possible: Sequence[PossibleSample],
     feeds: Sequence[Sequence[Array]],
     results: Sequence[Array],
-) -> list[_PossibleSample]:
+) -> list[PossibleSample]:
     """Return the samples that have the results of all runs.
 
     Args:
@@ -179,7 +157,7 @@ def _still_possible(
     return remaining
 
 
-def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[_PossibleSample]:
+def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[PossibleSample]:
     """Return all GridSamples that a model may compute.
 
     Args:
@@ -192,7 +170,7 @@ def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[_Poss
         possible_lengths = [(height, pixels // height) for height in _divisors(pixels)]
     combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
     all_attributes = [SampleAttributes(*combination) for combination in combinations]
-    return [_PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
+    return [PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
 
 
 def _divisors(number: int) -> list[int]:
@@ -203,7 +181,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _is_sample(
-    sample: _PossibleSample,
+    sample: PossibleSample,
     X: Array,
     grid: Array,
     result: Array,
@@ -244,7 +222,7 @@ def _are_equal(result: Array, expected: Array, magnitudes: Array, coarser: np.dt
 
 def try_affine_grid(
     model: onnx.ModelProto, values: Sequence[TypeAndShape], probe: Probe
-) -> Result | None:
+) -> TrialResult | None:
     """Return the attributes and the size of the AffineGrid that a model computes.
 
     Args:
@@ -267,7 +245,7 @@ def _try_affine_grid_of(
     model: onnx.ModelProto,
     values: Sequence[TypeAndShape],
     probe: Probe,
-) -> Result | None:
+) -> TrialResult | None:
     """Like :func:`try_affine_grid`, but only for a theta of this number of spatial axes."""
     possible = [False, True]
     sizes = set[AffineGridSize]()
@@ -289,7 +267,7 @@ def _try_affine_grid_of(
         return None
     batch = (values[0].shape or (None,))[0]
     size = (batch if isinstance(batch, int) else None, *sizes.pop())
-    return Result({"align_corners": int(possible[0])}, size=size)
+    return TrialResult({"align_corners": int(possible[0])}, size=size)
 
 
 def _is_affine_grid(theta: Array, result: Array, n_axes: int, align_corners: bool) -> bool:

@@ -15,15 +15,15 @@ from ..errors import GridSampleError
 from .scope import TENSOR_ATTRIBUTES, Scope, scopes_of
 
 
-def follow_links(
+def resolve_locations(
     model: onnx.ModelProto,
     path: str | PathLike[str],
     scopes: Sequence[Scope] = (),
 ) -> str | None:
-    """Resolve links in the locations of a model's external data.
+    """Replace the locations of a model's external data by those of the files that links lead to.
 
     Args:
-        model: the model at ``path``; its locations are changed.
+        model: the model at ``path``, which is changed.
         path: the path of the model.
         scopes: the scopes of ``model`` if they are known.
 
@@ -36,10 +36,10 @@ def follow_links(
     entries = list(locations(model, scopes))
     if not entries:
         return None
-    files = _external_files(entries, path)
-    folder = _common_folder(list(files.values()), _folders(path))
-    for entry in entries:
-        entry.value = os.path.relpath(files[entry.value], folder)
+    files = external_files(entries, path)
+    folder = _common_folder(files, _folders(path))
+    for entry, file in zip(entries, files, strict=True):
+        entry.value = os.path.relpath(file, folder)
     return str(folder)
 
 
@@ -52,28 +52,44 @@ def _common_folder(files: Sequence[Path], folders: Sequence[Path]) -> Path:
     return Path(os.path.commonpath(folders))
 
 
-def _external_files(
+def external_files(
     entries: Iterable[onnx.StringStringEntryProto],
     path: str | PathLike[str],
-) -> dict[str, Path]:
-    """Return location -> file, without links, of the external data of the model at ``path``.
+) -> list[Path]:
+    """Return the file, without links, that each location of external data leads to.
+
+    Args:
+        entries: the locations.
+        path: the path of the model.
 
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
     folders = _folders(path)
-    files = {}
-    for location in dict.fromkeys(entry.value for entry in entries):
-        try:
-            files[location] = (Path(path).parent / location).resolve()
-            is_inside = any(files[location].is_relative_to(folder) for folder in folders)
-        except (OSError, RuntimeError, ValueError):  # links in a circle, or not a file name
-            is_inside = False
-        if not is_inside:
-            found = f"at {location!r}"
-            expected = "a file in the model's folder"
-            raise GridSampleError(str(path), "external data", found, expected)
-    return files
+    files: dict[str, Path] = {}
+    resolved = []
+    for entry in entries:
+        if entry.value not in files:
+            files[entry.value] = _external_file(entry.value, path, folders)
+        resolved.append(files[entry.value])
+    return resolved
+
+
+def _external_file(location: str, path: str | PathLike[str], folders: Sequence[Path]) -> Path:
+    """Return the file that a location leads to, which must be in one of ``folders``.
+
+    Raises:
+        GridSampleError: it is not.
+    """
+    try:
+        file = (Path(path).parent / location).resolve()
+        if any(file.is_relative_to(folder) for folder in folders):
+            return file
+    except (OSError, RuntimeError, ValueError):  # links in a circle, or not a file name
+        pass
+    found = f"at {location!r}"
+    expected = "a file in the model's folder"
+    raise GridSampleError(str(path), "external data", found, expected)
 
 
 def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
@@ -131,51 +147,76 @@ def _tensors_of(scopes: Iterable[Scope]) -> _Tensors:
     return _Tensors(tensors, sparse_tensors)
 
 
-def external_data_to_copy(
-    model: onnx.ModelProto,
-    path: str | PathLike[str],
-    external_data_of: str | PathLike[str],
-) -> dict[Path, Path]:
-    """Return new file -> file of external data, as :func:`.files.write_model` copies them.
-
-    The locations of ``model`` are shortened.
-    """
-    out = Path(path).resolve()
-    source_folder = Path(external_data_of).parent.resolve()
-    entries = list(locations(model))
-    files = _external_files(entries, external_data_of)
-    copies: dict[Path, Path] = {}
+def shorten_locations(
+    entries: Iterable[onnx.StringStringEntryProto], folder: str | PathLike[str]
+) -> None:
+    """Shorten locations that lead out of the model's ``folder`` and back into it."""
     for entry in entries:
-        data = files[entry.value]
-        location = os.path.relpath(source_folder / entry.value, source_folder)
+        location = os.path.relpath(Path(folder) / entry.value, folder)
         entry.value = Path(location).as_posix()
-        copy = out.parent / entry.value
-        _check_copy(copy, data, path)
-        if not copy.exists():
-            copies.setdefault(copy, data)  # several locations may lead to one file
-        if not _have_same_content(data, copies.get(copy, copy)):
-            found = f"different from the file at {copy}"
+
+
+class ExternalCopy(NamedTuple):
+    """A file of external data to copy.
+
+    Attributes:
+        new_file: the file to write.
+        source_file: the file to read.
+    """
+
+    new_file: Path
+    source_file: Path
+
+
+def external_data_to_copy(
+    entries: Iterable[onnx.StringStringEntryProto],
+    files: Iterable[Path],
+    path: str | PathLike[str],
+) -> list[ExternalCopy]:
+    """Return the external data to copy with a model; data that is already there is not copied.
+
+    Args:
+        entries: the locations in the model.
+        files: the file that each location leads to in the model that was read.
+        path: the path of the new model.
+
+    Raises:
+        GridSampleError: a file would be outside of the new model's folder, or another file is in
+            its place.
+        OSError: a file cannot be read.
+    """
+    new_model_file = Path(path).resolve()
+    copies: dict[Path, Path] = {}
+    for entry, source_file in zip(entries, files, strict=True):
+        new_file = new_model_file.parent / entry.value
+        _check_copy(new_file, source_file, new_model_file, path)
+        if not new_file.exists():
+            copies.setdefault(new_file, source_file)  # several locations may lead to one file
+        if not _have_same_content(source_file, copies.get(new_file, new_file)):
+            found = f"different from the file at {new_file}"
             raise GridSampleError(str(path), "external data", found, "no other file at that path")
-    return copies
+    return [ExternalCopy(new_file, source_file) for new_file, source_file in copies.items()]
 
 
-def _check_copy(copy: Path, data: Path, path: str | PathLike[str]) -> None:
+def _check_copy(
+    new_file: Path, source_file: Path, new_model_file: Path, path: str | PathLike[str]
+) -> None:
     """Check that external data can be written.
 
     Args:
-        copy: the file to write.
-        data: the file to copy.
-        path: the path of the new model.
+        new_file: the file to write.
+        source_file: the file to copy.
+        new_model_file: the file of the new model, without links.
+        path: the path of the new model, for an error.
 
     Raises:
         GridSampleError: the file cannot be written.
     """
-    out = Path(path).resolve()
     # onnxruntime reads no file outside the model's folder.
-    if not copy.resolve().is_relative_to(out.parent):
-        found = f"outside the folder of {path}, at {copy.resolve()}"
+    if not new_file.resolve().is_relative_to(new_model_file.parent):
+        found = f"outside the folder of {path}, at {new_file.resolve()}"
         raise GridSampleError(str(path), "external data", found, "a file in that folder")
-    if out in (copy.resolve(), data):
+    if new_model_file in (new_file.resolve(), source_file):
         raise GridSampleError(str(path), "external data", "the model file itself", "another file")
 
 

@@ -14,7 +14,14 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import GridSampleError, one_line
-from .external_data import external_data_to_copy, follow_links, without_external_data
+from .external_data import (
+    external_data_to_copy,
+    external_files,
+    locations,
+    resolve_locations,
+    shorten_locations,
+    without_external_data,
+)
 from .message_fields import Buffer, fields_of, mapped_file
 from .weights import exceeds_protobuf
 
@@ -59,7 +66,7 @@ def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
         raise GridSampleError("model", "model", found, "a ModelProto, bytes or a path")
     proto = _parsed(Path(model).read_bytes(), os.fspath(model), "the file")
     if external_data:
-        folder = follow_links(proto, model)
+        folder = resolve_locations(proto, model)
         if folder is not None:
             onnx.load_external_data_for_model(proto, folder)
     return proto
@@ -225,14 +232,17 @@ def write_model(
             file is in its place.
         OSError: a file cannot be read or written.
     """
-    copies = external_data_to_copy(model, path, external_data_of)
+    entries = list(locations(model))
+    files = external_files(entries, external_data_of)
+    shorten_locations(entries, Path(external_data_of).parent.resolve())
+    copies = external_data_to_copy(entries, files, path)
     with ExitStack() as undo:
-        for copy, data in copies.items():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(copy) as file:
-                shutil.copyfile(data, file)
-            undo.callback(copy.resolve().unlink, missing_ok=True)  # not a link to the copy
+        for new_file, source_file in copies:
+            new_file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(new_file) as file:
+                shutil.copyfile(source_file, file)
+            undo.callback(new_file.resolve().unlink, missing_ok=True)  # not a link to the copy
         with atomic_write(path) as file:
             file.write_bytes(model.SerializeToString())
         undo.pop_all()
-    return list(copies)
+    return [new_file for new_file, _ in copies]

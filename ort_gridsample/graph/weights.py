@@ -49,6 +49,17 @@ _ELEMENT_BYTES = {number: dtype.itemsize for number, dtype in _DTYPES.items()} |
     TensorProto.COMPLEX64: 8,
     TensorProto.COMPLEX128: 16,
 }
+#: The types of attributes that have no tensors and no graphs.
+_ATTRIBUTES_WITHOUT_TENSORS = frozenset(
+    {
+        onnx.AttributeProto.FLOAT,
+        onnx.AttributeProto.FLOATS,
+        onnx.AttributeProto.INT,
+        onnx.AttributeProto.INTS,
+        onnx.AttributeProto.STRING,
+        onnx.AttributeProto.STRINGS,
+    }
+)
 #: Values in memory begin at multiples of this many bytes.
 _ALIGNMENT = 64
 #: The numbers of the fields of a ModelProto, of a GraphProto and of a TensorProto.
@@ -272,14 +283,32 @@ def exceeds_protobuf(model: onnx.ModelProto) -> bool:
     for container in pending:  # grows while it is iterated
         if isinstance(container, onnx.GraphProto):
             n_bytes += sum(map(_values_bytes, container.initializer))
-            n_bytes += sum(_values_bytes(sparse.values) for sparse in container.sparse_initializer)
+            n_bytes += sum(map(_sparse_bytes, container.sparse_initializer))
         for node in container.node:
             for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    n_bytes += _values_bytes(attribute.t)
-                elif attribute.HasField("g"):
+                if attribute.type in _ATTRIBUTES_WITHOUT_TENSORS:
+                    continue
+                n_bytes += _attribute_bytes(attribute)
+                pending += attribute.graphs
+                if attribute.HasField("g"):
                     pending.append(attribute.g)
     return n_bytes > MAX_SERIALIZED_BYTES
+
+
+def _attribute_bytes(attribute: onnx.AttributeProto) -> int:
+    """Return about how many bytes the values of the tensors in ``attribute`` have."""
+    n_bytes = sum(map(_values_bytes, attribute.tensors))
+    n_bytes += sum(map(_sparse_bytes, attribute.sparse_tensors))
+    if attribute.HasField("t"):
+        n_bytes += _values_bytes(attribute.t)
+    if attribute.HasField("sparse_tensor"):
+        n_bytes += _sparse_bytes(attribute.sparse_tensor)
+    return n_bytes
+
+
+def _sparse_bytes(sparse: onnx.SparseTensorProto) -> int:
+    """Return about how many bytes the values and the indices of a sparse tensor have."""
+    return _values_bytes(sparse.values) + _values_bytes(sparse.indices)
 
 
 def _values_bytes(tensor: TensorProto) -> int:

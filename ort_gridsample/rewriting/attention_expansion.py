@@ -7,6 +7,7 @@ common. The names of axes are those of :mod:`ort_gridsample.detection.attention.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,8 +26,8 @@ from ..graph.first_opsets import (
 )
 from ..graph.new_nodes import Names, Nodes
 from ..spec import Dim
-from .foreign_attention import AttentionOperands
-from .match_facts import constants_of, known_lengths
+from .attention_operands import AttentionOperands
+from .match_facts import constants_of, known_lengths, single_type
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .targets import Replacement
 from .typed_constants import write_constants_like
@@ -45,7 +46,7 @@ class _Offset(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelPixels:
     """The pixels of one level. The attributes that are texts are names of values.
 
     Attributes:
@@ -69,12 +70,12 @@ class Level:
 
 
 @dataclass(frozen=True)
-class AxisLengths:
+class AxisLengthNames:
     """The names of values that are lengths of axes, each of shape (1,).
 
     Attributes:
-        batch: B, or -1 if Reshapes compute it.
-        images: B·H, or -1 if Reshapes compute it.
+        batch: the value of B, or a Constant -1 where a Reshape may compute it.
+        images: the value of B·H, or a Constant -1 where a Reshape may compute it.
         heads: H.
         channels: D.
         queries: Q.
@@ -87,13 +88,14 @@ class AxisLengths:
     queries: str
 
 
-class AttentionExpansion:
+class AttentionExpansion(ABC):
     """Writes a deformable attention as a GridSample for each level that has pixels and points.
 
     Reshapes compute B·H from the number of elements (-1) if no other length can be 0. Otherwise
     they have the attribute ``allowzero``, as far as the opset and the runtime have it.
 
-    A method ``write_x`` appends nodes and returns the name of the value x.
+    A subclass writes the operands, grids and weights of one kind of node: the methods that are
+    abstract. A method ``write_x`` appends nodes and returns the name of the value x.
 
     Args:
         match: the attention node.
@@ -121,7 +123,7 @@ class AttentionExpansion:
     ) -> None:
         self._match = match
         self._table_argument = table_argument
-        self._constant_level_table = match.scope.constant_value(match.record.values[table_argument])
+        self._known_level_table = match.scope.constant_value(match.record.values[table_argument])
         self._n_levels = n_levels
         self._r = r
         self._nodes = Nodes(names, match.record.output)
@@ -133,25 +135,25 @@ class AttentionExpansion:
         # Equal Constants are written once.
         self._write_row = cache(self._nodes.row)
 
+    @abstractmethod
     def write_operands(self) -> AttentionOperands:
         """Write the checks of the node's inputs, and the operands that the node computes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_points(self, index: int) -> bool:
         """Whether a level may have points."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_grids(self, locations: str) -> str:
         """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_grid_of_level(self, grids: str, index: int) -> str:
         """Write the coordinates (B, Q, H, P, r) of the points of one level."""
-        raise NotImplementedError
 
-    def write_weights(self, weights: str, levels: Sequence[Level]) -> str:
+    @abstractmethod
+    def write_weights(self, weights: str, levels: Sequence[LevelPixels]) -> str:
         """Write the weights (B, Q, H, P) of all points of ``levels``."""
-        raise NotImplementedError
 
     def _has_positive_lengths(self) -> bool:
         """Whether all lengths of the inputs are known, and none is 0."""
@@ -163,7 +165,7 @@ class AttentionExpansion:
             rows = [known_lengths(shape) for shape in record.shapes_by_call(argument)]
             if any(row is None or 0 in row for row in rows):
                 return False
-        return self._constant_level_table is not None
+        return self._known_level_table is not None
 
     def replacement(self) -> Replacement:
         """Write the nodes."""
@@ -182,7 +184,7 @@ class AttentionExpansion:
         nodes = _without_unread(self._nodes, self._match.record.output)
         return Replacement(nodes, superseded=superseded, value_info=self._value_info)
 
-    def _write_axis_lengths(self, operands: AttentionOperands) -> AxisLengths:
+    def _write_axis_lengths(self, operands: AttentionOperands) -> AxisLengthNames:
         """Write the lengths of the axes."""
         add = self._nodes.add
         row = self._write_row
@@ -192,7 +194,7 @@ class AttentionExpansion:
         if self._allows_zeros:
             batch = add("Gather", value_shape, row(0))
             images = add("Mul", batch, heads)
-        return AxisLengths(
+        return AxisLengthNames(
             batch=batch,
             images=images,
             heads=heads,
@@ -200,16 +202,16 @@ class AttentionExpansion:
             queries=add("Gather", add("Shape", operands.locations), row(1)),
         )
 
-    def _write_levels(self, operands: AttentionOperands) -> list[Level]:
+    def _write_levels(self, operands: AttentionOperands) -> list[LevelPixels]:
         """Write the lengths of all levels, and the range of their pixels."""
-        levels: list[Level] = []
+        levels: list[LevelPixels] = []
         end = self._known_offset(0)
         for index in range(self._n_levels):
             constant_lengths = self._constant_lengths(index)
             lengths = self._write_level_lengths(operands.level_table, index, constant_lengths)
-            begin = self._begin_of(index, operands.starts) if operands.starts else end
-            end = self._end_of(begin, lengths, constant_lengths)
-            level = Level(
+            begin = self._write_begin(index, operands.starts) if operands.starts else end
+            end = self._write_end(begin, lengths, constant_lengths)
+            level = LevelPixels(
                 index=index,
                 spatial_lengths=lengths,
                 constant_lengths=constant_lengths,
@@ -222,7 +224,7 @@ class AttentionExpansion:
     def _known_offset(self, offset: int) -> _Offset:
         return _Offset(self._write_row(offset), offset)
 
-    def _begin_of(self, index: int, starts: str) -> _Offset:
+    def _write_begin(self, index: int, starts: str) -> _Offset:
         """Write the first pixel of a level, which ``starts`` has for all levels."""
         known_starts = self._match.scope.constant_value(starts)
         if known_starts is not None:
@@ -230,7 +232,7 @@ class AttentionExpansion:
         start = self._nodes.add("Gather", starts, self._write_row(index))
         return _Offset(self._nodes.add("Cast", start, to=onnx.TensorProto.INT64), None)
 
-    def _end_of(
+    def _write_end(
         self, begin: _Offset, lengths: str, constant_lengths: Sequence[int] | None
     ) -> _Offset:
         """Write the first pixel after a level that begins at ``begin``."""
@@ -244,9 +246,9 @@ class AttentionExpansion:
 
     def _constant_lengths(self, index: int) -> list[int] | None:
         """Return the spatial lengths of a level if they are constant."""
-        if self._constant_level_table is None:
+        if self._known_level_table is None:
             return None
-        row: list[int] = self._constant_level_table[index].tolist()
+        row: list[int] = self._known_level_table[index].tolist()
         return row[self.n_columns_before_lengths :]
 
     def _write_level_lengths(
@@ -274,12 +276,12 @@ class AttentionExpansion:
         return True
 
     def _write_samples(
-        self, operands: AttentionOperands, axis_lengths: AxisLengths, levels: Sequence[Level]
+        self,
+        operands: AttentionOperands,
+        axis_lengths: AxisLengthNames,
+        levels: Sequence[LevelPixels],
     ) -> list[str]:
         """Write the samples (B·H, D, Q, P) of each level."""
-        X_type = elem_type(next(iter(self._match.record.types["value"]), "float32"))
-        # onnx does not infer the rank of a value whose computed shape it does not know.
-        unknown_shape = [None] * (2 + self._r)
         grids = self.write_grids(operands.locations)
         samples = []
         for level in levels:
@@ -289,10 +291,22 @@ class AttentionExpansion:
                 continue
             X = self._write_image(operands.value, level, axis_lengths)
             samples.append(self._write_sample(X, grids, level.index, axis_lengths))
-            self._value_info.append(helper.make_tensor_value_info(X, X_type, unknown_shape))
+            self._state_rank(X)
         return samples
 
-    def _write_image(self, value: str, level: Level, axis_lengths: AxisLengths) -> str:
+    def _state_rank(self, image: str) -> None:
+        """State the type and the rank of an image if its type is known.
+
+        onnx does not infer the rank of a value whose computed shape it does not know.
+        """
+        value_type = single_type(self._match, "value")
+        if value_type is None:
+            return
+        unknown_shape = [None] * (2 + self._r)
+        info = helper.make_tensor_value_info(image, elem_type(value_type), unknown_shape)
+        self._value_info.append(info)
+
+    def _write_image(self, value: str, level: LevelPixels, axis_lengths: AxisLengthNames) -> str:
         """Write the image (B·H, D, D1, …, Dr) of a level."""
         add = self._nodes.add
         row = self._write_row
@@ -311,7 +325,7 @@ class AttentionExpansion:
         """Return D if it is the same in all calls."""
         return self._match.record.length_in_all_calls("value", -1)
 
-    def _write_sample(self, X: str, grids: str, index: int, axis_lengths: AxisLengths) -> str:
+    def _write_sample(self, X: str, grids: str, index: int, axis_lengths: AxisLengthNames) -> str:
         """Write the samples (B·H, D, Q, P) of a level."""
         add = self._nodes.add
         row = self._write_row
@@ -337,7 +351,9 @@ class AttentionExpansion:
         shape = add("Concat", *first_lengths, axis_lengths.queries, count, axis=0)
         return self._write_reshape(sample, shape)
 
-    def _write_zero_samples(self, value: str, level_grid: str, axis_lengths: AxisLengths) -> str:
+    def _write_zero_samples(
+        self, value: str, level_grid: str, axis_lengths: AxisLengthNames
+    ) -> str:
         """Write the samples (B·H, D, Q, P) of a level without pixels.
 
         They are not left out: the product of 0 with an infinite or NaN weight is NaN.
@@ -352,7 +368,7 @@ class AttentionExpansion:
         return add("Expand", zero, add("Concat", *lengths, axis=0))
 
     def _write_weighted_sum(
-        self, samples: Sequence[str], weights: str, axis_lengths: AxisLengths
+        self, samples: Sequence[str], weights: str, axis_lengths: AxisLengthNames
     ) -> str:
         """Write the weighted sum (B·H, D, Q) of all samples.
 
@@ -372,7 +388,7 @@ class AttentionExpansion:
             return add("ReduceSum", product, axes=[-1], keepdims=0)
         return add("ReduceSum", product, row(-1), keepdims=0)
 
-    def _write_output(self, total: str, axis_lengths: AxisLengths) -> None:
+    def _write_output(self, total: str, axis_lengths: AxisLengthNames) -> None:
         """Write the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
         add = self._nodes.add
         output = self._match.record.output
@@ -392,7 +408,7 @@ class AttentionExpansion:
         )
         self._write_reshape(by_query, shape, output=output)
 
-    def _write_zeros(self, operands: AttentionOperands, axis_lengths: AxisLengths) -> None:
+    def _write_zeros(self, operands: AttentionOperands, axis_lengths: AxisLengthNames) -> None:
         """Write an output of zeros, or one without elements."""
         add = self._nodes.add
         batch = add("Gather", add("Shape", operands.value), self._write_row(0))

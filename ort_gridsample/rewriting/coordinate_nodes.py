@@ -6,14 +6,16 @@ four pixels.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple, TypeAlias
 
 import onnx
 
+from .. import spec
 from ..detection.helper_nodes import is_helper
 from ..detection.lowered_names import lowered_from, reads_grid
-from ..dialects.registry import dialect_of
+from ..dialects.registry import attention_signature, dialect_of
+from ..dialects.table import ATTENTION
 from ..errors import GridSampleError, where_node
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from .targets import FUNCTIONS_DOMAIN
@@ -54,6 +56,8 @@ _ARITHMETIC = {
     "Unsqueeze",
     "Where",
 }
+#: The inputs of deformable attention that are coordinates.
+_COORDINATES_OF_ATTENTION = ("sampling_locations", "reference_points", "sampling_offsets")
 #: The names of the nodes that nodes were lowered from; None for nodes that were not lowered.
 _Origins: TypeAlias = set[str | None]
 
@@ -81,13 +85,25 @@ def coordinates_read(
         Pairs of a scope and a dictionary: the index of a coordinate node -> the coordinates that
         the node reads.
     """
-    sampling = _sampling_functions(all_scopes)
+    functions = _functions_of(all_scopes)
     for scope in all_scopes:
         if scope.function is None:
-            yield scope, _coordinate_nodes(scope, sampling)
+            yield scope, _coordinate_nodes(scope, functions)
 
 
-def _coordinate_nodes(scope: Scope, sampling: Container[FunctionKey]) -> dict[int, Sequence[str]]:
+class _Functions(NamedTuple):
+    """The keys of a model's functions.
+
+    Attributes:
+        all: the keys of all functions.
+        sampling: the keys of those that sample, or call functions that do.
+    """
+
+    all: Set[FunctionKey]
+    sampling: Set[FunctionKey]
+
+
+def _coordinate_nodes(scope: Scope, functions: _Functions) -> dict[int, Sequence[str]]:
     """Return the coordinate nodes of ``scope``, as :func:`coordinates_read`.
 
     They are the sampling nodes, the nodes that these were lowered to, and the arithmetic of which
@@ -95,12 +111,12 @@ def _coordinate_nodes(scope: Scope, sampling: Container[FunctionKey]) -> dict[in
 
     Args:
         scope: the list of nodes to search.
-        sampling: the functions that sample.
+        functions: the functions of the model.
     """
     lowered = _lowered_values(scope)
     read: dict[int, Sequence[str]] = {}
     for index, node in reversed([*enumerate(scope.nodes)]):
-        coordinates = _coordinates(node, scope, sampling)
+        coordinates = _coordinates(node, scope, functions)
         if coordinates is not None or any(name in lowered for name in node.output):
             read[index] = coordinates or ()
         elif node.op_type in _ARITHMETIC and not domain_of(node.domain):
@@ -116,16 +132,29 @@ def _coordinate_nodes(scope: Scope, sampling: Container[FunctionKey]) -> dict[in
 def _coordinates(
     node: onnx.NodeProto,
     scope: Scope,
-    sampling: Container[FunctionKey],
+    functions: _Functions,
 ) -> Sequence[str] | None:
     """Return the coordinates that ``node`` reads; None if it does not sample."""
     if lowered_from(node) is not None:
         return node.input if reads_grid(node) else ()
-    dialect = dialect_of(node, scope.opsets)
+    dialect = dialect_of(node, scope.opsets, functions.all)
+    if dialect is not None and dialect.operator == ATTENTION:
+        return _coordinates_of_attention(node)
     if dialect is not None or node.domain == FUNCTIONS_DOMAIN or is_fused(node):
         operator = node.op_type if dialect is None else dialect.operator
         return node.input if operator.startswith("AffineGrid") else node.input[1:]
-    return () if function_key(node) in sampling or is_helper(node) else None
+    return () if function_key(node) in functions.sampling or is_helper(node) else None
+
+
+def _coordinates_of_attention(node: onnx.NodeProto) -> list[str]:
+    """Return the inputs of a deformable attention that its locations are computed from."""
+    signature = attention_signature(node)
+    arguments = tuple(spec.newest(ATTENTION).types) if signature is None else signature.inputs
+    return [
+        name
+        for argument, name in zip(arguments, node.input, strict=False)
+        if argument in _COORDINATES_OF_ATTENTION
+    ]
 
 
 def _lowered_values(scope: Scope) -> set[str]:
@@ -150,15 +179,17 @@ def _lowered_values(scope: Scope) -> set[str]:
     return set(makers)
 
 
-def _sampling_functions(all_scopes: Sequence[Scope]) -> set[FunctionKey]:
-    """Return the keys of the functions that sample, or call functions that do."""
+def _functions_of(all_scopes: Sequence[Scope]) -> _Functions:
+    """Return the keys of the functions of a model."""
+    keys = {function_key(scope.function) for scope in all_scopes if scope.function is not None}
     sampling: set[FunctionKey] = set()
+    functions = _Functions(keys, sampling)
     while True:
         size = len(sampling)
         for scope in all_scopes:
             if scope.function is None:
                 continue
-            if any(_coordinates(node, scope, sampling) is not None for node in scope):
+            if any(_coordinates(node, scope, functions) is not None for node in scope):
                 sampling.add(function_key(scope.function))
         if len(sampling) == size:
-            return sampling
+            return functions

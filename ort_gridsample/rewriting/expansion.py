@@ -13,8 +13,9 @@ from ..dialects.table import DOMAIN, AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.new_nodes import Names
-from .attention_expansion import AttentionExpansion, Level
-from .foreign_attention import AttentionOperands, ForeignOperands
+from .attention_expansion import AttentionExpansion, LevelPixels
+from .attention_operands import AttentionOperands
+from .foreign_attention import ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .foreign_run_checks import ChecksForGridSamples
 from .match_facts import known_lengths, known_type
@@ -111,7 +112,7 @@ class _PackageExpansion(AttentionExpansion):
         end = self._write_row(points.stop)
         return self._nodes.add("Slice", grids, begin, end, self._write_row(3))
 
-    def write_weights(self, weights: str, levels: Sequence[Level]) -> str:
+    def write_weights(self, weights: str, levels: Sequence[LevelPixels]) -> str:
         merged = self._nodes.add("Reshape", weights, self._write_row(0, 0, 0, sum(self._points)))
         if len(levels) == self._n_levels:
             return merged
@@ -168,7 +169,7 @@ class _ForeignExpansion(AttentionExpansion):
     def write_grid_of_level(self, grids: str, index: int) -> str:
         return self._nodes.add("Gather", grids, self._nodes.constant(index), axis=3)
 
-    def write_weights(self, weights: str, levels: Sequence[Level]) -> str:
+    def write_weights(self, weights: str, levels: Sequence[LevelPixels]) -> str:
         add = self._nodes.add
         row = self._write_row
         if len(levels) < self._n_levels:

@@ -5,39 +5,15 @@ The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import TensorProto
 
 from ..errors import GridSampleError
 from ..graph.element_types import elem_type
+from .attention_operands import AttentionOperands
 from .foreign_attention_facts import has_softmax
 from .foreign_inputs import ForeignInputs
 from .match_facts import known_type
-
-
-@dataclass(frozen=True)
-class AttentionOperands:
-    """The names of the values that a deformable attention reads.
-
-    Attributes:
-        value: (B, S, H, D).
-        level_table: (L, 2), the height and the width of each level. For this package's node, whose
-            levels have r axes: (L, 1 + r), the number of points and the lengths of each level.
-        starts: (L,), the first pixel of each level; empty if each level begins where the previous
-            one ends.
-        locations: (B, Q, H, L, P, 2), from 0 to 1. For this package's node, L and P may be one
-            axis, and the last axis is r.
-        weights: (B, Q, H, L, P), of the type of ``value``. For this package's node, L and P may be
-            one axis.
-    """
-
-    value: str
-    level_table: str
-    starts: str
-    locations: str
-    weights: str
 
 
 class ForeignOperands:

@@ -9,6 +9,8 @@ The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from onnx import TensorProto
 
@@ -32,7 +34,7 @@ _AXES = {
 }
 
 
-class ForeignChecks:
+class ForeignChecks(ABC):
     """The checks of an attention node's inputs that all readers of these inputs need.
 
     Args:
@@ -57,9 +59,9 @@ class ForeignChecks:
         self._check_for_reader()
         return self._inputs
 
+    @abstractmethod
     def _check_for_reader(self) -> None:
         """Write the checks that the reader of the inputs does not make itself."""
-        raise NotImplementedError
 
     def _fail_unless_equal(
         self,

@@ -15,12 +15,20 @@ def known_type(match: Match, argument: str) -> str:
     Raises:
         GridSampleError: the model does not state it, or calls the node's function with several.
     """
-    types = match.record.types[argument]
-    if len(types) != 1 or match.record.varies_in_type(argument):
+    type_name = single_type(match, argument)
+    if type_name is None:
         names = {value.type or "unknown": None for value in match.record.inputs[argument]}
         found = f"of type {' or '.join(names) or 'unknown'}"
         expected = "one type that the model states, or that onnx can infer"
         raise GridSampleError(match.record.where, argument, found, expected)
+    return type_name
+
+
+def single_type(match: Match, argument: str) -> str | None:
+    """Return the element type of an input, or None if it is unknown or differs between calls."""
+    types = match.record.types[argument]
+    if len(types) != 1 or match.record.varies_in_type(argument):
+        return None
     return types[0]
 
 

@@ -27,7 +27,7 @@ from .expansion import expanded
 from .foreign_attention_facts import reads_weights_of_caller
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .replacing import insert_replacements
-from .targets import Target
+from .targets import Target, TargetSelector
 
 #: Which nodes a patch replaces, as in :func:`ort_gridsample.patch_model`.
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
@@ -76,7 +76,7 @@ class Patch:
 
     model: onnx.ModelProto
     all_scopes: list[Scope]
-    target: Target
+    target: TargetSelector
     standard: Target
     selection: Selection
     probe: Probe | None

@@ -22,7 +22,7 @@ from ..opsets.inlining import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
 from .replacing import insert_replacements, values_around
-from .targets import FUNCTIONS_DOMAIN, Replacement, Target
+from .targets import FUNCTIONS_DOMAIN, Replacement, Target, TargetSelector
 from .targets.compiled_op import CompiledOpTarget
 from .targets.dialect_target import DialectTarget
 from .targets.python_op import PythonOpTarget
@@ -167,7 +167,7 @@ def _target_named(
 
 def rewrite_selected_nodes(
     model: onnx.ModelProto,
-    target: Target,
+    target: TargetSelector,
     nodes: Selection = "all",
     probe: Probe | None = None,
     opset: int | None = None,

@@ -8,7 +8,7 @@ from ..detection.match import Match
 from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
 from ..graph.new_nodes import Nodes
-from .match_facts import known_type
+from .match_facts import known_type, single_type
 
 
 def write_typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
@@ -19,12 +19,11 @@ def write_typed_constant(nodes: Nodes, number: float, type_name: str) -> str:
 
 def write_constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -> list[str]:
     """Write constants of the type of an input; return the names of their values."""
-    record = match.record
-    has_one_type = len(record.types[argument]) == 1 and not record.varies_in_type(argument)
+    has_one_type = single_type(match, argument) is not None
     if has_one_type or match.opset < FIRST_OPSET_WITH_CAST_LIKE:
         return [
             write_typed_constant(nodes, number, known_type(match, argument)) for number in numbers
         ]
     constants = [write_typed_constant(nodes, number, "float32") for number in numbers]
-    like = record.values[argument]
+    like = match.record.values[argument]
     return [nodes.add("CastLike", constant, like) for constant in constants]

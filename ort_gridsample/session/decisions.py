@@ -73,7 +73,7 @@ class OpTargets:
         """Return the target that writes ``match`` as ``op``, which is COMPILED_OP or PYTHON_OP."""
         if match.is_foreign_attention:
             return self._attention_nodes[op]
-        if match.attention is not None:
+        if match.detected_attention is not None:
             return self._subgraphs[op]
         return self._nodes[op]
 

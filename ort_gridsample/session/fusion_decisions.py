@@ -41,7 +41,7 @@ def resolve_fusion(
     if attention_match is not None and _is_replaced_by(match, attention_match):
         return _absorbed_decision(match, attention_match, decide_unfused(attention_match))
     decision = decide_unfused(match)
-    if match.attention is not None:
+    if match.detected_attention is not None:
         return _host_decision(match, decision, decision.target)
     if not _is_grid_fused(fusion_host, attention_match, decide_unfused):
         return decision
@@ -86,7 +86,7 @@ def _attention_with_op(
     decide_unfused: Callable[[Match], Decision],
 ) -> Match | None:
     """Return the deformable attention that ``node`` is part of, if an op replaces it."""
-    attention_match = node.enclosing_attention
+    attention_match = node.enclosing_match
     if attention_match is None or decide_unfused(attention_match).target is None:
         return None
     return attention_match
@@ -94,7 +94,7 @@ def _attention_with_op(
 
 def _is_replaced_by(match: Match, attention_match: Match) -> bool:
     """Whether the op of a deformable attention replaces the node of ``match``."""
-    attention = attention_match.attention
+    attention = attention_match.detected_attention
     return attention is not None and match.index in attention.path
 
 

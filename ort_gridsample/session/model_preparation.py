@@ -22,7 +22,7 @@ from ..dialects.table import (
     DOMAIN,
 )
 from ..errors import GridSampleError
-from ..graph.external_data import follow_links, locations
+from ..graph.external_data import locations, resolve_locations
 from ..graph.files import Model, read_model, translate_errors
 from ..graph.hidden_values import constant_names, hide_values
 from ..graph.scope import Scope, domain_of, scopes_of
@@ -84,9 +84,11 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     if not preparation.placements and not preparation.is_changed:
         return PatchedModel.without_sampling_nodes(source)
     preparation.write_thread_counts()
-    # ``follow_links`` also checks that external data lies in the folder, which onnxruntime does
-    # not; so a model whose sampling nodes all stay is checked too.
-    folder = None if isinstance(source, bytes) else follow_links(proto, source, preparation.scopes)
+    # ``resolve_locations`` also checks that external data lies in the folder, which onnxruntime
+    # does not; so a model whose sampling nodes all stay is checked too.
+    folder = None
+    if not isinstance(source, bytes):
+        folder = resolve_locations(proto, source, preparation.scopes)
     if preparation.is_changed:
         return _changed_model(source, preparation, folder)
     return _unchanged_model(source, preparation)

@@ -74,7 +74,7 @@ def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
     if (
         use_def is None
         or match.record.operator != "GridSample"
-        or match.enclosing_attention is not None
+        or match.enclosing_match is not None
     ):
         return ""
     name = quantization_between(use_def, match.record)

@@ -12,7 +12,7 @@ from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..rewriting.expansion import points_of
 from ..rewriting.foreign_attention_facts import has_unusual_starts
-from ..rewriting.targets import Target
+from ..rewriting.targets import Target, TargetSelector
 from .decisions import Decision, DecisionContext, decide, decide_without_compiled_op
 from .fusion_decisions import resolve_fusion
 from .op_compilation import compile_fused_op, compile_op
@@ -52,7 +52,7 @@ def _may_be_fused(match: Match) -> bool:
     return match.fused_grid is not None or match.fused_into is not None
 
 
-class SessionTarget(Target):
+class SessionTarget(TargetSelector):
     """Write each node as decided, and keep the decisions.
 
     Args:

@@ -406,7 +406,7 @@ VARIANTS = {
 def attentions_of(model: onnx.ModelProto) -> list[Match]:
     """Return the deformable attentions that are detected around GridSamples."""
     matches = find_matches(model, scopes_of(model), None, with_reasons=False)
-    return [match for match in matches if match.attention is not None]
+    return [match for match in matches if match.detected_attention is not None]
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -416,7 +416,7 @@ def test_attention_variant_has_onnxruntimes_outputs_and_reads_operands_in_place(
     model = variant_model(variant.changes, variant.output, variant.queries_of_weights)
     count = 0 if variant.in_place is None else 1
     assert_attended(model, variant_feeds(variant.queries_of_weights), count, ops)
-    attentions = [match.attention for match in attentions_of(model)]
+    attentions = [match.detected_attention for match in attentions_of(model)]
     in_place = [
         " ".join(
             operand for attribute, operand in IN_PLACE.items() if getattr(attention, attribute)
@@ -717,8 +717,8 @@ def test_weights_of_one_query_are_rearranged_without_batches() -> None:
     """A Reshape to a computed length (-1) would fail."""
     model = variant_model(VARIANTS["weights of one query"].changes, queries_of_weights=1)
     (match,) = attentions_of(model)
-    assert match.attention is not None
-    operands = DetectedAttention(match, match.attention, Names(model))
+    assert match.detected_attention is not None
+    operands = DetectedAttention(match, match.detected_attention, Names(model))
     output = helper.make_tensor_value_info(operands.write_weights(), TensorProto.FLOAT, None)
     weights = helper.make_tensor_value_info("weights", TensorProto.FLOAT, ["B", 1, 2, 2, 2])
     graph = helper.make_graph(operands.nodes, "g", [weights], [output])

@@ -574,6 +574,17 @@ def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str,
         np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance)
 
 
+def test_expanded_attention_of_value_of_unknown_type_states_no_type() -> None:
+    model = model_of(MMCV, is_static=True)
+    model.graph.node.insert(0, helper.make_node("Unknown", ["value"], ["raw"], domain="foreign"))
+    model.graph.node[1].input[0] = "raw"
+    model.opset_import.append(helper.make_opsetid("foreign", 1))
+    expanded = ogs.patch_model(model, target="ai.onnx")
+    images = {node.input[0] for node in expanded.graph.node if node.op_type == "GridSample"}
+    assert len(images) == L
+    assert images.isdisjoint(value.name for value in expanded.graph.value_info)
+
+
 #: Signatures of two values, and the calls of a function that has an attention node.
 DIFFERENT_CALLS = {
     "types": """

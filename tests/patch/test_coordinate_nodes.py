@@ -472,3 +472,34 @@ def test_calls_of_a_function_that_samples_are_listed() -> None:
             [warp] C = GridSample (A, B) }}
         <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}"""
     assert coordinate_nodes_of(text) == ["call"]
+
+
+@pytest.mark.parametrize(
+    ("attention", "coordinates"),
+    [
+        ("ort_gridsample.DeformableAttention (V, levels, A, B)", ["a"]),
+        ("mmdeploy.MMCVMultiScaleDeformableAttention (V, lengths, starts, A, B)", ["a"]),
+        ("MultiScaleDeformableAttnTRT (V, lengths, A, C, B)", ["a", "c"]),
+    ],
+    ids=["own", "with locations", "with offsets"],
+)
+def test_weights_of_attention_are_no_coordinates(attention: str, coordinates: list[str]) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1, "mmdeploy": 1]>
+        g (float[N,S,H,D] V, int64[L,3] levels, int32[L,2] lengths, int32[L] starts,
+           float[N,Q,H,L,P,2] first, float[N,Q,H,L,P] second, float[N,Q,H,K] third)
+        => (float[] Y) {{
+            [a] A = Neg (first)
+            [b] B = Neg (second)
+            [c] C = Neg (third)
+            [attention] Y = {attention} }}""")
+    assert ogs.coordinate_nodes(model) == [*coordinates, "attention"]
+
+
+def test_call_of_function_named_like_a_dialect_is_not_listed() -> None:
+    text = f"""{SIGNATURE} {{
+            [a] A = Neg (G)
+            [call] Y = mmcv.grid_sampler (X, A) }}
+        <domain: "mmcv", opset_import: ["": 20]> grid_sampler (A, B) => (C) {{
+            [relu] C = Relu (A) }}"""
+    assert coordinate_nodes_of(text) == []

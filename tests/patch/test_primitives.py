@@ -17,7 +17,7 @@ from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.reference.coordinates import PADDING_RULES, Padding
 from ort_gridsample.reference.taps import MODE_RULES, Mode
-from ort_gridsample.rewriting.targets import row_sampler
+from ort_gridsample.rewriting.targets import zero_rows
 from ort_gridsample.rewriting.targets.expressions import Expressions
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
@@ -203,13 +203,13 @@ LARGE_X_LENGTHS = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
 
 def min_large_channels(mode, axes):
     """Return the number of channels from which on an X of enough values is large."""
-    return row_sampler.MIN_LARGE_CHANNELS_PER_TAP * len(MODE_RULES[mode].offsets) ** axes
+    return zero_rows.MIN_LARGE_CHANNELS_PER_TAP * len(MODE_RULES[mode].offsets) ** axes
 
 
 def large_X(mode, axes):  # noqa: N802
     """Return two batches, whose channel 3 is infinite."""
     lengths = LARGE_X_LENGTHS[axes]
-    enough = row_sampler.MIN_LARGE_VALUES // (2 * np.prod(lengths)) + 1
+    enough = zero_rows.MIN_LARGE_VALUES // (2 * np.prod(lengths)) + 1
     shape = (2, max(min_large_channels(mode, axes), enough), *lengths)
     X = np.random.default_rng(axes).standard_normal(shape, "float32") * 9
     X[:, 3] = np.inf

@@ -38,7 +38,7 @@ from support.paths import Open, open_compiled, open_native, open_patched_file, o
 @pytest.fixture(autouse=True)
 def no_kept_results() -> None:
     """Forget the results of the trials of former tests."""
-    decomposed._results.clear()
+    decomposed._trial_results.clear()
 
 
 #: Models that are not detected, and why.
@@ -621,7 +621,7 @@ def test_equal_decomposed_operators_are_run_once(
     detected_operators(model)
     calls_of_one = len(calls)
     calls.clear()
-    decomposed._results.clear()
+    decomposed._trial_results.clear()
     add_copy(model)
     assert detected_operators(model) == expected_operators(name) * 2
     assert len(calls) == calls_of_one
@@ -643,7 +643,7 @@ def test_results_of_trials_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decomposed, "MAX_RESULTS", 1)
     for name in (BILINEAR_ZEROS, DYNAMIC):
         detected_operators(load_decomposed(name))
-    assert len(decomposed._results) == 1
+    assert len(decomposed._trial_results) == 1
 
 
 def test_names_of_a_model_with_many_decomposed_operators_are_collected_once(

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.graph.external_data import follow_links, locations
+from ort_gridsample.graph.external_data import locations, resolve_locations
 from ort_gridsample.graph.files import read_model
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.weights import (
@@ -64,7 +64,7 @@ def test_external_data_of_sparse_tensor_outside_the_folder_is_refused(
 ) -> None:
     model = sparse_model(place, part)
     assert [entry.value for entry in locations(model)] == ["../../x"]
-    error = refusal(follow_links, model, tmp_path / "model.onnx")
+    error = refusal(resolve_locations, model, tmp_path / "model.onnx")
     assert (error.argument, error.found) == ("external data", "at '../../x'")
 
 

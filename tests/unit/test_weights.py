@@ -354,9 +354,24 @@ def model_with_tensor(place: str) -> onnx.ModelProto:
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 20, 1 << 10])
     constant = helper.make_node("Constant", [], ["w"], value=tensor)
     branch = onnx.GraphProto(name="branch", initializer=[tensor])
+    sparse = onnx.SparseTensorProto(values=tensor)
+    list_attributes: dict[str, dict[str, list[object]]] = {
+        "list of tensors": {"tensors": [tensor]},
+        "list of graphs": {"graphs": [branch]},
+        "list of sparse tensors": {"sparse_tensors": [sparse]},
+    }
     model = onnx.ModelProto(graph=onnx.GraphProto())
     if place == "constant":
         model.graph.node.append(constant)
+    elif place in ("sparse tensor", "indices"):
+        if place == "indices":
+            sparse = onnx.SparseTensorProto(indices=tensor)
+        node = helper.make_node("Constant", [], ["w"], sparse_value=sparse)
+        model.graph.node.append(node)
+    elif place in list_attributes:
+        attributes = list_attributes[place]
+        node = helper.make_node("Foreign", [], ["w"], domain="foreign", **attributes)
+        model.graph.node.append(node)
     elif place == "branch":
         model.graph.node.append(helper.make_node("If", ["c"], ["Y"], then_branch=branch))
     elif place == "branch of a branch":
@@ -368,6 +383,19 @@ def model_with_tensor(place: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("place", ["constant", "branch", "branch of a branch", "function"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "constant",
+        "branch",
+        "branch of a branch",
+        "function",
+        "sparse tensor",
+        "indices",
+        "list of tensors",
+        "list of graphs",
+        "list of sparse tensors",
+    ],
+)
 def test_exceeds_protobuf_counts_tensors_at_any_depth(place: str) -> None:
     assert exceeds_protobuf(model_with_tensor(place))

@@ -90,7 +90,7 @@ def fuse_attention(match: Match) -> FusedAttention | None:
     Return None if the match is no deformable attention, or if an operand of the op is not a value
     of the graph.
     """
-    attention = match.attention
+    attention = match.detected_attention
     record = match.record
     if attention is None or attention.value is None or record.error is not None:
         return None

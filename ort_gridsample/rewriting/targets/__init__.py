@@ -6,6 +6,7 @@ A target decides which nodes it replaces, and writes their replacements.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class Replacement:
     attribute_defaults: Sequence[onnx.AttributeProto] = ()
 
 
-class Target:
-    """One kind of replacement for nodes.
+class TargetSelector(ABC):
+    """Selects the target of each node.
 
     A composite node is one that is equivalent to several nodes, such as deformable attention.
 
@@ -50,15 +51,15 @@ class Target:
     1. :meth:`needs_expansion` for composite nodes. Nodes that need it are expanded, and the model
        is searched again.
     2. :meth:`replaces_composite` for the composite nodes that stay.
-    3. :meth:`target_for`, which by default calls :meth:`replaces`.
-    4. :meth:`needs_inlining` and :meth:`least_opset`. The model is changed and searched again,
-       until neither requires a change.
-    5. :meth:`replacement_for`.
+    3. :meth:`target_for`.
+    4. Of that target, :meth:`Target.needs_inlining` and :meth:`Target.least_opset`. The model is
+       changed and searched again, until neither requires a change.
+    5. :meth:`Target.replacement_for`.
 
     Attributes:
-        name: the name of the dialect that the target writes composite nodes in, or "".
-        replaces_decomposed: whether the target replaces decomposed operators.
-        fuses: whether a patch searches for fused grids and for attentions for this target.
+        name: the name of the dialect that composite nodes are written in, or "".
+        replaces_decomposed: whether decomposed operators are replaced.
+        fuses: whether a patch searches for fused grids and for attentions.
         has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
     """
 
@@ -67,25 +68,32 @@ class Target:
     fuses = False
     has_allowzero = True
 
-    def replaces(self, match: Match) -> bool:
-        """Whether the target replaces a node."""
-        raise NotImplementedError
-
+    @abstractmethod
     def target_for(self, match: Match) -> Target | None:
         """Return the target that replaces a node; None if the node stays."""
-        return self if self.replaces(match) else None
 
     def needs_expansion(self, match: Match) -> bool:
         """Whether a composite node must be expanded before it is replaced."""
         return match.record.dialect.name != self.name
 
     def replaces_composite(self, match: Match) -> bool:
-        """Whether the target replaces a composite node by another one, without expansion."""
+        """Whether a composite node is replaced by another one, without expansion."""
         return False
 
+
+class Target(TargetSelector):
+    """One kind of replacement for nodes, which selects itself for the nodes that it replaces."""
+
+    def target_for(self, match: Match) -> Target | None:
+        return self if self.replaces(match) else None
+
+    @abstractmethod
+    def replaces(self, match: Match) -> bool:
+        """Whether the target replaces a node."""
+
+    @abstractmethod
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node's function must be inlined, because one body cannot serve all calls."""
-        raise NotImplementedError
 
     def least_opset(self, match: Match) -> int:
         """Return the oldest opset of the ONNX domain in which the replacement can be written."""
@@ -95,6 +103,7 @@ class Target:
         """Return why an older opset than :meth:`least_opset` does not suffice, for an error."""
         return "the first in which the target can write this node"
 
+    @abstractmethod
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         """Return the replacement of a node. The model is not changed.
 
@@ -105,7 +114,6 @@ class Target:
         Raises:
             GridSampleError: the node cannot be written.
         """
-        raise NotImplementedError
 
 
 def with_operator(

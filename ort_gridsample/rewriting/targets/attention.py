@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,22 +32,22 @@ class AttentionTarget(Target):
     fuses = True
 
     def replaces(self, match: Match) -> bool:
-        return match.attention is not None or match.enclosing_attention is not None
+        return match.detected_attention is not None or match.enclosing_match is not None
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node is in a function, where types are not known."""
         return match.scope.function is not None
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
-        if match.attention is None:
+        if match.detected_attention is None:
             return Replacement([])  # a GridSample that the attention replaces
-        detected = DetectedAttention(match, match.attention, names)
+        detected = DetectedAttention(match, match.detected_attention, names)
         self.write(match, detected, names)
         return Replacement([*detected.nodes, *detected.after])
 
+    @abstractmethod
     def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
         """Add the nodes that compute ``detected.output`` to ``detected.nodes``."""
-        raise NotImplementedError
 
 
 class CompiledAttentionTarget(AttentionTarget):
@@ -74,7 +75,7 @@ class PythonAttentionTarget(AttentionTarget):
         detected.nodes += self._op.replacement_for(replace(match, record=record), names).nodes
 
 
-class ForeignAttentionTarget(AttentionTarget):
+class ForeignAttentionTarget(Target):
     """One op of this package for another package's node of deformable attention.
 
     Args:
@@ -88,6 +89,10 @@ class ForeignAttentionTarget(AttentionTarget):
 
     def replaces(self, match: Match) -> bool:
         return match.is_foreign_attention
+
+    def needs_inlining(self, match: Match) -> bool:
+        """Whether the node is in a function, where types are not known."""
+        return match.scope.function is not None
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         signature = match.foreign_signature

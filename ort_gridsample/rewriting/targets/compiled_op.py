@@ -158,7 +158,7 @@ def unsupported_reason(record: NodeRecord) -> str:
     if record.mode not in COMPILED_MODES or record.padding_mode in uncompiled_paddings:
         return f"compiled kernels lack {record.mode} with {record.padding_mode} padding"
     taps = MODE_RULES[str(record.mode)].taps
-    for axes in record.spatial_axes:
-        if taps**axes > MAX_TAPS:
-            return f"{record.mode} in {axes} spatial axes has more than {MAX_TAPS} taps"
+    for n_axes in record.spatial_axes:
+        if taps**n_axes > MAX_TAPS:
+            return f"{record.mode} in {n_axes} spatial axes has more than {MAX_TAPS} taps"
     return ""

@@ -77,7 +77,10 @@ class DetectedAttention:
         return nodes.add("Gather", self.attention.weights.name, self.nodes.row(*points), axis=3)
 
     def _write_shape(self, *lengths: int | str) -> str:
-        """Write a shape, of which one length may be computed: a text is its name, (1,)."""
+        """Write a shape.
+
+        At most one length may be computed by nodes: it is given by the name of its value, (1,).
+        """
         computed = [length for length in lengths if isinstance(length, str)]
         shape = self.nodes.row(*(length if isinstance(length, int) else 0 for length in lengths))
         if not computed:

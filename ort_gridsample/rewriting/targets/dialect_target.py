@@ -93,7 +93,7 @@ class DialectTarget(Target):
             return f"the first opset that has {record.operator}"
         version = spec.OPERATORS[record.operator][least]
         if version.axes is None and record.spatial_axes not in ((2,), ()):
-            ranks = validation.format_choices(axes + 2 for axes in record.spatial_axes)
+            ranks = validation.format_choices(n_axes + 2 for n_axes in record.spatial_axes)
             return f"the first opset whose {record.operator} takes an input of {ranks} axes"
         return f"the first opset whose {record.operator} has these types and axes"
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import onnx
@@ -37,7 +37,8 @@ from .lowered_arguments import (
     input_of,
     unranked_argument,
 )
-from .row_sampler import RowSampler, ZeroRows, surrounded_by_zeros, zero_rows_for
+from .row_sampler import RowSampler
+from .zero_rows import ZeroRows, surrounded_by_zeros, zero_rows_for
 
 #: The oldest opset that the nodes can be written in: it has Round, and a Pad with inputs.
 FIRST_OPSET = 11
@@ -79,33 +80,67 @@ def lower_grid_sample(
         zeros = e.zeros(operands.output_shape, operands.image.type, operands.checks)
         return e.finish(zeros.astype(X.type), Y)
 
-    compute = _compute_type(e, X)
-    converted = _converted_operands(e, X, operands, MODE_RULES[mode])
+    types = _types(e, X, grid, MODE_RULES[mode])
+    prepared = _prepared_operands(e, X, operands, types)
     padding = PADDING_RULES[padding_mode]
-    image_shape = [converted.image_batches, converted.channels, *converted.lengths]
+    image_shape = [prepared.image_batches, prepared.channels, *prepared.lengths]
     zero_rows = zero_rows_for(e, MODE_RULES[mode], padding, image_shape)
-    sampled_shape = [converted.grid_batches, converted.channels, *converted.lengths]
-    sampler = RowSampler(e, MODE_RULES[mode], sampled_shape, converted.output_lengths, zero_rows)
+    sampled_shape = [prepared.grid_batches, prepared.channels, *prepared.lengths]
+    sampler = RowSampler(e, MODE_RULES[mode], sampled_shape, prepared.output_lengths, zero_rows)
     rows_of_X = sampler.joined_rows(
-        _image_rows(e, converted, zero_rows), converted.image_batches, converted.channels
+        _image_rows(e, prepared, zero_rows), prepared.image_batches, prepared.channels
     )
-    positions = _SampledPositions(converted, padding, bool(align_corners), compute)
-    rows_of_Y = _weighted_rows(e, sampler, rows_of_X, positions)
-    by_channel = sampler.channels_first(rows_of_Y.astype(X.type), converted.channels)
-    return e.finish(e.reshape(by_channel, converted.output_shape), Y)
+    source = _CoordinateSource(
+        operands=prepared,
+        padding=padding,
+        align_corners=bool(align_corners),
+        types=types,
+    )
+    rows_of_Y = _weighted_rows(e, sampler, rows_of_X, source)
+    by_channel = sampler.channels_first(rows_of_Y.astype(X.type), prepared.channels)
+    return e.finish(e.reshape(by_channel, prepared.output_shape), Y)
 
 
-def _converted_operands(e: Expressions, X: Argument, operands: _Operands, mode: Mode) -> _Operands:
+class _Types(NamedTuple):
+    """The types of a lowered GridSample.
+
+    Attributes:
+        coordinates: of pixel coordinates, indices and weights of one axis; the runtime's, if it
+            requires one.
+        rounding: the type whose rounding the coordinates have: the one that the standard computes
+            the grid in.
+        values: in which values of X are weighted, None if the mode has no weights.
+    """
+
+    coordinates: str | None
+    rounding: str
+    values: str | None
+
+
+def _types(e: Expressions, X: Argument, grid: Argument, mode: Mode) -> _Types:
+    """Return the types in which a GridSample of ``X`` and ``grid`` is computed."""
+    values = None if mode.weights is None else _compute_type(e, X)
+    return _Types(
+        coordinates=e.runtime.coordinates or values,
+        rounding=str(spec.TYPES[grid.type].compute),
+        values=values,
+    )
+
+
+def _prepared_operands(
+    e: Expressions, X: Argument, operands: _Operands, types: _Types
+) -> _Operands:
     """Return the operands with the image in the type in which it is weighted.
 
-    The batches are checked here for a runtime without computed shapes.
+    For a runtime without computed shapes, the batches are checked here; otherwise
+    :func:`_pixel_rows` reads the checks.
     """
-    converted = operands
-    if mode.weights is not None and operands.image.dtype.kind not in "iu":
-        converted = replace(operands, image=operands.image.astype(str(_compute_type(e, X))))
+    prepared = operands
+    if types.values is not None and operands.image.dtype.kind not in "iu":
+        prepared = replace(operands, image=operands.image.astype(types.values))
     if operands.checks and not e.runtime.computes_shapes:
-        return _with_checked_batches(e, X, converted)
-    return converted
+        return _with_checked_batches(e, X, prepared)
+    return prepared
 
 
 def _image_rows(e: Expressions, operands: _Operands, zero_rows: ZeroRows) -> Tensor:
@@ -118,49 +153,50 @@ def _image_rows(e: Expressions, operands: _Operands, zero_rows: ZeroRows) -> Ten
 
 
 @dataclass(frozen=True)
-class _SampledPositions:
+class _CoordinateSource:
     """What determines the pixel coordinates of the output positions, and the weights of taps.
 
     Attributes:
         operands: the tensors of the GridSample.
         padding: the padding mode.
         align_corners: the attribute.
-        weight_type: the type of the weights, or None if the mode has none.
+        types: the types of the GridSample.
     """
 
     operands: _Operands
     padding: Padding
     align_corners: bool
-    weight_type: str | None
+    types: _Types
 
 
 def _weighted_rows(
     e: Expressions,
     sampler: RowSampler,
     rows_of_X: Tensor,
-    positions: _SampledPositions,
+    source: _CoordinateSource,
 ) -> Tensor:
     """Return the rows of X at the taps of all output positions, weighted and added up."""
-    lengths = positions.operands.lengths
-    padding = positions.padding
-    g = sampler.to_coordinates(positions.operands.coordinates)
-    length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(g.type)
+    lengths = source.operands.lengths
+    padding = source.padding
+    normalized = sampler.to_coordinates(source.operands.coordinates)
+    length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(normalized.type)
     axis = Axis.of(
         length,
-        positions.align_corners,
+        source.align_corners,
         may_be_single=may_be_single(lengths),
         maximum=e.maximum,
     )
-    grid_compute = str(spec.TYPES[positions.operands.grid_type].compute)
-    x = _pixel_coordinates(e, g, axis, sampler.mode, padding, grid_compute)
-    tap_type = e.runtime.coordinates or positions.weight_type
+    types = source.types
+    pixels = _pixel_coordinates(e, normalized, axis, sampler.mode, padding, types.rounding)
     border = sampler.zero_rows.border
-    tap_positions, weight = taps_at(e, x, axis, sampler.mode, padding, tap_type, border)
-    indices = sampler.row_indices(tap_positions, axis)
+    tap_positions, weight = taps_at(
+        e, pixels, axis, sampler.mode, padding, types.coordinates, border
+    )
+    index_groups = sampler.row_numbers.row_indices(tap_positions, axis)
     if weight is None:
-        return sampler.gathered(rows_of_X, indices[0])
-    weights = [group.astype(str(positions.weight_type)) for group in sampler.tap_weights(weight)]
-    return sampler.weighted_sum(rows_of_X, indices, weights)
+        return sampler.gathered(rows_of_X, index_groups[0])
+    weight_groups = [group.astype(str(types.values)) for group in sampler.tap_weights(weight)]
+    return sampler.weighted_sum(rows_of_X, index_groups, weight_groups)
 
 
 @dataclass(frozen=True)
@@ -170,7 +206,6 @@ class _Operands:
     Attributes:
         image: X.
         coordinates: the grid.
-        grid_type: the type of the grid in the model.
         image_batches: the length of X's first axis.
         grid_batches: the length of the grid's first axis, which must be that of X.
         channels: C.
@@ -182,7 +217,6 @@ class _Operands:
 
     image: Tensor
     coordinates: Tensor
-    grid_type: str
     image_batches: DimLike
     grid_batches: DimLike
     channels: DimLike
@@ -218,7 +252,6 @@ def _operands(
     return _Operands(
         image=image,
         coordinates=coordinates,
-        grid_type=grid.type,
         image_batches=image_batches,
         grid_batches=grid_batches,
         channels=channels,
@@ -285,19 +318,19 @@ def _with_checked_batches(e: Expressions, X: Argument, operands: _Operands) -> _
 
 def _pixel_coordinates(
     e: Expressions,
-    g: Tensor,
+    normalized: Tensor,
     axis: Axis,
     mode: Mode,
     padding: Padding,
-    compute: str,
+    rounding: str,
 ) -> Tensor:
-    """Return the pixel coordinates of ``g``, with the rounding of the type ``compute``."""
-    if g.type == compute:
-        return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
+    """Return the pixel coordinates of a grid, with the rounding of the type ``rounding``."""
+    if normalized.type == rounding:
+        return cast(Tensor, pixel_coordinates(e, normalized, axis, mode, padding))
     # Infinity must not reach the rounding to float32, which would return NaN.
     padding = replace(padding, pad_handles_infinity=False)
     with e.rounding_to_float32():
-        return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
+        return cast(Tensor, pixel_coordinates(e, normalized, axis, mode, padding))
 
 
 def may_be_single(lengths: Sequence[DimLike]) -> bool:

@@ -45,7 +45,7 @@ class TensorRTPluginsTarget(AttentionTarget):
             if match.node.op_type == TENSORRT_ATTENTION.op_type:
                 return False
             return record.error is not None or bool(_plugin_type(match))
-        attention = match.attention
+        attention = match.detected_attention
         if attention is None or attention.r != 2 or len({*attention.points}) != 1:
             return False
         has_levels = "levels" in record.constants

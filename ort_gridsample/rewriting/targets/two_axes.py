@@ -88,7 +88,7 @@ def lower_grid_sample(
         )
         if checks:
             image = e.reshape(image, dims, checks=checks)
-    operands = _Operands(image, coordinates, dims, output_lengths)
+    operands = _PlaneOperands(image, coordinates, dims, output_lengths)
     if r == 3:
         total = _sample_volume(
             operands,
@@ -108,7 +108,7 @@ def lower_grid_sample(
     return e.finish(total.astype(X.type), Y)
 
 
-class _Operands(NamedTuple):
+class _PlaneOperands(NamedTuple):
     """The tensors of a GridSample, and their lengths as far as they are known.
 
     Attributes:
@@ -145,7 +145,7 @@ def _unsupported(name: str, argument: str, found: str, expected: str) -> GridSam
 
 
 def _sample_image(
-    operands: _Operands,
+    operands: _PlaneOperands,
     *,
     mode: str,
     padding_mode: str,
@@ -183,7 +183,7 @@ def _sample_image(
 
 
 def _sample_volume(
-    operands: _Operands,
+    operands: _PlaneOperands,
     *,
     mode: str,
     padding: Padding,
@@ -205,7 +205,7 @@ def _sample_volume(
     batches, _, *lengths = dims
     positions = [batches, output_lengths[0], e.product(output_lengths[1:])]
     image = image.astype("float32")
-    x = _pixels_in_volume(
+    pixels = _pixels_in_volume(
         e.reshape(grid, [*positions, 3]),
         lengths,
         mode=mode,
@@ -215,9 +215,9 @@ def _sample_volume(
     first, second = _axes_to_join(lengths)
     if padding.zero_outside:
         image = e.pad(image, [0, 0, 1, 1, 1])
-        x = x + 1
+        pixels = pixels + 1
         lengths = [length + 2 for length in lengths]
-    coordinates = e.split(x, 3, 1, axis=3)[::-1]  # in the order of X's axes
+    coordinates = e.split(pixels, 3, 1, axis=3)[::-1]  # in the order of X's axes
     slices = _Slices.of(
         image,
         [*dims[:2], *lengths],
@@ -257,12 +257,12 @@ def _pixels_in_volume(
     e = grid.owner
     length = e.shape(lengths[::-1]).astype(grid.type)
     axis = Axis.of(length, align_corners, may_be_single=may_be_single(lengths), maximum=e.maximum)
-    x = pixel_coordinates(e, grid, axis, MODE_RULES[mode], padding)
+    pixels = pixel_coordinates(e, grid, axis, MODE_RULES[mode], padding)
     if mode == "nearest":
-        x = e.rint(x)
+        pixels = e.rint(pixels)
     if padding.zero_outside:
-        x = e.minimum(e.maximum(x, -1), length)
-    return x
+        pixels = e.minimum(e.maximum(pixels, -1), length)
+    return pixels
 
 
 def _axes_to_join(lengths: Sequence[DimLike]) -> tuple[int, int]:
@@ -337,7 +337,7 @@ class _Slices:
             for length in width_and_height
         ]
         pixels_and_axes = zip((columns, rows), axes, strict=True)
-        normalized = [normalize(x, axis.last, axis.span) for x, axis in pixels_and_axes]
+        normalized = [normalize(pixels, axis.last, axis.span) for pixels, axis in pixels_and_axes]
         grid = e.concatenate(normalized, axis=3).astype(self.image.type)
         return e.op(
             "GridSample",
