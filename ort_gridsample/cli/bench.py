@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 from collections import defaultdict
@@ -357,13 +358,17 @@ def sides_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -
 def _relative_difference(result: SideResult, baseline: SideResult | None) -> float | None:
     """Return the largest difference of an output to the baseline's, over its largest value.
 
-    None is returned for the baseline itself, and without one.
+    Returns:
+        The difference; infinite if there is one and the baseline's values are all 0. None for the
+        baseline itself, and without a baseline.
     """
     if baseline is None or baseline is result:
         return None
     differences = [0.0]
     for baseline_output, output in zip(baseline.outputs, result.outputs, strict=True):
         result_difference = difference(baseline_output, output)
-        scale = max(result_difference.magnitude, np.finfo(float).tiny)
-        differences.append(result_difference.largest / scale)
+        if result_difference.magnitude:
+            differences.append(result_difference.largest / result_difference.magnitude)
+        elif result_difference.largest:
+            differences.append(math.inf)
     return max(differences)

@@ -66,7 +66,7 @@ def _compare(
     feeds: Mapping[str, Array],
     tolerance: float,
 ) -> FarReport:
-    """Do what :func:`compare_without_far_coordinates` does; raise errors."""
+    """Compare the models with far coordinates at 0. Raises any error of a rewritten model."""
     runs = (run_a, run_b)
     models = [read_model(model_run.path, external_data=True) for model_run in runs]
     grid_types = _grid_types(models)

@@ -11,7 +11,7 @@ from .. import spec
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import FunctionKey, domain_of, function_key
-from .spelling import Dialect
+from .spelling import AttributeScalar, Dialect, Spelling
 from .table import (
     AI_ONNX,
     ATTENTION_SIGNATURES,
@@ -108,20 +108,23 @@ def add_dialect(dialect: Dialect) -> None:
     or in another range. A node is refused if its output has another shape than its graph states.
 
     Raises:
-        GridSampleError: the dialect has no spelling for an attribute of its operator, or has the
-            name of a target or of a built-in dialect; or its nodes are already those of the
-            standard, of this package or of deformable attention, which are read first.
+        GridSampleError: the dialect has no spelling for an attribute of its operator, or spells a
+            value that the operator lacks, such as a synonym of a mode; or it has the name of a
+            target or of a built-in dialect; or its nodes are already those of the standard, of this
+            package or of deformable attention, which are read first.
     """
     where = f"dialect {dialect.name!r}"
     if dialect.operator not in spec.OPERATORS:
         expected_operators = validation.format_choices(spec.OPERATORS)
         raise GridSampleError(where, "operator", repr(dialect.operator), expected_operators)
     newest_opset = max(spec.OPERATORS[dialect.operator])
-    expected = set(standard(dialect.operator, newest_opset).attributes)
-    if set(dialect.attributes) != expected:
+    expected = standard(dialect.operator, newest_opset).attributes
+    if dialect.attributes.keys() != expected.keys():
         found = str(sorted(dialect.attributes))
         expected_names = str(sorted(expected))
         raise GridSampleError(where, "attributes", found, expected_names, verb="are")
+    for name, spelling in dialect.attributes.items():
+        _check_operator_values(where, name, spelling, expected[name].values)
     if dialect.name in _RESERVED_NAMES:
         expected_name = "one that no target and no built-in dialect has"
         raise GridSampleError(where, "name", repr(dialect.name), expected_name)
@@ -131,6 +134,27 @@ def add_dialect(dialect: Dialect) -> None:
             expected_nodes = "nodes that are not read as another operator or dialect already"
             raise GridSampleError(where, "op_type", found, expected_nodes)
     _registry.add(dialect)
+
+
+def _check_operator_values(
+    where: str, name: str, spelling: Spelling, allowed: Collection[AttributeScalar]
+) -> None:
+    """Check that the operator has all values to which ``spelling`` translates.
+
+    Args:
+        where: the dialect, for error messages.
+        name: the operator's attribute.
+        spelling: the spelling of the attribute in the dialect.
+        allowed: the operator's values of the attribute.
+
+    Raises:
+        GridSampleError: the operator lacks a value.
+    """
+    defaults = () if spelling.default is None else (spelling.default,)
+    for value in (*spelling.values, *spelling.other_values.values(), *defaults):
+        if value not in allowed:
+            expected = validation.format_choices(allowed)
+            raise GridSampleError(where, f"the operator's {name}", repr(value), expected)
 
 
 def _is_read_first(dialect: Dialect, domain: str) -> bool:

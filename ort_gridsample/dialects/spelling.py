@@ -19,7 +19,8 @@ from ..graph.scope import domain_of
 from ..reference.arrays import Array
 from ..spec import MODE_SYNONYMS
 
-Plain = str | int
+#: A value of an attribute: a word or a code. Either the operator's or a node's.
+AttributeScalar = str | int
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class AttributeReference:
         return f"@{self.name}"
 
 
-AttributeValue = Plain | AttributeReference
+AttributeValue = AttributeScalar | AttributeReference
 #: Return the value of a node's input, by its index; None if it is not constant.
 ConstantInput = Callable[[int], "Array | None"]
 
@@ -53,20 +54,26 @@ class Spelling:
     """
 
     name: str
-    values: Mapping[Plain, Plain] = field(hash=False)
-    default: Plain | None = None
+    values: Mapping[AttributeScalar, AttributeScalar] = field(hash=False)
+    default: AttributeScalar | None = None
     input_index: int | None = None
     other_names: tuple[str, ...] = ()
-    other_values: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
+    other_values: Mapping[AttributeScalar, AttributeScalar] = field(
+        default_factory=dict, hash=False
+    )
 
-    def is_spelled_as(self, other: Spelling) -> bool:
-        """Whether every value on a node, or its absence, means the same in ``other``."""
+    def can_be_read_as(self, other: Spelling) -> bool:
+        """Whether ``other`` reads every value on a node, and its absence, with the meaning here.
+
+        ``other`` may read more values.
+        """
         has_same_values = (self.values, self.default) == (other.values, other.default)
-        return has_same_values and self.meanings().items() <= other.meanings().items()
+        return has_same_values and self.operator_values().items() <= other.operator_values().items()
 
-    def meanings(self) -> dict[Plain, Plain]:
-        """Return each value on a node that is read -> the operator's value."""
-        return {**self.other_values, **{written: value for value, written in self.values.items()}}
+    def operator_values(self) -> dict[AttributeScalar, AttributeScalar]:
+        """Return value on a node -> the operator's value, for all values that are read."""
+        values = {node_value: value for value, node_value in self.values.items()}
+        return {**self.other_values, **values}
 
     def choices_text(self) -> str:
         """Return the values that a node may have, codes with their meaning.
@@ -191,11 +198,11 @@ class Dialect:
             if attribute.name in self.input_attributes.values() and attribute.ref_attr_name:
                 found = f"the attribute {attribute.ref_attr_name!r} of its function"
                 raise GridSampleError(where, attribute.name, found, "a list of numbers")
-        place = "opset" if domain_of(node.domain) == "" else "dialect"
-        reader = _NodeReader(where, node, constant, note, place)
+        namespace_word = "opset" if domain_of(node.domain) == "" else "dialect"
+        reader = _NodeReader(where, node, constant, note, namespace_word)
         return {name: reader.read(spelling) for name, spelling in self.attributes.items()}
 
-    def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
+    def write(self, attributes: Mapping[str, AttributeScalar]) -> list[onnx.AttributeProto]:
         """Return ``attributes`` and the identifying attributes as this dialect writes them.
 
         Args:
@@ -225,36 +232,36 @@ class _NodeReader:
 
     Attributes:
         where, node, constant, note: the arguments of :meth:`Dialect.read`.
-        place: what defines the names of modes: ``"opset"`` or ``"dialect"``.
+        namespace_word: what defines the names of modes: ``"opset"`` or ``"dialect"``.
     """
 
     where: str
     node: onnx.NodeProto
     constant: ConstantInput
     note: str
-    place: str
+    namespace_word: str
 
     def read(self, spelling: Spelling) -> AttributeValue:
         """Return the operator's value of one attribute."""
-        given = self._given(spelling)
-        if isinstance(given, AttributeReference):
-            return given
-        if given is not None:
-            name, written = given
+        name_and_value = self._given(spelling)
+        if isinstance(name_and_value, AttributeReference):
+            return name_and_value
+        if name_and_value is not None:
+            name, node_value = name_and_value
         else:
             name = spelling.name
-            written = self._from_input(spelling)
-        if written is None:
+            node_value = self._from_input(spelling)
+        if node_value is None:
             if spelling.default is None:
                 expected = spelling.choices_text()
                 raise GridSampleError(self.where, spelling.name, "missing", expected)
             return spelling.default
-        meanings = spelling.meanings()
-        if not isinstance(written, (str, int)) or written not in meanings:
-            hint = _renamed_mode_hint(written, spelling.values.values(), self.place)
+        operator_values = spelling.operator_values()
+        if not isinstance(node_value, (str, int)) or node_value not in operator_values:
+            hint = _renamed_mode_hint(node_value, spelling.values.values(), self.namespace_word)
             expected = spelling.choices_text() + self.note + hint
-            raise GridSampleError(self.where, name, repr(written), expected)
-        return meanings[written]
+            raise GridSampleError(self.where, name, repr(node_value), expected)
+        return operator_values[node_value]
 
     def _given(self, spelling: Spelling) -> tuple[str, object] | AttributeReference | None:
         """Return the name and the value of an attribute as the node has them, or None."""
@@ -282,21 +289,26 @@ class _NodeReader:
         if input_index is None or input_index >= len(inputs) or not inputs[input_index]:
             return None
         value = self.constant(input_index)
-        if value is None or value.size != 1 or value.dtype.kind not in "biuf":
-            found = f"the input {inputs[input_index]!r}"
+        found = f"the input {inputs[input_index]!r}"
+        if value is None:
             raise GridSampleError(self.where, spelling.name, found, "a constant")
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            found = f"{found} of type {value.dtype} and shape {value.shape}"
+            raise GridSampleError(self.where, spelling.name, found, "a single number")
         number: bool | int | float = value.item()
         if isinstance(number, float) and not number.is_integer():
             return number
         return int(number)
 
 
-def _renamed_mode_hint(written: object, values: Collection[Plain], place: str) -> str:
+def _renamed_mode_hint(
+    node_value: object, values: Collection[AttributeScalar], namespace_word: str
+) -> str:
     """Return a hint if the value is a mode of another opset, which renamed it; else ""."""
     for older, newer in MODE_SYNONYMS.items():
         for word, synonym in ((older, newer), (newer, older)):
-            if written == word and synonym in values:
-                return f"; {word!r} is called {synonym!r} in this {place}"
+            if node_value == word and synonym in values:
+                return f"; {word!r} is called {synonym!r} in this {namespace_word}"
     return ""
 
 

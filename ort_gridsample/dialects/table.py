@@ -10,9 +10,9 @@ from typing import Any, Final
 from .. import spec
 from ..reference.coordinates import PADDING_RULES
 from ..reference.taps import MODE_RULES
-from .spelling import Dialect, Plain, PlanarDialect, Spelling
+from .spelling import AttributeScalar, Dialect, PlanarDialect, Spelling
 
-_BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
+_BOOLEAN: Mapping[AttributeScalar, AttributeScalar] = {0: 0, 1: 1}
 
 # The standard
 
@@ -23,7 +23,7 @@ AI_ONNX: Final = "ai.onnx"
 def _standard_version(operator: str, first_opset: int) -> Dialect:  # pragma: no mutate block
     """Return the version of ``operator`` since the opset ``first_opset``, as a dialect."""
 
-    def plain(written: Plain) -> Plain:
+    def plain(written: AttributeScalar) -> AttributeScalar:
         return spec.mode_of(written) if isinstance(written, str) else written
 
     attributes = {}
@@ -191,8 +191,12 @@ _PYTORCH_CODES_AS_INPUTS = {
     "align_corners": replace(_PYTORCH_CODES["align_corners"], input_index=4),
 }
 _ALL_MODE_WORDS = (*spec.MODES, *spec.MODE_SYNONYMS)
-_MODE_WORDS: Mapping[Plain, Plain] = {word: spec.mode_of(word) for word in _ALL_MODE_WORDS}
-_PADDING_WORDS: Mapping[Plain, Plain] = {word: word for word in spec.PADDING_MODES}
+_MODE_WORDS: Mapping[AttributeScalar, AttributeScalar] = {
+    word: spec.mode_of(word) for word in _ALL_MODE_WORDS
+}
+_PADDING_WORDS: Mapping[AttributeScalar, AttributeScalar] = {
+    word: word for word in spec.PADDING_MODES
+}
 #: The integers of TensorRT's plugins, or the standard's words in exports that rename the standard's
 #: node. The other names are those of onnxparser-trt-plugin-sample and of the many exports that
 #: follow it.

@@ -2,6 +2,9 @@
 
 Exporters often compute the shape that a Reshape reads from the shapes of other values. These
 products tell how such a Reshape splits and merges axes.
+
+A shape is the lengths of a value's axes. Elements are the numbers in a value that is itself a
+shape, such as the second input of a Reshape.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ ONE = Length()
 PartialLengths = Sequence[Length | None]
 
 
-class Lengths:
+class ScopeLengths:
     """The lengths of the values in one scope, from type inference and from the nodes.
 
     Args:
@@ -104,11 +107,7 @@ class Lengths:
         return self._shapes[name]
 
     def _compute_shape(self, name: str) -> tuple[Length, ...] | None:
-        """Compute what :meth:`shape` returns.
-
-        Inferred lengths take precedence over those computed from the nodes. An axis that has
-        neither becomes a new unknown factor.
-        """
+        """Return the inferred lengths, else those by the node, else new unknown factors."""
         inferred = self._inference.value_in_all_calls(self.use_def.scope, name).shape
         if inferred is not None and all(isinstance(length, int) for length in inferred):
             computed = None
@@ -151,7 +150,7 @@ class Lengths:
         return self._elements[name]
 
     def _compute_elements(self, name: str) -> PartialLengths | None:
-        """Compute what :meth:`elements` returns."""
+        """Return the elements of a constant, or those that the rule of its operator gives."""
         constant = self.use_def.scope.constant_value(name) if name else None
         if constant is not None:
             if constant.ndim > 1 or constant.dtype.kind != "i":
@@ -194,7 +193,7 @@ class Lengths:
         known = [integer for integer in integers if integer is not None]
         return known if len(known) == len(integers) else None
 
-    def _apply_rule(self, name: str, rules: Mapping[str, _LengthRule]) -> PartialLengths | None:
+    def _apply_rule(self, name: str, rules: Mapping[str, _Rule]) -> PartialLengths | None:
         """Apply the rule of the operator that computes a value; return None if there is none."""
         index = self.use_def.makers.get(name)
         if index is None or not self.use_def.is_op(index, rules) or self._depth > MAX_DEPTH:
@@ -204,17 +203,18 @@ class Lengths:
             return None
         self._depth += 1
         try:
-            lengths = rules[node.op_type](self, node, name)
+            result = rules[node.op_type](self, node, name)
         finally:
             self._depth -= 1
-        if lengths is None:
+        if result is None:
             return None
-        return [length if length and length.is_tractable else None for length in lengths]
+        return [length if length and length.is_tractable else None for length in result]
 
 
-#: Return the shape, or the elements, of one output of a node. The arguments are the lengths of the
-#: scope, the node and the name of the output.
-_LengthRule = Callable[[Lengths, onnx.NodeProto, str], "PartialLengths | None"]
+#: Compute the shape of one output of a node (:data:`_SHAPE_RULES`), or the elements of its 1-D
+#: output (:data:`_ELEMENT_RULES`). The arguments are the lengths of the scope, the node and the
+#: name of the output.
+_Rule = Callable[[ScopeLengths, onnx.NodeProto, str], "PartialLengths | None"]
 
 
 def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
@@ -241,12 +241,16 @@ def product_of(lengths: Sequence[Length]) -> Length:
 # Rules for shapes
 
 
-def _same_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    return lengths.shape(node.input[0])
+def _same_shape(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    return scope_lengths.shape(node.input[0])
 
 
-def _broadcast_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    first, second = (lengths.shape(operand) for operand in node.input)
+def _broadcast_shape(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    first, second = (scope_lengths.shape(operand) for operand in node.input)
     if first is None or second is None:
         return None
     pairs = zip_longest(first[::-1], second[::-1], fillvalue=ONE)
@@ -265,14 +269,18 @@ def _broadcast(a: Length, b: Length) -> Length | None:
     return None
 
 
-def _shape_of_transpose(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    shape = lengths.shape(node.input[0])
+def _shape_of_transpose(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    shape = scope_lengths.shape(node.input[0])
     return None if shape is None else [shape[axis] for axis in permutation(node, len(shape))]
 
 
-def _shape_of_reshape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    input_shape = lengths.shape(node.input[0])
-    target = lengths.elements(node.input[1])
+def _shape_of_reshape(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    input_shape = scope_lengths.shape(node.input[0])
+    target = scope_lengths.elements(node.input[1])
     if target is None:
         return None
     shape = list(target)
@@ -300,9 +308,11 @@ def _remaining_length(
     return remaining
 
 
-def _shape_of_unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    shape = lengths.shape(node.input[0])
-    axes = lengths.known_integers(node, 1, "axes")
+def _shape_of_unsqueeze(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    shape = scope_lengths.shape(node.input[0])
+    axes = scope_lengths.known_integers(node, 1, "axes")
     if shape is None or axes is None:
         return None
     rank = len(shape) + len(axes)
@@ -313,50 +323,60 @@ def _shape_of_unsqueeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> Pa
     return [ONE if axis in new_axes else next(old_lengths) for axis in range(rank)]
 
 
-def _shape_of_squeeze(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    return _without_axes(lengths, node, lengths.known_integers(node, 1, "axes"))
+def _shape_of_squeeze(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    return _without_axes(scope_lengths, node, scope_lengths.known_integers(node, 1, "axes"))
 
 
-def _shape_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
+def _shape_of_gather(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
     """Return the shape of the output of a Gather with a single index."""
-    index = lengths.use_def.scope.constant_value(node.input[1])
+    index = scope_lengths.use_def.scope.constant_value(node.input[1])
     is_scalar = index is not None and index.ndim == 0
-    return _without_axes(lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None)
+    return _without_axes(
+        scope_lengths, node, [int_attribute(node, "axis", 0)] if is_scalar else None
+    )
 
 
 def _without_axes(
-    lengths: Lengths, node: onnx.NodeProto, axes: Sequence[int] | None
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, axes: Sequence[int] | None
 ) -> PartialLengths | None:
-    shape = lengths.shape(node.input[0])
+    shape = scope_lengths.shape(node.input[0])
     if not shape or axes is None:
         return None
     dropped = {axis % len(shape) for axis in axes}
     return [length for axis, length in enumerate(shape) if axis not in dropped]
 
 
-def _shape_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    return _unchanged_axes(lengths, node, lengths.known_integers(node, 3))
+def _shape_of_slice(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    return _unchanged_axes(scope_lengths, node, scope_lengths.known_integers(node, 3))
 
 
 def _unchanged_axes(
-    lengths: Lengths,
+    scope_lengths: ScopeLengths,
     node: onnx.NodeProto,
     changed_axes: Sequence[int] | None,
 ) -> list[Length | None] | None:
     """Return the shape of the first input, with None for the axes that the node changes."""
-    shape = lengths.shape(node.input[0])
+    shape = scope_lengths.shape(node.input[0])
     if not shape or changed_axes is None:
         return None
     changed = {axis % len(shape) for axis in changed_axes}
     return [None if axis in changed else length for axis, length in enumerate(shape)]
 
 
-def _shape_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
+def _shape_of_concat(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    shape = _unchanged_axes(scope_lengths, node, [int_attribute(node, "axis", 0)])
     if shape is None:
         return None
     axis = int_attribute(node, "axis", 0) % len(shape)
-    shapes = [lengths.shape(operand) or () for operand in node.input]
+    shapes = [scope_lengths.shape(operand) or () for operand in node.input]
     known = [operand[axis].known if axis < len(operand) else None for operand in shapes]
     numbers = [length for length in known if length is not None]
     if len(numbers) == len(node.input):
@@ -364,16 +384,18 @@ def _shape_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> Parti
     return shape
 
 
-def _shape_of_split(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    shape = _unchanged_axes(lengths, node, [int_attribute(node, "axis", 0)])
-    sizes = lengths.known_integers(node, 1, "split") or []
+def _shape_of_split(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    shape = _unchanged_axes(scope_lengths, node, [int_attribute(node, "axis", 0)])
+    sizes = scope_lengths.known_integers(node, 1, "split") or []
     if shape is not None and len(sizes) == len(node.output):
         axis = int_attribute(node, "axis", 0) % len(shape)
         shape[axis] = Length(sizes[list(node.output).index(name)])
     return shape
 
 
-_SHAPE_RULES: Mapping[str, _LengthRule] = {
+_SHAPE_RULES: Mapping[str, _Rule] = {
     "Add": _broadcast_shape,
     "Cast": _same_shape,
     "Concat": _shape_of_concat,
@@ -395,25 +417,33 @@ _SHAPE_RULES: Mapping[str, _LengthRule] = {
 # Rules for the elements of a shape
 
 
-def _same_elements(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    return lengths.elements(node.input[0])
+def _same_elements(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    return scope_lengths.elements(node.input[0])
 
 
-def _elements_of_cast(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
+def _elements_of_cast(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
     keeps_lengths = int_attribute(node, "to", 0) in _LENGTH_TYPES
-    return lengths.elements(node.input[0]) if keeps_lengths else None
+    return scope_lengths.elements(node.input[0]) if keeps_lengths else None
 
 
-def _elements_of_shape(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    shape = lengths.shape(node.input[0])
+def _elements_of_shape(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    shape = scope_lengths.shape(node.input[0])
     if shape is None:
         return None
     return shape[int_attribute(node, "start", 0) : int_attribute(node, "end", len(shape))]
 
 
-def _elements_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    elements = lengths.elements(node.input[0])
-    indices = lengths.known_integers(node, 1)
+def _elements_of_gather(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    elements = scope_lengths.elements(node.input[0])
+    indices = scope_lengths.known_integers(node, 1)
     if elements is None or indices is None:
         return None
     if not all(-len(elements) <= index < len(elements) for index in indices):
@@ -421,11 +451,13 @@ def _elements_of_gather(lengths: Lengths, node: onnx.NodeProto, name: str) -> Pa
     return [elements[index] for index in indices]
 
 
-def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    elements = lengths.elements(node.input[0])
-    starts = lengths.known_integers(node, 1)
-    ends = lengths.known_integers(node, 2)
-    steps = lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
+def _elements_of_slice(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    elements = scope_lengths.elements(node.input[0])
+    starts = scope_lengths.known_integers(node, 1)
+    ends = scope_lengths.known_integers(node, 2)
+    steps = scope_lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
     if elements is None or starts is None or ends is None or steps is None:
         return None
     if not (len(starts) == len(ends) == len(steps) == 1) or steps[0] == 0:
@@ -433,24 +465,28 @@ def _elements_of_slice(lengths: Lengths, node: onnx.NodeProto, name: str) -> Par
     return elements[starts[0] : ends[0] : steps[0]]
 
 
-def _elements_of_concat(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
+def _elements_of_concat(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
     joined: list[Length | None] = []
     for operand in node.input:
-        elements = lengths.elements(operand)
+        elements = scope_lengths.elements(operand)
         if elements is None:
             return None
         joined += elements
     return joined
 
 
-def _elements_of_mul(lengths: Lengths, node: onnx.NodeProto, name: str) -> PartialLengths | None:
-    first, second = (lengths.elements(operand) for operand in node.input)
+def _elements_of_mul(
+    scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
+) -> PartialLengths | None:
+    first, second = (scope_lengths.elements(operand) for operand in node.input)
     if first is None or second is None or len(first) != len(second):
         return None
     return [None if a is None or b is None else a * b for a, b in zip(first, second, strict=True)]
 
 
-_ELEMENT_RULES: Mapping[str, _LengthRule] = {
+_ELEMENT_RULES: Mapping[str, _Rule] = {
     "Cast": _elements_of_cast,
     "Concat": _elements_of_concat,
     "Gather": _elements_of_gather,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
 import onnx
-from onnx import defs, helper
+from onnx import defs, helper, numpy_helper
 
 from ..graph.scope import graphs_of
 
@@ -66,7 +67,8 @@ def _with_attribute_as_input(
         return [written]
     constant = new_name(node.output[0], name)
     written.input.append(constant)
-    return [written, helper.make_node("Constant", [], [constant], value_ints=integers)]
+    value = numpy_helper.from_array(np.array(integers, np.int64))
+    return [written, helper.make_node("Constant", [], [constant], value=value)]
 
 
 def _means_the_same_in_newer(node: onnx.NodeProto, old_opset: int, new_opset: int) -> bool:

@@ -83,7 +83,7 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     preparation.prepare()
     if not preparation.placements and not preparation.is_changed:
         return PatchedModel.without_sampling_nodes(source)
-    preparation.bind_threads()
+    preparation.write_thread_counts()
     # ``resolve_locations`` also checks that external data lies in the folder, which onnxruntime
     # does not; so a model whose sampling nodes all stay is checked too.
     folder = None
@@ -168,7 +168,7 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
         raise _too_large(reason)
     preparation.prepare()
-    preparation.bind_threads()
+    preparation.write_thread_counts()
     preparation.drop_unread_weights()
     opened_weights = preparation.weights.load(proto.graph.initializer)
     patched = serialized(proto)
@@ -204,7 +204,7 @@ def _snapshot(opened_weights: LoadedWeights) -> Weights:
 class _ModelPreparation:
     """The preparation of a model for a session.
 
-    Call :meth:`prepare` first. All other methods need its result.
+    Call :meth:`prepare` before any method but :meth:`domains` and :attr:`uses_given_options`.
 
     Attributes:
         proto: the model, which the methods change.
@@ -226,7 +226,7 @@ class _ModelPreparation:
         self.placements: list[Placement] = []
         self.is_changed = False
         self.arguments = arguments
-        self._added: Collection[str] = ()
+        self._replaced_names: Collection[str] = ()
         with translate_errors(proto):
             self.scopes: list[Scope] = scopes_of(proto, weights)
 
@@ -256,31 +256,31 @@ class _ModelPreparation:
         """Place the sampling nodes, and rewrite them, with the initializers that this needs."""
         if self.uses_given_options:
             self.restore_all_weights()
-        self._find_added_initializers()
+        self._restore_replaced_initializers()
         self._place_and_patch()
 
-    def _find_added_initializers(self) -> None:
-        """Find the initializers that the caller's options replace, and restore their values."""
+    def _restore_replaced_initializers(self) -> None:
+        """Restore the values of the initializers that the caller's options replace.
+
+        Record their names in ``_replaced_names``.
+        """
         if self.arguments.options is not None:
             names = sorted(constant_names(self.scopes))
-            self._added = added_initializers(self.arguments.options, names)
-            self._restore_weights(self._added)
+            self._replaced_names = added_initializers(self.arguments.options, names)
+            self._restore_weights(self._replaced_names)
 
     def _place_and_patch(self) -> None:
         """Decide where the sampling nodes run, and rewrite them."""
         arguments = self.arguments
+        has_composites = self._has_composites()
         accelerator_probe = AcceleratorProbe(
             arguments.accelerators,
             arguments.accelerated,
             only_sampling_nodes=self._has_only_sampling_nodes(),
         )
-        with hide_values(self.scopes, self._added), closing(accelerator_probe):
+        with hide_values(self.scopes, self._replaced_names), closing(accelerator_probe):
             context = context_of(arguments.nodes, accelerator_probe, arguments.is_model_saved)
             target = SessionTarget(context)
-            # Expanding a composite node changes the model, but may leave no record in ``replaced``.
-            op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
-            has_attention = ATTENTION in op_types and DOMAIN in self.domains()
-            has_composites = has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
             with translate_errors(self.proto):
                 replaced, kept = rewrite_selected_nodes(
                     self.proto,
@@ -291,7 +291,16 @@ class _ModelPreparation:
         self.placements = target.placements([*replaced, *kept])
         self.is_changed = bool(replaced) or has_composites
 
-    def bind_threads(self) -> None:
+    def _has_composites(self) -> bool:
+        """Whether the model may have composite nodes.
+
+        Expanding one changes the model, but may leave no record of a replaced node.
+        """
+        op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
+        has_attention = ATTENTION in op_types and DOMAIN in self.domains()
+        return has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
+
+    def write_thread_counts(self) -> None:
         """Let the ops use as many threads as the options allow."""
         if bind_threads(self.scopes, self.arguments.num_threads):
             self.is_changed = True
@@ -303,13 +312,17 @@ class _ModelPreparation:
     def restore_unread_weights(self) -> None:
         """Put the values that no node reads back into the model.
 
-        onnxruntime drops such initializers, and then misses them among the values that it gets.
+        This is for a model that gets its values back. onnxruntime drops such initializers, and then
+        misses them among the values that it gets.
         """
         if self.weights.spans:
             self._restore_weights(self._unread_weights())
 
     def drop_unread_weights(self) -> None:
-        """Remove the large initializers that no node reads from the model."""
+        """Remove the large initializers that no node reads from the model.
+
+        This is for a model too large to hold their values.
+        """
         unread_names = self._unread_weights()
         initializers = self.proto.graph.initializer
         kept = [tensor for tensor in initializers if tensor.name not in unread_names]

@@ -70,7 +70,7 @@ def load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
 
 
 def _load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
-    """Do what :func:`load_model` does, without deferring signals."""
+    """Load ``model`` with profiling off, as it would write a file."""
     with _lock:  # or another thread would take this value of enable_profiling for the caller's
         is_profiling = options.enable_profiling
         try:

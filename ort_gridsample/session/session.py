@@ -103,6 +103,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Exception: an error of the parent.
     """
 
+    #: The attribute :data:`.signals.RUNS_PYTHON_OPS`.
+    _runs_python_ops: bool
     #: Buffers that onnxruntime reads without a copy.
     _buffers: tuple[npt.NDArray[np.uint8], ...] = ()
 
@@ -163,9 +165,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._placements = patched.placements
         self._source_weights = patched.reopened_weights
         self._given_options = sess_options
-        # The name is signals.RUNS_PYTHON_OPS, by which signals.py and registration.py find it. True
-        # also if onnx cannot read the model, which may then have any nodes.
-        self._runs_python_ops = bool(patched.python_ops) or not patched.is_readable
+        # A model that onnx cannot read may have any nodes.
+        may_run_python_ops = bool(patched.python_ops) or not patched.is_readable
+        setattr(self, signals.RUNS_PYTHON_OPS, may_run_python_ops)
         reopen_arguments = self._reopen_arguments
         super().__init__(
             patched.opened_model,
@@ -329,7 +331,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """Open the session again on these providers, as onnxruntime does.
 
         The nodes are placed again. In the model of a session with a function as ``nodes`` that was
-        not opened from a path, nodes that are replaced stay replaced.
+        not opened from a path, nodes that are replaced stay replaced. If the model has sampling
+        nodes and cannot be opened on these providers, the session stays on its former ones.
         """
         if not self._placements:
             super().set_providers(providers, provider_options)
@@ -340,16 +343,21 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             )
             return
         reopen_arguments = self._reopen_arguments
-        InferenceSession.__init__(
-            self,
-            self._source_with_weights(),
-            self._given_options,
-            providers,
-            provider_options,
-            nodes=reopen_arguments.nodes,
-            accelerated=reopen_arguments.accelerated,
-            **reopen_arguments.others,
-        )
+        former_attributes = dict(vars(self))
+        try:
+            InferenceSession.__init__(
+                self,
+                self._source_with_weights(),
+                self._given_options,
+                providers,
+                provider_options,
+                nodes=reopen_arguments.nodes,
+                accelerated=reopen_arguments.accelerated,
+                **reopen_arguments.others,
+            )
+        except BaseException:
+            self.__dict__.update(former_attributes)
+            raise
 
 
 def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:

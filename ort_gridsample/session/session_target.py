@@ -74,32 +74,36 @@ class SessionTarget(TargetSelector):
         self._fusion_errors = _RecordMap[str]()
 
     def decision_for(self, match: Match) -> Decision:
-        """Return where the node of ``match`` runs, with all fusions."""
+        """Decide where the node of ``match`` runs, with all fusions, and compile its op.
+
+        Later calls return the same decision.
+        """
         decision = self._resolved.get(match.record)
         if decision is not None:
             return decision
         decision = self._resolve(match)
-        if _may_be_fused(match) and self._compile_postponed_op(match, decision):
+        if _may_be_fused(match) and self._own_op_fails_to_compile(match, decision):
             # The op is now another one; that may change the fusion.
             decision = self._resolve(match)
         return self._resolved.set(match.record, decision)
 
-    def _compile_postponed_op(self, match: Match, decision: Decision) -> bool:
-        """Compile the op whose compilation :meth:`_decide_unfused` postponed.
-
-        If a fused op replaces the op, it is not compiled.
+    def _own_op_fails_to_compile(self, match: Match, decision: Decision) -> bool:
+        """Compile the op of a node that may be fused, if the fusion did not replace it.
 
         Args:
             match: a node that may be fused.
             decision: its decision with all fusions.
 
         Returns:
-            Whether that failed, so that the node runs elsewhere.
+            Whether that failed. The node's decision without fusion is then another one.
         """
         unfused = self._decide_unfused(match)
         if decision.target is not unfused.target:
             return False
-        return self._compile_or_decide_again(match, unfused) is not unfused
+        error = self._compile_error(match, unfused)
+        if error:
+            self._fall_back(match, error)
+        return bool(error)
 
     def _resolve(self, match: Match) -> Decision:
         return resolve_fusion(
@@ -118,27 +122,25 @@ class SessionTarget(TargetSelector):
         if decision is not None:
             return decision
         decision = decide(match, self._context)
-        if _may_be_fused(match):
-            return self._unfused.set(match.record, decision)
-        return self._compile_or_decide_again(match, decision)
+        error = "" if _may_be_fused(match) else self._compile_error(match, decision)
+        if error:
+            return self._fall_back(match, error)
+        return self._unfused.set(match.record, decision)
 
-    def _compile_or_decide_again(self, match: Match, decision: Decision) -> Decision:
-        """Compile the op of a decision without fusion; if that fails, decide without a compiled op.
+    def _compile_error(self, match: Match, decision: Decision) -> str:
+        """Compile the op of a decision without fusion; return why that failed, or ""."""
+        return compile_op(match, decision) if self._compiles else ""
 
-        The result replaces the node's decision without fusion.
+    def _fall_back(self, match: Match, error: str) -> Decision:
+        """Decide without a compiled op, and replace the node's decision without fusion.
 
         Args:
-            match: the node that the op replaces.
-            decision: its decision of :func:`decide`.
-
-        Returns:
-            ``decision`` itself, or another decision if the op cannot be compiled.
+            match: the node.
+            error: why its op cannot be compiled.
         """
-        error = compile_op(match, decision) if self._compiles else ""
-        if error:
-            decision = decide_without_compiled_op(match, self._context, error)
-            runs_on = decision.placement.runs_on
-            logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
+        decision = decide_without_compiled_op(match, self._context, error)
+        runs_on = decision.placement.runs_on
+        logger.warning("%s: %s; it runs on: %s", match.record.where, error, runs_on)
         return self._unfused.set(match.record, decision)
 
     def _fusion_error(self, grid_sample: Match) -> str:

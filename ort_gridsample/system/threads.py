@@ -118,7 +118,7 @@ class _Pool:
                 self._is_submitting = False
 
     def _submit(self, work: Callable[[], None], count: int) -> None:
-        """Do what :meth:`submit` does, under the lock."""
+        """Give ``work`` to the executor ``count`` times; the caller holds the lock."""
         if self._executor is None or self._size < count:
             if self._executor is not None:
                 self._executor.shutdown(wait=False)

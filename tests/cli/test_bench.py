@@ -1,6 +1,7 @@
 """``ort-gridsample bench``: rounds, statistics and output."""
 
 import json
+import math
 import re
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,6 +17,11 @@ from ort_gridsample.cli.timing import Timing, Turn
 from support.cases import Attributes
 from support.compare import refusal
 from support.models import grid_sample_model
+
+
+def side_result(output: np.ndarray) -> bench.SideResult:
+    """Return a result with one output, and without nodes."""
+    return bench.SideResult([output], Timing((1.0,)), nodes={}, fused_with={})
 
 
 class FakeClock:
@@ -148,6 +154,21 @@ def test_bench_compares_runs_with_the_native_one() -> None:
 
 
 BENCH = "bench model.onnx --rounds 2 --input grid=grid.npy --shape X=1,2,6,7"
+
+
+def test_relative_difference_to_outputs_of_zeros_is_infinite() -> None:
+    baseline, result = (side_result(np.full(3, value)) for value in (0.0, 0.5))
+    assert bench._relative_difference(result, baseline) == math.inf
+
+
+def test_relative_difference_of_equal_zeros_is_0() -> None:
+    baseline, result = (side_result(np.zeros(3)) for _ in range(2))
+    assert bench._relative_difference(result, baseline) == 0.0
+
+
+def test_relative_difference_is_a_share_of_the_largest_value() -> None:
+    baseline, result = (side_result(np.array([1.0, value])) for value in (4.0, 3.0))
+    assert bench._relative_difference(result, baseline) == 0.25
 
 
 @pytest.fixture

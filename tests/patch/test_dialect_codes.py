@@ -31,6 +31,21 @@ def test_constant_code_that_is_no_integer_is_refused(value: float, dtype: str) -
     assert record.error.expected == "0 (linear), 1 (nearest) or 2 (cubic)"
 
 
+@pytest.mark.parametrize(
+    ("mode", "found"),
+    [
+        (np.array([0, 1]), "the input 'mode' of type int64 and shape (2,)"),
+        (np.array(1j), "the input 'mode' of type complex128 and shape ()"),
+    ],
+    ids=["two numbers", "a complex number"],
+)
+def test_constant_code_that_is_no_single_number_is_refused(mode: Array, found: str) -> None:
+    (record,) = records_with_mode(mode)
+    assert record.error is not None
+    assert (record.error.argument, record.error.found) == ("interpolation_mode", found)
+    assert record.error.expected == "a single number"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
 def test_constant_code_of_any_type_is_read(dtype: str) -> None:
     (record,) = records_with_mode(np.array(1, dtype))

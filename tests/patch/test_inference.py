@@ -716,6 +716,23 @@ def test_inference_of_axes_as_attributes_has_the_lengths(nodes: str) -> None:
     assert X.shape[1:] == (1, 4 if "Split" in nodes else 8, 6)
 
 
+@pytest.mark.parametrize(
+    ("node", "shape"),
+    [("Squeeze", (7, 8)), ("Unsqueeze", (1, 7, 8)), ("ReduceSum", (1, 1, 1))],
+)
+def test_inspect_model_with_empty_axes_as_attribute_has_a_record(
+    node: str, shape: tuple[int, ...]
+) -> None:
+    nodes = f"w = {node} <axes: ints = []> (x) X = Reshape (w, size)"
+    codes = "interpolation_mode = 0, padding_mode = 0, align_corners = 0"
+    sample = f"y = mmcv.grid_sampler <{codes}> (X, G)"
+    signature = "g (float[1, 7, 8] x, float[1, 7, 8, 2] G) => (float[p, q, r, s] y)"
+    constants = f"int64[4] size = {{1, 1, {shape[-2]}, {shape[-1]}}}"
+    (record,) = ogs.inspect_model(parsed(f"{signature} <{constants}> {{ {nodes} {sample} }}", 11))
+    assert record.error is None
+    assert record.spatial_axes == (2,)
+
+
 #: What makes X of x, with an input G or an AffineGrid.
 LEADING = {
     "an operator of known rank": ("float[a, b, c, d] x, float[e, f, h, 2] G", "X = Relu (x)"),

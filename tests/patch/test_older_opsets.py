@@ -87,6 +87,23 @@ def test_softmax_of_unknown_rank_below_opset_13_has_the_same_output(
     assert_same_outputs(model, convert(model, 11), x=X, s=SHAPE)
 
 
+@pytest.mark.parametrize("op_type", ["Squeeze", "Unsqueeze", "ReduceSum"])
+def test_operator_with_empty_axes_below_opset_13_has_the_same_output(op_type: str) -> None:
+    nodes = f"e = Constant <value = int64[0] {{}}> () r = {op_type} (x, e) y = Relu (r)"
+    model = model_of(nodes, 13, "float[1,4,1,8]")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    older = ogs.patch_model(model, target="ai.onnx", opset=11)
+    assert_same_outputs(model, older, x=X[:1, :, :1])
+
+
+def test_split_with_empty_lengths_below_opset_13_has_an_empty_attribute() -> None:
+    nodes = "e = Constant <value = int64[0] {}> () y = Split (x, e)"
+    older = ogs.patch_model(model_of(nodes, 13), target="ai.onnx", opset=11)
+    (attribute,) = older.graph.node[-1].attribute
+    assert (attribute.name, attribute.type) == ("split", onnx.AttributeProto.INTS)
+    assert list(attribute.ints) == []
+
+
 @faults.needs_named_nodes
 def test_hardmax_of_unknown_rank_below_opset_13_is_refused() -> None:
     error = refusal_of(of_unknown_rank("[hard] y = Hardmax <axis = 1> (r)", 20), 12)

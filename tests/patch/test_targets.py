@@ -666,6 +666,25 @@ def test_add_dialect_without_attributes_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("_new_registry")
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        ogs.Spelling("order", {"bilinear": 0}),
+        ogs.Spelling("order", {"linear": 0}, default="bilinear"),
+        ogs.Spelling("order", {"linear": 0}, other_values={1: "bilinear"}),
+    ],
+    ids=["values", "default", "other values"],
+)
+def test_add_dialect_with_a_synonym_of_a_mode_is_refused(spelling: ogs.Spelling) -> None:
+    dialect = replace(MY_DIALECT, attributes=DIALECT_ATTRIBUTES | {"mode": spelling})
+    error = refusal(ogs.add_dialect, dialect)
+    assert (error.where, error.argument) == ("dialect 'mine'", "the operator's mode")
+    assert error.found == "'bilinear'"
+    assert error.expected == "'linear', 'nearest' or 'cubic'"
+    assert dialect not in registry.dialects()
+
+
+@pytest.mark.usefixtures("_new_registry")
 def test_add_dialect_of_an_unknown_operator_is_refused() -> None:
     error = refusal(ogs.add_dialect, replace(MY_DIALECT, operator="Warp"))
     assert (error.argument, error.found) == ("operator", "'Warp'")

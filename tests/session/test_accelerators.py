@@ -423,6 +423,33 @@ def test_set_providers_places_the_nodes_again(
     np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
 
 
+@pytest.fixture
+def session_after_failure() -> ogs.InferenceSession:
+    """Return a session on the CPU whose ``set_providers`` raised an error."""
+    model = sampling_model(2, "linear", 20).SerializeToString()
+    session = ogs.InferenceSession(model, providers=["CPUExecutionProvider"], enable_fallback=0)
+    with pytest.raises(RuntimeError, match="NoSuchProvider"):
+        session.set_providers(["NoSuchProvider"])
+    return session
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_pickle_after_failed_set_providers_has_the_former_ones(
+    session_after_failure: ogs.InferenceSession,
+) -> None:
+    restored = pickle.loads(pickle.dumps(session_after_failure))
+    assert restored.get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_session_after_failed_set_providers_runs_on_the_former_ones(
+    session_after_failure: ogs.InferenceSession,
+) -> None:
+    feeds = feeds_of(2)
+    (expected,) = ogs.InferenceSession(sampling_model(2, "linear", 20)).run(None, feeds)
+    np.testing.assert_array_equal(session_after_failure.run(None, feeds)[0], expected)
+
+
 def refused_model() -> onnx.ModelProto:
     model = sampling_model(2, "linear", 20)
     model.graph.node[1].attribute[0].s = b"none"

@@ -5,7 +5,7 @@ from onnx import TensorProto
 
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.use_def import UseDef
-from ort_gridsample.inference.lengths import Length, Lengths
+from ort_gridsample.inference.lengths import Length, ScopeLengths
 from ort_gridsample.inference.types import Inference
 from support.models import parsed
 
@@ -35,6 +35,6 @@ def test_cast_keeps_lengths_only_in_types_that_have_them(
         Y = Cast <to = 7> (other) }}""")
     (scope,) = scopes = scopes_of(model)
     inference = Inference(model, scopes, requested_names={id(scope): ["X", *scope.makers]})
-    cast = Lengths(UseDef(scope), inference, {}).elements("Y")
+    cast = ScopeLengths(UseDef(scope), inference, {}).elements("Y")
     assert cast is not None
     assert list(cast) == elements

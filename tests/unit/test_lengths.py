@@ -11,7 +11,7 @@ import pytest
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.graph.use_def import UseDef
 from ort_gridsample.inference import lengths
-from ort_gridsample.inference.lengths import Length, Lengths
+from ort_gridsample.inference.lengths import Length, ScopeLengths
 from ort_gridsample.inference.types import Inference
 from support.models import parsed
 
@@ -105,7 +105,7 @@ def lengths_of(nodes: str) -> Sequence[Length] | None:
     inference = Inference(
         model, graphs, requested_names={id(scope): [*scope.makers, "X", "b", "U", "k"]}
     )
-    return Lengths(UseDef(scope), inference, {}).shape("Y")
+    return ScopeLengths(UseDef(scope), inference, {}).shape("Y")
 
 
 #: Nodes that compute what the nodes of UNKNOWN read.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from ...dialects.registry import operator_types
 from ...graph.use_def import UseDef, unread_nodes
-from ...inference.lengths import ONE, OPERATORS, Lengths, int_attribute
+from ...inference.lengths import ONE, OPERATORS, ScopeLengths, int_attribute
 from ...inference.types import Inference
 from ...spec import FLOATS
 from ..match import Match
@@ -74,7 +74,7 @@ def find_attentions(
     inputs = {}
     for name, match in samples.items():
         inputs[name] = match.record.values["X"], match.record.values["grid"]
-    lengths = Lengths(use_def, inference, inputs)
+    lengths = ScopeLengths(use_def, inference, inputs)
     for index in sums_of_products(use_def):
         node = use_def.nodes[index]
         if lengths.known_integers(node, 1) not in ([-1], [3]):

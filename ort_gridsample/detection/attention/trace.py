@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...graph.scope import NO_MAKER, has_attribute_references
 from ...graph.use_def import UseDef
-from ...inference.lengths import Lengths, int_attribute, permutation
+from ...inference.lengths import ScopeLengths, int_attribute, permutation
 from ..helper_nodes import is_shape_check
 from .axes import Axes, Factor, are_same, regroup
 
@@ -54,7 +54,7 @@ class TracedValue:
 
 #: A rule gets the index of a node and its output, and returns its input. It returns None if the
 #: node does more to the data than the rule allows.
-LevelRule = Callable[[Lengths, int, TracedValue], TracedValue | None]
+LevelRule = Callable[[ScopeLengths, int, TracedValue], TracedValue | None]
 
 
 class LevelTracer:
@@ -67,7 +67,7 @@ class LevelTracer:
         nodes: the indices of the nodes that :meth:`sources` passed, and of those that callers add.
     """
 
-    def __init__(self, lengths: Lengths) -> None:
+    def __init__(self, lengths: ScopeLengths) -> None:
         self._lengths = lengths
         self._use_def = lengths.use_def
         self.nodes: set[int] = set()
@@ -103,7 +103,9 @@ def _rearranged_input(use_def: UseDef, index: int) -> str | None:
     return name if use_def.makers.get(name, NO_MAKER) < index else None
 
 
-def _level_before_transpose(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_transpose(
+    lengths: ScopeLengths, index: int, value: TracedValue
+) -> TracedValue | None:
     name = _rearranged_input(lengths.use_def, index)
     if name is None:
         return None
@@ -112,7 +114,9 @@ def _level_before_transpose(lengths: Lengths, index: int, value: TracedValue) ->
     return replace(value, name=name, axes=axes)
 
 
-def _level_before_reshape(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_reshape(
+    lengths: ScopeLengths, index: int, value: TracedValue
+) -> TracedValue | None:
     """The rule for all operators that keep the order of the elements."""
     name = _rearranged_input(lengths.use_def, index)
     if name is None or _has_checked_shape(lengths.use_def, index):
@@ -128,7 +132,9 @@ def _has_checked_shape(use_def: UseDef, index: int) -> bool:
     return maker is not None and is_shape_check(use_def.nodes[maker])
 
 
-def _level_before_gather(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_gather(
+    lengths: ScopeLengths, index: int, value: TracedValue
+) -> TracedValue | None:
     """The rule for a Gather that takes one level along an axis of all levels."""
     node = lengths.use_def.nodes[index]
     shape = lengths.shape(node.input[0])
@@ -149,13 +155,17 @@ def _level_before_gather(lengths: Lengths, index: int, value: TracedValue) -> Tr
     )
 
 
-def _level_before_split(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_split(
+    lengths: ScopeLengths, index: int, value: TracedValue
+) -> TracedValue | None:
     node = lengths.use_def.nodes[index]
     level = LevelIndex(list(node.output).index(value.name), len(node.output))
     return _level_among_all(lengths, index, value, int_attribute(node, "axis", 0), level)
 
 
-def _level_before_slice(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_slice(
+    lengths: ScopeLengths, index: int, value: TracedValue
+) -> TracedValue | None:
     node = lengths.use_def.nodes[index]
     axes = lengths.known_integers(node, 3)
     starts = lengths.known_integers(node, 1)
@@ -166,7 +176,7 @@ def _level_before_slice(lengths: Lengths, index: int, value: TracedValue) -> Tra
 
 
 def _level_among_all(
-    lengths: Lengths,
+    lengths: ScopeLengths,
     index: int,
     value: TracedValue,
     axis: int,
@@ -186,7 +196,7 @@ def _level_among_all(
 
 
 def _level_before_subtraction(
-    lengths: Lengths, index: int, value: TracedValue
+    lengths: ScopeLengths, index: int, value: TracedValue
 ) -> TracedValue | None:
     """The rule for the second step of 2 x - 1."""
     if value.scaling_steps != 0:
@@ -197,7 +207,9 @@ def _level_before_subtraction(
     return replace(value, name=node.input[0], scaling_steps=1)
 
 
-def _level_before_doubling(lengths: Lengths, index: int, value: TracedValue) -> TracedValue | None:
+def _level_before_doubling(
+    lengths: ScopeLengths, index: int, value: TracedValue
+) -> TracedValue | None:
     """The rule for the first step of 2 x - 1."""
     if value.scaling_steps != 1:
         return None
@@ -208,7 +220,7 @@ def _level_before_doubling(lengths: Lengths, index: int, value: TracedValue) -> 
     return None
 
 
-def _is_number(lengths: Lengths, name: str, number: int, value: TracedValue) -> bool:
+def _is_number(lengths: ScopeLengths, name: str, number: int, value: TracedValue) -> bool:
     """Whether ``name`` is a constant equal to ``number`` that can be broadcast to ``value``."""
     constant = lengths.use_def.scope.constant_value(name)
     if constant is None or constant.size != 1 or constant.ndim > len(value.axes):

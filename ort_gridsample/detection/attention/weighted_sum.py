@@ -13,7 +13,7 @@ from functools import cached_property
 from ...graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef
-from ...inference.lengths import Length, Lengths
+from ...inference.lengths import Length, ScopeLengths
 from ..match import Match
 from .trace import LevelTracer
 
@@ -71,7 +71,7 @@ class WeightedSum:
         weights: the name of the factor that has the weights.
     """
 
-    lengths: Lengths
+    lengths: ScopeLengths
     use_def: UseDef
     samples: Mapping[str, Match]
     tracer: LevelTracer
@@ -84,7 +84,7 @@ class WeightedSum:
     @classmethod
     def of(
         cls,
-        lengths: Lengths,
+        lengths: ScopeLengths,
         samples: Mapping[str, Match],
         sum_index: int,
         sampled_input: int,

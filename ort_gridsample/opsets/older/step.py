@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from ...graph.new_nodes import Names, Nodes
 from ...graph.scope import Scope, constant_tensor
@@ -77,10 +77,12 @@ class VersionStep:
                 self.node.attribute.remove(attribute)
 
     def set_attributes(self, **values: Any) -> None:
-        """Set the values of attributes."""
+        """Set the values of attributes. An empty list is one of integers."""
         self.remove_attributes(*values)
         for name, value in values.items():
-            self.node.attribute.append(helper.make_attribute(name, value))
+            attr_type = AttributeProto.INTS if value == [] else None
+            attribute = helper.make_attribute(name, value, attr_type=attr_type)
+            self.node.attribute.append(attribute)
 
     def input(self, input_index: int) -> str:
         """Return the name of an input; empty if the node lacks it."""

@@ -68,7 +68,7 @@ class DialectTarget(Target):
         for name, value in record.attributes.items():
             if isinstance(value, AttributeReference):
                 spelling = record.dialect.attributes[name]
-                if not spelling.is_spelled_as(dialect.attributes[name]):
+                if not spelling.can_be_read_as(dialect.attributes[name]):
                     return True
         return False
 
