@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="extend",
         nargs="+",
-        default=[],
         help="build only what these models need (default: everything); may be repeated",
     )
     parser.set_defaults(usage_error=parser.error)
@@ -61,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{arguments.library}: {description}")
 
 
-def _take_library(*options: list[str]) -> str | None:
+def _take_library(*options: list[str] | None) -> str | None:
     """Remove OUT from the values of the option that it follows, and return it.
 
     An option with several values also gets the argument behind them. Only a library can be meant if

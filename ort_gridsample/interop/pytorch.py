@@ -75,7 +75,8 @@ def torch_symbolics() -> Iterator[None]:
     """Let ``torch.onnx.export(…, dynamo=False)`` export the sampling of volumes at opsets 16 to 19.
 
     At opset 20 this exporter itself writes GridSample and AffineGrid, also with dynamic sizes.
-    Contexts may be nested, and may overlap in several threads.
+    Contexts may be nested, and may overlap in several threads. A function that was registered for
+    ``aten::grid_sampler`` and opset 16 before is no longer registered afterwards.
 
     >>> with torch_symbolics():                                              # doctest: +SKIP
     ...     torch.onnx.export(model, arguments, "model.onnx", dynamo=False)

@@ -254,9 +254,8 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
             n_threads = functions.offer_task(task_address, *_slots_arguments)
             if n_threads:
                 submit(partial(functions.helper_loop, *_slots_arguments), n_threads)
-        while functions.process_items(
-            launch_address, 0
-        ):  # between these calls Python handles signals
+        # Between these calls Python handles signals.
+        while functions.process_items(launch_address, 0):
             pass
     except BaseException:
         launch.next_item = launch.items  # the helpers stop after their current item

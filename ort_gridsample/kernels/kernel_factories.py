@@ -4,6 +4,21 @@ Functions with a name in ``_for`` are factories: they return the kernel for some
 of a launch are compiled separately and call each other by address, so that another type of X needs
 only one more small kernel. A :data:`~.structs.KERNEL` has their addresses:
 :func:`kernel_functions` and :func:`kernel_constants` return its fields.
+
+:mod:`.tiles` and :mod:`.workers` call the kernels, with int64 arguments. ``launch`` and ``worker``
+are the addresses of a :data:`~.structs.LAUNCH` and a :data:`~.structs.WORKER`:
+
+- ``coordinates(launch, worker, batch, begin, positions)`` writes the scratch array ``coordinates``.
+- ``axis_taps(launch, worker, positions, axis)`` returns the layout of the axis' taps.
+- ``combine(launch, worker, rows, axis, positions, axis_layout)`` returns the layout of the new
+  table. The old one has ``rows`` rows, in buffer ``(axis - 1) % 2``.
+- ``read(launch, worker, buffer, batch, begin, positions)`` fills
+  ``Y[batch, :, begin : begin + positions]``, and ``read_packed`` the channels of the worker's
+  panels. ``buffer`` is the result of :func:`.tiles.fill_table`.
+- ``pack(launch, panel, batch, channel, part)`` packs a part of the panel that begins with
+  ``channel``.
+
+A kernel whose result is not stated returns 0.
 """
 
 from collections.abc import Callable
@@ -36,9 +51,9 @@ PADDING_CODES = {
 #: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
 #: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.
 MIN_BYTES_TO_PREFETCH = 1 << 20
-#: The minimum size of a Y that does not stay in a cache. Pixels that are only copied are then
-#: written past the caches: reading a cache line before writing it takes as long as writing it. 0.8
-#: of the time. Sums are not limited by memory.
+#: The minimum size of a Y that does not stay in a cache. Copied pixels are then written past the
+#: caches, which takes 0.8 times as long, because no cache line is read before it is written. Sums
+#: do not gain: they are not limited by memory.
 MIN_BYTES_PAST_CACHES = 1 << 24
 
 

@@ -13,11 +13,10 @@ from .simd import CPU_HAS_FAST_VECTORS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
 from .structs import KERNEL, PACKING, PACKING_AND_READING, RecordRef
 from .tiles import fill_table, scratch_array, worker_record
 
-# When X is packed: the minimum reads per pixel for which the copy pays off. Incoherent grids, whose
-# neighboring positions are pixels apart, gain more. Narrow panels pay off if taps are read one by
-# one; if the processor gathers them, only for incoherent grids. Measured on 2-D cubic of 3 channels
-# with border padding: 0.75 of the time for a random grid, 1.3 for a smooth one.
-
+#: The minimum reads per pixel from which packing X pays off. Incoherent grids, whose neighboring
+#: positions are pixels apart, gain more. Narrow panels pay off if taps are read one by one; if the
+#: processor gathers them, only for incoherent grids. On 2-D cubic of 3 channels with border padding,
+#: packing takes 0.75 times as long for a random grid, and 1.3 times for a smooth one.
 MIN_READS_NARROW = 8
 MIN_READS_WIDE = 2
 MIN_READS_INCOHERENT = 0.4

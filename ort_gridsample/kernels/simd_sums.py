@@ -43,9 +43,9 @@ from .structs import CACHE_LINE
 
 #: Rows are prefetched this many positions ahead, which doubles the speed on random grids.
 ROWS_AHEAD = 8
-#: If there are at most FEW_TAPS taps, pixels are prefetched for PIXELS_AHEAD positions ahead, for
-#: one of PREFETCH_STEP positions: 0.8 of the time in linear and nearest at 1080p. With more taps,
-#: computing takes as long as the memory accesses.
+#: With at most FEW_TAPS taps, pixels are prefetched for one of PREFETCH_STEP positions,
+#: PIXELS_AHEAD positions ahead. Linear and nearest then take 0.8 times as long at 1080p. With more
+#: taps, computing takes as long as the memory accesses.
 PIXELS_AHEAD = 128
 PREFETCH_STEP = 4
 FEW_TAPS = 8

@@ -70,7 +70,7 @@ def _ctypes_field(dtype: Record) -> Any:
 #: It is never changed after its creation. :mod:`.kernel_factories` and :mod:`.workers` have the
 #: functions.
 KERNEL = record(
-    # Addresses of compiled functions.
+    # Addresses of compiled functions. kernel_factories states the arguments of the last six.
     "process_items",  # the work of a thread: workers.process_items, or that of an attention
     "proceed",  # begins the next phase of a launch
     "coordinates",  # writes the normalized coordinates of a tile

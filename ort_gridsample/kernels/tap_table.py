@@ -39,8 +39,8 @@ MAX_PIXELS = 1 << 30
 #: L2 cache.
 MAX_TILE_POSITIONS = 2048
 MAX_TILE_TAPS = 1 << 14
-#: The maximum number of positions of a tile if X has at most FEW_CHANNELS: computing the table then
-#: takes longer than reading it. In the L1 cache it takes 0.9 of the time.
+#: The maximum number of positions of a tile if X has at most FEW_CHANNELS. Computing the table then
+#: takes longer than reading it, and 0.9 times as long if the table stays in the L1 cache.
 FEW_CHANNELS = 2
 MAX_TILE_POSITIONS_OF_FEW_CHANNELS = 512
 #: The table's rows are this much longer than a power of two. Otherwise all rows would compete for

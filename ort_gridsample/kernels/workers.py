@@ -192,7 +192,8 @@ def _choose_chunk(launch: RecordRef, work: int) -> None:
         threads = max(1, min(launch.workers, kernel.cpus))
         min_chunk = max(min_chunk, min(MIN_COPIED_POSITIONS, all_positions // threads))
     chunk = min(max(min_chunk, even_chunk), max_chunk)
-    # A multiple of the line, and at least one line, as ``chunk`` may be 0.
+    # A multiple of CACHE_LINE positions, so that chunks of any type are whole cache lines. At least
+    # one multiple, as ``chunk`` may be 0.
     launch.chunk_positions = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
     last_of_chunk = launch.chunk_positions - 1
     launch.chunks_per_batch = (launch.positions + last_of_chunk) // launch.chunk_positions

@@ -131,7 +131,7 @@ def build_library(
     path: str | PathLike[str],
     cpu: str | Sequence[str] = (),
     target: str | None = None,
-    models: Model | Iterable[Model] = (),
+    models: Model | Iterable[Model] | None = None,
 ) -> str:
     """Write a library of the compiled ops that any onnxruntime registers, from any language.
 
@@ -147,14 +147,15 @@ def build_library(
             default it has all variants of the target.
         target: the machine that the library is for, of :data:`MACHINES`; by default, this one.
         models: a model as :func:`inspect_model` accepts it, or several. The library has only what
-            they need; by default, it has everything.
+            they need. None selects everything.
 
     Returns:
         The release that built the library, its machine and its processors.
 
     Raises:
-        GridSampleError: there is no such target or processor, a model is invalid, there is no
-            linker, or the program is frozen.
+        GridSampleError: there is no such target or processor, a model is invalid, ``models`` is
+            empty, there is no linker, or the program is frozen.
+        RuntimeError: the compilation or the linker failed. The text has its output.
         ImportError: Numba is not installed, or is older than :data:`OLDEST_NUMBA`.
         OSError: the library cannot be written.
     """
@@ -246,15 +247,22 @@ def _check_numba() -> None:
         raise ImportError(f"a library needs numba {OLDEST_NUMBA} or newer, and {remedy}")
 
 
-def _needed(models: Model | Iterable[Model]) -> dict[str, list[str]] | None:
+def _needed(models: Model | Iterable[Model] | None) -> dict[str, list[str]] | None:
     """Return the types and modes of the nodes of ``models``, as :meth:`.Op.needs_state` takes them.
 
-    None if there are no models.
+    None if ``models`` is None.
+
+    Raises:
+        GridSampleError: ``models`` is empty, or a model is invalid.
     """
+    if models is None:
+        return None
     needed: dict[str, set[str]] = {}
     if isinstance(models, onnx.ModelProto | bytes | str | PathLike):
         models = [models]
     models = list(models)
+    if not models:
+        raise GridSampleError(WHERE, "models", "empty", "a model, or None for a library of all ops")
     for model in models:
         proto = read_model(model)
         with translate_errors(proto):
@@ -267,7 +275,7 @@ def _needed(models: Model | Iterable[Model]) -> dict[str, list[str]] | None:
             if record.operator == "GridSample":
                 modes = [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
                 needed.setdefault("mode", set()).update(modes)
-    return {name: sorted(values) for name, values in needed.items()} if models else None
+    return {name: sorted(values) for name, values in needed.items()}
 
 
 # --- Compilation ---

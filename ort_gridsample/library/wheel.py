@@ -94,7 +94,7 @@ def build_wheel(
     folder: Path,
     cpu: str | Sequence[str] = (),
     target: str | None = None,
-    models: Model | Iterable[Model] = (),
+    models: Model | Iterable[Model] | None = None,
 ) -> Path:
     """Build a library, and write it to ``folder`` as a wheel.
 
@@ -110,6 +110,7 @@ def build_wheel(
     Raises:
         GridSampleError: see :func:`.builder.build_library`.
         ImportError: see :func:`.builder.build_library`.
+        RuntimeError: see :func:`.builder.build_library`.
         OSError: the wheel cannot be written.
     """
     with tempfile.TemporaryDirectory() as temporary:
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
     cpus = f"processors: {', '.join(CPUS)}, or {NATIVE}"
     parser.add_argument("--cpu", nargs="+", default=[], help=cpus)
     parser.add_argument("--target", help=f"build for another machine: {', '.join(MACHINES)}")
-    parser.add_argument("--model", nargs="+", default=[], help="only what these models need")
+    parser.add_argument("--model", nargs="+", help="only what these models need")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     print(build_wheel(options.folder, options.cpu, options.target, options.model))

@@ -6,8 +6,12 @@ import ctypes
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 #: The name of Python's executable. In a host program ``sys.executable`` is the host.
 _IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
@@ -29,6 +33,31 @@ def after_fork(function: Callable[[], None]) -> Callable[[], None]:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
     return function
+
+
+def created_once(create: Callable[[], T]) -> Callable[[], T]:
+    """Decorate a function without arguments, so that all its calls return one object.
+
+    Of several threads that make the first call at once, one creates the object and the others wait,
+    unlike with :func:`functools.cache`.
+    """
+    lock = threading.RLock()
+    created: list[T] = []
+
+    @after_fork
+    def replace_lock() -> None:
+        nonlocal lock
+        lock = threading.RLock()  # another thread of the parent may hold the old one
+
+    @wraps(create)
+    def get() -> T:
+        if not created:
+            with lock:
+                if not created:
+                    created.append(create())
+        return created[0]
+
+    return get
 
 
 def keep_forever(kept: Any) -> None:

@@ -1018,3 +1018,8 @@ def test_wheel_of_the_command_runs_an_unmodified_model_in_another_environment(
     assert (done.returncode, done.stdout) == (0, "GridSampleExecutionProvider\n"), done.stderr
     expected = ogs.grid_sample(feeds["X"], feeds["grid"], "linear", "border")
     np.testing.assert_array_equal(np.load(tmp_path / "Y.npy"), expected)
+
+
+def test_library_for_an_empty_list_of_models_is_refused(tmp_path: Path) -> None:
+    error = refusal(ogs.build_library, tmp_path / "it.so", models=[])
+    assert (error.argument, error.found) == ("models", "empty")

@@ -6,7 +6,7 @@ library (:mod:`ort_gridsample.library.emission`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class RecordImage:
         for name, value in fields.items():
             field_dtype, field_offset, *_ = dtype.fields[name]  # type: ignore[index]
             start = offset + field_offset
-            if isinstance(value, dict):
+            if isinstance(value, Mapping):
                 self.set_fields(start, field_dtype, value)
             elif isinstance(value, tuple):
                 self.functions[start] = value

@@ -28,7 +28,7 @@ from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
 from ...system.cpus import available_cpus
-from ...system.process import after_fork, keep_forever
+from ...system.process import after_fork, created_once, keep_forever
 from ..signals import with_signals_deferred
 from . import c_api, error_loading, library_file, trampoline
 from .catalog import (
@@ -247,7 +247,7 @@ class CompiledOps:
             return 0
 
 
-@cache
+@created_once
 def compiled_ops() -> CompiledOps:
     """Return the compiled ops of this process, which are created when they are first needed."""
     return CompiledOps()

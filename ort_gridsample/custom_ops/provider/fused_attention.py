@@ -179,7 +179,7 @@ def _set_weights(state: RecordRef, fused: RecordRef, request: RecordRef) -> Stat
         return _move_heads_inward(state, fused, request)
     lengths = shape_of(tensor)
     if len(lengths) == 5:
-        # With an axis of levels, the op takes a single query for one of several.
+        # With an axis of levels, the op does not apply the weights of one query to all queries.
         merged_lengths = alloc_int64s(request, 4)
         if len(merged_lengths) == 0:
             return _no_memory(state, request, 32)

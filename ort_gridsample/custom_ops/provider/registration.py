@@ -14,7 +14,7 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError, one_line
-from ...system.process import after_fork, keep_forever
+from ...system.process import after_fork, created_once, keep_forever
 from ..compiled_ops import c_api, library_file, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.record_image import RecordImage
@@ -151,7 +151,7 @@ class Provider:
         self._fused_nodes = fused_nodes
 
 
-@cache
+@created_once
 def provider() -> Provider:
     """Return the provider of this process, which is created when it is first needed."""
     return Provider()
