@@ -154,7 +154,8 @@ class _ForeignExpansion(AttentionExpansion):
         return ForeignOperands(checks.write()).write()
 
     def has_points(self, index: int) -> bool:
-        return True  # their number may be unknown before a run
+        shape = self._match.record.shape_in_all_calls("attention_weights")
+        return shape is None or shape[-1] != 0
 
     def write_grids(self, locations: str) -> str:
         if self._signature.has_offsets:
