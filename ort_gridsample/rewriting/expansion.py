@@ -76,6 +76,7 @@ class _PackageExpansion(AttentionExpansion):
             names,
             has_allowzero=has_allowzero,
             table_argument="levels",
+            points_argument="sampling_locations",
             n_levels=len(points),
             r=(match.record.spatial_axes or (2,))[0],
         )
@@ -138,11 +139,13 @@ class _ForeignExpansion(AttentionExpansion):
     def __init__(
         self, match: Match, signature: AttentionSignature, names: Names, *, has_allowzero: bool
     ) -> None:
+        points = "sampling_offsets" if signature.has_offsets else "sampling_locations"
         super().__init__(
             match,
             names,
             has_allowzero=has_allowzero,
             table_argument=signature.lengths_input,
+            points_argument=points,
             n_levels=n_levels_of(match),
             r=2,
         )
