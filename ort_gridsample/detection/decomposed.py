@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, islice, product
@@ -185,11 +186,14 @@ class DecomposedSearch:
         assert self._probe is not None  # there are candidates
         digest = hashlib.sha256(model.SerializeToString(deterministic=True)).digest()
         key = _TrialKey(digest, tuple(values), self._probe)
-        if key not in _trial_results:
-            if len(_trial_results) >= MAX_RESULTS:
-                _trial_results.clear()
-            _trial_results[key] = trial.run(model, values, self._probe)
-        return _trial_results[key]
+        # One look-up, because another thread may clear the results at any time.
+        with suppress(KeyError):
+            return _trial_results[key]
+        result = trial.run(model, values, self._probe)
+        if len(_trial_results) >= MAX_RESULTS:
+            _trial_results.clear()
+        _trial_results[key] = result
+        return result
 
 
 def _values_of(candidates: Sequence[_Candidate]) -> list[str]:

@@ -9,12 +9,12 @@ _LOWERED = "/ort_gridsample/"
 _LOWERED_GRID = f"{_LOWERED}coordinates/"
 
 
-def lowered_name(where: str, name: str, reads_grid: bool) -> str:
+def lowered_name(where: str, name: str, is_grid_reader: bool) -> str:
     """Return the name of one of the nodes to which the node ``where`` is lowered.
 
     onnxruntime keeps names, but no metadata, when it optimizes a model or inlines a function.
     """
-    return f"{where}{_LOWERED_GRID if reads_grid else _LOWERED}{name}"
+    return f"{where}{_LOWERED_GRID if is_grid_reader else _LOWERED}{name}"
 
 
 def lowered_from(node: onnx.NodeProto) -> str | None:

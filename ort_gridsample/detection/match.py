@@ -72,7 +72,10 @@ class Match:
 
     @property
     def is_unversioned(self) -> bool:
-        """Whether the node is a standard one that must be written in the new opset."""
+        """Whether the node is a standard one whose model was just converted to another opset.
+
+        It must be spelled for that opset.
+        """
         return self.node.domain == UNVERSIONED
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -119,6 +120,7 @@ class Weights(ABC):
         """Return a copy of ``tensor``, with its values if it is one of the weights.
 
         Raises:
+            GridSampleError: the bytes of a weight are not those of an array of its shape.
             OSError: the file cannot be read.
         """
         copy = deepcopy(tensor)
@@ -132,6 +134,7 @@ class Weights(ABC):
         """Put the values of the weights ``names`` back into ``model``; return the other weights.
 
         Raises:
+            GridSampleError: the bytes of a weight are not those of an array of its shape.
             OSError: the file cannot be read.
         """
         for tensor in model.graph.initializer:
@@ -326,11 +329,14 @@ def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
     copy = onnx.ModelProto()
     _copy_fields(model, copy, excluded="graph")
     _copy_fields(model.graph, copy.graph, excluded="initializer")
-    graph_values = _inputs_and_outputs(model.graph)
+    # onnxruntime decides which of several initializers of one name it takes.
+    n_tensors = Counter(tensor.name for tensor in model.graph.initializer)
+    kept_names = _inputs_and_outputs(model.graph)
+    kept_names.update(name for name, number in n_tensors.items() if number > 1)
     tensors = dict[str, TensorProto]()
     for tensor in model.graph.initializer:
         new_tensor = copy.graph.initializer.add()
-        if tensor.name in graph_values or not _is_large_array(tensor):
+        if tensor.name in kept_names or not _is_large_array(tensor):
             new_tensor.CopyFrom(tensor)
             continue
         _copy_fields(tensor, new_tensor, excluded="raw_data")
@@ -342,15 +348,19 @@ def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
 
 def _copy_fields(source: Message, target: Message, excluded: str) -> None:
     """Copy the fields of a message that are set, except the field named ``excluded``."""
-    for descriptor, value in source.ListFields():
-        if descriptor.name == excluded:
+    # Not ListFields, which would copy the bytes of the excluded field.
+    for descriptor in source.DESCRIPTOR.fields:
+        name = descriptor.name
+        if name == excluded:
             continue
-        if isinstance(value, Message):
-            getattr(target, descriptor.name).CopyFrom(value)
-        elif isinstance(value, (str, bytes, int, float)):
-            setattr(target, descriptor.name, value)
-        else:
-            getattr(target, descriptor.name).extend(value)
+        value = getattr(source, name)
+        if not isinstance(value, (Message, str, bytes, int, float)):
+            getattr(target, name).extend(value)
+        elif source.HasField(name):
+            if isinstance(value, Message):
+                getattr(target, name).CopyFrom(value)
+            else:
+                setattr(target, name, value)
 
 
 def _is_large_array(tensor: TensorProto) -> bool:

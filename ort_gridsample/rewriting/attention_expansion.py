@@ -102,6 +102,7 @@ class AttentionExpansion(ABC):
         names: returns names of new values and nodes.
         has_allowzero: whether Reshapes may have the attribute ``allowzero``.
         table_argument: the input that has the lengths of each level.
+        points_argument: the input that has the locations or offsets of the points.
         n_levels: the number of levels.
         r: the number of spatial axes.
     """
@@ -118,11 +119,13 @@ class AttentionExpansion(ABC):
         *,
         has_allowzero: bool,
         table_argument: str,
+        points_argument: str,
         n_levels: int,
         r: int,
     ) -> None:
         self._match = match
         self._table_argument = table_argument
+        self._points_argument = points_argument
         self._known_level_table = match.scope.constant_value(match.record.values[table_argument])
         self._n_levels = n_levels
         self._r = r
@@ -266,11 +269,11 @@ class AttentionExpansion(ABC):
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
         record = self._match.record
-        locations = list(record.values)[-2]  # or offsets, with the same first axes
-        shapes = zip(record.shapes_by_call("value"), record.shapes_by_call(locations), strict=True)
-        for value_shape, locations_shape in shapes:
+        value_shapes = record.shapes_by_call("value")
+        points_shapes = record.shapes_by_call(self._points_argument)
+        for value_shape, points_shape in zip(value_shapes, points_shapes, strict=True):
             value_lengths = value_shape or ()
-            lengths = [*value_lengths[:1], *value_lengths[2:], *(locations_shape or ())[:3]]
+            lengths = [*value_lengths[:1], *value_lengths[2:], *(points_shape or ())[:3]]
             if 0 not in lengths:
                 return False
         return True

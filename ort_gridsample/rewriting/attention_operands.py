@@ -10,20 +10,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AttentionOperands:
-    """The values that a deformable attention reads, by name.
+    """The names of the values that a deformable attention reads.
 
-    Shapes are those of another package's node; ``n`` marks where this package's differs.
-
-    n: L and P may be one axis, the last axis is r, and the table is (L, 1 + r).
+    In another package's node, L and P are two axes and r is 2. In this package's node, L and P may
+    be one axis, P.
 
     Attributes:
         value: (B, S, H, D).
-        level_table: (L, 2), the height and the width of each level. n: the number of points and
-            the lengths of each level.
+        level_table: the lengths of each level. Another package's: (L, 2), height and width. This
+            package's: (L, 1 + r), with the number of points before the lengths.
         starts: (L,), the first pixel of each level; empty if each level begins where the previous
             one ends.
-        locations: (B, Q, H, L, P, 2), n, from 0 to 1.
-        weights: (B, Q, H, L, P), n, of the type of ``value``.
+        locations: (B, Q, H, L, P, r) or (B, Q, H, P, r), from 0 to 1.
+        weights: the axes of ``locations`` without r, in the type of ``value``.
     """
 
     value: str

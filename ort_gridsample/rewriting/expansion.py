@@ -76,6 +76,7 @@ class _PackageExpansion(AttentionExpansion):
             names,
             has_allowzero=has_allowzero,
             table_argument="levels",
+            points_argument="sampling_locations",
             n_levels=len(points),
             r=(match.record.spatial_axes or (2,))[0],
         )
@@ -138,11 +139,13 @@ class _ForeignExpansion(AttentionExpansion):
     def __init__(
         self, match: Match, signature: AttentionSignature, names: Names, *, has_allowzero: bool
     ) -> None:
+        points = "sampling_offsets" if signature.has_offsets else "sampling_locations"
         super().__init__(
             match,
             names,
             has_allowzero=has_allowzero,
             table_argument=signature.lengths_input,
+            points_argument=points,
             n_levels=n_levels_of(match),
             r=2,
         )
@@ -154,7 +157,8 @@ class _ForeignExpansion(AttentionExpansion):
         return ForeignOperands(checks.write()).write()
 
     def has_points(self, index: int) -> bool:
-        return True  # their number may be unknown before a run
+        shape = self._match.record.shape_in_all_calls("attention_weights")
+        return shape is None or shape[-1] != 0
 
     def write_grids(self, locations: str) -> str:
         if self._signature.has_offsets:

@@ -26,7 +26,7 @@ from .coordinate_nodes import coordinates_read
 
 
 def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
-    """Write the float32 coordinates of ``model`` that the conversion would round as float64.
+    """Write as float64 the float32 coordinates of ``model`` that the conversion would round.
 
     Args:
         model: the model, which is changed.
@@ -37,32 +37,33 @@ def keep_coordinates(model: onnx.ModelProto, probe: Probe | None) -> None:
             loaded.
     """
     all_scopes = scopes_of(model)
-    rounded = [(scope, _rounded(scope, read)) for scope, read in coordinates_read(all_scopes)]
-    inference = Inference(
-        model, all_scopes, probe, {id(scope): values for scope, values in rounded}
-    )
+    values_by_scope = [
+        (scope, _values_to_protect(scope, read)) for scope, read in coordinates_read(all_scopes)
+    ]
+    values_to_infer = {id(scope): values for scope, values in values_by_scope}
+    inference = Inference(model, all_scopes, probe, values_to_infer)
     # All types are read before a scope is rewritten.
-    float32 = []
-    for scope, values in rounded:
+    float32_by_scope = []
+    for scope, values in values_by_scope:
         in_float32 = [
             name for name in values if inference.value_in_all_calls(scope, name).type == "float32"
         ]
-        float32.append((scope, in_float32))
+        float32_by_scope.append((scope, in_float32))
     names = Names(model, all_scopes)
     # Inner graphs first: a list of nodes that was rewritten holds copies.
-    for scope, values in reversed(float32):
+    for scope, values in reversed(float32_by_scope):
         if values:
             _write_as_float64(scope, values, names)
 
 
-def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
+def _values_to_protect(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the coordinates of ``scope`` that the conversion would round.
 
     Args:
         scope: the list of nodes to search.
         read: the index of a coordinate node -> the coordinates that it reads.
     """
-    rounded = []
+    values = []
     for index in read:
         node = scope.nodes[index]
         for name in scope.outputs[index]:
@@ -75,8 +76,8 @@ def _rounded(scope: Scope, read: Mapping[int, Sequence[str]]) -> list[str]:
             n_inputs = sum(scope.inputs[reader].count(name) for reader in readers)
             is_constant = node.op_type == "Constant" and not domain_of(node.domain)
             if n_inputs > 1 or is_constant:
-                rounded.append(name)
-    return rounded
+                values.append(name)
+    return values
 
 
 def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None:

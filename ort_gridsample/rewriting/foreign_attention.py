@@ -89,6 +89,9 @@ class ForeignOperands:
         """Write the locations (B, Q, H, L, P, 2) from reference points and offsets in pixels.
 
         Point p is relative to reference point p modulo G.
+
+        Raises:
+            GridSampleError: the offsets and the reference points have different types.
         """
         nodes = self._nodes
         references, type_name = self._write_at_least_single("reference_points")
@@ -97,6 +100,8 @@ class ForeignOperands:
             found = f"of type {offsets_type}"
             expected = f"type {type_name}, as reference_points"
             raise GridSampleError(self._match.record.where, "sampling_offsets", found, expected)
+        if self._inputs.n_points == 0:
+            return self._write_without_points(offsets, 2)
         groups = self._write_groups()
         group_size = nodes.add("Div", self._write_points_per_level(), groups)
         offsets = self._write_with_axes_of_offsets(offsets, group_size, groups)
@@ -114,6 +119,20 @@ class ForeignOperands:
         first_axes = self._write_first_axes("sampling_offsets")
         shape = nodes.add("Concat", *first_axes, *point_axes, nodes.row(2), axis=0)
         return nodes.add("Reshape", value, shape)
+
+    def _write_without_points(self, value: str, *last_axes: int) -> str:
+        """Write (B, Q, H, L, 0, …), without elements, from a value (B, Q, H, 0).
+
+        No length of a Reshape is 0 except to copy an axis, because a Reshape to a length 0 needs
+        ``allowzero``, which old opsets and some runtimes lack.
+        """
+        nodes = self._nodes
+        ones = [1] * len(last_axes)
+        points_first = nodes.add("Reshape", value, nodes.row(0, 0, 0, 0, 1, *ones))
+        perm = [0, 1, 2, 4, 3, *range(5, 5 + len(last_axes))]
+        points_last = nodes.add("Transpose", points_first, perm=perm)
+        lengths = nodes.row(1, 1, 1, self._inputs.n_levels, 1, *last_axes)
+        return nodes.add("Expand", points_last, lengths)
 
     def _write_points_per_level(self) -> str:
         """Write the number P of points on each level, (1,), of a node with offsets."""
@@ -169,6 +188,8 @@ class ForeignOperands:
             value_type = known_type(self._match, "value")
             if value_type != type_name:
                 weights = nodes.add("Cast", weights, to=elem_type(value_type))
+        if self._inputs.n_points == 0:
+            return self._write_without_points(weights)
         points = self._write_points_per_level()
         first_axes = self._write_first_axes("attention_weights")
         shape = nodes.add("Concat", *first_axes, points, axis=0)

@@ -43,10 +43,12 @@ def n_levels_of(match: Match) -> int:
     Raises:
         GridSampleError: the model does not state it.
     """
-    table = match.scope.constant_value(match.node.input[1])
+    signature = match.foreign_signature
+    assert signature is not None
+    argument = signature.lengths_input
+    table = match.scope.constant_value(match.record.values[argument])
     if table is not None:
         return len(table)
-    argument = list(match.record.values)[1]
     n_levels = match.record.length_in_all_calls(argument, 0)
     if not isinstance(n_levels, int):
         found = "of an unknown number of rows"

@@ -38,7 +38,8 @@ class PatchedRecords(NamedTuple):
     """The records of the sampling nodes of a patched model.
 
     Attributes:
-        replaced: the nodes that the patch replaced, as they were before.
+        replaced: the nodes that the patch replaced, as the passes left them: of an expanded node,
+            its GridSamples.
         kept: the other nodes.
     """
 
@@ -67,7 +68,7 @@ def patch_to(
     writer = _target_named(target, functions, model, opset, runtime)
     with translate_errors(model):
         patched = rewrite_selected_nodes(model, writer, nodes, probe, opset)
-        if runtime.coordinates is not None:
+        if runtime.coordinate_type is not None:
             keep_coordinates(model, probe)
         return patched
 

@@ -705,6 +705,94 @@ def test_attention_node_without_elements_lowered_is_empty(
     assert_lowered_is(model, feeds, np.zeros(output_shape, np.float32), target)
 
 
+def model_without_points(
+    op_type: str, n_levels: int, *, is_static: bool, opset: int = 17
+) -> onnx.ModelProto:
+    """Return a model of one node whose levels have no points; B and Q are known if it is static."""
+    n_pixels = 6 * n_levels
+    b, q = ("1", "2") if is_static else ("b", "q")
+    lengths = ", ".join(["2, 3"] * n_levels)
+    if op_type == MMCV:
+        starts = ", ".join(str(6 * level) for level in range(n_levels))
+        inputs = f"float[{b},{q},2,{n_levels},0,2] l, float[{b},{q},2,{n_levels},0] w"
+        constants = f"int64[{n_levels},2] s = {{{lengths}}}, int64[{n_levels}] k = {{{starts}}}"
+        operands = "v, s, k, l, w"
+    else:
+        inputs = f"float[{b},{q},1,4] r, float[{b},{q},2,0] o, float[{b},{q},2,0] w"
+        constants = f"int32[{n_levels},2] s = {{{lengths}}}"
+        operands = "v, s, r, o, w"
+    return parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": {opset}, "mmdeploy": 1, "bev": 1]>
+        g (float[{b},{n_pixels},2,3] v, {inputs}) => (float[] Y) <{constants}>
+        {{ Y = {op_type} ({operands}) }}""")
+
+
+def feeds_without_points(model: onnx.ModelProto) -> dict[str, Array]:
+    """Return feeds of a batch and two queries."""
+    feeds = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        lengths = [{"b": 1, "q": 2}.get(dim.dim_param, dim.dim_value) for dim in dims]
+        feeds[value.name] = np.ones(lengths, np.float32)
+    return feeds
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("n_levels", [1, 2])
+@pytest.mark.parametrize("op_type", [BEVFORMER[0], MMCV])
+def test_attention_node_without_points_lowered_is_zero(
+    op_type: str, n_levels: int, is_static: bool, opset: int, target: TargetName
+) -> None:
+    model = model_without_points(op_type, n_levels, is_static=is_static, opset=opset)
+    shape = (1, 2, 6) if op_type == MMCV else (1, 2, 2, 3)
+    lowered = open_native(ogs.patch_model(model, target=target))
+    (output,) = lowered.run(None, feeds_without_points(model))
+    np.testing.assert_array_equal(output, np.zeros(shape, np.float32), strict=True)
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_bevformer_attention_without_points_in_session_is_zero(is_static: bool, ops: str) -> None:
+    model = model_without_points(BEVFORMER[0], 2, is_static=is_static)
+    output = run_in_session(model, feeds_without_points(model), ops)
+    np.testing.assert_array_equal(output, np.zeros((1, 2, 2, 3), np.float32), strict=True)
+
+
+def test_tensorrt_plugins_leave_detected_attention_without_points() -> None:
+    """A Reshape to no points would copy the length of another axis."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[1,6,2,3] v, float[1,2,2,1,0,2] l, float[1,2,2,1,0] w) => (float[] Y)
+        {
+            two = Constant <value_float = 2.0> ()
+            one = Constant <value_float = 1.0> ()
+            scaled = Mul (l, two)
+            grids = Sub (scaled, one)
+            rows = Transpose <perm = [0, 2, 3, 1]> (v)
+            image_shape = Constant <value_ints = [2, 3, 2, 3]> ()
+            image = Reshape (rows, image_shape)
+            zero = Constant <value_int = 0> ()
+            level = Gather <axis = 3> (grids, zero)
+            by_head = Transpose <perm = [0, 2, 1, 3, 4]> (level)
+            grid_shape = Constant <value_ints = [2, 2, 0, 2]> ()
+            grid = Reshape <allowzero = 1> (by_head, grid_shape)
+            samples = GridSample (image, grid)
+            weights_by_head = Transpose <perm = [0, 2, 1, 3, 4]> (w)
+            weights_shape = Constant <value_ints = [2, 1, 2, 0]> ()
+            weights = Reshape <allowzero = 1> (weights_by_head, weights_shape)
+            products = Mul (samples, weights)
+            axis = Constant <value_ints = [-1]> ()
+            sums = ReduceSum <keepdims = 0> (products, axis)
+            rows_shape = Constant <value_ints = [1, 6, 2]> ()
+            by_row = Reshape (sums, rows_shape)
+            Y = Transpose <perm = [0, 2, 1]> (by_row)
+        }""")
+    patched = ogs.patch_model(model, target="tensorrt-plugins")
+    (output,) = open_native(patched).run(None, feeds_without_points(model))
+    np.testing.assert_array_equal(output, np.zeros((1, 2, 6), np.float32), strict=True)
+
+
 def model_with_lengths(
     op_type: str, lengths: Array, *, is_static: bool, opset: int = 17
 ) -> onnx.ModelProto:

@@ -646,6 +646,22 @@ def test_results_of_trials_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decomposed._trial_results) == 1
 
 
+class ClearedResults(dict[object, object]):
+    """Results that another thread clears as soon as one is added."""
+
+    def __setitem__(self, key: object, result: object) -> None:
+        super().__setitem__(key, result)
+        self.clear()
+
+
+def test_results_of_trials_that_another_thread_clears_are_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decomposed, "_trial_results", ClearedResults())
+    model = load_decomposed(BILINEAR_ZEROS)
+    assert detected_operators(model) == expected_operators(BILINEAR_ZEROS)
+
+
 def test_names_of_a_model_with_many_decomposed_operators_are_collected_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,5 +1,6 @@
 """Tensors whose values are stored in unusual ways."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,31 @@ def test_weight_with_another_number_of_bytes_is_refused(excess: int) -> None:
     assert (error.where, error.argument) == ("initializer 'W'", "raw_data")
     assert error.found == f"of {4 * length + excess} bytes"
     assert error.expected == f"of {4 * length} bytes, as its shape [{length}] requires"
+
+
+def test_split_proto_does_not_copy_the_values_of_weights() -> None:
+    n_bytes = 64 * MAX_PARSED_TENSOR_BYTES
+    model = large_model([n_bytes // 4], n_bytes)
+    tracemalloc.start()
+    try:
+        _, weights = split_proto(model)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "W" in weights
+    assert peak < n_bytes
+
+
+def test_split_proto_keeps_initializers_of_the_same_name() -> None:
+    """A session of onnxruntime takes the values of one of them, with a warning."""
+    n_bytes = 2 * MAX_PARSED_TENSOR_BYTES
+    model = large_model([n_bytes // 4], n_bytes)
+    other = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=[n_bytes // 2])
+    other.raw_data = bytes(2 * n_bytes)
+    model.graph.initializer.append(other)
+    copy, weights = split_proto(model)
+    weights.load(copy.graph.initializer)
+    assert copy == model
 
 
 def test_initializer_of_negative_lengths_is_not_a_weight() -> None:

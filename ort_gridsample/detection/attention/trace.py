@@ -39,8 +39,8 @@ class TracedValue:
     Attributes:
         name: the name of the value.
         axes: its axes.
-        level_axis: the factors of its axis of pixels or points, as long as it has one level. After
-            a Slice or a Split was traced, those of the axis that joins all levels.
+        level_axis: the factors of the axis of pixels or points. It covers one level at first; after
+            a Slice or a Split was traced, it covers all levels of this value.
         level: which of the levels in this value is meant, or None if it has only one.
         scaling_steps: the number of traced steps of 2 x - 1, which scales a location to a grid.
     """

@@ -66,18 +66,17 @@ class FusedOpTarget(CompiledOpTarget):
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.fused_into is not None:
             return Replacement([])
-        replacement = super().replacement_for(match, names)
         fused = match.fused_grid
         if fused is None:
-            return replacement
-        index = next(i for i, node in enumerate(replacement.nodes) if label(node))
-        op = replacement.nodes[index]
+            return super().replacement_for(match, names)
+        constants, op = self._op(match, names)
+        op.output[0], after = typed_in_function(match, op.input[0], names)
         op.op_type = FUSED
         if fused.affine_grid is not None:
             before = self._fuse_affine_grid(op, fused, fused.affine_grid, names)
         else:
             before = _fuse_programs(op, fused, names)
-        nodes = [*replacement.nodes[:index], *before, *replacement.nodes[index:]]
+        nodes = [*constants, *before, op, *after]
         value_info = []
         if len(fused.sources) > 1:
             value_info = _output_type(op.output[0], match)

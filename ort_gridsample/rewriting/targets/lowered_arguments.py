@@ -47,7 +47,7 @@ def input_of(e: Expressions, value: Argument, n_coordinates: int | None = None) 
         n_coordinates: the number of coordinates that are computed from ``value``; None: the number
             of its elements.
     """
-    compute = e.runtime.coordinates or spec.TYPES[value.type].compute or value.type
+    compute = e.runtime.coordinate_type or spec.TYPES[value.type].compute or value.type
     if value.constant is not None:
         if n_coordinates is None:
             n_coordinates = value.constant.size

@@ -80,7 +80,7 @@ def lower_grid_sample(
         zeros = e.zeros(operands.output_shape, operands.image.type, operands.checks)
         return e.finish(zeros.astype(X.type), Y)
 
-    types = _types(e, X, grid, MODE_RULES[mode])
+    types = _compute_types(e, X, grid, MODE_RULES[mode])
     prepared = _prepared_operands(e, X, operands, types)
     padding = PADDING_RULES[padding_mode]
     image_shape = [prepared.image_batches, prepared.channels, *prepared.lengths]
@@ -90,45 +90,45 @@ def lower_grid_sample(
     rows_of_X = sampler.joined_rows(
         _image_rows(e, prepared, zero_rows), prepared.image_batches, prepared.channels
     )
-    source = _CoordinateSource(
+    inputs = _SamplingInputs(
         operands=prepared,
         padding=padding,
         align_corners=bool(align_corners),
         types=types,
     )
-    rows_of_Y = _weighted_rows(e, sampler, rows_of_X, source)
+    rows_of_Y = _weighted_rows(e, sampler, rows_of_X, inputs)
     by_channel = sampler.channels_first(rows_of_Y.astype(X.type), prepared.channels)
     return e.finish(e.reshape(by_channel, prepared.output_shape), Y)
 
 
-class _Types(NamedTuple):
+class _ComputeTypes(NamedTuple):
     """The types of a lowered GridSample.
 
     Attributes:
-        coordinates: of pixel coordinates, indices and weights of one axis; the runtime's, if it
-            requires one.
-        rounding: the type whose rounding the coordinates have: the one that the standard computes
-            the grid in.
-        values: in which values of X are weighted, None if the mode has no weights.
+        coordinate_type: of pixel coordinates, indices and weights of one axis; the runtime's, if
+            it requires one.
+        rounding_type: the type whose rounding the coordinates have: the one that the standard
+            computes the grid in.
+        value_type: in which values of X are weighted, None if the mode has no weights.
     """
 
-    coordinates: str | None
-    rounding: str
-    values: str | None
+    coordinate_type: str | None
+    rounding_type: str
+    value_type: str | None
 
 
-def _types(e: Expressions, X: Argument, grid: Argument, mode: Mode) -> _Types:
+def _compute_types(e: Expressions, X: Argument, grid: Argument, mode: Mode) -> _ComputeTypes:
     """Return the types in which a GridSample of ``X`` and ``grid`` is computed."""
-    values = None if mode.weights is None else _compute_type(e, X)
-    return _Types(
-        coordinates=e.runtime.coordinates or values,
-        rounding=str(spec.TYPES[grid.type].compute),
-        values=values,
+    value_type = None if mode.weights is None else _compute_type(e, X)
+    return _ComputeTypes(
+        coordinate_type=e.runtime.coordinate_type or value_type,
+        rounding_type=str(spec.TYPES[grid.type].compute),
+        value_type=value_type,
     )
 
 
 def _prepared_operands(
-    e: Expressions, X: Argument, operands: _Operands, types: _Types
+    e: Expressions, X: Argument, operands: _Operands, types: _ComputeTypes
 ) -> _Operands:
     """Return the operands with the image in the type in which it is weighted.
 
@@ -136,8 +136,8 @@ def _prepared_operands(
     :func:`_pixel_rows` reads the checks.
     """
     prepared = operands
-    if types.values is not None and operands.image.dtype.kind not in "iu":
-        prepared = replace(operands, image=operands.image.astype(types.values))
+    if types.value_type is not None and operands.image.dtype.kind not in "iu":
+        prepared = replace(operands, image=operands.image.astype(types.value_type))
     if operands.checks and not e.runtime.computes_shapes:
         return _with_checked_batches(e, X, prepared)
     return prepared
@@ -153,8 +153,8 @@ def _image_rows(e: Expressions, operands: _Operands, zero_rows: ZeroRows) -> Ten
 
 
 @dataclass(frozen=True)
-class _CoordinateSource:
-    """What determines the pixel coordinates of the output positions, and the weights of taps.
+class _SamplingInputs:
+    """The operands and attributes of a GridSample from which taps are computed.
 
     Attributes:
         operands: the tensors of the GridSample.
@@ -166,36 +166,36 @@ class _CoordinateSource:
     operands: _Operands
     padding: Padding
     align_corners: bool
-    types: _Types
+    types: _ComputeTypes
 
 
 def _weighted_rows(
     e: Expressions,
     sampler: RowSampler,
     rows_of_X: Tensor,
-    source: _CoordinateSource,
+    inputs: _SamplingInputs,
 ) -> Tensor:
     """Return the rows of X at the taps of all output positions, weighted and added up."""
-    lengths = source.operands.lengths
-    padding = source.padding
-    normalized = sampler.to_coordinates(source.operands.coordinates)
+    lengths = inputs.operands.lengths
+    padding = inputs.padding
+    normalized = sampler.to_coordinates(inputs.operands.grid)
     length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(normalized.type)
     axis = Axis.of(
         length,
-        source.align_corners,
+        inputs.align_corners,
         may_be_single=may_be_single(lengths),
         maximum=e.maximum,
     )
-    types = source.types
-    pixels = _pixel_coordinates(e, normalized, axis, sampler.mode, padding, types.rounding)
+    types = inputs.types
+    pixels = _pixel_coordinates(e, normalized, axis, sampler.mode, padding, types.rounding_type)
     border = sampler.zero_rows.border
     tap_positions, weight = taps_at(
-        e, pixels, axis, sampler.mode, padding, types.coordinates, border
+        e, pixels, axis, sampler.mode, padding, types.coordinate_type, border
     )
     index_groups = sampler.row_numbers.row_indices(tap_positions, axis)
     if weight is None:
         return sampler.gathered(rows_of_X, index_groups[0])
-    weight_groups = [group.astype(str(types.values)) for group in sampler.tap_weights(weight)]
+    weight_groups = [group.astype(str(types.value_type)) for group in sampler.tap_weights(weight)]
     return sampler.weighted_sum(rows_of_X, index_groups, weight_groups)
 
 
@@ -205,7 +205,7 @@ class _Operands:
 
     Attributes:
         image: X.
-        coordinates: the grid.
+        grid: the grid.
         image_batches: the length of X's first axis.
         grid_batches: the length of the grid's first axis, which must be that of X.
         channels: C.
@@ -216,7 +216,7 @@ class _Operands:
     """
 
     image: Tensor
-    coordinates: Tensor
+    grid: Tensor
     image_batches: DimLike
     grid_batches: DimLike
     channels: DimLike
@@ -240,18 +240,18 @@ def _operands(
 ) -> _Operands:
     """Return the tensors of ``X`` and ``grid``, whose shapes are known in part."""
     image = e.input(X.name, X.type)
-    coordinates = input_of(e, grid)
+    grid_tensor = input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes compute with bfloat16
     image_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
-    grid_dims = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    grid_dims = e.dims(grid_tensor, grid_shape, unranked_argument("grid", grid))
     grid_batches, *output_lengths, n_coordinates = grid_dims
     checks = grid_checks(
         e, X, image, grid_batches=grid_batches, n_coordinates=n_coordinates, r=len(lengths)
     )
     return _Operands(
         image=image,
-        coordinates=coordinates,
+        grid=grid_tensor,
         image_batches=image_batches,
         grid_batches=grid_batches,
         channels=channels,
@@ -283,8 +283,9 @@ def _pixel_rows(e: Expressions, operands: _Operands) -> Tensor:
 def _compute_type(e: Expressions, X: Argument) -> str | None:
     """Return the type in which values of X are weighted."""
     compute = spec.TYPES[X.type].compute
-    if e.runtime.coordinates and compute and X.type not in spec.FLOATS:
-        return e.runtime.coordinates  # integers as floats are as exact as coordinates must be
+    if e.runtime.coordinate_type and compute and X.type not in spec.FLOATS:
+        # Integers as floats are as exact as coordinates must be.
+        return e.runtime.coordinate_type
     return compute
 
 
@@ -299,7 +300,7 @@ def _with_checked_batches(e: Expressions, X: Argument, operands: _Operands) -> _
         The operands without checks.
     """
     image = operands.image
-    coordinates = operands.coordinates
+    grid = operands.grid
     image_dims = [operands.grid_batches, operands.channels, *operands.lengths]
     grid_dims: list[DimLike] = [
         operands.grid_batches,
@@ -310,10 +311,10 @@ def _with_checked_batches(e: Expressions, X: Argument, operands: _Operands) -> _
     if isinstance(batches, int):
         grid_dims = [batches, *grid_dims[1:]]
     for _ in range(2):
-        coordinates = e.reshape(coordinates, grid_dims, exact=True)
+        grid = e.reshape(grid, grid_dims, exact=True)
         if not isinstance(batches, int):
             image = e.reshape(image, image_dims, exact=True)
-    return replace(operands, image=image, coordinates=coordinates, checks=[])
+    return replace(operands, image=image, grid=grid, checks=[])
 
 
 def _pixel_coordinates(

@@ -32,7 +32,7 @@ class Runtime:
             which takes the least memory and time; those of inner axes are gathered together, which
             takes the fewest nodes.
         max_split_outputs: the maximum number of outputs of a Split.
-        coordinates: the type in which coordinates, indices and weights are computed; None: the
+        coordinate_type: the type in which coordinates, indices and weights are computed; None: the
             type that the operator computes in.
         opset: the newest opset that the model is written in by default, or None for any.
         why: what the runtime does with the common form, and the cost of the runtime's form.
@@ -44,7 +44,7 @@ class Runtime:
     computes_shapes: bool = True
     max_gathers: int = 16
     max_split_outputs: int = 16
-    coordinates: str | None = None
+    coordinate_type: str | None = None
     opset: int | None = None
     why: str = ""
 
@@ -77,7 +77,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         "Without allowzero, lengths that are not known before a run must not be 0.",
     ),
     "onnxconverter-common": Runtime(
-        coordinates="float64",
+        coordinate_type="float64",
         why="Not a runtime: its conversion to float16 (1.16.0) leaves a listed node in float32, "
         "but rounds the outputs of a listed Constant, and of a listed node that several nodes "
         "read. The one of onnxruntime.transformers (1.32) rounds every float32 value between "

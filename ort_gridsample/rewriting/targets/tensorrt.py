@@ -48,6 +48,8 @@ class TensorRTPluginsTarget(AttentionTarget):
         attention = match.detected_attention
         if attention is None or attention.r != 2 or len({*attention.points}) != 1:
             return False
+        if attention.points[0] == 0:
+            return False  # :meth:`write` has Reshapes to the number of points, which cannot be 0
         has_levels = "levels" in record.constants
         return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
 
