@@ -15,8 +15,8 @@ from .tiles import fill_table, scratch_array, worker_record
 
 #: The minimum reads per pixel from which packing X pays off. Incoherent grids, whose neighboring
 #: positions are pixels apart, gain more. Narrow panels pay off if taps are read one by one; if the
-#: processor gathers them, only for incoherent grids. On 2-D cubic of 3 channels with border padding,
-#: packing takes 0.75 times as long for a random grid, and 1.3 times for a smooth one.
+#: processor gathers them, only for incoherent grids. With packing, 2-D cubic of 3 channels with
+#: border padding takes 0.75 times as long for a random grid, and 1.3 times for a smooth one.
 MIN_READS_NARROW = 8
 MIN_READS_WIDE = 2
 MIN_READS_INCOHERENT = 0.4
