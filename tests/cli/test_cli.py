@@ -273,14 +273,18 @@ LIBRARY_ARGUMENTS = [
     ("out.so --model a.onnx --model b.onnx", [], ["a.onnx", "b.onnx"]),
     ("--model a.onnx --model b.onnx out.so", [], ["a.onnx", "b.onnx"]),
     ("--model a.onnx b.onnx out.so --cpu generic", ["generic"], ["a.onnx", "b.onnx"]),
-    ("--cpu generic native out.so", ["generic", "native"], []),
-    ("--cpu generic --target x86_64-linux out.so", ["generic"], []),
+    ("--cpu generic native out.so", ["generic", "native"], None),
+    ("--cpu generic --target x86_64-linux out.so", ["generic"], None),
 ]
 
 
 @pytest.mark.parametrize(("words", "cpus", "models"), LIBRARY_ARGUMENTS)
 def test_library_options_repeat_and_take_several_values(
-    words: str, cpus: list[str], models: list[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    words: str,
+    cpus: list[str],
+    models: list[str] | None,
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     build = Mock(return_value="release 1")
     monkeypatch.setattr("ort_gridsample.cli.library.build_library", build)
