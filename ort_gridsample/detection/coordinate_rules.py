@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
+from ..inference.lengths import int_attribute
 from ..inference.types import Inference
 from ..spec import Dim, Shape
 from .programs import MAX_STEPS, OPERATIONS, Component, Program, ProgramStep, Scalar
@@ -206,8 +207,7 @@ CoordinateRule = Callable[[CoordinateTracer, onnx.NodeProto, Component], TracedN
 
 def _axis(node: onnx.NodeProto, rank: int) -> int:
     """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1."""
-    attribute = attribute_named(node, "axis")
-    axis = 0 if attribute is None else int(attribute.i)
+    axis = int_attribute(node, "axis", 0)
     return axis + rank if axis < 0 else axis
 
 

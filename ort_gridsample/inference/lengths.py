@@ -18,7 +18,7 @@ from typing import NamedTuple
 import onnx
 from onnx import TensorProto
 
-from ..graph.scope import has_attribute_references
+from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
 from .types import Inference, length_at
 
@@ -219,16 +219,14 @@ _Rule = Callable[[ScopeLengths, onnx.NodeProto, str], "PartialLengths | None"]
 
 def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
     """Return an integer attribute of ``node``, or its default."""
-    values = (int(attribute.i) for attribute in node.attribute if attribute.name == name)
-    return next(values, default)
+    attribute = attribute_named(node, name)
+    return default if attribute is None else int(attribute.i)
 
 
 def permutation(node: onnx.NodeProto, rank: int) -> list[int]:
     """Return the order in which a Transpose of ``rank`` axes lists the axes of its input."""
-    perm = next(
-        (list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"),
-        [],
-    )
+    attribute = attribute_named(node, "perm")
+    perm = [] if attribute is None else list(attribute.ints)
     axes = list(range(rank))
     return perm if sorted(perm) == axes else axes[::-1]
 

@@ -161,10 +161,8 @@ class RuntimeProbe:
             arrays = [case.X, case.grid]
         else:
             arrays = [np.zeros((1, n_axes, n_axes + 1)), np.array([1, 1, *[2] * n_axes])]
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
         try:
-            output = self._run_node(copy, imports, types, arrays)
+            output = self._run_node(node, imports, types, arrays)
         except Exception as error:
             return _ERROR_CODE.sub("", one_line(error))
         first_type = next(iter(types.values()))
@@ -185,7 +183,7 @@ class RuntimeProbe:
         """Return the output of a model of one node.
 
         Args:
-            node: the node, which is changed.
+            node: the node.
             imports: the versions of domains.
             types: the element types of the node's inputs, by name.
             arrays: the values of the inputs.
@@ -193,8 +191,10 @@ class RuntimeProbe:
         Raises:
             Exception: the runtime refuses the model.
         """
+        copy = onnx.NodeProto()  # one_node_model() changes its node
+        copy.CopyFrom(node)
         shapes = [[None] * array.ndim for array in arrays]
-        model = one_node_model(node, imports, types.items(), shapes)
+        model = one_node_model(copy, imports, types.items(), shapes)
         feeds = {
             name: array.astype(fed_type(types[name]))
             for name, array in zip(types, arrays, strict=True)

@@ -57,14 +57,17 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
         inline(model, {function_key(function)[:2] for function in model.functions})
     scopes = scopes_of(model)
     inference = inference_of_all_values(model, scopes)
-    if new_opset < old_opset or has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
+    has_flattening_nodes = has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes)
+    if new_opset < old_opset or has_flattening_nodes:
         inference.infer_now()  # before nodes move to other domains, where they have no types
     # Out of the converter's sight.
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, new_opset)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     read_before = _read_values(scopes)
-    _rewrite_and_convert(model, scopes, inference, old_opset, new_opset)
+    _rewrite_and_convert(
+        model, scopes, inference, old_opset, new_opset, has_flattening_nodes=has_flattening_nodes
+    )
     # Back into ONNX's domain.
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
@@ -86,6 +89,8 @@ def _rewrite_and_convert(
     inference: Inference,
     old_opset: int,
     new_opset: int,
+    *,
+    has_flattening_nodes: bool,
 ) -> None:
     """Convert the nodes of ``model`` that are in ONNX's domain.
 
@@ -95,12 +100,13 @@ def _rewrite_and_convert(
         inference: the types of its values.
         old_opset: its opset.
         new_opset: the opset to convert to.
+        has_flattening_nodes: the result of :func:`has_flattening_nodes_to_rewrite`.
     """
     # What the converter would keep unconverted, or convert to another meaning.
     flat_values: set[str] = set()
     if new_opset < old_opset and old_opset > OLDEST:
         write_older(model, max(new_opset, OLDEST), inference, scopes)
-    elif has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes):
+    elif has_flattening_nodes:
         names = Names(model, scopes)
         flat_values = rewrite_flattening_nodes(inference, scopes, names, new_opset)
     # Everything else.

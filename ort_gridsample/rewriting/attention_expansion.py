@@ -25,6 +25,7 @@ from ..graph.first_opsets import (
     FIRST_OPSET_WITH_MODE_LINEAR,
 )
 from ..graph.new_nodes import Names, Nodes
+from ..reference.arrays import Array
 from ..spec import Dim
 from .attention_operands import AttentionOperands
 from .match_facts import constants_of, known_lengths, single_type
@@ -207,12 +208,14 @@ class AttentionExpansion(ABC):
 
     def _write_levels(self, operands: AttentionOperands) -> list[LevelPixels]:
         """Write the lengths of all levels, and the range of their pixels."""
+        starts = operands.starts
+        known_starts = self._match.scope.constant_value(starts) if starts else None
         levels: list[LevelPixels] = []
         end = self._known_offset(0)
         for index in range(self._n_levels):
             constant_lengths = self._constant_lengths(index)
             lengths = self._write_level_lengths(operands.level_table, index, constant_lengths)
-            begin = self._write_begin(index, operands.starts) if operands.starts else end
+            begin = self._write_begin(index, starts, known_starts) if starts else end
             end = self._write_end(begin, lengths, constant_lengths)
             level = LevelPixels(
                 index=index,
@@ -227,9 +230,8 @@ class AttentionExpansion(ABC):
     def _known_offset(self, offset: int) -> _Offset:
         return _Offset(self._write_row(offset), offset)
 
-    def _write_begin(self, index: int, starts: str) -> _Offset:
+    def _write_begin(self, index: int, starts: str, known_starts: Array | None) -> _Offset:
         """Write the first pixel of a level, which ``starts`` has for all levels."""
-        known_starts = self._match.scope.constant_value(starts)
         if known_starts is not None:
             return self._known_offset(int(known_starts[index]))
         start = self._nodes.add("Gather", starts, self._write_row(index))

@@ -13,6 +13,7 @@ from ..dialects.table import DOMAIN, AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.new_nodes import Names
+from ..graph.scope import attribute_named
 from .attention_expansion import AttentionExpansion, LevelPixels
 from .attention_operands import AttentionOperands
 from .foreign_attention import ForeignOperands
@@ -31,11 +32,11 @@ def points_of(match: Match) -> list[int] | None:
     if table is not None:
         has_points = table.ndim == 2 and table.shape[1] > 1
         return [int(number) for number in table[:, 0]] if has_points else None
-    for attribute in match.node.attribute:
-        # A session writes no numbers if they are known only in a run.
-        if attribute.name == "points" and attribute.s:
-            return [int(number) for number in attribute.s.split()]
-    return None
+    points = attribute_named(match.node, "points")
+    # A session writes no numbers if they are known only in a run.
+    if points is None or not points.s:
+        return None
+    return [int(number) for number in points.s.split()]
 
 
 def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Replacement:

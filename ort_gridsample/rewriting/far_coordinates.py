@@ -64,8 +64,8 @@ def _fed_names(main: Scope) -> set[str]:
 
     Until IR version 3, an initializer is an input as well, and cannot be fed.
     """
-    fed_names = {value.name for value in main.container.input}
-    return {name for name in fed_names if main.definitions[name] is None}
+    names = (value.name for value in main.container.input)
+    return {name for name in names if main.definitions[name] is None}
 
 
 def _zero_far(

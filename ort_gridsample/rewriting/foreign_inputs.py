@@ -6,6 +6,8 @@ The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..graph.new_nodes import Nodes
@@ -39,7 +41,7 @@ class ForeignInputs:
         self.names = dict(zip(signature.inputs, match.node.input, strict=True))
         self._shape_names: dict[str, str] = {}
 
-    @property
+    @cached_property
     def n_levels(self) -> int:
         """The number of levels.
 
@@ -48,7 +50,7 @@ class ForeignInputs:
         """
         return n_levels_of(self.match)
 
-    @property
+    @cached_property
     def n_points(self) -> int | None:
         """The number of points on each level if it is known."""
         shape = self.shape("attention_weights")

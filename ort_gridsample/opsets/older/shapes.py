@@ -102,16 +102,16 @@ def _allowzero_matters(step: VersionStep) -> bool:
         return True
     input_shape = step.input_shape(0)
     copied_lengths: list[Dim] = []  # equal to the input's length of their axis
-    unknown_lengths: list[Dim] = []  # 0 in some runs
+    n_unknown = 0  # the number of lengths that may be 0 in a run
     for axis, length in enumerate(lengths):
         if length is not None and length == length_at(input_shape, axis):
             copied_lengths.append(length)
         elif length == 0:
             raise step.obstacle("allowzero", 1)
         elif not isinstance(length, int):
-            unknown_lengths.append(length)
+            n_unknown += 1
     may_copy_zero = any(not isinstance(length, int) or length == 0 for length in copied_lengths)
-    return len(unknown_lengths) > 1 or (len(unknown_lengths) == 1 and may_copy_zero)
+    return n_unknown > 1 or (n_unknown == 1 and may_copy_zero)
 
 
 def _target_lengths(step: VersionStep) -> Sequence[Dim] | None:
