@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
 from threading import Lock
 from typing import Any
@@ -13,6 +12,7 @@ from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import SAMPLERS, standard
 from ..errors import GridSampleError
+from ..system.process import created_once
 
 #: The functions of the contexts of :func:`torch_symbolics` that have not ended. The first context
 #: registers its function with PyTorch, the last one to end unregisters it.
@@ -141,11 +141,11 @@ def _attributes(
     return written
 
 
-@cache
+@created_once
 def _register_affine_grid_shape() -> Any:
     """Register the shape of an affine grid with PyTorch.
 
-    PyTorch forgets it when the returned library is deleted, so the cache keeps the library.
+    PyTorch forgets it when the returned library is deleted, so the decorator keeps the library.
     """
     torch: Any = import_module("torch")
     library = torch.library.Library("aten", "IMPL")
