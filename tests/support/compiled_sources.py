@@ -16,7 +16,7 @@ from ort_gridsample.custom_ops.compiled_ops.catalog import (
 )
 from ort_gridsample.custom_ops.compiled_ops.descriptions import description_function
 from ort_gridsample.custom_ops.compiled_ops.record_image import RecordImage
-from ort_gridsample.custom_ops.compiled_ops.sentences import SHARED_FUNCTIONS
+from ort_gridsample.custom_ops.compiled_ops.sentences import create_error
 from ort_gridsample.kernels import jit_core
 from ort_gridsample.kernels.compilation import FunctionSpec
 
@@ -26,7 +26,7 @@ _Name = tuple[str, str]
 
 def compiled_functions() -> set[Callable[..., object]]:
     """Return all functions of ops and of the compiled core, and the factories of such functions."""
-    specs: list[FunctionSpec] = [*SHARED_FUNCTIONS.values(), *jit_core._HELPER_FUNCTIONS.values()]
+    specs: list[FunctionSpec] = [(create_error,), *jit_core._HELPER_FUNCTIONS.values()]
     specs += [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
     for op in (*OPS, *(op for ops in FOREIGN_DOMAINS.values() for op in ops)):
         implementation = op.load()

@@ -34,8 +34,8 @@ from .creation import (
     LAST_SENTENCES,
     choice_attribute,
     close_node,
-    create_basic,
     create_errors,
+    create_single_state,
     destroy,
     integer_attribute,
     open_node,
@@ -154,8 +154,9 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
 
 def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of an AffineGrid."""
-    return create_basic(
-        op_address, api, info, out, c_string("AffineGrid node "), AFFINE_WRONG_INTERFACE_INDEX
+    prefix = c_string("AffineGrid node ")
+    return create_single_state(
+        op_address, api, info, out, BASIC_STATE, prefix, AFFINE_WRONG_INTERFACE_INDEX
     )
 
 

@@ -26,7 +26,7 @@ from ...kernels.pointers import (
 )
 from ...kernels.structs import ATTENTION_LAUNCH, Address, ArrayRef, RecordRef
 from .catalog import Fields, OpImplementation
-from .creation import LAST_SENTENCES, create_basic, destroy
+from .creation import LAST_SENTENCES, create_single_state, destroy
 from .launches import fill_output
 from .requests import (
     Status,
@@ -119,7 +119,9 @@ def states(
 def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of deformable attention."""
     prefix = c_string("DeformableAttention node ")
-    return create_basic(op_address, api, info, out, prefix, WRONG_INTERFACE_INDEX)
+    return create_single_state(
+        op_address, api, info, out, BASIC_STATE, prefix, WRONG_INTERFACE_INDEX
+    )
 
 
 @compiles_in(1.7)

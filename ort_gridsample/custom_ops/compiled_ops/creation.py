@@ -33,7 +33,7 @@ from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import Status, alloc, alloc_int64s, api_function, free_blocks
 from .sentences import create_status, encode, error_with_number, strlen
-from .structs import BASIC_STATE, BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
+from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
 
 get_integer = api_function("KernelInfoGetAttribute_int64", 1)
 get_text = api_function("KernelInfoGetAttribute_string")
@@ -214,15 +214,16 @@ def _missing_state(
 
 
 @register_jitable
-def create_basic(
+def create_single_state(
     op_address: Address,
     api: Address,
     info: Address,
     out: Address,
+    dtype: Any,
     prefix: Address,
     wrong_interface_index: int,
 ) -> Status:
-    """CreateKernelV2 of an op with one state, which is BASIC_STATE.
+    """CreateKernelV2 of an op with one state, a record of ``dtype``.
 
     Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface_index`` on.
     """
@@ -230,7 +231,7 @@ def create_basic(
     node = local_record(NODE)
     errors_address = open_node(node, op, api, info, prefix, wrong_interface_index)
     missing_state_index = wrong_interface_index + 1  # LAST_SENTENCES: MISSING_STATE follows
-    state_address = create_state(node, op, 0, BASIC_STATE, errors_address, missing_state_index)
+    state_address = create_state(node, op, 0, dtype, errors_address, missing_state_index)
     return close_node(node, state_address, out)
 
 

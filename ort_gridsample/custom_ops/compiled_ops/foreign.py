@@ -13,15 +13,13 @@ from numba.extending import register_jitable
 from ...dialects.spelling import Spelling
 from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
 from ...kernels import kernel_factories
-from ...kernels.attention import attention_functions
-from ...kernels.halves import stored_dtype_of
 from ...kernels.pointers import array_at, c_string, local_record, record_at
 from ...kernels.structs import ATTENTION_LAUNCH, Address, RecordRef
 from . import attention, sampling
 from .catalog import Fields, OpImplementation
 from .creation import (
     close_node,
-    create_state,
+    create_single_state,
     destroy,
     integer_attribute,
     is_good,
@@ -175,27 +173,16 @@ def _states(
     weights_type: str,
 ) -> tuple[Any, list[Fields]]:
     """Return the initial state of another package's deformable attention."""
-    proceed, process_items = attention_functions(value_type, locations_type)
-    kernel = {
-        "proceed": proceed,
-        "process_items": process_items,
-        "X_size": stored_dtype_of(value_type).itemsize,
-    }
-    return FOREIGN_ATTENTION, [{"kernel": kernel, "is_int32": int(lengths_type == "int32")}]
+    _, (fields,) = attention.states(value_type, lengths_type, locations_type, weights_type)
+    return FOREIGN_ATTENTION, [{**fields, "is_int32": int(lengths_type == "int32")}]
 
 
 def create_attention(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of another package's deformable attention."""
-    op = record_at(op_address, OP)
-    node = local_record(NODE)
-    wrong_interface_index = attention.WRONG_INTERFACE_INDEX
     prefix = c_string("DeformableAttention node ")
-    errors_address = open_node(node, op, api, info, prefix, wrong_interface_index)
-    missing_state_index = wrong_interface_index + 1  # LAST_SENTENCES: MISSING_STATE follows
-    state_address = create_state(
-        node, op, 0, FOREIGN_ATTENTION, errors_address, missing_state_index
+    return create_single_state(
+        op_address, api, info, out, FOREIGN_ATTENTION, prefix, attention.WRONG_INTERFACE_INDEX
     )
-    return close_node(node, state_address, out)
 
 
 def compute_merged_heads(state_address: Address, context: Address) -> Status:

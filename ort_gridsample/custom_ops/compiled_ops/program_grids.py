@@ -386,15 +386,9 @@ def _has_inputs(request: RecordRef, state: RecordRef) -> bool:
 def _shape_error(api: Address, state: RecordRef, program: RecordRef, shape: ArrayRef) -> Status:
     """Return an OrtStatus*: the source of ``program`` has a wrong ``shape``."""
     name = state.programs.names[program.source]
-    node_errors = record_at(state.errors, ERRORS)
     # A copy, as several threads may run the op at the same time.
     errors = local_record(ERRORS)
-    errors.create_error = node_errors.create_error
-    errors.load_create_error = node_errors.load_create_error
-    errors.sentences = node_errors.sentences
-    errors.prefix = node_errors.prefix
-    errors.name.data = node_errors.name.data
-    errors.name.length = node_errors.name.length
+    memcpy(address_of(errors), state.errors, sizeof(ERRORS))
     errors.value.data = name.data
     errors.value.length = name.length
     errors.quotes_value = 0

@@ -59,7 +59,7 @@ class CompiledOps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._op_context = _OpContext(
-            compiles_on_demand=1, load_create_error=error_loading.function_address()
+            compiles_on_demand=1, load_create_error=error_loading.loader_address()
         )
         #: The address of an OrtCustomOp -> the op, and the types of its inputs.
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}

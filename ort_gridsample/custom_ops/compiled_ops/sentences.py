@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions.validation import ErrorTemplate
-from ...kernels.compilation import FunctionSpec, compiles_in
+from ...kernels.compilation import compiles_in
 from ...kernels.pointers import array_at, call, free, malloc, memcpy, record_at
 from ...kernels.structs import Address, ArrayRef, RecordRef
 from .c_api import INVALID_ARGUMENT
@@ -342,9 +342,7 @@ def _hex_digit(digit: int) -> int:
 @register_jitable
 def _write_where(message: ArrayRef, end: int, errors: RecordRef) -> int:
     """Write the place that a message names, as :func:`ort_gridsample.errors.where_node` does."""
-    prefix_length = strlen(errors.prefix)
-    memcpy(np.int64(message[end:].ctypes.data), errors.prefix, prefix_length)
-    end += prefix_length
+    end = _write_bytes(message, end, errors.prefix, strlen(errors.prefix))
     name = errors.name
     if name.data == 0:
         return end
@@ -361,8 +359,14 @@ def _write_value(message: ArrayRef, end: int, errors: RecordRef) -> int:
     value = errors.value
     if errors.quotes_value:
         return _write_repr(message, end, array_at(value.data, (value.length,), np.uint8))
-    memcpy(np.int64(message[end:].ctypes.data), value.data, value.length)
-    return end + value.length
+    return _write_bytes(message, end, value.data, value.length)
+
+
+@register_jitable
+def _write_bytes(message: ArrayRef, end: int, address: Address, length: int) -> int:
+    """Write the characters at an address."""
+    memcpy(np.int64(message[end:].ctypes.data), address, length)
+    return end + length
 
 
 @register_jitable
@@ -475,7 +479,3 @@ def _write_integer(message: ArrayRef, end: int, number: int) -> int:
         message[end + n_digits - 1 - digit] = np.uint8(_ZERO + np.int64(rest % np.uint64(10)))
         rest = rest // np.uint64(10)
     return end + n_digits
-
-
-#: The function of this module that all ops share, by its field in :data:`.structs.OP_CONTEXT`.
-SHARED_FUNCTIONS: dict[str, FunctionSpec] = {"create_error": (create_error,)}

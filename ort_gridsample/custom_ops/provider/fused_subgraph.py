@@ -110,7 +110,7 @@ def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocat
         where: the place that errors name.
     """
     errors = {
-        "load_create_error": error_loading.function_address(),
+        "load_create_error": error_loading.loader_address(),
         "sentences": sentences,
         "prefix": image.add_text(where.encode()),
     }
