@@ -29,11 +29,11 @@ from numba.extending import register_jitable
 
 from .. import spec
 from ..reference.taps import COMPILED_MODES, MODE_RULES
-from . import simd, tap_sums, tap_table
+from . import simd, tap_sums, tap_table, vector_sampling
 from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
-from .simd import GATHERED, WIDE_PANEL
+from .simd import GATHERED, OUTSIDE_BIT, WIDE_PANEL
 from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
@@ -191,8 +191,7 @@ def copy_for(bits_type: str) -> Callable[..., int]:
     Args:
         bits_type: a type of the size of X's elements.
     """
-    stored_dtype = np.dtype(bits_type)
-    size = stored_dtype.itemsize
+    copy_channels = _copy_channels_for(bits_type)
 
     def read(
         launch_address: Address,
@@ -204,10 +203,38 @@ def copy_for(bits_type: str) -> Callable[..., int]:
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         layout = record_at(worker_address, WORKER).layout
+        copy_channels(launch, worker_address, buffer, layout, batch, begin, positions)
+        return 0
+
+    return read
+
+
+def _copy_channels_for(bits_type: str) -> Callable[..., None]:
+    """Return the function that copies a pixel of each channel to each position of a tile.
+
+    Numba compiles only one branch of the conditions on ``gathers``.
+
+    Args:
+        bits_type: a type of the size of X's elements.
+    """
+    stored_dtype = np.dtype(bits_type)
+    size = stored_dtype.itemsize
+    gathers = simd.can_gather_pixels(size)
+
+    @register_jitable
+    def copy_channels(
+        launch: RecordRef,
+        worker_address: Address,
+        buffer: int,
+        layout: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> None:
         table = scratch_array(launch, worker_address, "index", np.uint32)
         index = table[buffer, 0, :positions]
         n_outside = 0
-        if layout == GATHERED:
+        if not gathers and layout == GATHERED:
             inside = table[1 - buffer, 0]
             n_outside = simd.list_outside(table[buffer, 0], inside, positions, table[buffer, 0])
             index = inside[:positions]
@@ -220,17 +247,19 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
             step = tap_sums.prefetch_step(index)
             for p in range(0, positions, step):
-                simd.prefetch(X[0], index[p])
+                simd.prefetch(X[0], index[p] if index[p] < OUTSIDE_BIT else np.uint32(0))
         for c in range(launch.c):
             y = Y[c, begin:]
             next_x = X[min(c + 1, launch.c - 1)]
             values = copies if writes_past_caches else y
-            tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
+            if gathers:
+                tap_sums.gather_pixels(X[c], index, step, values, next_x)
+            else:
+                tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
             if writes_past_caches:
                 copy_past_caches(y, copies[:positions])
-        return 0
 
-    return read
+    return copy_channels
 
 
 def weight_dtype_of(X_type: str) -> np.dtype[Any]:
@@ -309,6 +338,107 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
     return read
 
 
+@compiles_in(1.6)
+def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., int]:
+    """Return the kernel that copies the nearest pixels without a table, if it can.
+
+    Args:
+        coordinate_type: the type of the coordinates.
+        bits_type: a type of the size of X's elements.
+    """
+    coordinate_dtype = np.dtype(coordinate_type)
+    copy_channels = _copy_channels_for(bits_type)
+    lanes = vector_sampling.VECTOR_SIZE // coordinate_dtype.itemsize
+
+    def sample(
+        launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        if not _fits_vectors(launch, positions, lanes):
+            return 0
+        kernel = record_at(launch.kernel, KERNEL)
+        is_done = vector_sampling.nearest_pixels(
+            scratch_array(launch, worker_address, "coordinates", coordinate_dtype),
+            array_at(launch.lengths, (launch.r,), np.int64),
+            kernel.padding,
+            kernel.align_corners != 0,
+            positions,
+            scratch_array(launch, worker_address, "index", np.uint32)[0, 0],
+        )
+        if not is_done:
+            return 0
+        copy_channels(launch, worker_address, 0, GATHERED, batch, begin, positions)
+        return 1
+
+    return sample
+
+
+@compiles_in(2.0)
+def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable[..., int]:
+    """Return the kernel that adds up weighted taps without a table, if it can."""
+    coordinate_dtype = np.dtype(coordinate_type)
+    stored_dtype = stored_dtype_of(X_type)
+    weight_dtype = weight_dtype_of(X_type)
+    are_halves = X_type in HALVES
+    lanes = vector_sampling.VECTOR_SIZE // weight_dtype.itemsize
+    add_up = vector_sampling.vector_sums(mode)
+
+    def sample(
+        launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
+    ) -> int:
+        launch = record_at(launch_address, LAUNCH)
+        if not _fits_vectors(launch, positions, lanes):
+            return 0
+        kernel = record_at(launch.kernel, KERNEL)
+        normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
+        lengths = array_at(launch.lengths, (launch.r,), np.int64)
+        waiting_sums = scratch_array(launch, worker_address, "sums", weight_dtype)
+        X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
+        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+        for first in range(0, launch.c, CHANNELS_PER_GROUP):
+            end = min(first + CHANNELS_PER_GROUP, launch.c)
+            if are_halves:
+                sums = waiting_sums[: end - first]
+                start = 0
+            else:
+                sums = Y[first:end]
+                start = begin
+            is_done = add_up(
+                X[first:end],
+                normalized,
+                lengths,
+                kernel.padding,
+                kernel.align_corners != 0,
+                positions,
+                sums,
+                start,
+            )
+            if not is_done:
+                return 0
+            if are_halves:
+                for channel in range(first, end):
+                    write_rounded(sums[channel - first, :positions], Y[channel, begin:])
+        return 1
+
+    return sample
+
+
+@register_jitable
+def _fits_vectors(launch: RecordRef, positions: int, lanes: int) -> bool:
+    """Whether a tile can be sampled in vectors of so many lanes."""
+    kernel = record_at(launch.kernel, KERNEL)
+    taps = kernel.taps_per_axis
+    if positions < lanes:
+        return False
+    if taps > 1 and not tap_table.can_be_contiguous(taps, kernel.padding):
+        return False
+    lengths = array_at(launch.lengths, (launch.r,), np.int64)
+    for axis in range(launch.r):
+        if lengths[axis] < taps or lengths[axis] > tap_table.MAX_NEAR:
+            return False
+    return True
+
+
 @compiles_in(1.7)
 def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
     """Return the kernel that packs a part of a panel, channels last, for these types."""
@@ -368,6 +498,7 @@ def kernel_functions(
     read: FunctionSpec = (sum_for, X_type)
     pack: FunctionSpec | None = None
     read_packed: FunctionSpec | None = None
+    sample_in_vectors: FunctionSpec | None = None
     if mode == "nearest":
         # There is no integer of 16 bytes.
         read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)
@@ -376,9 +507,11 @@ def kernel_functions(
             shared_type = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}[size]
             pack = (pack_for, shared_type, shared_type)
             read_packed = (copy_packed_for, shared_type)
+            sample_in_vectors = (copy_in_vectors_for, coordinate, f"uint{8 * size}")
     elif is_float:
         pack = (pack_for, X_type, weight)
         read_packed = (sum_packed_for, X_type)
+        sample_in_vectors = (sum_in_vectors_for, coordinate, X_type, mode)
     return {
         "process_items": (process_items,),
         "proceed": (proceed,),
@@ -386,6 +519,7 @@ def kernel_functions(
         "axis_taps": (axis_taps_for, coordinate, weight),
         "combine": (combine_for, weight),
         "read": read,
+        "sample_in_vectors": sample_in_vectors if simd.CPU_HAS_FAST_VECTORS else None,
         "pack": pack,
         "read_packed": read_packed,
     }

@@ -25,8 +25,11 @@ from . import target
 from .llvm_helpers import (
     INT32,
     INT64,
+    ITEMSIZE,
     array_structs,
+    can_gather,
     emit_prefetch,
+    gather,
     if_equal,
     load_vector,
     store_vector,
@@ -54,6 +57,14 @@ WIDE_PANEL = 16
 SMOOTH_STEP = 8
 #: The number of positions that :func:`list_outside` examines at a time.
 LISTED_AT_ONCE = 16
+
+#: The number of positions, a multiple of which :func:`gather_pixels` reads.
+GATHERED_AT_ONCE = 16
+
+
+def can_gather_pixels(size: int) -> bool:
+    """Whether :func:`gather_pixels` can read elements of ``size`` bytes, and is fast."""
+    return size in (4, 8) and can_gather(ir.IntType(8 * size), WIDE_VECTOR // size)
 
 
 # --- Functions for kernels ---
@@ -113,6 +124,49 @@ def copy_pixels(
                         emit_prefetch(builder, builder.gep(next_channel.data, [pixel]))
                     value = builder.load(builder.gep(channel.data, [pixel]))
                     builder.store(value, builder.gep(to_array.data, [target_position]))
+        return context.get_dummy_value()
+
+    return types.void(x, index, step, begin, end, y, next_x), generate
+
+
+@intrinsic
+def gather_pixels(
+    typing_context: Any,
+    x: Any,
+    index: Any,
+    step: Any,
+    begin: Any,
+    end: Any,
+    y: Any,
+    next_x: Any,
+) -> Any:
+    """Gather pixels of a channel as :func:`copy_pixels`; the value of a position outside is 0.
+
+    The elements are of 4 or 8 bytes. The number of positions is a multiple of GATHERED_AT_ONCE.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = array_structs(context, builder, arguments, signature.args)
+        channel, index_array, to_array, next_channel = arrays
+        _, _, step, begin, end, _, _ = arguments
+        element = channel.data.type.pointee
+        lanes = WIDE_VECTOR // ITEMSIZE[str(element)]
+        vector = ir.VectorType(INT32, lanes)
+        first_pixels = ir.Constant(vector, [0] * lanes)
+        for size in (1, SMOOTH_STEP):
+            with (
+                if_equal(builder, step, size),
+                cgutils.for_range_slice(builder, begin, end, INT64(lanes), INT64) as loop,
+            ):
+                position, _ = loop
+                pixels = load_vector(builder, builder.gep(index_array.data, [position]), vector)
+                are_inside = builder.icmp_signed(">=", pixels, first_pixels)
+                inside = builder.select(are_inside, pixels, first_pixels)
+                for lane in range(0, lanes, size):
+                    pixel = builder.zext(builder.extract_element(inside, INT32(lane)), INT64)
+                    emit_prefetch(builder, builder.gep(next_channel.data, [pixel]))
+                values = gather(builder, channel.data, pixels, element, are_inside)
+                store_vector(builder, values, builder.gep(to_array.data, [position]))
         return context.get_dummy_value()
 
     return types.void(x, index, step, begin, end, y, next_x), generate

@@ -70,13 +70,14 @@ def _ctypes_field(dtype: Record) -> Any:
 #: It is never changed after its creation. :mod:`.kernel_factories` and :mod:`.workers` have the
 #: functions.
 KERNEL = record(
-    # Addresses of compiled functions. kernel_factories states the arguments of the last six.
+    # Addresses of compiled functions. kernel_factories states the arguments of the last seven.
     "process_items",  # the work of a thread: workers.process_items, or that of an attention
     "proceed",  # begins the next phase of a launch
     "coordinates",  # writes the normalized coordinates of a tile
     "axis_taps",  # computes the taps of a tile on one axis
     "combine",  # adds the taps of an inner axis to the table
     "read",  # reads X through the table
+    "sample_in_vectors",  # samples X without a table; 0 if there is no such kernel
     "pack",  # packs a part of X; 0 if X is never packed
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.

@@ -86,6 +86,19 @@ def copy_pixels(
 
 
 @register_jitable
+def gather_pixels(x: ArrayRef, index: ArrayRef, step: int, y: ArrayRef, next_x: ArrayRef) -> None:
+    """Copy as :func:`copy_pixels` on a processor that gathers elements of this size fast.
+
+    The index of a position outside has OUTSIDE_BIT.
+    """
+    positions = len(index)
+    whole = positions - positions % simd.GATHERED_AT_ONCE
+    simd.gather_pixels(x, index, step, 0, whole, y, next_x)
+    for p in range(whole, positions):
+        y[p] = x[index[p]] if index[p] < OUTSIDE_BIT else x.dtype.type(0)
+
+
+@register_jitable
 def copy_packed(panel: ArrayRef, index: ArrayRef, Y: ArrayRef, start: int, positions: int) -> None:
     """Copy the channels of a panel to each position.
 

@@ -185,30 +185,31 @@ def _pad_coordinates(axis: Any, normalized: ArrayRef, coordinates: ArrayRef) -> 
 
 
 @register_jitable
-def _inner_cubic_weight(distance: Any) -> Any:
+def _inner_cubic_weight(distance: Any, real: Any) -> Any:
     """Return the weight of a tap at a ``distance`` ≤ 1."""
-    real = type(distance)
     a = real(CUBIC_A)
     return ((a + real(2)) * distance - (a + real(3))) * distance * distance + real(1)
 
 
 @register_jitable
-def _outer_cubic_weight(distance: Any) -> Any:
+def _outer_cubic_weight(distance: Any, real: Any) -> Any:
     """Return the weight of a tap at a ``distance`` from 1 to 2."""
-    real = type(distance)
     a = real(CUBIC_A)
     return ((distance - real(5)) * distance + real(8)) * distance * a - real(4) * a
 
 
 @register_jitable
-def _cubic_weights(distance: Any) -> Any:
-    """Return the weights of four taps. The second one lies ``distance`` before the coordinate."""
-    real = type(distance)
+def cubic_weights(distance: Any, real: Any) -> Any:
+    """Return the weights of four taps. The second one lies ``distance`` before the coordinate.
+
+    ``distance`` is a number, or a vector of generated code, and ``real`` converts a number to its
+    type.
+    """
     return (
-        _outer_cubic_weight(real(1) + distance),
-        _inner_cubic_weight(distance),
-        _inner_cubic_weight(real(1) - distance),
-        _outer_cubic_weight(real(2) - distance),
+        _outer_cubic_weight(real(1) + distance, real),
+        _inner_cubic_weight(distance, real),
+        _inner_cubic_weight(real(1) - distance, real),
+        _outer_cubic_weight(real(2) - distance, real),
     )
 
 
@@ -229,7 +230,7 @@ def _write_weights(coordinate: Any, weight: ArrayRef, p: int, taps: int) -> Any:
         weight[0, p] = real(1) - distance
         weight[1, p] = distance
     else:
-        weight[0, p], weight[1, p], weight[2, p], weight[3, p] = _cubic_weights(distance)
+        weight[0, p], weight[1, p], weight[2, p], weight[3, p] = cubic_weights(distance, real)
     return base
 
 
@@ -334,6 +335,10 @@ def _pad_pairs(
     last_first = np.int32(length - 2)
     first_weight = weight[0]
     second_weight = weight[1]
+    minus_one = coordinate_type(-1)
+    zero = coordinate_type(0)
+    one = coordinate_type(1)
+    two = coordinate_type(2)
     lowest = coordinate_type(-np.inf)
     highest = coordinate_type(np.inf)
     if axis.padding != ZEROS:
@@ -346,14 +351,14 @@ def _pad_pairs(
         t = weight_type(distance)
         # The operations have the same order as for a pair that was not moved, so the results are
         # bit-identical.
-        if_moved_right = weight_type(distance + coordinate_type(1))
-        if_moved_left = weight_type(2) - t
+        if_moved_right = weight_type(distance + one)
+        if_moved_left = weight_type(1) - weight_type(distance - one)
+        # A weight may be rounded, so the distance tells what is inside.
+        is_first_inside = (distance >= minus_one) & (distance < one)
+        is_second_inside = (distance >= zero) & (distance < two)
         weight_of_first = if_moved_right if t < weight_type(0) else weight_type(1) - t
-        is_first_inside = (t >= weight_type(-1)) & (t < weight_type(1))
         first_weight[p] = weight_of_first if is_first_inside else masked
-        weight_of_second = min(t, if_moved_left)
-        is_second_inside = (t >= weight_type(0)) & (t < weight_type(2))
-        second_weight[p] = weight_of_second if is_second_inside else masked
+        second_weight[p] = min(t, if_moved_left) if is_second_inside else masked
         index[p] = np.uint32(first)
 
 

@@ -306,5 +306,10 @@ def _sample(launch: RecordRef, worker: RecordRef, batch: int, start: int, stop: 
     read = kernel.read if launch.packed == 0 else kernel.read_packed
     for begin in range(start, stop, launch.tile_positions):
         size = min(launch.tile_positions, stop - begin)
+        if launch.packed == 0 and kernel.sample_in_vectors != 0:
+            tile = (address_of(launch), address_of(worker), batch, begin, size)
+            call(kernel.coordinates, tile)
+            if call(kernel.sample_in_vectors, tile) != 0:
+                continue
         buffer = fill_table(launch, worker, batch, begin, size)
         call(read, (address_of(launch), address_of(worker), buffer, batch, begin, size))

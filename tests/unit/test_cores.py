@@ -31,6 +31,7 @@ from ort_gridsample.kernels import (
     llvm_helpers,
     structs,
     tap_table,
+    target,
     workers,
 )
 from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
@@ -489,27 +490,38 @@ def test_vectors_of_halves_are_widened_as_by_numpy(
         assert ("fpext" in "".join(widen.inspect_llvm().values())) == uses_cpu
 
 
+#: Features of processors without vectors, with short ones, and with long ones but slow gathers.
+OTHER_FEATURES = [(), ("avx2", "fma", "f16c"), ("avx2", "fma", "f16c", "avx512f")]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_scalar_loops_agree_with_numpy_core(tmp_path: Path) -> None:
-    """Scalar loops run on a CPU without gather instructions."""
-    script = """
+@pytest.mark.parametrize("features", OTHER_FEATURES, ids=["scalar", "avx2", "avx512"])
+def test_kernels_of_other_processors_agree_with_numpy_core(
+    features: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = f"""
 import itertools, numpy as np
-from ort_gridsample.kernels import simd
-simd.CPU_HAS_FAST_VECTORS = False
+from ort_gridsample.kernels import target
+target.choose(target.system, target.processor, {features})
 import ort_gridsample as ogs
 rng = np.random.default_rng(0)
-tolerances = {"float32": 1e-5, "float16": 2e-3, "int16": 0}
-cases = itertools.product(tolerances, ("linear", "cubic"), (1, 2), (3, 37))
-for X_type, mode, r, channels in cases:
-    X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(X_type)
-    grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
-    grid[:, :20] *= 0.5
-    outputs = []
-    for core in ("jit", "numpy"):
-        ogs.set_core(core)
-        outputs.append(ogs.grid_sample(X, grid, mode=mode).astype("d"))
-    tolerance = tolerances[X_type]
-    np.testing.assert_allclose(*outputs, rtol=tolerance, atol=100 * tolerance or 1)
+tolerances = {{"float32": 1e-5, "float64": 1e-14, "float16": 2e-3, "int16": 0}}
+modes = "nearest", "linear", "cubic"
+paddings = "zeros", "border", "reflection"
+for X_type, mode, padding, r in itertools.product(tolerances, modes, paddings, (1, 2, 3)):
+    for channels in (3, 37):
+        X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(X_type)
+        grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
+        grid[:, :20] *= 0.5
+        outputs = []
+        for core in ("jit", "numpy"):
+            ogs.set_core(core)
+            Y = ogs.grid_sample(X, grid, mode=mode, padding_mode=padding)
+            outputs.append(Y.astype("d"))
+        tolerance = tolerances[X_type]
+        np.testing.assert_allclose(*outputs, rtol=tolerance, atol=100 * tolerance or 1)
 """
+    if features and not target.has(*features):
+        pytest.skip("this processor does not have these features")
     assert run_script(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []

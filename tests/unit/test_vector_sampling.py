@@ -1,0 +1,97 @@
+"""Sampling in vectors: the same results as through a table of taps, bit for bit."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from conftest import with_slow
+from support.cases import dtype_of
+
+pytest.importorskip("numba", reason="the compiled core needs Numba")
+
+from ort_gridsample.kernels import jit_core, simd
+
+pytestmark = [
+    pytest.mark.usefixtures("default_core"),
+    pytest.mark.skipif(
+        not simd.CPU_HAS_FAST_VECTORS, reason="only fast vectors are used instead of a table"
+    ),
+]
+
+#: The spatial lengths of X. Some axes have fewer pixels than a position has taps.
+LENGTHS = ((9, 7), (1, 5), (2, 3), (4, 4), (64, 1), (5, 4, 6), (2, 1, 3))
+#: Less than a vector, a vector, and more than a tile.
+POSITIONS = (5, 16, 2100)
+PADDINGS = ("zeros", "border", "reflection")
+#: Types of X and of the grid.
+TYPES = ["float32 float32", "float16 float32", "float32 float16"]
+SLOW_TYPES = ["float64 float64", "bfloat16 float32", "float32 float64", "float64 float32"]
+#: Normalized coordinates far outside, or no numbers.
+FAR = np.array([1e10, -1e10, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf])
+
+
+def coordinates(lengths: tuple[int, ...], positions: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a grid (positions, r): random coordinates, and centers and edges of pixels."""
+    r = len(lengths)
+    grid = rng.uniform(-1.5, 1.5, (positions, r))
+    pixels = np.asarray(lengths[::-1])
+    centers = (rng.integers(-2, pixels + 2, (positions, r)) * 2 + 1) / pixels - 1
+    edges = rng.integers(-2, pixels + 2, (positions, r)) * 2 / pixels - 1
+    choice = rng.random((positions, r))
+    return np.select([choice < 0.3, choice < 0.5], [centers, edges], grid)
+
+
+def kernel_of(X_type: str, grid_type: str, mode: str, padding_mode: str, align: bool) -> Any:
+    """Return the kernel descriptor for these types and attributes."""
+    return jit_core._sampling_functions(X_type, grid_type, mode, padding_mode, align).kernel
+
+
+@contextmanager
+def through_a_table(kernel: Any) -> Iterator[None]:
+    """Let a kernel sample through a table."""
+    address = kernel.sample_in_vectors
+    kernel.sample_in_vectors = 0
+    try:
+        yield
+    finally:
+        kernel.sample_in_vectors = address
+
+
+def assert_both_agree(
+    X: np.ndarray, grid: np.ndarray, mode: str, padding_mode: str, align: bool
+) -> None:
+    """Compare the outputs in vectors and through a table."""
+    attributes: Any = {"mode": mode, "padding_mode": padding_mode, "align_corners": align}
+    kernel = kernel_of(X.dtype.name, grid.dtype.name, mode, padding_mode, align)
+    assert kernel.sample_in_vectors != 0
+    in_vectors = ogs.grid_sample(X, grid, **attributes)
+    with through_a_table(kernel):
+        expected = ogs.grid_sample(X, grid, **attributes)
+    np.testing.assert_array_equal(in_vectors.astype("d"), expected.astype("d"))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@with_slow("types", TYPES + SLOW_TYPES, TYPES)
+def test_vectors_agree_with_table(types: str, mode: str) -> None:
+    ogs.set_core("jit")
+    X_type, grid_type = types.split()
+    rng = np.random.default_rng(0)
+    for lengths, positions in itertools.product(LENGTHS, POSITIONS):
+        X = rng.normal(size=(2, 18, *lengths)).astype(dtype_of(X_type))
+        X[:, ::3, ..., ::2] = np.nan
+        X[:, 1::5, ..., ::3] = np.inf
+        shape = (2, positions, *(1,) * (len(lengths) - 1), len(lengths))
+        grid = coordinates(lengths, 2 * positions, rng).reshape(shape)
+        for padding_mode, align in itertools.product(PADDINGS, (False, True)):
+            near = grid.astype(dtype_of(grid_type))
+            assert_both_agree(X, near, mode, padding_mode, align)
+            is_far = rng.random(shape) < 0.05
+            far = np.where(is_far, rng.choice(FAR, shape), grid)
+            with np.errstate(over="ignore"):
+                far = far.astype(dtype_of(grid_type))
+            assert_both_agree(X, far, mode, padding_mode, align)
