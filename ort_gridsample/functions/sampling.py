@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import SupportsIndex, TypeVar, overload
+from typing import NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -99,18 +99,16 @@ def grid_sample(
     plan = check(where, X.dtype, grid.dtype, mode, padding_mode, bool(align_corners))
     if num_threads is not None:
         validation.check_num_threads(where, num_threads)
-    X_shape = X.shape
-    grid_shape = grid.shape
-    if not _are_plainly_valid(X_shape, grid_shape):
-        validation.check_grid_sample_shapes(where, X_shape, grid_shape, padding_mode)
-    shape = X_shape[:2] + grid_shape[1:-1]
-    validation.check_memory(where, "Y", shape, X.dtype)
+    shapes = _shapes(X.shape, grid.shape)
+    if not shapes.are_plainly_valid:
+        validation.check_grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
+    validation.check_memory(where, "Y", shapes.Y, X.dtype)
     for argument, array in (("X", X), ("grid", grid)):
         if not array.flags.c_contiguous:  # it is copied below
             validation.check_memory(where, argument, array.shape, array.dtype)
 
     dtype = native_dtype(X.dtype)
-    Y = np.empty(shape, dtype)
+    Y = np.empty(shapes.Y, dtype)
     if Y.size == 0:
         return Y
     if X.size == 0:
@@ -119,10 +117,8 @@ def grid_sample(
     X = np.ascontiguousarray(X, dtype)
     if not grid.dtype.isnative:
         grid = grid.astype(native_dtype(grid.dtype))
-    n_batches, n_channels = X_shape[:2]
-    n_positions = math.prod(grid_shape[1:-1])
-    flat_grid = grid.reshape((n_batches, n_positions, grid_shape[-1]))
-    flat_Y = Y.reshape((n_batches, n_channels, n_positions))
+    flat_grid = grid.reshape(shapes.flat_grid)
+    flat_Y = Y.reshape(shapes.flat_Y)
     threads = resolve_num_threads(num_threads, is_worthwhile=Y.size > MAX_SERIAL_ELEMENTS)
     load_core().grid_sample(X, flat_grid, flat_Y, plan, threads)
     return Y
@@ -150,9 +146,31 @@ def _checked_plan(
     return plan_for(native_dtype(X_dtype), mode, padding_mode, align_corners)
 
 
-def _are_plainly_valid(X: tuple[int, ...], grid: tuple[int, ...]) -> bool:
-    """Whether two shapes fit together, and X has no length of 0: a quick check of most calls."""
+class _Shapes(NamedTuple):
+    """What follows from the shapes of X and of the grid."""
+
+    #: Whether they fit together, and X has no length of 0. Only then are the others right.
+    are_plainly_valid: bool
+    Y: tuple[int, ...]
+    #: The shapes of the grid and of Y with all positions on one axis.
+    flat_grid: tuple[int, ...]
+    flat_Y: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def _shapes(X: tuple[int, ...], grid: tuple[int, ...]) -> _Shapes:
+    """Return what follows from the shapes of X and of the grid.
+
+    Most calls have the shapes of an earlier one.
+    """
     r = len(X) - 2
-    if r < 1 or len(grid) != r + 2 or grid[-1] != r:
-        return False
-    return grid[0] == X[0] and 0 not in X
+    are_plainly_valid = (
+        r >= 1 and len(grid) == r + 2 and grid[-1] == r and grid[0] == X[0] and 0 not in X
+    )
+    n_positions = math.prod(grid[1:-1])
+    return _Shapes(
+        are_plainly_valid,
+        Y=X[:2] + grid[1:-1],
+        flat_grid=(*grid[:1], n_positions, *grid[-1:]),
+        flat_Y=(*X[:2], n_positions),
+    )

@@ -12,6 +12,9 @@ are the addresses of a :data:`~.structs.LAUNCH` and a :data:`~.structs.WORKER`:
 - ``axis_taps(launch, worker, positions, axis)`` returns the layout of the axis' taps.
 - ``combine(launch, worker, rows, axis, positions, axis_layout)`` returns the layout of the new
   table. The old one has ``rows`` rows, in buffer ``(axis - 1) % 2``.
+- ``sample_in_vectors(launch, worker, batch, begin, positions)`` fills
+  ``Y[batch, :, begin : begin + positions]`` from the scratch array ``coordinates``, without a
+  table. It returns 1, or 0 if it cannot.
 - ``read(launch, worker, buffer, batch, begin, positions)`` fills
   ``Y[batch, :, begin : begin + positions]``, and ``read_packed`` the channels of the worker's
   panels. ``buffer`` is the result of :func:`.tiles.fill_table`.
@@ -511,7 +514,8 @@ def kernel_functions(
     elif is_float:
         pack = (pack_for, X_type, weight)
         read_packed = (sum_packed_for, X_type)
-        sample_in_vectors = (sum_in_vectors_for, coordinate, X_type, mode)
+        if mode in vector_sampling.WEIGHTED_TAPS:
+            sample_in_vectors = (sum_in_vectors_for, coordinate, X_type, mode)
     return {
         "process_items": (process_items,),
         "proceed": (proceed,),

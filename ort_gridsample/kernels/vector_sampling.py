@@ -325,7 +325,7 @@ def _cubic_taps(axis: _AxisLanes, coordinates: Lanes, weight: Any) -> _AxisTaps:
 
 
 #: The function that computes the taps of a mode with weights on an axis, and their number.
-_WEIGHTED_TAPS = {"linear": (_linear_taps, 2), "cubic": (_cubic_taps, 4)}
+WEIGHTED_TAPS = {"linear": (_linear_taps, 2), "cubic": (_cubic_taps, 4)}
 
 
 def _combine(all_taps: Sequence[_AxisTaps]) -> tuple[list[Lanes], list[Lanes]]:
@@ -484,7 +484,7 @@ def vector_sums(mode: str) -> Any:
     Args:
         mode: linear or cubic.
     """
-    axis_taps, n_taps = _WEIGHTED_TAPS[mode]
+    axis_taps, n_taps = WEIGHTED_TAPS[mode]
 
     @intrinsic
     def add_up(
