@@ -118,7 +118,7 @@ def grid_sample(
     if not grid.dtype.isnative:
         grid = grid.astype(native_dtype(grid.dtype))
     flat_grid = grid.reshape(shapes.flat_grid)
-    flat_Y = Y.reshape(shapes.flat_Y)
+    flat_Y = Y.reshape(shapes.flat_output)
     threads = resolve_num_threads(num_threads, is_worthwhile=Y.size > MAX_SERIAL_ELEMENTS)
     load_core().grid_sample(X, flat_grid, flat_Y, plan, threads)
     return Y
@@ -154,7 +154,7 @@ class _Shapes(NamedTuple):
     Y: tuple[int, ...]
     #: The shapes of the grid and of Y with all positions on one axis.
     flat_grid: tuple[int, ...]
-    flat_Y: tuple[int, ...]
+    flat_output: tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
@@ -172,5 +172,5 @@ def _shapes(X: tuple[int, ...], grid: tuple[int, ...]) -> _Shapes:
         are_plainly_valid,
         Y=X[:2] + grid[1:-1],
         flat_grid=(*grid[:1], n_positions, *grid[-1:]),
-        flat_Y=(*X[:2], n_positions),
+        flat_output=(*X[:2], n_positions),
     )
