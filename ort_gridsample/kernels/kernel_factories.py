@@ -341,7 +341,7 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
     return read
 
 
-@compiles_in(1.6)
+@compiles_in(2.6)
 def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., int]:
     """Return the kernel that copies the nearest pixels without a table, if it can.
 
@@ -376,7 +376,7 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., i
     return sample
 
 
-@compiles_in(2.0)
+@compiles_in(1.5)
 def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable[..., int]:
     """Return the kernel that adds up weighted taps without a table, if it can."""
     coordinate_dtype = np.dtype(coordinate_type)

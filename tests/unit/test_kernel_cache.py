@@ -591,6 +591,7 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
         "sum_packed_for",
         "sum_for",
         "pack_for",
+        "sum_in_vectors_for",
         "coordinates_for",
         "process_items",
     ]
