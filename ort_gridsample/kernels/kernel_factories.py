@@ -194,7 +194,7 @@ def copy_for(bits_type: str) -> Callable[..., int]:
     Args:
         bits_type: a type of the size of X's elements.
     """
-    copy_channels = _copy_channels_for(bits_type)
+    stored_dtype = np.dtype(bits_type)
 
     def read(
         launch_address: Address,
@@ -206,63 +206,55 @@ def copy_for(bits_type: str) -> Callable[..., int]:
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         layout = record_at(worker_address, WORKER).layout
-        copy_channels(launch, worker_address, buffer, layout, batch, begin, positions)
+        _copy_channels(
+            launch, worker_address, buffer, layout, batch, begin, positions, stored_dtype
+        )
         return 0
 
     return read
 
 
-def _copy_channels_for(bits_type: str) -> Callable[..., None]:
-    """Return the function that copies a pixel of each channel to each position of a tile.
+@register_jitable
+def _copy_channels(
+    launch: RecordRef,
+    worker_address: Address,
+    buffer: int,
+    layout: int,
+    batch: int,
+    begin: int,
+    positions: int,
+    stored_dtype: Any,
+) -> None:
+    """Copy a pixel of each channel to each position of a tile.
 
-    Numba compiles only one branch of the conditions on ``gathers``.
-
-    Args:
-        bits_type: a type of the size of X's elements.
+    The pixels are in the first row of a buffer of the table, of this layout. ``stored_dtype`` is a
+    type of the size of X's elements.
     """
-    stored_dtype = np.dtype(bits_type)
-    size = stored_dtype.itemsize
-    gathers = simd.can_gather_pixels(size)
-
-    @register_jitable
-    def copy_channels(
-        launch: RecordRef,
-        worker_address: Address,
-        buffer: int,
-        layout: int,
-        batch: int,
-        begin: int,
-        positions: int,
-    ) -> None:
-        table = scratch_array(launch, worker_address, "index", np.uint32)
-        index = table[buffer, 0, :positions]
-        n_outside = 0
-        if not gathers and layout == GATHERED:
-            inside = table[1 - buffer, 0]
-            n_outside = simd.list_outside(table[buffer, 0], inside, positions, table[buffer, 0])
-            index = inside[:positions]
-        outside = table[buffer, 0, :n_outside]
-        X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
-        Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
-        writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
-        copies = scratch_array(launch, worker_address, "copies", stored_dtype)
-        step = simd.SMOOTH_STEP
-        if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
-            step = tap_sums.prefetch_step(index)
-            for p in range(0, positions, step):
-                simd.prefetch(X[0], index[p] if index[p] < OUTSIDE_BIT else np.uint32(0))
-        for c in range(launch.c):
-            y = Y[c, begin:]
-            next_x = X[min(c + 1, launch.c - 1)]
-            values = copies if writes_past_caches else y
-            if gathers:
-                tap_sums.gather_pixels(X[c], index, step, values, next_x)
-            else:
-                tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
-            if writes_past_caches:
-                copy_past_caches(y, copies[:positions])
-
-    return copy_channels
+    table = scratch_array(launch, worker_address, "index", np.uint32)
+    index = table[buffer, 0]
+    inside = table[1 - buffer, 0]
+    X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
+    Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+    n_listed = tap_sums.list_outside(X, index, inside, positions, layout)
+    if n_listed > 0:
+        index = inside
+    outside = table[buffer, 0, :n_listed]
+    index = index[:positions]
+    size = X.itemsize
+    writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
+    copies = scratch_array(launch, worker_address, "copies", stored_dtype)
+    step = simd.SMOOTH_STEP
+    if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
+        step = tap_sums.prefetch_step(index)
+        for p in range(0, positions, step):
+            simd.prefetch(X[0], index[p] if index[p] < OUTSIDE_BIT else np.uint32(0))
+    for c in range(launch.c):
+        y = Y[c, begin:]
+        next_x = X[min(c + 1, launch.c - 1)]
+        values = copies if writes_past_caches else y
+        tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
+        if writes_past_caches:
+            copy_past_caches(y, copies[:positions])
 
 
 def weight_dtype_of(X_type: str) -> np.dtype[Any]:
@@ -350,7 +342,7 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., i
         bits_type: a type of the size of X's elements.
     """
     coordinate_dtype = np.dtype(coordinate_type)
-    copy_channels = _copy_channels_for(bits_type)
+    stored_dtype = np.dtype(bits_type)
     lanes = vector_sampling.VECTOR_SIZE // coordinate_dtype.itemsize
 
     def sample(
@@ -370,7 +362,7 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., i
         )
         if not is_done:
             return 0
-        copy_channels(launch, worker_address, 0, GATHERED, batch, begin, positions)
+        _copy_channels(launch, worker_address, 0, GATHERED, batch, begin, positions, stored_dtype)
         return 1
 
     return sample
@@ -384,7 +376,6 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
     weight_dtype = weight_dtype_of(X_type)
     are_halves = X_type in HALVES
     lanes = vector_sampling.VECTOR_SIZE // weight_dtype.itemsize
-    add_up = vector_sampling.vector_sums(mode)
 
     def sample(
         launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
@@ -406,7 +397,8 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
             else:
                 sums = Y[first:end]
                 start = begin
-            is_done = add_up(
+            is_done = vector_sampling.sum_taps(
+                mode,
                 X[first:end],
                 normalized,
                 lengths,

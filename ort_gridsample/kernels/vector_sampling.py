@@ -464,70 +464,68 @@ class _Channels(NamedTuple):
         ]
 
 
-def vector_sums(mode: str) -> Any:
-    """Return a function for compiled code that adds up the weighted taps of a tile.
-
-    Its arguments:
-
-    - ``X``: channels (C, S).
-    - ``normalized``: the normalized coordinates (r, ≥ P), the outermost axis first.
-    - ``lengths``: the lengths of X (r,). None is less than the number of taps of an axis.
-    - ``padding``: ZEROS, BORDER or REFLECTION. In mode cubic it must be ZEROS.
-    - ``align_corners``: the attribute.
-    - ``positions``: P, not less than the lanes of a vector of weights.
-    - ``Y``: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
-    - ``start``: see ``Y``.
-
-    It returns whether Y has been filled. It has not if r is not one of SUPPORTED_AXES, or if
-    coordinates must be reflected several times.
+@intrinsic(prefer_literal=True)
+def sum_taps(
+    typing_context: Any,
+    mode: Any,
+    X: Any,
+    normalized: Any,
+    lengths: Any,
+    padding: Any,
+    align_corners: Any,
+    positions: Any,
+    Y: Any,
+    start: Any,
+) -> Any:
+    """Add up the weighted taps of a tile.
 
     Args:
-        mode: linear or cubic.
+        typing_context: Numba's; callers omit it.
+        mode: a mode of WEIGHTED_TAPS, as a constant.
+        X: channels (C, S).
+        normalized: the normalized coordinates (r, ≥ P), the outermost axis first.
+        lengths: the lengths of X (r,). None is less than the number of taps of an axis.
+        padding: ZEROS, BORDER or REFLECTION. In mode cubic it must be ZEROS.
+        align_corners: the attribute.
+        positions: P, not less than the lanes of a vector of weights.
+        Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
+        start: see ``Y``.
+
+    Returns:
+        Whether Y has been filled. It has not if r is not one of SUPPORTED_AXES, or if coordinates
+        must be reflected several times.
     """
-    axis_taps, n_taps = WEIGHTED_TAPS[mode]
+    axis_taps, n_taps = WEIGHTED_TAPS[mode.literal_value]
 
-    @intrinsic
-    def add_up(
-        typing_context: Any,
-        X: Any,
-        normalized: Any,
-        lengths: Any,
-        padding: Any,
-        align_corners: Any,
-        positions: Any,
-        Y: Any,
-        start: Any,
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            arrays = array_structs(context, builder, arguments, signature.args)
-            X_array, normalized, lengths, Y_array = arrays
-            _, _, _, padding, align_corners, positions, _, start = arguments
-            tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
-            weight = Y_array.data.type.pointee
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = array_structs(context, builder, arguments, signature.args)
+        X_array, normalized, lengths, Y_array = arrays
+        _, _, _, _, padding, align_corners, positions, _, start = arguments
+        tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
+        weight = Y_array.data.type.pointee
 
-            def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
-                taps = [
-                    axis_taps(axis, values, weight)
-                    for axis, values in zip(tile.axes, coordinates, strict=True)
-                ]
-                pixels = tile.flat_index([axis_taps.first for axis_taps in taps])
-                row_offsets = _row_offsets(builder, tile.lengths, n_taps)
-                channels = _Channels(builder, X_array, X.dtype, Y_array, start, row_offsets, n_taps)
-                channels.add_up(begin, pixels, *_combine(taps))
+        def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
+            taps = [
+                axis_taps(axis, values, weight)
+                for axis, values in zip(tile.axes, coordinates, strict=True)
+            ]
+            pixels = tile.flat_index([axis_taps.first for axis_taps in taps])
+            row_offsets = _row_offsets(builder, tile.lengths, n_taps)
+            channels = _Channels(builder, X_array, X.dtype, Y_array, start, row_offsets, n_taps)
+            channels.add_up(begin, pixels, *_combine(taps))
 
-            lanes = VECTOR_SIZE // ITEMSIZE[str(weight)]
-            return _emit_vectors(builder, tile_arguments, lanes, emit_vector)
+        lanes = VECTOR_SIZE // ITEMSIZE[str(weight)]
+        return _emit_vectors(builder, tile_arguments, lanes, emit_vector)
 
-        argument_types = (
-            X,
-            normalized,
-            lengths,
-            types.int64,
-            types.boolean,
-            types.int64,
-            Y,
-            types.int64,
-        )
-        return types.boolean(*argument_types), generate
-
-    return add_up
+    argument_types = (
+        mode,
+        X,
+        normalized,
+        lengths,
+        types.int64,
+        types.boolean,
+        types.int64,
+        Y,
+        types.int64,
+    )
+    return types.boolean(*argument_types), generate
