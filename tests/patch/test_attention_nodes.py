@@ -706,19 +706,20 @@ def test_attention_node_without_elements_lowered_is_empty(
 
 
 def model_without_points(
-    op_type: str, n_levels: int, *, is_static: bool, opset: int = 17
+    op_type: str, n_levels: int, *, is_static: bool, opset: int = 17, are_points_known: bool = True
 ) -> onnx.ModelProto:
     """Return a model of one node whose levels have no points; B and Q are known if it is static."""
     n_pixels = 6 * n_levels
     b, q = ("1", "2") if is_static else ("b", "q")
+    p, coordinates = ("0", "0") if are_points_known else ("p", "coordinates")
     lengths = ", ".join(["2, 3"] * n_levels)
     if op_type == MMCV:
         starts = ", ".join(str(6 * level) for level in range(n_levels))
-        inputs = f"float[{b},{q},2,{n_levels},0,2] l, float[{b},{q},2,{n_levels},0] w"
+        inputs = f"float[{b},{q},2,{n_levels},{p},2] l, float[{b},{q},2,{n_levels},{p}] w"
         constants = f"int64[{n_levels},2] s = {{{lengths}}}, int64[{n_levels}] k = {{{starts}}}"
         operands = "v, s, k, l, w"
     else:
-        inputs = f"float[{b},{q},1,4] r, float[{b},{q},2,0] o, float[{b},{q},2,0] w"
+        inputs = f"float[{b},{q},1,4] r, float[{b},{q},2,{coordinates}] o, float[{b},{q},2,{p}] w"
         constants = f"int32[{n_levels},2] s = {{{lengths}}}"
         operands = "v, s, r, o, w"
     return parser.parse_model(f"""
@@ -732,7 +733,8 @@ def feeds_without_points(model: onnx.ModelProto) -> dict[str, Array]:
     feeds = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
-        lengths = [{"b": 1, "q": 2}.get(dim.dim_param, dim.dim_value) for dim in dims]
+        known = {"b": 1, "q": 2, "p": 0, "coordinates": 0}
+        lengths = [known.get(dim.dim_param, dim.dim_value) for dim in dims]
         feeds[value.name] = np.ones(lengths, np.float32)
     return feeds
 
@@ -757,6 +759,51 @@ def test_bevformer_attention_without_points_in_session_is_zero(is_static: bool, 
     model = model_without_points(BEVFORMER[0], 2, is_static=is_static)
     output = run_in_session(model, feeds_without_points(model), ops)
     np.testing.assert_array_equal(output, np.zeros((1, 2, 2, 3), np.float32), strict=True)
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("n_levels", [1, 2])
+@pytest.mark.parametrize("op_type", [BEVFORMER[0], MMCV])
+def test_attention_node_fed_no_points_lowered_is_zero(
+    op_type: str, n_levels: int, is_static: bool, target: TargetName
+) -> None:
+    model = model_without_points(op_type, n_levels, is_static=is_static, are_points_known=False)
+    shape = (1, 2, 6) if op_type == MMCV else (1, 2, 2, 3)
+    expected = np.zeros(shape, np.float32)
+    assert_lowered_is(model, feeds_without_points(model), expected, target)
+
+
+@pytest.mark.parametrize("opset", [12, 13, 17])
+@pytest.mark.parametrize("n_levels", [1, 2])
+@pytest.mark.parametrize("op_type", [BEVFORMER[0], MMCV])
+def test_attention_node_fed_no_points_in_session_is_zero(
+    op_type: str, n_levels: int, opset: int, ops: str
+) -> None:
+    model = model_without_points(
+        op_type, n_levels, is_static=False, opset=opset, are_points_known=False
+    )
+    output = run_in_session(model, feeds_without_points(model), ops)
+    shape = (1, 2, 6) if op_type == MMCV else (1, 2, 2, 3)
+    np.testing.assert_array_equal(output, np.zeros(shape, np.float32), strict=True)
+
+
+def test_bevformer_attention_fed_no_points_written_as_plugin_is_zero() -> None:
+    model = model_without_points(BEVFORMER[0], 2, is_static=False, are_points_known=False)
+    written = ogs.patch_model(model, target="tensorrt-plugins")
+    (output,) = ogs.InferenceSession(written, quiet_options()).run(
+        None, feeds_without_points(model)
+    )
+    np.testing.assert_array_equal(output, np.zeros((1, 2, 2, 3), np.float32), strict=True)
+
+
+def test_bevformer_attention_fed_fewer_points_than_levels_is_refused(ops: str) -> None:
+    model = model_without_points(BEVFORMER[0], 2, is_static=False, are_points_known=False)
+    feeds = feeds_without_points(model)
+    feeds["o"] = np.ones((1, 2, 2, 2), np.float32)
+    feeds["w"] = np.ones((1, 2, 2, 1), np.float32)
+    with pytest.raises(Exception, match="cannot be reshaped"):
+        run_in_session(model, feeds, ops)
 
 
 def test_tensorrt_plugins_leave_detected_attention_without_points() -> None:
