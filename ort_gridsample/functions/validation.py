@@ -272,10 +272,9 @@ def check_grid_sample_shapes(
         )
     if _differ(grid[0], X[0]):
         raise GRID_BATCH_MISMATCH.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
-    if 0 in X[2:] and padding_mode in ("border", "reflection"):
-        Y = (*X[:2], *grid[1:-1])
-        if all(isinstance(dim, int) and dim > 0 for dim in Y):
-            raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
+    has_no_pixel = 0 in X[2:] and padding_mode in ("border", "reflection")
+    if has_no_pixel and not spec.may_be_empty((*X[:2], *grid[1:-1])):
+        raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
 
 
 def check_affine_grid_shapes(

@@ -16,12 +16,13 @@ from ..functions import validation
 from ..graph.new_nodes import Names
 from ..graph.scope import attribute_named
 from ..reference.arrays import Array
+from ..spec import known_lengths
 from .attention_expansion import AttentionExpansion, LevelPixels
 from .attention_operands import AttentionOperands
 from .foreign_attention import ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .foreign_run_checks import ChecksForGridSamples
-from .match_facts import known_lengths, known_type
+from .match_facts import known_type
 from .planar_samplers import expanded_sampler
 from .run_checks import write_checked_operands
 from .targets import Replacement

@@ -16,9 +16,8 @@ from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..errors import GridSampleError
 from ..graph.new_nodes import Nodes
-from ..spec import Shape
+from ..spec import Shape, known_lengths
 from .attention_operands import AttentionOperands
-from .match_facts import known_lengths
 
 #: The end of a Slice that goes to the end of an axis.
 _END = np.iinfo(np.int64).max
