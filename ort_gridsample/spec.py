@@ -7,7 +7,7 @@ leave open, how this package decides it, and which test checks it.
 Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -26,6 +26,28 @@ PADDING_MODES = ("zeros", "border", "reflection")
 MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
+
+
+def known_lengths(shape: Sequence[Dim] | None) -> list[int] | None:
+    """Return the lengths of ``shape`` if all of them are known, or None.
+
+    >>> known_lengths((2, 3)), known_lengths((2, "width")), known_lengths(None)
+    ([2, 3], None, None)
+    """
+    if shape is None:
+        return None
+    lengths = [length for length in shape if isinstance(length, int)]
+    return lengths if len(lengths) == len(shape) else None
+
+
+def may_be_empty(shape: Sequence[Dim] | None) -> bool:
+    """Whether a length of ``shape`` is 0, or may be 0 in a run.
+
+    >>> may_be_empty((2, 3)), may_be_empty((2, 0)), may_be_empty((2, "width"))
+    (False, True, True)
+    """
+    lengths = known_lengths(shape)
+    return lengths is None or 0 in lengths
 
 
 def mode_of(name: str) -> str:

@@ -17,7 +17,7 @@ from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.lengths import int_attribute
 from ..inference.types import Inference
-from ..spec import Dim, Shape
+from ..spec import Dim, Shape, known_lengths
 from .programs import MAX_STEPS, OPERATIONS, Component, Program, ProgramStep, Scalar
 
 
@@ -264,10 +264,7 @@ def _before_concat(
     """The rule for a Concat along the axis of the coordinates."""
     if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
         return None
-    shapes = [tracer.shape(name) for name in node.input]
-    are_known = all(
-        shape is not None and all(isinstance(length, int) for length in shape) for shape in shapes
-    )
+    are_known = all(known_lengths(tracer.shape(name)) is not None for name in node.input)
     index = component.index
     for name in node.input:
         length = tracer.length_along(component, name)

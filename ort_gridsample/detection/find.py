@@ -316,9 +316,8 @@ def _constants_without_elements(
         if argument not in integer_arguments or len(set(values)) != 1:
             continue
         (value, *_) = values
-        lengths = [length for length in value.shape or () if isinstance(length, int)]
-        is_known = value.shape is not None and len(lengths) == len(value.shape)
-        if is_known and 0 in lengths and value.type in ("int32", "int64"):
+        lengths = spec.known_lengths(value.shape)
+        if lengths is not None and 0 in lengths and value.type in ("int32", "int64"):
             constants[argument] = np.zeros(lengths, value.type)
     return constants
 

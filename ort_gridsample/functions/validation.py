@@ -272,10 +272,9 @@ def check_grid_sample_shapes(
         )
     if _differ(grid[0], X[0]):
         raise GRID_BATCH_MISMATCH.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
-    if 0 in X[2:] and padding_mode in ("border", "reflection"):
-        Y = (*X[:2], *grid[1:-1])
-        if all(isinstance(dim, int) and dim > 0 for dim in Y):
-            raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
+    has_no_pixel = 0 in X[2:] and padding_mode in ("border", "reflection")
+    if has_no_pixel and not spec.may_be_empty((*X[:2], *grid[1:-1])):
+        raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
 
 
 def check_affine_grid_shapes(
@@ -360,17 +359,10 @@ def check_attention_shapes(
     Raises:
         GridSampleError: a shape is not allowed, or the shapes do not fit together.
     """
+    check_attention_value(where, value=value, levels=levels, levels_argument=levels_argument)
     shapes = {"value_shape": format_shape(value), "sampling_locations": format_shape(locations)}
-    if len(value) != 4:
-        raise VALUE_SHAPE_INVALID.error(where, **shapes)
-    if levels.min(initial=0) < 0:
-        raise LEVELS_NEGATIVE.error(where)
     points = levels[:, 0].tolist()
     lengths = levels[:, 1:]
-    pixels = sum(map(math.prod, lengths.tolist()))
-    if pixels != value[1]:
-        template = replace(LEVELS_PIXELS_MISMATCH, argument=levels_argument)
-        raise template.error(where, **shapes, pixels=pixels, n_pixels=value[1])
     if not _do_locations_fit(locations, value, lengths, points):
         raise LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(lengths))
     if not _do_weights_fit(weights, locations, points):
@@ -380,6 +372,31 @@ def check_attention_shapes(
             attention_weights=format_shape(weights),
             weights_shape=format_shape(locations[:-1]),
         )
+
+
+def check_attention_value(
+    where: str,
+    *,
+    value: Sequence[Dim],
+    levels: Array,
+    levels_argument: str,
+) -> None:
+    """Check the shape of value and the levels of deformable attention.
+
+    The arguments are those of :func:`check_attention_shapes`; lengths of value may be unknown.
+
+    Raises:
+        GridSampleError: value is not of shape (B, S, H, D), or the levels do not fit it.
+    """
+    value_shape = format_shape(value)
+    if len(value) != 4:
+        raise VALUE_SHAPE_INVALID.error(where, value_shape=value_shape)
+    if levels.min(initial=0) < 0:
+        raise LEVELS_NEGATIVE.error(where)
+    pixels = sum(map(math.prod, levels[:, 1:].tolist()))
+    if _differ(value[1], pixels):
+        template = replace(LEVELS_PIXELS_MISMATCH, argument=levels_argument)
+        raise template.error(where, value_shape=value_shape, pixels=pixels, n_pixels=value[1])
 
 
 def _do_locations_fit(

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import onnx
 
 from ..errors import GridSampleError
-from .scope import TENSOR_ATTRIBUTES, Scope, scopes_of
+from .scope import Scope, scopes_of
+from .tensors import tensors_of
 
 
 def resolve_locations(
@@ -110,41 +111,12 @@ def locations(
         model: the model.
         scopes: the scopes of ``model`` if they are known.
     """
-    tensors, sparse_tensors = _tensors_of(scopes or scopes_of(model))
+    tensors, sparse_tensors = tensors_of(scopes or scopes_of(model))
     for sparse in sparse_tensors:
         tensors += [sparse.values, sparse.indices]
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (entry for entry in tensor.external_data if entry.key == "location")
-
-
-class _Tensors(NamedTuple):
-    """The tensors of a model: initializers, and attributes of nodes.
-
-    Attributes:
-        dense: the tensors that are not a part of a sparse one.
-        sparse: the sparse tensors.
-    """
-
-    dense: list[onnx.TensorProto]
-    sparse: list[onnx.SparseTensorProto]
-
-
-def _tensors_of(scopes: Iterable[Scope]) -> _Tensors:
-    """Return the tensors of a model with these scopes."""
-    tensors: list[onnx.TensorProto] = []
-    sparse_tensors: list[onnx.SparseTensorProto] = []
-    for scope in scopes:
-        if isinstance(scope.container, onnx.GraphProto):
-            tensors += scope.container.initializer
-            sparse_tensors += scope.container.sparse_initializer
-        for index in scope.attribute_holders(TENSOR_ATTRIBUTES):
-            for attribute in scope.nodes[index].attribute:
-                tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
-                sparse_tensors += attribute.sparse_tensors
-                if attribute.HasField("sparse_tensor"):
-                    sparse_tensors.append(attribute.sparse_tensor)
-    return _Tensors(tensors, sparse_tensors)
 
 
 def shorten_locations(
@@ -232,7 +204,7 @@ def without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    tensors, sparse_tensors = _tensors_of(scopes_of(copy))
+    tensors, sparse_tensors = tensors_of(scopes_of(copy))
     for sparse in sparse_tensors:
         parts = (sparse.values, sparse.indices)
         if any(part.data_location == onnx.TensorProto.EXTERNAL for part in parts):

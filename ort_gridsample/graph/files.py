@@ -23,7 +23,7 @@ from .external_data import (
     without_external_data,
 )
 from .message_fields import Buffer, fields_of, mapped_file
-from .weights import exceeds_protobuf
+from .tensors import exceeds_protobuf
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]

@@ -37,8 +37,6 @@ MIN_MODEL_BYTES = 1 << 24
 MAX_PARSED_TENSOR_BYTES = 1 << 16
 #: The name of the file of external data, which is in memory only.
 LOCATION = "weights of ort_gridsample"
-#: protobuf serializes no larger message.
-MAX_SERIALIZED_BYTES = (1 << 31) - 1
 
 #: The types whose values are the same bytes in a file as in an array.
 _ARRAY_TYPES = TYPES.keys() - {"bfloat16", "str", "complex64", "complex128"}
@@ -50,17 +48,6 @@ _ELEMENT_BYTES = {number: dtype.itemsize for number, dtype in _DTYPES.items()} |
     TensorProto.COMPLEX64: 8,
     TensorProto.COMPLEX128: 16,
 }
-#: The types of attributes that have no tensors and no graphs.
-_ATTRIBUTES_WITHOUT_TENSORS = frozenset(
-    {
-        onnx.AttributeProto.FLOAT,
-        onnx.AttributeProto.FLOATS,
-        onnx.AttributeProto.INT,
-        onnx.AttributeProto.INTS,
-        onnx.AttributeProto.STRING,
-        onnx.AttributeProto.STRINGS,
-    }
-)
 #: Values in memory begin at multiples of this many bytes.
 _ALIGNMENT = 64
 #: The numbers of the fields of a ModelProto, of a GraphProto and of a TensorProto.
@@ -269,52 +256,14 @@ def _check_length(tensor: TensorProto, length: int) -> None:
     Raises:
         GridSampleError: they have another number of bytes.
     """
-    expected_length = _values_bytes(TensorProto(data_type=tensor.data_type, dims=tensor.dims))
+    expected_length = values_bytes(TensorProto(data_type=tensor.data_type, dims=tensor.dims))
     if length != expected_length:
         where = f"initializer {tensor.name!r}"
         expected = f"of {expected_length} bytes, as its shape {list(tensor.dims)} requires"
         raise GridSampleError(where, "raw_data", f"of {length} bytes", expected)
 
 
-def exceeds_protobuf(model: onnx.ModelProto) -> bool:
-    """Whether ``model`` has more values than protobuf can serialize, by the shapes of its tensors.
-
-    Reading the values would copy them.
-    """
-    n_bytes = 0
-    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
-    for container in pending:  # grows while it is iterated
-        if isinstance(container, onnx.GraphProto):
-            n_bytes += sum(map(_values_bytes, container.initializer))
-            n_bytes += sum(map(_sparse_bytes, container.sparse_initializer))
-        for node in container.node:
-            for attribute in node.attribute:
-                if attribute.type in _ATTRIBUTES_WITHOUT_TENSORS:
-                    continue
-                n_bytes += _attribute_bytes(attribute)
-                pending += attribute.graphs
-                if attribute.HasField("g"):
-                    pending.append(attribute.g)
-    return n_bytes > MAX_SERIALIZED_BYTES
-
-
-def _attribute_bytes(attribute: onnx.AttributeProto) -> int:
-    """Return about how many bytes the values of the tensors in ``attribute`` have."""
-    n_bytes = sum(map(_values_bytes, attribute.tensors))
-    n_bytes += sum(map(_sparse_bytes, attribute.sparse_tensors))
-    if attribute.HasField("t"):
-        n_bytes += _values_bytes(attribute.t)
-    if attribute.HasField("sparse_tensor"):
-        n_bytes += _sparse_bytes(attribute.sparse_tensor)
-    return n_bytes
-
-
-def _sparse_bytes(sparse: onnx.SparseTensorProto) -> int:
-    """Return about how many bytes the values and the indices of a sparse tensor have."""
-    return _values_bytes(sparse.values) + _values_bytes(sparse.indices)
-
-
-def _values_bytes(tensor: TensorProto) -> int:
+def values_bytes(tensor: TensorProto) -> int:
     """Return about how many bytes the values in ``tensor`` have, by its shape."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return 0
@@ -342,7 +291,7 @@ def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
         _copy_fields(tensor, new_tensor, excluded="raw_data")
         new_tensor.data_location = TensorProto.EXTERNAL
         tensors[tensor.name] = tensor
-    spans = {name: Span(0, _values_bytes(tensor)) for name, tensor in tensors.items()}
+    spans = {name: Span(0, values_bytes(tensor)) for name, tensor in tensors.items()}
     return copy, SeparateWeights(tensors, spans=spans)
 
 
@@ -367,7 +316,7 @@ def _is_large_array(tensor: TensorProto) -> bool:
     """Whether ``tensor`` is large and has its values as bytes that onnxruntime can use."""
     if tensor.data_type not in _DTYPES or min(tensor.dims, default=1) <= 0:
         return False
-    if _values_bytes(tensor) <= MAX_PARSED_TENSOR_BYTES:
+    if values_bytes(tensor) <= MAX_PARSED_TENSOR_BYTES:
         return False
     return tensor.HasField("raw_data") and not _has_other_data(tensor)
 

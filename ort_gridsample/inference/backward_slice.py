@@ -19,7 +19,14 @@ from onnx import helper
 from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
-from ..graph.scope import TENSOR_ATTRIBUTES, Scope, domain_of, function_key, scopes_of
+from ..graph.scope import (
+    TENSOR_ATTRIBUTES,
+    Scope,
+    attribute_named,
+    domain_of,
+    function_key,
+    scopes_of,
+)
 from .instances import Instance, InstanceNode
 from .light_attributes import (
     EXTERNAL,
@@ -270,6 +277,10 @@ class BackwardSlice:
         as it is.
         """
         proto = node.proto
+        if _is_squeeze_with_empty_axes(node):
+            proto = helper.make_node("Squeeze", node.inputs[:1], node.outputs)
+            self._need(node.inputs[:1])
+            return self._in_opset(node.opset, proto)
         is_large = proto.ByteSize() > SMALL_BYTES
         if not is_large and node.may_have_tensor_attributes:
             is_large = any(attribute.t.data_location == EXTERNAL for attribute in proto.attribute)
@@ -363,6 +374,22 @@ class BackwardSlice:
             helper.make_function(STAND_IN, name, inputs, outputs, [node], imports),
         )
         return [helper.make_node(name, inputs, outputs, domain=STAND_IN)]
+
+
+def _is_squeeze_with_empty_axes(node: InstanceNode) -> bool:
+    """Whether a node is a Squeeze whose list of axes is empty.
+
+    onnxruntime removes all axes of length 1, as without such a list. onnx infers that none is
+    removed.
+    """
+    scope = node.instance.scope
+    if scope.op_types[node.node_index] != "Squeeze" or domain_of(node.proto.domain):
+        return False
+    if len(node.proto.input) > 1:
+        axes = scope.constant_value(node.proto.input[1])
+        return axes is not None and axes.size == 0
+    attribute = attribute_named(node.proto, "axes")
+    return attribute is not None and not attribute.ref_attr_name and not attribute.ints
 
 
 def _slice_opsets(main: Scope) -> Mapping[str, int]:

@@ -324,7 +324,9 @@ def _shape_of_unsqueeze(
 def _shape_of_squeeze(
     scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
 ) -> PartialLengths | None:
-    return _without_axes(scope_lengths, node, scope_lengths.known_integers(node, 1, "axes"))
+    # Without axes, all axes of length 1 are removed.
+    axes = scope_lengths.known_integers(node, 1, "axes") or None
+    return _without_axes(scope_lengths, node, axes)
 
 
 def _shape_of_gather(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from onnx import helper
 
 from ..graph.element_types import elem_type
+from ..reference.arrays import Array
 from ..spec import Dim
 
 
@@ -40,6 +41,17 @@ def one_node_model(
     graph = helper.make_graph(nodes, "one node", inputs, [output])
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def one_node_feeds(types: Mapping[str, str], arrays: Sequence[Array]) -> dict[str, Array]:
+    """Return the feeds of a model of one node.
+
+    Args:
+        types: the element type of each input by its name.
+        arrays: the values of the inputs, of any type.
+    """
+    named_arrays = zip(types, arrays, strict=True)
+    return {name: array.astype(fed_type(types[name])) for name, array in named_arrays}
 
 
 def _append_input(node: onnx.NodeProto, name: str, type_name: str) -> onnx.NodeProto | None:

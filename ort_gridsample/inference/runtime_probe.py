@@ -23,7 +23,7 @@ from ..errors import one_line
 from ..reference import sampler
 from ..reference.arrays import Array
 from ..reference.plan import plan_for
-from .one_node import fed_type, one_node_model
+from .one_node import one_node_feeds, one_node_model
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -195,10 +195,7 @@ class RuntimeProbe:
         copy.CopyFrom(node)
         shapes = [[None] * array.ndim for array in arrays]
         model = one_node_model(copy, imports, types.items(), shapes)
-        feeds = {
-            name: array.astype(fed_type(types[name]))
-            for name, array in zip(types, arrays, strict=True)
-        }
+        feeds = one_node_feeds(types, arrays)
         [[output]] = self.runtime.run(model.SerializeToString(), [feeds], optimized=True)
         return output
 

@@ -127,15 +127,15 @@ class Inference:
         return BackwardSlice(self._model, self._scopes, self._requested_names)
 
     @cached_property
-    def _results(self) -> _Results:
+    def _results(self) -> _Inferred:
         backward_slice = self._backward_slice
         inferred = _infer(backward_slice)
         if self._uses_declared_ranks:
             inferred = _infer_with_declared_ranks(backward_slice, inferred)
-        known_types = inferred.requested_types
         if self._probe is not None:
             known_types = _add_probed(self._probe, backward_slice, inferred)
-        return _Results(inferred.typed_model, known_types)
+            inferred = inferred._replace(known_types=known_types)
+        return inferred
 
 
 def value_of(proto: onnx.TypeProto) -> TypeAndShape:
@@ -225,23 +225,11 @@ class _TypedModel:
 
 
 class _Inferred(NamedTuple):
-    """The types that onnx infers.
-
-    Attributes:
-        typed_model: the model of the slice, with inferred types.
-        requested_types: the types of the requested values.
-    """
-
-    typed_model: _TypedModel
-    requested_types: Types
-
-
-class _Results(NamedTuple):
-    """The types of an :class:`Inference`.
+    """The inferred types of a slice.
 
     Attributes:
         typed_model: the model of the slice, with the types that onnx infers.
-        known_types: the types of at least the requested values, with those that the probe infers.
+        known_types: the types of at least the requested values, also those that a probe infers.
     """
 
     typed_model: _TypedModel
@@ -285,7 +273,7 @@ def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferre
     """
     if not backward_slice.ranks:
         return inferred
-    if all(_has_rank(name, inferred.requested_types) for name in backward_slice.requested):
+    if all(_has_rank(name, inferred.known_types) for name in backward_slice.requested):
         return inferred
     all_types = inferred.typed_model.all_types
     declared: Types = {}
@@ -305,7 +293,7 @@ def _add_probed(probe: Probe, backward_slice: BackwardSlice, inferred: _Inferred
         backward_slice: the slice, in which the types from ``probe`` are declared.
         inferred: the types that onnx infers.
     """
-    types = inferred.requested_types
+    types = inferred.known_types
     while not all(has_type(name, types) for name in backward_slice.requested):
         before = inferred.typed_model.all_types | types
         extended = before.copy()

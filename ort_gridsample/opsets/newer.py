@@ -11,7 +11,7 @@ from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.new_nodes import Names, Nodes
 from ..graph.scope import Scope, domain_of
 from ..inference.types import Inference
-from ..spec import Shape
+from ..spec import Shape, may_be_empty
 
 #: Operators that flatten the axes from ``axis`` on, in older opsets.
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
@@ -114,15 +114,10 @@ def _flattened(
     copy.attribute.append(helper.make_attribute("axis", 1))
     nodes.append(copy)
     flat = copy.output[0]
-    if new_opset < FIRST_OPSET_WITH_ALLOWZERO and shape is not None and _may_be_empty(shape):
+    if new_opset < FIRST_OPSET_WITH_ALLOWZERO and shape is not None and may_be_empty(shape):
         flat = _zero_lengths_if_empty(nodes, flat, len(shape))
     nodes.add("Reshape", flat, input_shape, output=node.output[0])
     return nodes
-
-
-def _may_be_empty(shape: Shape) -> bool:
-    """Whether a length of ``shape`` is 0, or may be 0 in a run."""
-    return not all(isinstance(dim, int) and dim > 0 for dim in shape)
 
 
 def _zero_lengths_if_empty(nodes: Nodes, flat: str, rank: int) -> str:

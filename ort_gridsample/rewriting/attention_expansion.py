@@ -26,9 +26,9 @@ from ..graph.first_opsets import (
 )
 from ..graph.new_nodes import Names, Nodes
 from ..reference.arrays import Array
-from ..spec import Dim
+from ..spec import Dim, may_be_empty
 from .attention_operands import AttentionOperands
-from .match_facts import constants_of, known_lengths, single_type
+from .match_facts import constants_of, single_type
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .targets import Replacement
 from .typed_constants import write_constants_like
@@ -166,8 +166,7 @@ class AttentionExpansion(ABC):
         for argument in record.values:
             if argument in constant_inputs:
                 continue
-            rows = [known_lengths(shape) for shape in record.shapes_by_call(argument)]
-            if any(row is None or 0 in row for row in rows):
+            if any(map(may_be_empty, record.shapes_by_call(argument))):
                 return False
         return self._known_level_table is not None
 

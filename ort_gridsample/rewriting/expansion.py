@@ -9,21 +9,31 @@ from collections.abc import Sequence
 
 from ..detection.helper_nodes import has_status
 from ..detection.match import Match
+from ..detection.records import NodeRecord
 from ..dialects.table import DOMAIN, AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.new_nodes import Names
 from ..graph.scope import attribute_named
+from ..reference.arrays import Array
+from ..spec import known_lengths
 from .attention_expansion import AttentionExpansion, LevelPixels
 from .attention_operands import AttentionOperands
 from .foreign_attention import ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .foreign_run_checks import ChecksForGridSamples
-from .match_facts import known_lengths, known_type
+from .match_facts import known_type
 from .planar_samplers import expanded_sampler
 from .run_checks import write_checked_operands
 from .targets import Replacement
 from .typed_constants import write_constants_like, write_typed_constant
+
+#: The axes that the operands of this package's deformable attention can have.
+_AXES = {
+    "value": ("(B, S, H, D)",),
+    "sampling_locations": ("(B, Q, H, L, P, r)", "(B, Q, H, P, r)"),
+    "attention_weights": ("(B, Q, H, L, P)", "(B, Q, H, P)"),
+}
 
 
 def points_of(match: Match) -> list[int] | None:
@@ -85,19 +95,18 @@ class _PackageExpansion(AttentionExpansion):
     def write_operands(self) -> AttentionOperands:
         match = self._match
         values = match.record.values
-        locations = values["sampling_locations"]
-        weights = values["attention_weights"]
-        # Nodes with a status were written by a session, which checked them.
-        if match.record.dialect.name == DOMAIN and not has_status(match.node):
-            _check_known_shapes(match)
-            locations, weights = write_checked_operands(match, self._nodes)
-        return AttentionOperands(
+        operands = AttentionOperands(
             value=values["value"],
             level_table=values["levels"],
             starts="",
-            locations=locations,
-            weights=weights,
+            locations=values["sampling_locations"],
+            weights=values["attention_weights"],
         )
+        # Nodes with a status were written by a session, which checked them.
+        if match.record.dialect.name != DOMAIN or has_status(match.node):
+            return operands
+        _check_known_shapes(match)
+        return write_checked_operands(match, operands, self._nodes, n_levels=self._n_levels)
 
     def has_points(self, index: int) -> bool:
         return self._points[index] > 0
@@ -196,25 +205,38 @@ def _unknown_points(match: Match) -> GridSampleError:
 
 
 def _check_known_shapes(match: Match) -> None:
-    """Check the rank of the value, and all shapes of this package's node if they are known.
+    """Check the shapes of this package's node, as far as they are known.
 
     Raises:
         GridSampleError: a shape is wrong.
     """
-    table = match.scope.constant_value(match.record.values["levels"])
-    if table is None:
-        return
-    for value, _, locations, weights in match.record.cases:
-        if value.shape is not None and len(value.shape) != 4:
-            value_text = validation.format_shape(value.shape)
-            raise validation.VALUE_SHAPE_INVALID.error(match.record.where, value_shape=value_text)
+    record = match.record
+    table = match.scope.constant_value(record.values["levels"])
+    if table is not None:
+        _check_shapes_for_levels(record, table)
+    for argument, possible_axes in _AXES.items():
+        ranks = [axes.count(",") + 1 for axes in possible_axes]
+        for shape in record.shapes_by_call(argument):
+            if shape is not None and len(shape) not in ranks:
+                found = f"of shape {validation.format_shape(shape)}"
+                expected = f"shape {validation.join_choices(possible_axes)}"
+                raise GridSampleError(record.where, argument, found, expected)
+
+
+def _check_shapes_for_levels(record: NodeRecord, table: Array) -> None:
+    """Check value, and all shapes if they are known, of a node with constant levels."""
+    for value, _, locations, weights in record.cases:
+        if value.shape is not None:
+            validation.check_attention_value(
+                record.where, value=value.shape, levels=table, levels_argument="levels"
+            )
         value_shape = known_lengths(value.shape)
         locations_shape = known_lengths(locations.shape)
         weights_shape = known_lengths(weights.shape)
         if value_shape is None or locations_shape is None or weights_shape is None:
             continue
         validation.check_attention_shapes(
-            match.record.where,
+            record.where,
             value=value_shape,
             levels=table,
             levels_argument="levels",

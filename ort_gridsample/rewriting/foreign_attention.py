@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from ..errors import GridSampleError
 from ..graph.element_types import elem_type
+from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from .attention_operands import AttentionOperands
 from .foreign_attention_facts import has_softmax
 from .foreign_inputs import ForeignInputs
@@ -100,10 +101,9 @@ class ForeignOperands:
             found = f"of type {offsets_type}"
             expected = f"type {type_name}, as reference_points"
             raise GridSampleError(self._match.record.where, "sampling_offsets", found, expected)
-        if self._inputs.n_points == 0:
-            return self._write_without_points(offsets, 2)
         groups = self._write_groups()
         group_size = nodes.add("Div", self._write_points_per_level(), groups)
+        offsets = self._write_axis_before_points(offsets)
         offsets = self._write_with_axes_of_offsets(offsets, group_size, groups)
         first_axes = self._inputs.write_axis_lengths("reference_points", 0, 1)
         ones = nodes.row(1, 1, 1)
@@ -120,19 +120,18 @@ class ForeignOperands:
         shape = nodes.add("Concat", *first_axes, *point_axes, nodes.row(2), axis=0)
         return nodes.add("Reshape", value, shape)
 
-    def _write_without_points(self, value: str, *last_axes: int) -> str:
-        """Write (B, Q, H, L, 0, …), without elements, from a value (B, Q, H, 0).
+    def _write_axis_before_points(self, value: str) -> str:
+        """Write (B, Q, H, 1, …) from (B, Q, H, …) if there may be no points.
 
-        No length of a Reshape is 0 except to copy an axis, because a Reshape to a length 0 needs
-        ``allowzero``, which old opsets and some runtimes lack.
+        A 0 in the shape of a Reshape copies the length of the same axis. If P is 0, the last axis
+        of ``value`` has no elements, and this axis becomes the one of the points. A length 0 needs
+        ``allowzero`` otherwise, which old opsets and some runtimes lack.
         """
-        nodes = self._nodes
-        ones = [1] * len(last_axes)
-        points_first = nodes.add("Reshape", value, nodes.row(0, 0, 0, 0, 1, *ones))
-        perm = [0, 1, 2, 4, 3, *range(5, 5 + len(last_axes))]
-        points_last = nodes.add("Transpose", points_first, perm=perm)
-        lengths = nodes.row(1, 1, 1, self._inputs.n_levels, 1, *last_axes)
-        return nodes.add("Expand", points_last, lengths)
+        if self._inputs.n_points:
+            return value
+        if self._match.opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
+            return self._nodes.add("Unsqueeze", value, axes=[3])
+        return self._nodes.add("Unsqueeze", value, self._nodes.row(3))
 
     def _write_points_per_level(self) -> str:
         """Write the number P of points on each level, (1,), of a node with offsets."""
@@ -188,8 +187,7 @@ class ForeignOperands:
             value_type = known_type(self._match, "value")
             if value_type != type_name:
                 weights = nodes.add("Cast", weights, to=elem_type(value_type))
-        if self._inputs.n_points == 0:
-            return self._write_without_points(weights)
+        weights = self._write_axis_before_points(weights)
         points = self._write_points_per_level()
         first_axes = self._write_first_axes("attention_weights")
         shape = nodes.add("Concat", *first_axes, points, axis=0)

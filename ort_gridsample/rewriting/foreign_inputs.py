@@ -12,9 +12,8 @@ from ..detection.match import Match
 from ..dialects.table import AttentionSignature
 from ..graph.new_nodes import Nodes
 from ..reference.arrays import Array
-from ..spec import Shape
+from ..spec import Shape, known_lengths
 from .foreign_attention_facts import n_levels_of
-from .match_facts import known_lengths
 
 
 class ForeignInputs:

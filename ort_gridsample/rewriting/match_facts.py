@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ..detection.match import Match
 from ..errors import GridSampleError
-from ..spec import Dim
 
 
 def known_type(match: Match, argument: str) -> str:
@@ -30,14 +29,6 @@ def single_type(match: Match, argument: str) -> str | None:
     if len(types) != 1 or match.record.varies_in_type(argument):
         return None
     return types[0]
-
-
-def known_lengths(shape: Sequence[Dim] | None) -> list[int] | None:
-    """Return ``shape`` if all of its lengths are known, or None."""
-    if shape is None:
-        return None
-    lengths = [length for length in shape if isinstance(length, int)]
-    return lengths if len(lengths) == len(shape) else None
 
 
 def constants_of(match: Match) -> Sequence[int]:

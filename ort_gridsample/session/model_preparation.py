@@ -26,13 +26,13 @@ from ..graph.external_data import locations, resolve_locations
 from ..graph.files import Model, read_model, translate_errors
 from ..graph.hidden_values import constant_names, hide_values
 from ..graph.scope import Scope, domain_of, scopes_of
+from ..graph.tensors import exceeds_protobuf
 from ..graph.weights import (
     NO_WEIGHTS,
     LoadedWeights,
     SeparateWeights,
     Span,
     Weights,
-    exceeds_protobuf,
     split_proto,
     split_source,
 )

@@ -14,7 +14,7 @@ from onnx import helper
 from .. import spec
 from ..detection.records import NodeRecord, n_spatial_axes
 from ..functions.affine import affine_grid
-from ..inference.one_node import fed_type, one_node_model
+from ..inference.one_node import one_node_feeds, one_node_model
 from ..inference.runtime_probe import sampled
 from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
@@ -101,9 +101,7 @@ def build_case(
 
     def make() -> tuple[Mapping[str, Array], Array]:
         arrays = case_data.make_arrays()
-        named_arrays = zip(types, arrays.inputs, strict=True)
-        feeds = {name: array.astype(fed_type(types[name])) for name, array in named_arrays}
-        return feeds, arrays.expected
+        return one_node_feeds(types, arrays.inputs), arrays.expected
 
     domains = dict.fromkeys(("", record.domain))
     imports = [(domain, opsets.get(domain, 1)) for domain in domains]

@@ -19,7 +19,7 @@ from ..custom_ops.python_ops import shutdown
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
-from ..graph.weights import exceeds_protobuf
+from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory

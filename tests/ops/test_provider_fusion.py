@@ -1,6 +1,9 @@
 """Deformable attention in unmodified models, as one node of the execution provider."""
 
 import itertools
+import signal
+import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +16,10 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
+from ort_gridsample.custom_ops import signals
 from ort_gridsample.custom_ops.provider import ep_api, fused_nodes
+from ort_gridsample.custom_ops.provider.fused_subgraph import FusedSubgraph
+from ort_gridsample.custom_ops.provider.ort_graph import Graph
 from support.attention_models import FORMS, Arrays, definition, form, form_feeds
 from support.cases import dtype_of
 from support.exported_models import EXPORTED_FOLDER, run_stored_inputs
@@ -266,6 +272,84 @@ def test_level_with_another_number_of_axes_raises_an_error_with_its_lengths(
         session.run(None, level_of_picture_feeds(*shape))
 
 
+#: An image whose first two lengths, B·H and D, may be others in a run. The samples are rearranged.
+_FED_IMAGE_SHAPE = """
+    agraph (float[2, S, 12] value, int64[1] images, int64[1] channels, float[6, 7, 3, 2] grid,
+            float[1, 1, height, width] picture, float[6, 1, 7, 3] w) => (float[2, 7, 12] Y)
+    <int64[1] six = {6}, int64[1] four = {4}, int64[4] joined = {6, 4, 7, 3},
+     int64[3] flat = {2, 12, 7}, int64[1] last = {-1}> {
+        lengths = Shape <start = 2> (picture)
+        image_shape = Concat <axis = 0> (IMAGES, CHANNELS, lengths)
+        V = Transpose <perm = [0, 2, 1]> (value)
+        X = Reshape (V, image_shape)
+        Z = GridSample (X, grid)
+        R = Reshape (Z, joined)
+        P = Mul (R, w)
+        S = ReduceSum <keepdims = 0> (P, last)
+        F = Reshape (S, flat)
+        Y = Transpose <perm = [0, 2, 1]> (F)
+    }"""
+
+
+def fed_image_shape_model(images: str, channels: str) -> onnx.ModelProto:
+    """Return a model that reads the first two lengths of its image from these values."""
+    text = _FED_IMAGE_SHAPE.replace("IMAGES", images).replace("CHANNELS", channels)
+    return parsed(text, opset=22)
+
+
+def fed_image_shape_feeds(**lengths: int) -> Arrays:
+    rng = np.random.default_rng(0)
+    shapes = {
+        "value": (2, 20, 12),
+        "grid": (6, 7, 3, 2),
+        "picture": (1, 1, 4, 5),
+        "w": (6, 1, 7, 3),
+    }
+    feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    numbers = {"images": 6, "channels": 4} | lengths
+    return feeds | {name: np.array([number]) for name, number in numbers.items()}
+
+
+def test_image_of_known_batches_and_channels_is_fused() -> None:
+    model = fed_image_shape_model("six", "four")
+    session = open_provider(model)
+    assert count_fused(session) == 1
+    feeds = fed_image_shape_feeds()
+    assert_close(session.run(None, feeds), open_native(model).run(None, feeds))
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "wrong"),
+    [("images", "four", {"images": 3}), ("six", "channels", {"channels": 5})],
+)
+def test_image_whose_batches_or_channels_are_fed_is_not_fused(
+    images: str, channels: str, wrong: dict[str, int]
+) -> None:
+    """The Reshape to the image fails if they are wrong."""
+    model = fed_image_shape_model(images, channels)
+    session = open_provider(model)
+    assert count_fused(session) == 0
+    feeds = fed_image_shape_feeds()
+    assert_close(session.run(None, feeds), open_native(model).run(None, feeds))
+    with pytest.raises(Exception, match="cannot be reshaped"):
+        session.run(None, fed_image_shape_feeds(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "wrong"),
+    [("images", "four", {"images": 3}), ("six", "channels", {"channels": 5})],
+)
+def test_session_of_image_whose_batches_or_channels_are_fed_wrong_raises(
+    images: str, channels: str, wrong: dict[str, int]
+) -> None:
+    model = fed_image_shape_model(images, channels)
+    session = open_compiled(model)
+    feeds = fed_image_shape_feeds()
+    assert_close(session.run(None, feeds), open_native(model).run(None, feeds))
+    with pytest.raises(Exception, match="cannot be reshaped"):
+        session.run(None, fed_image_shape_feeds(**wrong))
+
+
 def test_failure_of_the_search_leaves_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: object) -> None:
         raise KeyboardInterrupt
@@ -275,6 +359,29 @@ def test_failure_of_the_search_leaves_single_nodes(monkeypatch: pytest.MonkeyPat
     assert count_fused(session) == 0
     feeds = form_feeds(SMALL)
     assert_close(session.run(None, feeds), open_native(form(SMALL)).run(None, feeds))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send a process signals")
+def test_signal_during_the_search_is_handled_after_the_session_is_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that is created by onnxruntime's own method defers no signals."""
+    find = fused_nodes.find_fused_subgraphs
+
+    def interrupt_and_find(graph: Graph) -> list[FusedSubgraph]:
+        signal.raise_signal(signal.SIGINT)
+        return find(graph)
+
+    monkeypatch.setattr(fused_nodes, "find_fused_subgraphs", interrupt_and_find)
+
+    def open_and_wait() -> None:
+        session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
+        create = signals.unwrapped(onnxruntime.InferenceSession.__init__)
+        create(session, form(SMALL).SerializeToString(), provider_options())
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        open_and_wait()
 
 
 # --- Patched models ---

@@ -653,6 +653,134 @@ def test_own_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
         lowered.run(None, feeds | {name: np.resize(feeds[name], shape)})
 
 
+def own_model(
+    ranks: dict[str, int] | None = None, *, has_constant_levels: bool = True
+) -> onnx.ModelProto:
+    """Return a model of this package's node, whose inputs have these ranks or unknown ones."""
+    levels = ", ".join(map(str, np.insert(LENGTHS, 0, P, axis=1).flat))
+    constant = f"<int64[2,3] levels = {{{levels}}}>" if has_constant_levels else ""
+    levels_input = "" if has_constant_levels else "int64[2,3] levels, "
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
+        g ({levels_input}float[] value, float[] sampling_locations, float[] attention_weights)
+        => (float[] Y) {constant}
+        {{ Y = {OWN} <points = "{P} {P}">
+            (value, levels, sampling_locations, attention_weights) }}""")
+    model.graph.node[0].name = "attention"
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        if value.name == "levels":
+            continue
+        tensor.ClearField("shape")
+        for axis in range((ranks or {}).get(value.name, 0)):
+            tensor.shape.dim.add(dim_param=f"{value.name}{axis}")
+    return model
+
+
+#: The shapes of weights and locations that fit, apart from those of the other tests.
+OTHER_SHAPES = [
+    {"attention_weights": (B, Q, H, L * P)},
+    {"sampling_locations": (B, Q, H, L * P, 2)},
+    {"sampling_locations": (B, Q, H, L * P, 2), "attention_weights": (B, Q, H, L * P)},
+    {"sampling_locations": (B, Q, H, L * P, 2), "attention_weights": (B, Q, H, P, L)},
+]
+
+
+@pytest.mark.parametrize("are_ranks_known", [True, False])
+@pytest.mark.parametrize("shapes", OTHER_SHAPES)
+def test_own_attention_node_fed_merged_axes_lowered_is_the_definition(
+    shapes: dict[str, tuple[int, ...]], are_ranks_known: bool
+) -> None:
+    feeds = feeds_for(LOCATED)
+    expected = attention(*feeds.values()).reshape(B, Q, H * D).astype(np.float32)
+    feeds |= {name: feeds[name].reshape(shape) for name, shape in shapes.items()}
+    ranks = {name: array.ndim for name, array in feeds.items()}
+    assert_lowered_is(own_model(ranks if are_ranks_known else None), feeds, expected, "ai.onnx")
+
+
+@pytest.mark.parametrize("are_ranks_known", [True, False])
+def test_own_attention_node_fed_weights_of_one_query_lowered_is_the_definition(
+    are_ranks_known: bool,
+) -> None:
+    feeds = feeds_for(LOCATED)
+    weights = feeds["attention_weights"][:, :1]
+    all_weights = np.broadcast_to(weights, (B, Q, H, L, P))
+    expected = attention(feeds["value"], feeds["sampling_locations"], all_weights)
+    feeds["attention_weights"] = weights.reshape(B, 1, H, L * P)
+    ranks = {name: array.ndim for name, array in feeds.items()}
+    model = own_model(ranks if are_ranks_known else None)
+    assert_lowered_is(model, feeds, expected.reshape(B, Q, H * D).astype(np.float32), "ai.onnx")
+
+
+#: The shapes that do not fit, and the argument in the error. The numbers of elements fit.
+WRONG_OWN_RANKS = [
+    ({"attention_weights": (B, Q, H, L, P, 1)}, "attention_weights"),
+    ({"attention_weights": (B, Q, H, 1, L, P)}, "attention_weights"),
+    ({"sampling_locations": (B, Q, H, L, P, 1, 2)}, "sampling_locations"),
+]
+WRONG_OWN = [
+    ({"attention_weights": (B, Q, H, P, L)}, "attention_weights"),
+    ({"attention_weights": (B, 1, H, L, P)}, "attention_weights"),
+    ({"attention_weights": (B, 2, H, L * P)}, "attention_weights"),
+    ({"sampling_locations": (B, Q, H, P, L, 2)}, "sampling_locations"),
+    ({"sampling_locations": (B, Q, H, P, L, 2), "attention_weights": (B, Q, H, P, L)},
+     "sampling_locations"),
+    ({"value": (B, PIXELS + 10, H, D)}, "value"),
+    ({"value": (B, PIXELS - 3, H, D)}, "value"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shapes", "argument"), WRONG_OWN_RANKS)
+def test_own_attention_node_of_wrong_rank_is_refused_when_patched(
+    shapes: dict[str, tuple[int, ...]], argument: str
+) -> None:
+    ranks = {name: len(shape) for name, shape in (SHAPES | shapes).items()}
+    error = refusal(ogs.patch_model, own_model(ranks), target="primitives")
+    assert (error.where, error.argument) == ("DeformableAttention node 'attention'", argument)
+
+
+#: Wrong ranks that are known are refused when the model is patched.
+WRONG_OWN_FEEDS = [
+    *((*mistake, False) for mistake in WRONG_OWN_RANKS),
+    *((*mistake, is_known) for mistake, is_known in itertools.product(WRONG_OWN, (True, False))),
+]
+
+
+@pytest.mark.parametrize("has_constant_levels", [True, False])
+@pytest.mark.parametrize(("shapes", "argument", "are_ranks_known"), WRONG_OWN_FEEDS)
+def test_own_attention_node_fed_shape_that_the_function_refuses_is_refused_by_lowered_model(
+    shapes: dict[str, tuple[int, ...]],
+    argument: str,
+    are_ranks_known: bool,
+    has_constant_levels: bool,
+) -> None:
+    feeds = feeds_for(LOCATED)
+    feeds |= {name: np.resize(feeds[name], shape) for name, shape in shapes.items()}
+    ranks = {name: array.ndim for name, array in feeds.items()}
+    model = own_model(ranks if are_ranks_known else None, has_constant_levels=has_constant_levels)
+    if not has_constant_levels:
+        feeds["levels"] = np.insert(LENGTHS, 0, P, axis=1)
+    lowered = open_native(ogs.patch_model(model, target="ai.onnx"))
+    sentence = f"node 'attention': {argument} is of another shape, expected"
+    with pytest.raises(Exception, match=sentence):
+        lowered.run(None, feeds)
+
+
+def test_own_attention_node_fed_weights_of_one_axis_is_refused_by_lowered_model() -> None:
+    """The level has a single point, and so the number of elements fits."""
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
+        g (float[b,6,h,d] v, float[] l, float[] w) => (float[] Y) <int64[1,3] t = {{1, 2, 3}}>
+        {{ Y = {OWN} (v, t, l, w) }}""")
+    for value in model.graph.input[1:]:
+        value.type.tensor_type.ClearField("shape")
+    lowered = open_native(ogs.patch_model(model, target="ai.onnx"))
+    shapes = {"v": (1, 6, 2, 3), "l": (1, 5, 2, 1, 2), "w": (1, 5, 2)}
+    feeds = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    with pytest.raises(Exception, match="attention_weights is of another shape, expected"):
+        lowered.run(None, feeds)
+
+
 @pytest.mark.parametrize("target", ["ai.onnx", "tensorrt-plugins", "compiled"])
 def test_patch_scalar_spatial_shapes_is_refused(target: TargetName) -> None:
     model = parser.parse_model("""
@@ -706,19 +834,20 @@ def test_attention_node_without_elements_lowered_is_empty(
 
 
 def model_without_points(
-    op_type: str, n_levels: int, *, is_static: bool, opset: int = 17
+    op_type: str, n_levels: int, *, is_static: bool, opset: int = 17, are_points_known: bool = True
 ) -> onnx.ModelProto:
     """Return a model of one node whose levels have no points; B and Q are known if it is static."""
     n_pixels = 6 * n_levels
     b, q = ("1", "2") if is_static else ("b", "q")
+    p, coordinates = ("0", "0") if are_points_known else ("p", "coordinates")
     lengths = ", ".join(["2, 3"] * n_levels)
     if op_type == MMCV:
         starts = ", ".join(str(6 * level) for level in range(n_levels))
-        inputs = f"float[{b},{q},2,{n_levels},0,2] l, float[{b},{q},2,{n_levels},0] w"
+        inputs = f"float[{b},{q},2,{n_levels},{p},2] l, float[{b},{q},2,{n_levels},{p}] w"
         constants = f"int64[{n_levels},2] s = {{{lengths}}}, int64[{n_levels}] k = {{{starts}}}"
         operands = "v, s, k, l, w"
     else:
-        inputs = f"float[{b},{q},1,4] r, float[{b},{q},2,0] o, float[{b},{q},2,0] w"
+        inputs = f"float[{b},{q},1,4] r, float[{b},{q},2,{coordinates}] o, float[{b},{q},2,{p}] w"
         constants = f"int32[{n_levels},2] s = {{{lengths}}}"
         operands = "v, s, r, o, w"
     return parser.parse_model(f"""
@@ -732,7 +861,8 @@ def feeds_without_points(model: onnx.ModelProto) -> dict[str, Array]:
     feeds = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
-        lengths = [{"b": 1, "q": 2}.get(dim.dim_param, dim.dim_value) for dim in dims]
+        known = {"b": 1, "q": 2, "p": 0, "coordinates": 0}
+        lengths = [known.get(dim.dim_param, dim.dim_value) for dim in dims]
         feeds[value.name] = np.ones(lengths, np.float32)
     return feeds
 
@@ -757,6 +887,51 @@ def test_bevformer_attention_without_points_in_session_is_zero(is_static: bool, 
     model = model_without_points(BEVFORMER[0], 2, is_static=is_static)
     output = run_in_session(model, feeds_without_points(model), ops)
     np.testing.assert_array_equal(output, np.zeros((1, 2, 2, 3), np.float32), strict=True)
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("n_levels", [1, 2])
+@pytest.mark.parametrize("op_type", [BEVFORMER[0], MMCV])
+def test_attention_node_fed_no_points_lowered_is_zero(
+    op_type: str, n_levels: int, is_static: bool, target: TargetName
+) -> None:
+    model = model_without_points(op_type, n_levels, is_static=is_static, are_points_known=False)
+    shape = (1, 2, 6) if op_type == MMCV else (1, 2, 2, 3)
+    expected = np.zeros(shape, np.float32)
+    assert_lowered_is(model, feeds_without_points(model), expected, target)
+
+
+@pytest.mark.parametrize("opset", [12, 13, 17])
+@pytest.mark.parametrize("n_levels", [1, 2])
+@pytest.mark.parametrize("op_type", [BEVFORMER[0], MMCV])
+def test_attention_node_fed_no_points_in_session_is_zero(
+    op_type: str, n_levels: int, opset: int, ops: str
+) -> None:
+    model = model_without_points(
+        op_type, n_levels, is_static=False, opset=opset, are_points_known=False
+    )
+    output = run_in_session(model, feeds_without_points(model), ops)
+    shape = (1, 2, 6) if op_type == MMCV else (1, 2, 2, 3)
+    np.testing.assert_array_equal(output, np.zeros(shape, np.float32), strict=True)
+
+
+def test_bevformer_attention_fed_no_points_written_as_plugin_is_zero() -> None:
+    model = model_without_points(BEVFORMER[0], 2, is_static=False, are_points_known=False)
+    written = ogs.patch_model(model, target="tensorrt-plugins")
+    (output,) = ogs.InferenceSession(written, quiet_options()).run(
+        None, feeds_without_points(model)
+    )
+    np.testing.assert_array_equal(output, np.zeros((1, 2, 2, 3), np.float32), strict=True)
+
+
+def test_bevformer_attention_fed_fewer_points_than_levels_is_refused(ops: str) -> None:
+    model = model_without_points(BEVFORMER[0], 2, is_static=False, are_points_known=False)
+    feeds = feeds_without_points(model)
+    feeds["o"] = np.ones((1, 2, 2, 2), np.float32)
+    feeds["w"] = np.ones((1, 2, 2, 1), np.float32)
+    with pytest.raises(Exception, match="cannot be reshaped"):
+        run_in_session(model, feeds, ops)
 
 
 def test_tensorrt_plugins_leave_detected_attention_without_points() -> None:

@@ -733,6 +733,52 @@ def test_inspect_model_with_empty_axes_as_attribute_has_a_record(
     assert record.spatial_axes == (2,)
 
 
+#: Squeezes of x with an empty list of axes, and their opsets.
+EMPTY_AXES = [
+    (11, "X = Squeeze <axes: ints = []> (x)"),
+    (17, "axes = Constant <value = int64[0] {}> () X = Squeeze (x, axes)"),
+]
+
+
+def squeezed_model(opset: int, nodes: str, x_shape: str) -> onnx.ModelProto:
+    """Return a model of these nodes, which squeeze x, and a GridSample of mmcv."""
+    return parsed(
+        f"""g (float[{x_shape}] x, float[2, 4, 5, 2] G) => (float[p, q, r, s] y) {{
+            {nodes}
+            y = mmcv.grid_sampler
+                <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (X, G) }}""",
+        opset,
+    )
+
+
+@pytest.mark.parametrize(("opset", "nodes"), EMPTY_AXES)
+def test_squeeze_with_empty_axes_has_the_shape_of_a_run(opset: int, nodes: str) -> None:
+    """A run removes the axes of length 1. The inference of onnx keeps them."""
+    (record,) = ogs.inspect_model(squeezed_model(opset, nodes, "2, 3, 1, 4, 5"))
+    assert record.error is None
+    assert record.inputs["X"][0].shape == (2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(("opset", "nodes"), EMPTY_AXES)
+def test_squeeze_of_unknown_lengths_with_empty_axes_has_an_unknown_rank(
+    opset: int, nodes: str
+) -> None:
+    (record,) = ogs.inspect_model(squeezed_model(opset, nodes, "2, c, d, 4, 5"))
+    assert record.ranks["X"] == ()
+
+
+@pytest.mark.parametrize(("opset", "nodes"), EMPTY_AXES)
+def test_session_of_sample_behind_squeeze_with_empty_axes_has_its_output(
+    opset: int, nodes: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, 1, 4, 5)).astype(np.float32)
+    grid = rng.uniform(-1, 1, (2, 4, 5, 2)).astype(np.float32)
+    session = ogs.InferenceSession(squeezed_model(opset, nodes, "2, 3, 1, 4, 5"))
+    (Y,) = session.run(None, {"x": x, "G": grid})
+    np.testing.assert_allclose(Y, ogs.grid_sample(x[:, :, 0], grid), rtol=0, atol=1e-5)
+
+
 #: What makes X of x, with an input G or an AffineGrid.
 LEADING = {
     "an operator of known rank": ("float[a, b, c, d] x, float[e, f, h, 2] G", "X = Relu (x)"),

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample import GridSampleError
-from ort_gridsample.graph import weights
+from ort_gridsample.graph import tensors
 from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
@@ -54,7 +54,7 @@ def large_model(body: str = BODY, extra_outputs: str = "", unread: bool = False)
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MAX_SERIALIZED_BYTES", LIMIT)
+    monkeypatch.setattr(tensors, "MAX_SERIALIZED_BYTES", LIMIT)
 
 
 def run(session: onnxruntime.InferenceSession) -> list[np.ndarray]:

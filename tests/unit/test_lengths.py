@@ -79,6 +79,7 @@ UNKNOWN = {
     "Y = Unsqueeze(X, k)": None,
     "Y = Squeeze(U, one)": None,
     "Y = Squeeze(X)": None,
+    "axes = Constant <value = int64[0] {}> () Y = Squeeze(X, axes)": None,
     "Y = Gather(U, at)": None,
     "Y = Gather(X, k)": "Y0 4 Y2",
     "Y = Gather <axis = 1> (X, one)": "Y0 1 Y2",

@@ -19,12 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
 from ort_gridsample.graph.scope import Scope
-from ort_gridsample.graph.weights import (
-    MAX_SERIALIZED_BYTES,
-    Weights,
-    exceeds_protobuf,
-    split_source,
-)
+from ort_gridsample.graph.tensors import MAX_SERIALIZED_BYTES, exceeds_protobuf
+from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
 from ort_gridsample.session.options import added_initializers

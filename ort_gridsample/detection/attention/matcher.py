@@ -12,12 +12,19 @@ from collections.abc import Iterator, Mapping, Set
 
 from ...dialects.registry import operator_types
 from ...graph.use_def import UseDef, unread_nodes
-from ...inference.lengths import ONE, OPERATORS, ScopeLengths, int_attribute
+from ...inference.lengths import (
+    ONE,
+    OPERATORS,
+    Length,
+    ScopeLengths,
+    int_attribute,
+    product_of,
+)
 from ...inference.types import Inference
 from ...spec import FLOATS
 from ..match import Match
 from ..records import NodeRecord
-from .axes import Factor, known_product
+from .axes import Factor, known_product, leaves
 from .layouts import Attention, Level
 from .level_matcher import LevelMatcher, SampledLevel
 from .operand_matcher import OperandMatcher
@@ -204,7 +211,31 @@ class _AttentionMatcher:
 
     def _level(self, level: SampledLevel) -> Level:
         record = level.sample.record
-        return Level(record, level.points, level.lengths, self._shape_value(record.values["X"]))
+        X = record.values["X"]
+        if self._may_be_other_image(level):
+            # The Reshape must stay, because it fails. It does if the lengths are read from X.
+            lengths = tuple(Length(unknown=((X, 2 + i),)) for i in range(len(level.lengths)))
+            return Level(record, level.points, lengths, shape=None)
+        return Level(record, level.points, level.lengths, self._shape_value(X))
+
+    def _may_be_other_image(self, level: SampledLevel) -> bool:
+        """Whether a Reshape makes the image, perhaps to other lengths than B·H and D in a run."""
+        X = level.sample.record.values["X"]
+        shape_name = self._reshape_target(X)
+        if shape_name is None:
+            return False
+        image_shape = self._lengths.shape(X)
+        assert image_shape is not None  # it is as long as that of the sample
+        elements = (self._lengths.elements(shape_name) or [None, None])[:2]
+        for axis, element in enumerate(elements):
+            if element == Length(-1):
+                continue  # it follows from the other lengths
+            length = image_shape[axis]
+            is_unknown = element is None and length.known is None
+            factors = leaves(level.traced.axes[axis])
+            if is_unknown or length != product_of([factor.length for factor in factors]):
+                return True
+        return False
 
     def _shape_value(self, name: str) -> str | None:
         """Return the shape that a Reshape to ``name`` reads.
@@ -212,11 +243,17 @@ class _AttentionMatcher:
         Return None if another node computes ``name``, or if a length from the third on may not be
         positive.
         """
-        index = self._use_def.makers.get(name)
-        if index is None or not self._use_def.is_op(index, ("Reshape",)):
+        shape = self._reshape_target(name)
+        if shape is None:
             return None
-        shape = self._use_def.nodes[index].input[1]
         lengths = (self._lengths.elements(shape) or [])[2:]
         if not lengths or not all(length is not None and length.number > 0 for length in lengths):
             return None
         return shape
+
+    def _reshape_target(self, name: str) -> str | None:
+        """Return the shape that a Reshape to ``name`` reads, or None if it is no Reshape's."""
+        index = self._use_def.makers.get(name)
+        if index is None or not self._use_def.is_op(index, ("Reshape",)):
+            return None
+        return self._use_def.nodes[index].input[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...inference.types import length_at
-from ...spec import Dim
+from ...spec import Dim, may_be_empty
 from .obstacles import ObstacleError
 from .signature_fit import fit_to_older_signature
 from .step import Rewritten, VersionStep
@@ -110,8 +110,7 @@ def _allowzero_matters(step: VersionStep) -> bool:
             raise step.obstacle("allowzero", 1)
         elif not isinstance(length, int):
             n_unknown += 1
-    may_copy_zero = any(not isinstance(length, int) or length == 0 for length in copied_lengths)
-    return n_unknown > 1 or (n_unknown == 1 and may_copy_zero)
+    return n_unknown > 1 or (n_unknown == 1 and may_be_empty(copied_lengths))
 
 
 def _target_lengths(step: VersionStep) -> Sequence[Dim] | None:

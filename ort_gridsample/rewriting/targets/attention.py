@@ -22,7 +22,15 @@ from .detected_attention import DetectedAttention
 from .python_op import PythonOpTarget
 
 
-class AttentionTarget(Target):
+class _OneOpTarget(Target):
+    """A target that writes a deformable attention as one op."""
+
+    def needs_inlining(self, match: Match) -> bool:
+        """Whether the node is in a function, where types are not known."""
+        return match.scope.function is not None
+
+
+class AttentionTarget(_OneOpTarget):
     """A target that writes deformable attention around GridSamples as one node.
 
     The GridSamples are dropped, unless other nodes read them.
@@ -33,10 +41,6 @@ class AttentionTarget(Target):
 
     def replaces(self, match: Match) -> bool:
         return match.detected_attention is not None or match.enclosing_match is not None
-
-    def needs_inlining(self, match: Match) -> bool:
-        """Whether the node is in a function, where types are not known."""
-        return match.scope.function is not None
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.detected_attention is None:
@@ -75,7 +79,7 @@ class PythonAttentionTarget(AttentionTarget):
         detected.nodes += self._op.replacement_for(replace(match, record=record), names).nodes
 
 
-class ForeignAttentionTarget(Target):
+class ForeignAttentionTarget(_OneOpTarget):
     """One op of this package for another package's node of deformable attention.
 
     Args:
@@ -89,10 +93,6 @@ class ForeignAttentionTarget(Target):
 
     def replaces(self, match: Match) -> bool:
         return match.is_foreign_attention
-
-    def needs_inlining(self, match: Match) -> bool:
-        """Whether the node is in a function, where types are not known."""
-        return match.scope.function is not None
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         signature = match.foreign_signature
