@@ -574,6 +574,20 @@ def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
     assert len(results) == 1
 
 
+def test_another_process_finds_all_kernels_of_all_modes_on_disk() -> None:
+    """The content of a closure is part of a kernel's key. A function there differs every time."""
+    for mode in kernel_factories.TAPS:
+        jit_core.prepare(np.dtype(np.float32), np.dtype(np.float32), mode)
+    missing = run_script("""
+from ort_gridsample.kernels import compilation, kernel_factories
+for mode in kernel_factories.TAPS:
+    specs = kernel_factories.kernel_functions("float32", "float32", mode).values()
+    for factory, *_ in compilation.missing_on_disk([*specs]):
+        print(mode, factory.__name__)
+""")
+    assert missing == []
+
+
 def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A helper process starts with the quickest compilation."""
     monkeypatch.setattr(
