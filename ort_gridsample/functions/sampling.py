@@ -103,9 +103,10 @@ def grid_sample(
     if not shapes.are_plainly_valid:
         validation.check_grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
     validation.check_memory(where, "Y", shapes.Y, X.dtype)
-    for argument, array in (("X", X), ("grid", grid)):
-        if not array.flags.c_contiguous:  # it is copied below
-            validation.check_memory(where, argument, array.shape, array.dtype)
+    if not X.flags.c_contiguous:  # it is copied
+        validation.check_memory(where, "X", X.shape, X.dtype)
+    if not grid.flags.c_contiguous:
+        validation.check_memory(where, "grid", grid.shape, grid.dtype)
 
     dtype = native_dtype(X.dtype)
     Y = np.empty(shapes.Y, dtype)

@@ -6,10 +6,11 @@ import ctypes
 import logging
 import math
 import struct
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import cache, lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
 from ..system.process import after_fork
 from ..system.threads import submit
-from . import helper_threads, tap_table
+from . import helper_threads, simd, tap_table
 from .attention import MAX_LEVEL_AXES, attention_functions
 from .compilation import FunctionSpec, addresses, missing_on_disk
 from .kernel_factories import PADDING_CODES, TAPS, kernel_constants, kernel_functions
@@ -32,8 +33,9 @@ logger = logging.getLogger("ort_gridsample")
 #: The name of this core, as :func:`ort_gridsample.set_core` takes it.
 NAME: Final = "jit"
 
-#: The work of a launch is counted in taps. The table of a position takes as long as this many.
-POSITION_WORK = 8
+#: The work of a launch is counted in taps. To compute those of a position takes as long as to read
+#: this many.
+POSITION_WORK = 4 if simd.CPU_HAS_FAST_VECTORS else 8
 #: The work for each helper of a launch.
 WORK_PER_HELPER = 1 << 16
 #: The work for each helper whose thread must be started: in a loop of calls, where the helper will
@@ -50,8 +52,6 @@ KEPT_BYTES = 1 << 21
 #: processors.
 MAX_HELPERS = max(63, available_cpus() - 1)
 MAX_WORKERS = MAX_HELPERS + 1
-#: No array has more spatial axes.
-MAX_AXES = 64
 
 #: The functions of helper threads, by field of :class:`_CoreFunctions`.
 _HELPER_FUNCTIONS: dict[str, FunctionSpec] = {
@@ -86,20 +86,14 @@ assert LAUNCH.names[:16] == (
     "phase",
     "arena",
 ), "grid_sample packs them in this order"
-_LENGTHS_OFFSET = LAUNCH.itemsize
-_ARENA_OFFSET = _LENGTHS_OFFSET + 8 * MAX_AXES
-
-
-@cache
-def _int64s(count: int) -> struct.Struct:
-    return struct.Struct(f"={count}q")
+_ARENA_OFFSET = LAUNCH.itemsize
 
 
 class _Workspace:
     """The memory of a call, which its thread keeps for the next one.
 
     Attributes:
-        buffer: the memory: a LAUNCH, the lengths of X, and the arena.
+        buffer: the memory: a LAUNCH and the arena.
         launch: the LAUNCH.
         address: the address of the buffer, and of the LAUNCH.
     """
@@ -118,28 +112,23 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
     See :mod:`ort_gridsample.functions.cores`.
     """
-    n, c, positions = Y.shape
-    lengths = X.shape[2:]
-    pixels = math.prod(lengths)
-    mode = plan.mode
-    taps_per_position = TAPS.get(mode, 0) ** len(lengths)
-    X_type = type_name(X.dtype)
-    has_kernels = mode in TAPS and plan.padding_mode in PADDING_CODES
-    is_string = X_type == "str"  # Numba does not support arrays of strings or objects
-    # The index of a tap has 31 bits.
-    is_small = pixels <= tap_table.MAX_PIXELS and taps_per_position <= MAX_TAPS
-    if not has_kernels or is_string or not is_small:
-        return sampler.grid_sample(X, grid, Y, plan, num_threads)
-    functions = _sampling_functions(
-        X_type, type_name(grid.dtype), mode, plan.padding_mode, plan.align_corners
+    call = _prepared_call(
+        X.shape,
+        X.dtype,
+        grid.dtype,
+        Y.shape,
+        plan.mode,
+        plan.padding_mode,
+        plan.align_corners,
     )
+    if call is None:
+        return sampler.grid_sample(X, grid, Y, plan, num_threads)
+    functions = call.functions
     X = _contiguous(X)
     grid = _contiguous(grid)
-    work = n * positions * (POSITION_WORK + c * taps_per_position)
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
-    _int64s(len(lengths)).pack_into(workspace.buffer, _LENGTHS_OFFSET, *lengths)
     _LAUNCH_ARGUMENTS.pack_into(
         workspace.buffer,
         0,
@@ -147,22 +136,66 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         _address(X),
         _address(grid),
         _address(Y),
-        n,
-        c,
-        len(lengths),
-        pixels,
-        positions,
-        taps_per_position,
-        workspace.address + _LENGTHS_OFFSET,
+        *call.sizes,
+        call.lengths_address,
         0,  # out_lengths
-        min(num_threads, MAX_WORKERS, work // WORK_PER_HELPER + 1),
+        min(num_threads, call.max_workers),
         1,  # must_pause
         NEW,
         workspace.address + _ARENA_OFFSET,
         KEPT_BYTES,
     )
-    _run(functions, workspace.launch, workspace.address, work)
+    _run(functions, workspace.launch, workspace.address, call.work)
     _thread_local.workspace = workspace
+
+
+class _PreparedCall(NamedTuple):
+    """What the types, shapes and attributes of a call decide."""
+
+    functions: _CoreFunctions
+    #: The fields ``n`` to ``taps`` of the LAUNCH.
+    sizes: tuple[int, ...]
+    #: The lengths of X's spatial axes, and their address.
+    lengths: Array
+    lengths_address: int
+    work: int
+    max_workers: int
+
+
+@lru_cache(maxsize=256)
+def _prepared_call(
+    X_shape: tuple[int, ...],
+    X_dtype: np.dtype[Any],
+    grid_dtype: np.dtype[Any],
+    Y_shape: tuple[int, ...],
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+) -> _PreparedCall | None:
+    """Prepare a call of :func:`grid_sample`; return None if it runs on the NumPy core."""
+    n, c, positions = Y_shape
+    lengths = X_shape[2:]
+    pixels = math.prod(lengths)
+    taps_per_position = TAPS.get(mode, 0) ** len(lengths)
+    X_type = type_name(X_dtype)
+    has_kernels = mode in TAPS and padding_mode in PADDING_CODES
+    is_string = X_type == "str"  # Numba does not support arrays of strings or objects
+    # The index of a tap has 31 bits.
+    is_small = pixels <= tap_table.MAX_PIXELS and taps_per_position <= MAX_TAPS
+    if not has_kernels or is_string or not is_small:
+        return None
+    work = n * positions * (POSITION_WORK + c * taps_per_position)
+    kept_lengths = np.array(lengths, np.int64)
+    return _PreparedCall(
+        functions=_sampling_functions(
+            X_type, type_name(grid_dtype), mode, padding_mode, align_corners
+        ),
+        sizes=(n, c, len(lengths), pixels, positions, taps_per_position),
+        lengths=kept_lengths,
+        lengths_address=_address(kept_lengths),
+        work=work,
+        max_workers=min(MAX_WORKERS, work // WORK_PER_HELPER + 1),
+    )
 
 
 def deformable_attention(
@@ -350,16 +383,25 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     _sampling_functions(*names, "zeros", False)
 
 
-_addressof = ctypes.addressof
-_from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+_int64_at = ctypes.c_int64.from_address
+#: The offset of the address of the data in an array: the first field after Python's header of an
+#: object. Only CPython has objects at fixed addresses, which ``id`` returns.
+_DATA_OFFSET = object.__basicsize__
 
 
-def _address(array: Array) -> int:
-    try:
-        # This takes a quarter of the time of __array_interface__.
-        return _addressof(_from_buffer(array))
-    except (TypeError, ValueError):  # it is read-only, or its type has no buffer format
-        return int(array.__array_interface__["data"][0])
+def _address_in_interface(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _address_in_object(array: Array) -> int:
+    """Return the address of an array's data in a seventh of the time of its interface."""
+    return _int64_at(id(array) + _DATA_OFFSET).value
+
+
+_example = np.zeros(1)
+_address = _address_in_interface
+if sys.implementation.name == "cpython" and _address_in_object(_example) == _address(_example):
+    _address = _address_in_object
 
 
 # The slots of helpers are aligned to their size, a cache line.
