@@ -117,6 +117,8 @@ def phases(monkeypatch):
         return functions._replace(proceed=proceed)
 
     monkeypatch.setattr(jit_core, "_sampling_functions", recording_functions)
+    # Its cached results have other functions.
+    monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
     return recorded
 
 
