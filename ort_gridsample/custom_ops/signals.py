@@ -12,7 +12,6 @@ signals that it receives are handled when ONNX Runtime has returned to Python.
 """
 
 import _thread
-import logging
 import signal
 import sys
 import threading
@@ -38,7 +37,6 @@ RUN_METHODS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_wit
 RUNS_PYTHON_OPS = "_runs_python_ops"
 #: The attribute of a wrapper with the wrapper itself and the function that it wraps.
 _UNWRAPPED = "_ort_gridsample_unwrapped"
-logger = logging.getLogger("ort_gridsample")
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 Handler = Callable[[int, FrameType | None], object]
@@ -254,11 +252,7 @@ def _send_after_callback(signum: int) -> None:
 
     A thread sends it: Python would handle a signal that the main thread sends within the callback.
     """
-    thread = threading.Thread(target=_wait_and_send, args=(signum,), daemon=True)
-    try:
-        thread.start()
-    except (MemoryError, RuntimeError) as error:  # none can be started: do not raise here
-        logger.warning("signal %d in a callback of onnxruntime is lost: %r", signum, error)
+    threading.Thread(target=_wait_and_send, args=(signum,), daemon=True).start()
 
 
 def _wait_and_send(signum: int) -> None:

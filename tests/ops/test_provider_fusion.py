@@ -1,9 +1,6 @@
 """Deformable attention in unmodified models, as one node of the execution provider."""
 
 import itertools
-import signal
-import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +13,7 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
-from ort_gridsample.custom_ops import signals
 from ort_gridsample.custom_ops.provider import ep_api, fused_nodes
-from ort_gridsample.custom_ops.provider.fused_subgraph import FusedSubgraph
-from ort_gridsample.custom_ops.provider.ort_graph import Graph
 from support.attention_models import FORMS, Arrays, definition, form, form_feeds
 from support.cases import dtype_of
 from support.exported_models import EXPORTED_FOLDER, run_stored_inputs
@@ -359,29 +353,6 @@ def test_failure_of_the_search_leaves_single_nodes(monkeypatch: pytest.MonkeyPat
     assert count_fused(session) == 0
     feeds = form_feeds(SMALL)
     assert_close(session.run(None, feeds), open_native(form(SMALL)).run(None, feeds))
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send a process signals")
-def test_signal_during_the_search_is_handled_after_the_session_is_created(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A session that is created by onnxruntime's own method defers no signals."""
-    find = fused_nodes.find_fused_subgraphs
-
-    def interrupt_and_find(graph: Graph) -> list[FusedSubgraph]:
-        signal.raise_signal(signal.SIGINT)
-        return find(graph)
-
-    monkeypatch.setattr(fused_nodes, "find_fused_subgraphs", interrupt_and_find)
-
-    def open_and_wait() -> None:
-        session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
-        create = signals.unwrapped(onnxruntime.InferenceSession.__init__)
-        create(session, form(SMALL).SerializeToString(), provider_options())
-        time.sleep(60)
-
-    with pytest.raises(KeyboardInterrupt):
-        open_and_wait()
 
 
 # --- Patched models ---

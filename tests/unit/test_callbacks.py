@@ -25,10 +25,6 @@ def fail(*arguments: int) -> int:
     raise ValueError("the callback fails")
 
 
-def fail_to_start(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
 def interrupt_and_return(*arguments: int) -> int:
     signal.raise_signal(signal.SIGINT)
     return 3
@@ -122,19 +118,6 @@ def test_callback_on_another_thread_defers_no_signals(monkeypatch: pytest.Monkey
     thread.start()
     thread.join()
     assert results == [2]
-
-
-@needs_signals
-def test_signal_in_a_callback_without_another_thread_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(threading.Thread, "start", fail_to_start)
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        assert callback(interrupt_and_return)(0) == 3
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    assert "is lost: RuntimeError" in caplog.text
 
 
 def test_function_that_describes_an_op_and_fails_returns_0() -> None:
