@@ -6,16 +6,11 @@ are the bytecodes of an op; while a session is created, those that compile a ker
 every handler that is a Python function (that of Ctrl-C raises KeyboardInterrupt) is replaced by one
 that only records the signal. At the end the original handlers are restored, and called for the
 signals that were recorded. Other threads call no handlers.
-
-A callback of ctypes must not raise at all (:class:`NeverRaising`). Outside of a deferral, the
-signals that it receives are handled when ONNX Runtime has returned to Python.
 """
 
-import _thread
 import signal
 import sys
 import threading
-import time
 
 # Every run calls getsignal. This one does not convert handlers to an enum, as that of ``signal``
 # does.
@@ -139,19 +134,6 @@ class _Deferral:
             if self._handlers:
                 self._end()
 
-    def postpone(self) -> None:
-        """Restore the handlers whose signals were not received, and send the other signals again.
-
-        The others are restored and called when Python code runs that no callback has called.
-        """
-        self.is_active = False
-        while self._handlers:
-            deferred = self._handlers.pop()
-            if deferred.was_received:
-                _send_after_callback(deferred.signum)
-            else:
-                deferred.restore()
-
     def forget(self) -> None:
         """Restore all handlers in a forked child. The signals were received by its parent."""
         for deferred in self._handlers:
@@ -178,9 +160,7 @@ class DeferredHandler:
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.deferral.is_active:
             self.was_received = True
-        elif _is_in_callback(frame):
-            _send_after_callback(signum)
-        else:  # it was postponed, or an exception of another handler prevented its restoration
+        else:  # an exception of another handler prevented that this one was restored
             self.restore()
             self.handler(signum, frame)
 
@@ -195,75 +175,14 @@ _deferral = _Deferral()
 
 def with_signals_deferred(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call ``function``; on the main thread, call signal handlers only when it has returned."""
-    if not _is_main_thread() or _deferral.is_active:
+    is_main_thread = threading.get_ident() == threading.main_thread().ident
+    if not is_main_thread or _deferral.is_active:
         return function(*args, **kwargs)
     try:
         _deferral.begin()
         return function(*args, **kwargs)
     finally:
         _deferral.end()
-
-
-def _is_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
-
-
-class NeverRaising:
-    """A function for a callback of ctypes, which never raises.
-
-    ctypes would print an exception, and return an arbitrary number. Signal handlers are called only
-    after the C function that called the callback has returned to Python, as they may raise.
-
-    Args:
-        function: the function of the callback.
-        failure: returns the result if ``function`` raises, from the exception and the arguments.
-    """
-
-    def __init__(self, function: Callable[..., int], failure: Callable[..., int]) -> None:
-        self._function = function
-        self._failure = failure
-
-    def __call__(self, *arguments: int) -> int:
-        is_deferring = _is_main_thread() and not _deferral.is_active
-        try:
-            if is_deferring:
-                _deferral.begin()
-            return self._function(*arguments)
-        except BaseException as error:
-            if is_deferring and isinstance(error, KeyboardInterrupt):
-                _send_after_callback(signal.SIGINT)  # received before the handlers were replaced
-            return self._failure(error, *arguments)
-        finally:
-            if is_deferring:
-                _deferral.postpone()
-
-
-def _is_in_callback(frame: FrameType | None) -> bool:
-    """Whether ``frame`` is of a callback of ctypes, or of a function that it calls."""
-    while frame is not None:
-        if frame.f_code is NeverRaising.__call__.__code__:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _send_after_callback(signum: int) -> None:
-    """Send this process a signal again as soon as the main thread is in no callback.
-
-    A thread sends it: Python would handle a signal that the main thread sends within the callback.
-    """
-    threading.Thread(target=_wait_and_send, args=(signum,), daemon=True).start()
-
-
-def _wait_and_send(signum: int) -> None:
-    main_thread = threading.main_thread().ident
-    assert main_thread is not None  # it runs
-    while _is_in_callback(sys._current_frames().get(main_thread)):
-        time.sleep(0.001)
-    if sys.platform == "win32":
-        _thread.interrupt_main(signum)
-    else:  # it also interrupts a system call of the main thread
-        signal.pthread_kill(main_thread, signum)
 
 
 @after_fork
