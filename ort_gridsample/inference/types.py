@@ -7,7 +7,7 @@ of a model. Types behind operators that onnx does not know come from onnxruntime
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple, TypeVar
@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from ..graph.element_types import type_of
-from ..graph.scope import Scope, scopes_of
+from ..graph.scope import Scope, graphs_of
 from ..spec import Dim, Shape
 from .backward_slice import BackwardSlice, NamesByScope
 from .probe import Probe
@@ -81,10 +81,13 @@ class Inference:
         If it differs between calls of a function, nothing is known.
         """
         key = id(scope), name
-        if key not in self._values_in_all_calls:
-            values = self.values_by_call(scope, [name])
-            self._values_in_all_calls[key] = values[0][0] if len(values) == 1 else TypeAndShape()
-        return self._values_in_all_calls[key]
+        value = self._values_in_all_calls.get(key)
+        if value is None:
+            instances = self._backward_slice.instances.get(id(scope), ())
+            values = {self._value(instance.name_in_slice(name)) for instance in instances}
+            value = values.pop() if len(values) == 1 else TypeAndShape()
+            self._values_in_all_calls[key] = value
+        return value
 
     def values_by_call(self, scope: Scope, names: Sequence[str]) -> list[tuple[TypeAndShape, ...]]:
         """Return what is known of ``names`` in each call that leads to ``scope``.
@@ -194,9 +197,10 @@ class _TypedModel:
         Other types are not read, because that takes time.
         """
         types: Types = {}
-        for value in self._declared_values():
-            if requested is None or value.name in requested:
-                types[value.name] = value.type
+        for value in self._declared_values:
+            name = value.name
+            if requested is None or name in requested:
+                types[name] = value.type
         for tensor in self.model.graph.initializer:  # even if value_info has another type
             if requested is None or tensor.name in requested:
                 types[tensor.name] = _tensor_type(tensor.data_type, *tensor.dims)
@@ -205,23 +209,26 @@ class _TypedModel:
     @property
     def has_long_row(self) -> bool:
         """Whether a value is 1-D and has more than :data:`MAX_ROW` elements."""
-        for value in self._declared_values():
+        for value in self._declared_values:
             dims = value.type.tensor_type.shape.dim
             if len(dims) == 1 and dims[0].dim_value > MAX_ROW:
                 return True
         rows = (tensor.dims[0] for tensor in self.model.graph.initializer if len(tensor.dims) == 1)
         return max(rows, default=0) > MAX_ROW
 
-    def _declared_values(self) -> Iterator[onnx.ValueInfoProto]:
-        """Yield the values with declared types, of all graphs."""
+    @cached_property
+    def _declared_values(self) -> list[onnx.ValueInfoProto]:
+        """The values with declared types, of all graphs."""
         graphs = [self.model.graph]
         if self._is_nested:
-            graphs = [scope.container for scope in scopes_of(self.model)]
+            for graph in graphs:  # grows while it is iterated
+                graphs += (body for node in graph.node for _, body in graphs_of(node))
+        values: list[onnx.ValueInfoProto] = []
         for graph in graphs:
-            if isinstance(graph, onnx.GraphProto):
-                yield from graph.value_info
-                yield from graph.input
-                yield from (value for value in graph.output if value.type.WhichOneof("value"))
+            values += graph.value_info
+            values += graph.input
+            values += (value for value in graph.output if value.type.WhichOneof("value"))
+        return values
 
 
 class _Inferred(NamedTuple):
@@ -294,6 +301,9 @@ def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferre
             number = all_types[name].tensor_type.elem_type
             declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
     backward_slice.declare_types(declared)
+    if not backward_slice.reads_any(declared):
+        all_types.update(declared)
+        return inferred
     return _infer(backward_slice)
 
 
