@@ -402,6 +402,17 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
             yield attribute, graph
 
 
+def with_bodies(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """Return ``graph`` and the graphs in it, at any depth, parents before their children.
+
+    Use it where no :class:`Scope` is needed, because reading one takes longer.
+    """
+    graphs = [graph]
+    for parent in graphs:  # grows while it is iterated
+        graphs += (body for node in parent.node for _, body in graphs_of(node))
+    return graphs
+
+
 def may_have_graphs(node: onnx.NodeProto) -> bool:
     """Whether ``node`` may hold graphs, by the schema of its operator."""
     return may_have_attributes(node.op_type, node.domain, _GRAPH_ATTRIBUTES)

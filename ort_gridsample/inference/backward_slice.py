@@ -19,7 +19,7 @@ from onnx import helper
 from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
-from ..graph.scope import TENSOR_ATTRIBUTES, Scope, domain_of, function_key, scopes_of
+from ..graph.scope import TENSOR_ATTRIBUTES, Scope, domain_of, function_key, with_bodies
 from .instances import Instance, InstanceNode
 from .light_attributes import (
     EXTERNAL,
@@ -134,11 +134,10 @@ class BackwardSlice:
 
     def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Declare the types of values in the slice, by their names in it."""
-        for scope in scopes_of(self.model):
-            if isinstance(scope.container, onnx.GraphProto):
-                for value in scope.container.output:
-                    if value.name in types:
-                        value.type.CopyFrom(types[value.name])
+        for graph in with_bodies(self.model.graph) if self.is_nested else ():
+            for value in graph.output:
+                if value.name in types:
+                    value.type.CopyFrom(types[value.name])
         for name, type_proto in types.items():
             self.model.graph.value_info.append(onnx.ValueInfoProto(name=name, type=type_proto))
 

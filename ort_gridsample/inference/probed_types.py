@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..graph.scope import scopes_of
+from ..graph.scope import graphs_of, with_bodies
 from .probe import Probe
 from .stand_ins import STAND_IN
 
@@ -26,12 +26,10 @@ def has_type(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
 def nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
     """Return the nodes without graphs that have an output of unknown type."""
     nodes = []
-    for scope in scopes_of(model):
-        if scope.function is not None:
-            continue
-        for index, node in enumerate(scope):
-            outputs = [name for name in node.output if name]
-            if index not in scope.bodies and not all(has_type(name, types) for name in outputs):
+    for graph in with_bodies(model.graph):
+        for node in graph.node:
+            is_known = all(has_type(name, types) for name in node.output if name)
+            if not is_known and not any(True for _ in graphs_of(node)):
                 nodes.append(node)
     return nodes
 
