@@ -7,7 +7,7 @@ of a model. Types behind operators that onnx does not know come from onnxruntime
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple, TypeVar
@@ -192,7 +192,7 @@ class _TypedModel:
         """The types of all values."""
         return self.types()
 
-    def types(self, requested: Collection[str] | None = None) -> Types:
+    def types(self, requested: Container[str] | None = None) -> Types:
         """Return the types of the ``requested`` values, or of all if that is None.
 
         Other types are not read, because that takes time.
@@ -295,15 +295,17 @@ def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferre
         return inferred
     if all(_has_rank(name, inferred.requested_types) for name in backward_slice.requested):
         return inferred
-    all_types = inferred.typed_model.all_types
+    types = inferred.typed_model.types(backward_slice.ranks)
     declared: Types = {}
     for name, rank in backward_slice.ranks.items():
-        if has_type(name, all_types) and not _has_rank(name, all_types):
-            number = all_types[name].tensor_type.elem_type
+        if has_type(name, types) and not _has_rank(name, types):
+            number = types[name].tensor_type.elem_type
             declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
+    if not declared:
+        return inferred
     backward_slice.declare_types(declared)
     if not backward_slice.reads_any(declared):
-        all_types.update(declared)
+        inferred.typed_model.all_types.update(declared)
         return inferred
     return _infer(backward_slice)
 
