@@ -267,10 +267,7 @@ def _infer(backward_slice: BackwardSlice) -> _Inferred:
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
         if not (_are_complete(types, requested) or typed_model.has_long_row):
-            # The types of the first pass lead to others only in nested graphs. Elsewhere they only
-            # take time to read.
-            given = typed_model.model if is_nested else backward_slice.model
-            model = shape_inference.infer_shapes(given, data_prop=True)
+            model = shape_inference.infer_shapes(typed_model.model, data_prop=True)
             typed_model = _TypedModel(model, is_nested)
             types = typed_model.types(requested)
         return _Inferred(typed_model, types)
