@@ -295,7 +295,7 @@ class Scope:
             is_weight = False  # even if the tensor has the name of a weight
         else:
             tensor = definition
-            is_weight = definition is not None and definition.name in scope.weights
+            is_weight = name in scope.weights
         if tensor is None or is_weight or tensor.data_location != TensorProto.EXTERNAL:
             return tensor
         return None

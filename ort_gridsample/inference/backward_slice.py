@@ -91,8 +91,9 @@ class BackwardSlice:
         self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
         self._scopes = scopes
-        self._opsets = _slice_opsets(main)
-        self.model = _empty_model(model.ir_version, _imports(scopes, self._opsets))
+        opsets = _slice_opsets(main)
+        self._slice_opset = opsets.get("", 0)
+        self.model = _empty_model(model.ir_version, _imports(scopes, opsets))
         self._declarations = SliceDeclarations(self.model.graph, self._needed)
         self._build(main)
 
@@ -277,10 +278,12 @@ class BackwardSlice:
         Copying takes time, so a node of the main graph that has neither weights nor graphs is used
         as it is.
         """
-        proto = node.proto
+        scope = node.instance.scope
+        proto = scope.nodes[node.node_index]
         domain = proto.domain
         is_same = not node.instance.prefix and domain_of(domain) == domain
-        is_copied = not is_same or bool(node.bodies) or proto.ByteSize() > SMALL_BYTES
+        has_bodies = node.node_index in scope.bodies
+        is_copied = not is_same or has_bodies or proto.ByteSize() > SMALL_BYTES
         if not is_copied and node.may_have_tensor_attributes:
             is_copied = any(attribute.t.data_location == EXTERNAL for attribute in proto.attribute)
         if is_copied:
@@ -355,13 +358,12 @@ class BackwardSlice:
 
         If there are none, return a call of a function that consists of the node.
         """
-        slice_opset = self._opsets.get("", 0)
-        if opset == slice_opset:
+        if opset == self._slice_opset:
             return [node]
         nodes = nodes_in_opset(
             node,
             old_opset=opset,
-            new_opset=slice_opset,
+            new_opset=self._slice_opset,
             new_name=lambda name, suffix: f"{name}{self._separator}{suffix}",
         )
         if nodes is not None:

@@ -325,7 +325,7 @@ def test_op_types_of_compiled_ops_are_no_standard_operators() -> None:
 
 @pytest.mark.skipif(bool(LIBRARY), reason="a library's ops have no callbacks")
 def test_session_replaces_the_callback_of_shapes_by_the_compiled_function() -> None:
-    """onnxruntime calls it dozens of times for a session, and looking it up takes 30 µs."""
+    """Otherwise, Python looks the function up dozens of times for a session."""
     types = ("float32", "float32")
     open_compiled(grid_sample_model(*types, 2, [Attributes()]))
     op = catalog.find_op("GridSample", types)
