@@ -129,13 +129,19 @@ class BackwardSlice:
         instances = chain.from_iterable(self.instances.values())
         return any(instance.graph_depth > 0 for instance in instances)
 
+    @property
+    def graphs(self) -> Sequence[onnx.GraphProto]:
+        """The main graph of the slice, and the graphs in it."""
+        main = self.model.graph
+        return with_bodies(main) if self.is_nested else [main]
+
     def reads_any(self, names: Collection[str]) -> bool:
         """Whether one of these values is requested, or read by a node of the slice."""
         return not self._needed.isdisjoint(names)
 
     def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Declare the types of values in the slice, by their names in it."""
-        for graph in with_bodies(self.model.graph) if self.is_nested else ():
+        for graph in self.graphs:
             for value in graph.output:
                 if value.name in types:
                     value.type.CopyFrom(types[value.name])

@@ -319,7 +319,7 @@ def _add_probed(probe: Probe, backward_slice: BackwardSlice, inferred: _Inferred
     while not all(has_type(name, types) for name in backward_slice.requested):
         before = inferred.typed_model.all_types | types
         extended = before.copy()
-        nodes = nodes_of_unknown_outputs(backward_slice.model, before)
+        nodes = nodes_of_unknown_outputs(backward_slice.graphs, before)
         add_probed_types(probe, backward_slice.model, nodes, extended)
         # add_probed_types replaces types and never changes one, so identity shows what is new.
         new_names = [name for name in extended if extended[name] is not before.get(name)]
