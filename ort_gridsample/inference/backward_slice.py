@@ -7,6 +7,7 @@ if names in the model hide each other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -149,12 +150,32 @@ class BackwardSlice:
             self.model.graph.value_info.append(onnx.ValueInfoProto(name=name, type=type_proto))
 
     def _add_instance(self, instance: Instance) -> Instance:
-        """Return ``instance`` with a prefix, as one of its scope."""
-        if self._instance_count > 0:
+        """Return ``instance``, with a prefix if it needs one, as one of its scope."""
+        if self._instance_count > 0 and not self._keeps_names(instance):
             instance = replace(instance, prefix=f"{self._instance_count}{self._separator}")
         self._instance_count += 1
         self.instances.setdefault(id(instance.scope), []).append(instance)
         return instance
+
+    def _keeps_names(self, instance: Instance) -> bool:
+        """Whether the values of ``instance`` have their names of the model in the slice.
+
+        Then its nodes need not be copied.
+        """
+        parent = instance.parent
+        if parent is None or parent.prefix:
+            return False
+        return id(instance.scope) in self._scope_ids_of_unique_names
+
+    @cached_property
+    def _scope_ids_of_unique_names(self) -> set[int]:
+        """The ids of the scopes all of whose values have names that no other scope defines."""
+        n_definitions = Counter(chain.from_iterable(scope.definitions for scope in self._scopes))
+        return {
+            id(scope)
+            for scope in self._scopes
+            if all(n_definitions[name] == 1 for name in scope.definitions)
+        }
 
     def _slice_instance(self, instance: Instance) -> list[onnx.NodeProto]:
         """Return the nodes of ``instance`` that lead to a sampling node or a requested value.
