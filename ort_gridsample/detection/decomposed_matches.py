@@ -54,7 +54,9 @@ def decomposed_match(
         values=inputs.values,
         constants=inputs.constants,
     )
-    record = replace(record, error=fault_of(record, node))
+    error = fault_of(record, node)
+    if error is not None:
+        record = replace(record, error=error)
     return Match(
         record,
         node,

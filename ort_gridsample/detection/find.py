@@ -205,7 +205,9 @@ def _node_match(
         error=attributes.error,
     )
     declared_shape = scope.declared_shape(output) if is_added(dialect) else None
-    record = replace(record, error=fault_of(record, node, declared_shape))
+    error = fault_of(record, node, declared_shape)
+    if error is not record.error:
+        record = replace(record, error=error)
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, helpers)

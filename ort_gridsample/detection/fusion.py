@@ -128,11 +128,12 @@ def _fused_programs(
 ) -> FusedGrid:
     """Return a fused grid of ``programs``, with the Constants that the traced nodes read."""
     nodes = sorted(traced_nodes)
-    makers = (use_def.makers.get(name) for index in nodes for name in use_def.nodes[index].input)
     constants = set[int]()
-    for maker in makers:
-        if maker is not None and use_def.is_op(maker, ("Constant",)):
-            constants.add(maker)
+    for index in nodes:
+        for name in use_def.scope.inputs[index]:
+            maker = use_def.makers.get(name)
+            if maker is not None and use_def.is_op(maker, ("Constant",)):
+                constants.add(maker)
     names = tuple(display_name(use_def.nodes[index]) for index in nodes)
     return FusedGrid((*nodes, *sorted(constants)), names, grid_type, programs=tuple(programs))
 
@@ -152,8 +153,8 @@ def _values_to_keep(
     read = {sample.record.values["X"], *fused.sources, *fused.scalars}
     kept = {name for name, inputs in tracer.unused_concat_inputs.items() if inputs}
     for index in tracer.nodes:
-        outputs = [name for name in use_def.nodes[index].output if name]
-        readers = set[int]().union(*(use_def.scope.readers.get(name, set()) for name in outputs))
+        outputs = [name for name in use_def.scope.outputs[index] if name]
+        readers = set[int]().union(*(use_def.scope.readers.get(name, ()) for name in outputs))
         if not readers <= inside or not read.isdisjoint(outputs):
             kept.update(outputs)
     return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx
 
@@ -103,7 +104,7 @@ class FusedGrid:
     affine_grid: Match | None = None
     programs: tuple[Program, ...] = ()
 
-    @property
+    @cached_property
     def sources(self) -> list[str]:
         """The values that the programs read, each once."""
         names: dict[str, None] = {}
@@ -112,7 +113,7 @@ class FusedGrid:
             names.update((operand.component.name, None) for operand in program.operands)
         return list(names)
 
-    @property
+    @cached_property
     def scalars(self) -> list[Scalar]:
         """The scalar operands of the programs, in order."""
         return [scalar for program in self.programs for scalar in program.scalars]

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: The types that programs compute in. Half precision is missing because runtimes round its
 #: arithmetic differently.
@@ -68,8 +69,7 @@ class Component:
     broadcasts: bool = False
 
 
-@dataclass(frozen=True)
-class ProgramStep:
+class ProgramStep(NamedTuple):
     """One step of a program.
 
     Attributes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -157,11 +158,17 @@ class Dialect:
 
     def _has_code(self, node: onnx.NodeProto) -> bool:
         """Whether an attribute that is a word in the standard is an integer in ``node``."""
+        names = self._names_of_words
+        return any(a.type == onnx.AttributeProto.INT and a.name in names for a in node.attribute)
+
+    @cached_property
+    def _names_of_words(self) -> frozenset[str]:
+        """The names of the attributes that are words in the standard."""
         names = set[str]()
         for spelling in self.attributes.values():
             if any(isinstance(value, str) for value in spelling.values):
                 names.update((spelling.name, *spelling.other_names))
-        return any(a.type == onnx.AttributeProto.INT and a.name in names for a in node.attribute)
+        return frozenset(names)
 
     def read(
         self,

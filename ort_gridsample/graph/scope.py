@@ -295,7 +295,7 @@ class Scope:
             is_weight = False  # even if the tensor has the name of a weight
         else:
             tensor = definition
-            is_weight = definition is not None and definition.name in scope.weights
+            is_weight = name in scope.weights
         if tensor is None or is_weight or tensor.data_location != TensorProto.EXTERNAL:
             return tensor
         return None
@@ -400,6 +400,17 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
             yield attribute, attribute.g
         for graph in attribute.graphs:
             yield attribute, graph
+
+
+def with_bodies(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """Return ``graph`` and the graphs in it, at any depth, parents before their children.
+
+    Use it where no :class:`Scope` is needed, because reading one takes longer.
+    """
+    graphs = [graph]
+    for parent in graphs:  # grows while it is iterated
+        graphs += (body for node in parent.node for _, body in graphs_of(node))
+    return graphs
 
 
 def may_have_graphs(node: onnx.NodeProto) -> bool:

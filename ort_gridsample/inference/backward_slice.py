@@ -7,6 +7,7 @@ if names in the model hide each other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +26,7 @@ from ..graph.scope import (
     attribute_named,
     domain_of,
     function_key,
-    scopes_of,
+    with_bodies,
 )
 from .instances import Instance, InstanceNode
 from .light_attributes import (
@@ -98,8 +99,9 @@ class BackwardSlice:
         self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
         self._scopes = scopes
-        self._opsets = _slice_opsets(main)
-        self.model = _empty_model(model.ir_version, _imports(scopes, self._opsets))
+        opsets = _slice_opsets(main)
+        self._slice_opset = opsets.get("", 0)
+        self.model = _empty_model(model.ir_version, _imports(scopes, opsets))
         self._declarations = SliceDeclarations(self.model.graph, self._needed)
         self._build(main)
 
@@ -135,23 +137,52 @@ class BackwardSlice:
         instances = chain.from_iterable(self.instances.values())
         return any(instance.graph_depth > 0 for instance in instances)
 
+    @property
+    def graphs(self) -> Sequence[onnx.GraphProto]:
+        """The main graph of the slice, and the graphs in it."""
+        main = self.model.graph
+        return with_bodies(main) if self.is_nested else [main]
+
+    def reads_any(self, names: Collection[str]) -> bool:
+        """Whether one of these values is requested, or read by a node of the slice."""
+        return not self._needed.isdisjoint(names)
+
     def declare_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Declare the types of values in the slice, by their names in it."""
-        for scope in scopes_of(self.model):
-            if isinstance(scope.container, onnx.GraphProto):
-                for value in scope.container.output:
-                    if value.name in types:
-                        value.type.CopyFrom(types[value.name])
+        for graph in self.graphs:
+            for value in graph.output:
+                if value.name in types:
+                    value.type.CopyFrom(types[value.name])
         for name, type_proto in types.items():
             self.model.graph.value_info.append(onnx.ValueInfoProto(name=name, type=type_proto))
 
     def _add_instance(self, instance: Instance) -> Instance:
-        """Return ``instance`` with a prefix, as one of its scope."""
-        if self._instance_count > 0:
+        """Return ``instance``, with a prefix if it needs one, as one of its scope."""
+        if self._instance_count > 0 and not self._keeps_names(instance):
             instance = replace(instance, prefix=f"{self._instance_count}{self._separator}")
         self._instance_count += 1
         self.instances.setdefault(id(instance.scope), []).append(instance)
         return instance
+
+    def _keeps_names(self, instance: Instance) -> bool:
+        """Whether the values of ``instance`` have their names of the model in the slice.
+
+        Then its nodes need not be copied.
+        """
+        parent = instance.parent
+        if parent is None or parent.prefix:
+            return False
+        return id(instance.scope) in self._scope_ids_of_unique_names
+
+    @cached_property
+    def _scope_ids_of_unique_names(self) -> set[int]:
+        """The ids of the scopes all of whose values have names that no other scope defines."""
+        n_definitions = Counter(chain.from_iterable(scope.definitions for scope in self._scopes))
+        return {
+            id(scope)
+            for scope in self._scopes
+            if all(n_definitions[name] == 1 for name in scope.definitions)
+        }
 
     def _slice_instance(self, instance: Instance) -> list[onnx.NodeProto]:
         """Return the nodes of ``instance`` that lead to a sampling node or a requested value.
@@ -190,26 +221,31 @@ class BackwardSlice:
         self._request([instance.name_in_slice(name) for name in requested_names])
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
+        functions = self._functions
+        needed = self._needed
         for index in reversed(range(len(scope.nodes))):
-            proto = scope.nodes[index]
             inputs: Sequence[str] = scope.inputs[index]
             outputs: Sequence[str] = scope.outputs[index]
             if instance.prefix:
                 inputs = [instance.name_in_slice(name) for name in inputs]
                 outputs = [instance.name_in_slice(name) for name in outputs]
-            callee = self._functions.get(function_key(proto)) if self._functions else None
+            callee = functions.get(function_key(scope.nodes[index])) if functions else None
             dialect = None
             if callee is None and scope.op_types[index] in op_types:
-                dialect = dialect_of(proto, {})
-            inner_scopes = scope.bodies.get(index, ()) if callee is None else (callee,)
+                dialect = dialect_of(scope.nodes[index], {})
             if (
                 dialect is not None
-                or not self._needed.isdisjoint(outputs)
-                or not self._relevant_scope_ids.isdisjoint(map(id, inner_scopes))
+                or not needed.isdisjoint(outputs)
+                or self._has_relevant_scope(scope, index, callee)
             ):
                 holds_tensors = index in tensor_holders
                 # Positional arguments, because keywords take 0.5 µs longer for each node.
                 yield InstanceNode(instance, index, inputs, outputs, callee, dialect, holds_tensors)
+
+    def _has_relevant_scope(self, scope: Scope, index: int, callee: Scope | None) -> bool:
+        """Whether a node of ``scope`` calls or holds a scope that leads to a sampling node."""
+        inner_scopes = scope.bodies.get(index, ()) if callee is None else (callee,)
+        return not self._relevant_scope_ids.isdisjoint(map(id, inner_scopes))
 
     def _request(self, names: Sequence[str]) -> None:
         """Need these values, and list them as requested. Empty names are ignored."""
@@ -276,19 +312,22 @@ class BackwardSlice:
         Copying takes time, so a node of the main graph that has neither weights nor graphs is used
         as it is.
         """
-        proto = node.proto
+        scope = node.instance.scope
+        proto = scope.nodes[node.node_index]
         if _is_squeeze_with_empty_axes(node):
             proto = helper.make_node("Squeeze", node.inputs[:1], node.outputs)
             self._need(node.inputs[:1])
             return self._in_opset(node.opset, proto)
-        is_large = proto.ByteSize() > SMALL_BYTES
-        if not is_large and node.may_have_tensor_attributes:
-            is_large = any(attribute.t.data_location == EXTERNAL for attribute in proto.attribute)
-        is_same = not node.instance.prefix and domain_of(proto.domain) == proto.domain
-        if is_same and not is_large and not node.bodies:
-            self._need(node.inputs)
-            return self._in_opset(node.opset, proto)
-        return self._write_light_copy(node)
+        domain = proto.domain
+        is_same = not node.instance.prefix and domain_of(domain) == domain
+        has_bodies = node.node_index in scope.bodies
+        is_copied = not is_same or has_bodies or proto.ByteSize() > SMALL_BYTES
+        if not is_copied and node.may_have_tensor_attributes:
+            is_copied = any(attribute.t.data_location == EXTERNAL for attribute in proto.attribute)
+        if is_copied:
+            return self._write_light_copy(node)
+        self._need(node.inputs)
+        return self._in_opset(node.opset, proto)
 
     def _write_light_copy(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return new nodes for ``node``, last first, without weights and with slices of its graphs.
@@ -326,12 +365,12 @@ class BackwardSlice:
             if attribute.HasField("g") or attribute.graphs:
                 sliced = written.attribute.add(name=attribute.name, type=attribute.type)
                 if attribute.HasField("g"):
-                    sliced.g.CopyFrom(self._slice_body(node.instance, next(bodies)))
+                    self._slice_body(sliced.g, node.instance, next(bodies))
                 for _ in attribute.graphs:
-                    sliced.graphs.append(self._slice_body(node.instance, next(bodies)))
+                    self._slice_body(sliced.graphs.add(), node.instance, next(bodies))
 
-    def _slice_body(self, parent: Instance, scope: Scope) -> onnx.GraphProto:
-        """Return the slice of a body of a node in ``parent``."""
+    def _slice_body(self, graph: onnx.GraphProto, parent: Instance, scope: Scope) -> None:
+        """Fill the empty ``graph`` with the slice of ``scope``, a body of a node in ``parent``."""
         body = Instance(
             scope,
             parent=parent,
@@ -340,7 +379,7 @@ class BackwardSlice:
             graph_depth=parent.graph_depth + 1,
         )
         instance = self._add_instance(body)
-        graph = onnx.GraphProto(name="body")
+        graph.name = "body"
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.output:
             name = instance.name_in_slice(value.name)
@@ -351,17 +390,18 @@ class BackwardSlice:
             if scope.definitions[value.name] is None:
                 name = instance.name_in_slice(value.name)
                 self._declarations.add_without_shape(graph.input, value, name)
-        return graph
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return nodes in the slice's opset for a node of ``opset``, last first.
 
         If there are none, return a call of a function that consists of the node.
         """
+        if opset == self._slice_opset:
+            return [node]
         nodes = nodes_in_opset(
             node,
             old_opset=opset,
-            new_opset=self._opsets.get("", 0),
+            new_opset=self._slice_opset,
             new_name=lambda name, suffix: f"{name}{self._separator}{suffix}",
         )
         if nodes is not None:

@@ -15,7 +15,7 @@ from ..graph.element_types import elem_type
 SMALL_BYTES = 1 << 12
 #: The location of a tensor whose data is not in the model.
 EXTERNAL = onnx.TensorProto.EXTERNAL
-_FLOATS = tuple(map(elem_type, spec.FLOATS))
+_FLOATS = frozenset(map(elem_type, spec.FLOATS))
 #: The attributes of a Constant that hold a row of numbers -> their element type.
 _ROW_TYPES = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
 
@@ -42,7 +42,7 @@ def resolved_attributes(
 
 def is_weight(tensor: onnx.TensorProto) -> bool:
     """Whether inference does not need the values of a tensor. It needs no matrices of floats."""
-    if len(tensor.dims) > 1 and tensor.data_type in _FLOATS:
+    if tensor.data_type in _FLOATS and len(tensor.dims) > 1:
         return True
     return tensor.ByteSize() > SMALL_BYTES or tensor.data_location == EXTERNAL
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from onnx import helper
 
 from .. import spec
-from ..graph.scope import scopes_of
+from ..graph.scope import graphs_of
 from .probe import Probe
 from .stand_ins import STAND_IN
 
@@ -23,15 +23,16 @@ def has_type(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
     return name in types and bool(types[name].tensor_type.elem_type)
 
 
-def nodes_of_unknown_outputs(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
+def nodes_of_unknown_outputs(
+    graphs: Iterable[onnx.GraphProto], types: Types
+) -> list[onnx.NodeProto]:
     """Return the nodes without graphs that have an output of unknown type."""
     nodes = []
-    for scope in scopes_of(model):
-        if scope.function is not None:
-            continue
-        for index, node in enumerate(scope):
-            outputs = [name for name in node.output if name]
-            if index not in scope.bodies and not all(has_type(name, types) for name in outputs):
+    known = {name for name in types if has_type(name, types)}
+    known.add("")  # the name of an output that a node leaves out
+    for graph in graphs:
+        for node in graph.node:
+            if not known.issuperset(node.output[:]) and not any(graphs_of(node)):
                 nodes.append(node)
     return nodes
 

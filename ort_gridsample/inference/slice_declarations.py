@@ -68,9 +68,11 @@ class SliceDeclarations:
         if isinstance(container, onnx.FunctionProto):
             return
         graph = self._graph
+        definitions = scope.definitions
         for tensor in container.initializer:
-            name = instance.name_in_slice(tensor.name)
-            if name not in self._needed or scope.definitions[tensor.name] is None:
+            original_name = tensor.name
+            name = instance.name_in_slice(original_name) if instance.prefix else original_name
+            if name not in self._needed or definitions[original_name] is None:
                 continue
             if is_weight(tensor):
                 graph.input.add(name=name, type=weight_type(tensor.data_type, *tensor.dims))

@@ -57,7 +57,7 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     elif not extensions.DOMAINS.isdisjoint(patched.domains):
         with suppress(ImportError):  # not installed, or registered by the caller
             add_python_ops(options)
-    if patched.folder not in (None, config_entry(options, _EXTERNAL_FOLDER)):
+    if patched.folder is not None and patched.folder != config_entry(options, _EXTERNAL_FOLDER):
         # Not if the entry has this value already: onnxruntime warns of an entry that is set twice.
         options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
     if patched.opened_weights is not None:

@@ -323,6 +323,18 @@ def test_op_types_of_compiled_ops_are_no_standard_operators() -> None:
         assert not onnx.defs.has(op.op_type)
 
 
+@pytest.mark.skipif(bool(LIBRARY), reason="a library's ops have no callbacks")
+def test_session_replaces_the_callback_of_shapes_by_the_compiled_function() -> None:
+    """Otherwise, Python looks the function up dozens of times for a session."""
+    types = ("float32", "float32")
+    open_compiled(grid_sample_model(*types, 2, [Attributes()]))
+    op = catalog.find_op("GridSample", types)
+    assert op is not None
+    address = registry.compiled_ops().address(op, types)
+    (compiled,) = registry.addresses([(op.load().infer,)])
+    assert registry._OpStruct.from_address(address).InferOutputShapeFn == compiled
+
+
 ASKED = "Python ops were asked for"
 
 

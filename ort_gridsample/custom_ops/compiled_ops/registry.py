@@ -4,7 +4,8 @@ ONNX Runtime calls :meth:`CompiledOps._add_requested_domains` through :mod:`.tra
 ``OrtCustomOp`` is created for each op and each combination of input types, once per process. Its
 functions are:
 
-- ``CreateKernelV2`` and ``InferOutputShapeFn`` are Python callbacks, which call compiled functions.
+- ``CreateKernelV2`` is a Python callback, which calls a compiled function.
+- ``InferOutputShapeFn`` is a Python callback until its first call, which compiles it.
 - ``KernelComputeV2`` and ``KernelDestroy`` are compiled when a session creates the first kernel.
 - The functions that describe the op are Python callbacks until
   :meth:`CompiledOps.compile_descriptions` replaces them by compiled functions.
@@ -238,10 +239,16 @@ class CompiledOps:
             return c_api.create_status(api, f"{type(error).__name__}: {error}")
 
     def _infer_shape(self, op_address: int, context: int) -> int:
-        """InferOutputShapeFn: call the compiled function of this name."""
+        """InferOutputShapeFn: call the compiled function of this name.
+
+        ONNX Runtime calls it several times for each node of a session. Later calls for the op use
+        the compiled function directly, because finding it takes 30 µs.
+        """
         try:
             op, _ = self._overloads[op_address]
-            return int(_compiled(op.load().infer, 2)(op_address, context))
+            (infer,) = addresses([(op.load().infer,)])
+            _OpStruct.from_address(op_address).InferOutputShapeFn = infer
+            return int(c_api.function(infer, 2)(op_address, context))
         except BaseException as error:  # a run reports wrong shapes
             logger.debug("the shape of a compiled op is not inferred: %r", error)
             return 0
@@ -304,12 +311,17 @@ def unavailable_reason() -> str:
     Raises:
         GridSampleError: the configured library cannot be used.
     """
-    return with_signals_deferred(lambda: static_reason() or _registration_reason())
+    return static_reason() or _registration_reason()
 
 
 @cache
 def _registration_reason() -> str:
     """Import Numba if it is needed, and register the ops once; return why that failed, or ""."""
+    return str(with_signals_deferred(_try_registration))
+
+
+def _try_registration() -> str:
+    """Like :func:`_registration_reason`, without a cache and without deferral of signals."""
     if library_file.configured_library() is None:
         reason = _numba_reason()
         if reason:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
 from ...inference.lengths import ONE, Length, int_attribute, product_of
@@ -162,13 +162,13 @@ class LevelMatcher:
             for name, length in zip(node.input, lengths, strict=True):
                 points = [] if length is None else [Factor(length)]
                 axes = [*value.axes[:last], points]
-                levels.append(replace(value, name=name, axes=axes, level_axis=points))
+                levels.append(value._replace(name=name, axes=axes, level_axis=points))
             return levels
         is_new_axis = all(length == ONE for length in lengths)
         if is_new_axis and are_same(value.axes[axis] + value.axes[last], summed_axes.points):
             axes = [*value.axes[:axis], [], *value.axes[axis + 1 :]]
             points = value.axes[last]
-            return [replace(value, name=name, axes=axes, level_axis=points) for name in node.input]
+            return [value._replace(name=name, axes=axes, level_axis=points) for name in node.input]
         return []
 
     def _sampled_levels(

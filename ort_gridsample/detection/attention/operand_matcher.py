@@ -128,7 +128,7 @@ class OperandMatcher:
             batch_heads, _, *output_axes = level.traced.axes
             axes = [batch_heads, *output_axes, coordinates]
             name = level.sample.record.values["grid"]
-            grids.append(replace(level.traced, name=name, axes=axes))
+            grids.append(level.traced._replace(name=name, axes=axes))
         point_counts = [level.points for level in levels]
         layout_of = partial(locations_layout, summed_axes=summed_axes, coordinates=coordinates)
         shared = find_shared_operand(self._tracer, grids, point_counts, layout_of)

@@ -8,7 +8,8 @@ returns the input that has the same data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...graph.scope import NO_MAKER, has_attribute_references
 from ...graph.use_def import UseDef
@@ -32,8 +33,7 @@ class LevelStart:
     start: int
 
 
-@dataclass(frozen=True)
-class TracedValue:
+class TracedValue(NamedTuple):
     """A value that has the images, grids or weights of a level.
 
     Attributes:
@@ -111,7 +111,7 @@ def _level_before_transpose(
         return None
     order = permutation(lengths.use_def.nodes[index], len(value.axes))
     axes = [value.axes[order.index(axis)] for axis in range(len(order))]
-    return replace(value, name=name, axes=axes)
+    return value._replace(name=name, axes=axes)
 
 
 def _level_before_reshape(
@@ -122,7 +122,7 @@ def _level_before_reshape(
     if name is None or _has_checked_shape(lengths.use_def, index):
         return None
     axes = regroup(value.axes, lengths.shape(name))
-    return None if axes is None else replace(value, name=name, axes=axes)
+    return None if axes is None else value._replace(name=name, axes=axes)
 
 
 def _has_checked_shape(use_def: UseDef, index: int) -> bool:
@@ -147,8 +147,7 @@ def _level_before_gather(
         return None
     axes = list(value.axes)
     axes.insert(axis, [Factor(shape[axis])])
-    return replace(
-        value,
+    return value._replace(
         name=node.input[0],
         axes=axes,
         level=LevelIndex(int(index_value) % count, count),
@@ -192,7 +191,7 @@ def _level_among_all(
         return None
     level_axis = [Factor(shape[axis])]
     axes = [*value.axes[:axis], level_axis, *value.axes[axis + 1 :]]
-    return replace(value, name=name, axes=axes, level_axis=level_axis, level=level)
+    return value._replace(name=name, axes=axes, level_axis=level_axis, level=level)
 
 
 def _level_before_subtraction(
@@ -204,7 +203,7 @@ def _level_before_subtraction(
     node = lengths.use_def.nodes[index]
     if not _is_number(lengths, node.input[1], 1, value):
         return None
-    return replace(value, name=node.input[0], scaling_steps=1)
+    return value._replace(name=node.input[0], scaling_steps=1)
 
 
 def _level_before_doubling(
@@ -216,7 +215,7 @@ def _level_before_doubling(
     node = lengths.use_def.nodes[index]
     for operand, factor in ((0, 1), (1, 0)):
         if _is_number(lengths, node.input[factor], 2, value):
-            return replace(value, name=node.input[operand], scaling_steps=2)
+            return value._replace(name=node.input[operand], scaling_steps=2)
     return None
 
 
