@@ -42,7 +42,7 @@ WORK_PER_HELPER = 1 << 16
 #: be spinning at the next call, and in a call without a recent one. To wake a thread takes as long
 #: as the work of a small launch.
 WORK_PER_THREAD = 1 << 17
-WORK_PER_THREAD_OF_SINGLE_CALL = 1 << 19
+WORK_PER_THREAD_OF_SINGLE_CALL = 1 << 21
 #: The maximum time between two calls of a loop, in nanoseconds.
 MAX_PAUSE_OF_LOOP = 1_000_000
 #: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
