@@ -36,13 +36,11 @@ NAME: Final = "jit"
 #: The work of a launch is counted in taps. To compute those of a position takes as long as to read
 #: this many.
 POSITION_WORK = 4 if simd.CPU_HAS_FAST_VECTORS else 8
-#: The work for each helper of a launch.
-WORK_PER_HELPER = 1 << 16
-#: The work for each helper whose thread must be started: in a loop of calls, where the helper will
-#: be spinning at the next call, and in a call without a recent one. To wake a thread takes as long
-#: as the work of a small launch.
-WORK_PER_THREAD = 1 << 17
-WORK_PER_THREAD_OF_SINGLE_CALL = 1 << 21
+#: The work for each helper of a launch. In a loop of calls the helpers spin.
+WORK_PER_HELPER = 1 << 17
+#: The same for a call without a recent one: to wake a thread takes as long as the work of a small
+#: launch.
+WORK_PER_HELPER_OF_SINGLE_CALL = 1 << 21
 #: The maximum time between two calls of a loop, in nanoseconds.
 MAX_PAUSE_OF_LOOP = 1_000_000
 #: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
@@ -258,7 +256,7 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int)
         while (n_workers := functions.proceed(launch_address)) > 0:
             if n_workers > 1:
                 uses_helpers = True
-                launch.task.wanted_if_started = work // _work_per_thread()
+                launch.task.wanted_if_started = work // _work_per_helper()
             _run_phase(functions, launch, launch_address, n_workers)
     except BaseException:
         # Helpers use the memory that the last phase frees. A signal handler may have raised before
@@ -273,10 +271,10 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int)
         _thread_local.end_of_call = time.perf_counter_ns()
 
 
-def _work_per_thread() -> int:
+def _work_per_helper() -> int:
     """Return the work for each helper of a call whose thread must be started."""
     pause = time.perf_counter_ns() - getattr(_thread_local, "end_of_call", -MAX_PAUSE_OF_LOOP)
-    return WORK_PER_THREAD if pause < MAX_PAUSE_OF_LOOP else WORK_PER_THREAD_OF_SINGLE_CALL
+    return WORK_PER_HELPER if pause < MAX_PAUSE_OF_LOOP else WORK_PER_HELPER_OF_SINGLE_CALL
 
 
 def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_workers: int) -> None:

@@ -174,7 +174,7 @@ def test_cores_agree_on_channels_last_copies(
     name: str, phases: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small X that is read often is copied to channels-last rows, by several threads if large."""
-    monkeypatch.setattr(jit_core, "_work_per_thread", lambda: 1)
+    monkeypatch.setattr(jit_core, "_work_per_helper", lambda: 1)
     rng = np.random.default_rng(11)
     phase_sequences = set()
     for (channels, side, count), n in itertools.product(SIZES, (1, 3)):

@@ -303,7 +303,7 @@ class TestHelpers:
     def cheap(self, monkeypatch):
         """Let any call be large enough for helpers."""
         monkeypatch.setattr(jit_core, "WORK_PER_HELPER", 1)
-        monkeypatch.setattr(jit_core, "_work_per_thread", lambda: 1)
+        monkeypatch.setattr(jit_core, "_work_per_helper", lambda: 1)
 
     @pytest.fixture
     def slots(self):
@@ -320,7 +320,7 @@ class TestHelpers:
     def test_spinning_helper_helps_a_call_too_small_to_wake_one(self, runs, slots, monkeypatch):
         functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
         is_over = threading.Event()
-        monkeypatch.setattr(jit_core, "_work_per_thread", lambda: 1 << 40)
+        monkeypatch.setattr(jit_core, "_work_per_helper", lambda: 1 << 40)
         monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("a helper is woken"))
 
         def help_until_over():
@@ -381,7 +381,7 @@ cpus.available_cpus = lambda: 100
 from ort_gridsample.kernels import jit_core
 
 jit_core.WORK_PER_HELPER = 1
-jit_core._work_per_thread = lambda: 1
+jit_core._work_per_helper = lambda: 1
 jit_core.submit = lambda work, count: print("helpers:", count)
 original = jit_core._run_phase
 
