@@ -425,8 +425,6 @@ def _fits_vectors(launch: RecordRef, positions: int, lanes: int) -> bool:
     taps = kernel.taps_per_axis
     if positions < lanes:
         return False
-    if taps > 1 and not tap_table.can_be_contiguous(taps, kernel.padding):
-        return False
     lengths = array_at(launch.lengths, (launch.r,), np.int64)
     for axis in range(launch.r):
         if lengths[axis] < taps or lengths[axis] > tap_table.MAX_NEAR:

@@ -15,9 +15,9 @@ from .structs import KERNEL, PACKING, PACKING_AND_READING, RecordRef
 from .tiles import fill_table, scratch_array, worker_record
 
 #: The minimum reads per pixel from which packing X pays off. Incoherent grids, whose neighboring
-#: positions are pixels apart, gain more. Narrow panels pay off if taps are read one by one; if the
-#: processor gathers them, only for incoherent grids. With packing, 2-D cubic of 3 channels with
-#: border padding takes 0.75 times as long for a random grid, and 1.3 times for a smooth one.
+#: positions are pixels apart, gain more. Narrow panels pay off if taps are read one by one. If the
+#: processor reads them in vectors, they pay off only for incoherent grids with taps that are not
+#: adjacent, and not at all if it gathers fast.
 MIN_READS_NARROW = 8
 MIN_READS_WIDE = 2
 MIN_READS_INCOHERENT = 0.4
@@ -81,7 +81,7 @@ def _min_reads(launch: RecordRef, is_narrow: bool) -> tuple[float, float]:
         return float(MIN_READS_WIDE), float(MIN_READS_INCOHERENT)
     if not CPU_HAS_FAST_VECTORS:
         return float(MIN_READS_NARROW), float(MIN_READS_INCOHERENT)
-    if tap_table.can_be_contiguous(kernel.taps_per_axis, kernel.padding):
+    if CPU_GATHERS_FAST or tap_table.can_be_contiguous(kernel.taps_per_axis, kernel.padding):
         return np.nan, np.nan
     return np.nan, float(MIN_READS_INCOHERENT)
 

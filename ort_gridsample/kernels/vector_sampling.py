@@ -10,7 +10,7 @@ channels; a tile has P positions and r axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -74,6 +74,16 @@ class _AxisLanes:
     high_sum: Lanes
     max_reflected_once: Lanes
 
+    def reflected(self, values: Lanes) -> Lanes:
+        """Reflect pixel coordinates, or pixels as int32, once at each end."""
+        low_sum = self.low_sum
+        high_sum = self.high_sum
+        if not values.is_float:
+            low_sum = low_sum.to_integers()
+            high_sum = high_sum.to_integers()
+        values = values.maximum(low_sum - values)
+        return values.minimum(high_sum - values)
+
 
 @dataclass(frozen=True)
 class _AxisTaps:
@@ -112,16 +122,20 @@ class _Tile:
         arguments: the arguments of the generated code.
         r: the number of axes.
         lanes: the number of lanes of a vector.
+        pads_taps: whether the padding acts on the taps' pixels instead of the coordinates.
 
     Attributes:
         lengths: the length of each axis, as int64.
         axes: the numbers of each axis.
     """
 
-    def __init__(self, builder: Any, arguments: _TileArguments, r: int, lanes: int) -> None:
+    def __init__(
+        self, builder: Any, arguments: _TileArguments, r: int, lanes: int, pads_taps: bool
+    ) -> None:
         self.builder = builder
         self.arguments = arguments
         self.lanes = lanes
+        self.pads_taps = pads_taps
         self.coordinate = arguments.normalized.data.type.pointee
         self.lengths = [
             builder.load(builder.gep(arguments.lengths.data, [INT64(axis)])) for axis in range(r)
@@ -135,28 +149,35 @@ class _Tile:
         pixels = integers.to_floats(self.coordinate)
         zero = pixels.filled_with(0)
         last = pixels - 1
+        after_taps = builder.add(length, builder.add(INT64(3), builder.ashr(length, INT64(20))))
+        beyond = filled_lanes(builder, builder.trunc(after_taps, INT32), self.lanes)
         align_corners = self.arguments.align_corners
-        is_padded_with_zeros = builder.icmp_signed("==", self.arguments.padding, INT64(ZEROS))
 
-        def if_aligned(aligned: Lanes, otherwise: Lanes) -> Lanes:
-            return Lanes(builder, builder.select(align_corners, aligned.value, otherwise.value))
+        def choose(condition: Any, if_true: Lanes, otherwise: Lanes) -> Lanes:
+            return Lanes(builder, builder.select(condition, if_true.value, otherwise.value))
 
-        def if_zeros(zeros: Lanes, otherwise: Lanes) -> Lanes:
-            return Lanes(
-                builder, builder.select(is_padded_with_zeros, zeros.value, otherwise.value)
-            )
-
-        span = if_aligned(last, pixels)
+        span = choose(align_corners, last, pixels)
+        max_reflected_once = span * 2 - 3
+        # Below and beyond every tap, as in tap_table.
+        lowest = pixels.filled_with(-4)
+        highest = beyond.to_floats(self.coordinate)
+        if self.pads_taps:
+            is_reflected = self.has_padding(REFLECTION)
+            lowest = choose(is_reflected, 0 - max_reflected_once, lowest)
+            highest = choose(is_reflected, max_reflected_once, highest)
+        else:
+            has_zeros = self.has_padding(ZEROS)
+            lowest = choose(has_zeros, lowest, zero)
+            highest = choose(has_zeros, highest, last)
         return _AxisLanes(
             length=integers,
             scale=span * 0.5,
-            offset=if_aligned(zero, pixels.filled_with(0.5)),
-            # Beyond every tap.
-            lowest=if_zeros(pixels.filled_with(-4), zero),
-            highest=if_zeros(pixels + 4, last),
-            low_sum=if_aligned(zero, pixels.filled_with(-1)),
-            high_sum=if_aligned(last, last + 0.5) * 2,
-            max_reflected_once=span * 2 - 3,
+            offset=choose(align_corners, zero, pixels.filled_with(0.5)),
+            lowest=lowest,
+            highest=highest,
+            low_sum=choose(align_corners, zero, pixels.filled_with(-1)),
+            high_sum=choose(align_corners, last, last + 0.5) * 2,
+            max_reflected_once=max_reflected_once,
         )
 
     @property
@@ -177,27 +198,30 @@ class _Tile:
         return builder.select(builder.icmp_signed("<", begin, last), begin, last)
 
     def coordinates(self, begin: Any) -> tuple[list[Lanes], Any]:
-        """Return the padded pixel coordinates of a vector by axis, and whether some are too far.
+        """Return the pixel coordinates of a vector by axis, and whether some are too far outside.
 
-        These must be reflected several times.
+        Those must be reflected several times. The coordinates are padded, unless the padding acts
+        on the taps' pixels.
         """
         builder = self.builder
         unpadded = [self._unpadded(number, begin) for number in range(len(self.axes))]
         pointers = [_variable(builder, values.value) for values in unpadded]
         is_far = _variable(builder, FALSE)
-        is_reflected = builder.icmp_signed("==", self.arguments.padding, INT64(REFLECTION))
-        with builder.if_then(is_reflected):
+        with builder.if_then(self.has_padding(REFLECTION)):
             for axis, values, pointer in zip(self.axes, unpadded, pointers, strict=True):
                 is_axis_far = axis.max_reflected_once.is_less(values.absolute()).any()
                 builder.store(builder.or_(builder.load(is_far), is_axis_far), is_far)
-                reflected = values.maximum(axis.low_sum - values)
-                reflected = reflected.minimum(axis.high_sum - reflected)
-                builder.store(reflected.value, pointer)
-        padded = [
+                if not self.pads_taps:
+                    builder.store(axis.reflected(values).value, pointer)
+        limited = [
             Lanes(builder, builder.load(pointer)).clip(axis.lowest, axis.highest)
             for axis, pointer in zip(self.axes, pointers, strict=True)
         ]
-        return padded, builder.load(is_far)
+        return limited, builder.load(is_far)
+
+    def has_padding(self, padding: int) -> Any:
+        """Return a bit: whether the padding is this one."""
+        return self.builder.icmp_signed("==", self.arguments.padding, INT64(padding))
 
     def _unpadded(self, number: int, begin: Any) -> Lanes:
         """Return the pixel coordinates of a vector on the axis with this number."""
@@ -225,6 +249,7 @@ def _emit_vectors(
     builder: Any,
     arguments: _TileArguments,
     lanes: int,
+    pads_taps: bool,
     emit_vector: Callable[[_Tile, Any, list[Lanes]], None],
 ) -> Any:
     """Emit the code for all vectors of a tile.
@@ -233,6 +258,7 @@ def _emit_vectors(
         builder: LLVM's.
         arguments: the arguments of the generated code.
         lanes: the number of lanes of a vector.
+        pads_taps: whether the padding acts on the taps' pixels instead of the coordinates.
         emit_vector: emits the code for a vector. Its arguments are the tile, the first position,
             and the pixel coordinates by axis.
 
@@ -245,7 +271,7 @@ def _emit_vectors(
     for n_axes in SUPPORTED_AXES:
         with if_equal(builder, r, n_axes):
             builder.store(TRUE, is_done)
-            tile = _Tile(builder, arguments, n_axes, lanes)
+            tile = _Tile(builder, arguments, n_axes, lanes, pads_taps)
             with cgutils.for_range(builder, tile.n_vectors) as loop:
                 begin = tile.begin_of(loop.index)
                 coordinates, is_far = tile.coordinates(begin)
@@ -293,39 +319,64 @@ def _linear_taps(axis: _AxisLanes, coordinates: Lanes, weight: Any) -> _AxisTaps
 
 
 def _cubic_taps(axis: _AxisLanes, coordinates: Lanes, weight: Any) -> _AxisTaps:
-    """Return the taps of cubic, with weights of this LLVM type. Taps outside are moved inside."""
-    builder = coordinates.builder
+    """Return the taps of cubic, with weights of this LLVM type. The first one may be outside."""
     floor = coordinates.floor()
     distance = (coordinates - floor).to_floats(weight)
-    weights = cubic_weights(distance, distance.filled_with)
-    unmoved = floor.to_integers() - 1
-    first = unmoved.clip(0, axis.length - 4)
-    move = first - unmoved
-    bits = ir.VectorType(ir.IntType(1), move.type.count)
-    all_inside = ir.Constant(bits, [1] * bits.count)
-    none_inside = ir.Constant(bits, [0] * bits.count)
-    weight_pointers = [_variable(builder, tap_weight.value) for tap_weight in weights]
-    inside_pointers = [_variable(builder, all_inside) for _ in weights]
-    # Few vectors have moved taps.
-    with builder.if_then(move.differs(0).any(), likely=False):
-        for tap in range(4):
-            moved_weight = weights[0]
-            is_inside = Lanes(builder, none_inside)
-            for number, tap_weight in enumerate(weights):
-                is_moved_here = move.equals(number - tap)
-                moved_weight = is_moved_here.choose(tap_weight, moved_weight)
-                is_inside = is_inside | is_moved_here
-            builder.store(moved_weight.value, weight_pointers[tap])
-            builder.store(is_inside.value, inside_pointers[tap])
-    return _AxisTaps(
-        first,
-        [Lanes(builder, builder.load(pointer)) for pointer in weight_pointers],
-        [Lanes(builder, builder.load(pointer)) for pointer in inside_pointers],
-    )
+    weights = list(cubic_weights(distance, distance.filled_with))
+    return _AxisTaps(floor.to_integers() - 1, weights, [])
 
 
-#: The function that computes the taps of a mode with weights on an axis, and their number.
-WEIGHTED_TAPS = {"linear": (_linear_taps, 2), "cubic": (_cubic_taps, 4)}
+def _moved_inside(axis: _AxisLanes, taps: _AxisTaps) -> _AxisTaps:
+    """Return the taps of an axis moved inside, where those that were outside are not inside."""
+    n_taps = len(taps.weights)
+    first = taps.first.clip(0, axis.length - n_taps)
+    move = first - taps.first
+    weights = []
+    are_inside = []
+    for tap in range(n_taps):
+        weight = taps.weights[0]
+        is_inside = move.equals(-tap)
+        for number, other_weight in enumerate(taps.weights[1:], start=1):
+            is_other = move.equals(number - tap)
+            weight = is_other.choose(other_weight, weight)
+            is_inside = is_inside | is_other
+        weights.append(weight)
+        are_inside.append(is_inside)
+    return _AxisTaps(first, weights, are_inside)
+
+
+def _padded_pixels(tile: _Tile, axis: _AxisLanes, taps: _AxisTaps) -> list[Lanes]:
+    """Return the pixel of each tap, with the padding BORDER or REFLECTION."""
+    builder = tile.builder
+    is_reflected = tile.has_padding(REFLECTION)
+    pixels = []
+    for tap in range(len(taps.weights)):
+        unpadded = taps.first + tap
+        reflected = axis.reflected(unpadded)
+        pixel = Lanes(builder, builder.select(is_reflected, reflected.value, unpadded.value))
+        pixels.append(pixel.clip(0, axis.length - 1))
+    return pixels
+
+
+class _Rule(NamedTuple):
+    """How a mode computes the weighted taps of an axis."""
+
+    axis_taps: Callable[[_AxisLanes, Lanes, Any], _AxisTaps]
+    #: The number of taps.
+    n_taps: int
+    #: Whether the padding acts on the taps' pixels instead of the coordinates. The first tap may
+    #: then be outside. Otherwise the taps are moved inside.
+    pads_taps: bool
+
+
+WEIGHTED_TAPS = {
+    "linear": _Rule(_linear_taps, 2, pads_taps=False),
+    "cubic": _Rule(_cubic_taps, 4, pads_taps=True),
+}
+
+
+def _firsts(all_taps: Sequence[_AxisTaps]) -> list[Lanes]:
+    return [axis_taps.first for axis_taps in all_taps]
 
 
 def _combine(all_taps: Sequence[_AxisTaps]) -> tuple[list[Lanes], list[Lanes]]:
@@ -375,13 +426,13 @@ def nearest_pixels(
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
             taps = list(map(_nearest_taps, tile.axes, coordinates))
-            pixels = tile.flat_index([axis_taps.first for axis_taps in taps])
+            pixels = tile.flat_index(_firsts(taps))
             (is_inside,) = _combine(taps)[1]
             marked = is_inside.choose(pixels, OUTSIDE)
             store_vector(builder, marked.value, builder.gep(index.data, [begin]))
 
         lanes = VECTOR_SIZE // ITEMSIZE[str(normalized.data.type.pointee)]
-        return _emit_vectors(builder, tile_arguments, lanes, emit_vector)
+        return _emit_vectors(builder, tile_arguments, lanes, False, emit_vector)
 
     argument_types = normalized, lengths, types.int64, types.boolean, types.int64, index
     return types.boolean(*argument_types), generate
@@ -425,9 +476,68 @@ class _Channels(NamedTuple):
         begin: Any,
         first_pixels: Lanes,
         weights: Sequence[Lanes],
+        are_inside: Sequence[Lanes] = (),
+    ) -> None:
+        """Emit the loop over the channels, for the positions from ``begin`` on.
+
+        The taps of a row are adjacent. Without ``are_inside`` all are inside.
+        """
+
+        def values(channel: Any) -> Iterator[Any]:
+            for offset in self.row_offsets:
+                row = self.builder.gep(channel, [offset])
+                for first in range(0, self.taps_per_row, 2):
+                    base = self.builder.gep(row, [INT64(first)])
+                    yield from self._read_pairs(base, first_pixels.value)
+
+        self._add_up(begin, values, weights, are_inside)
+
+    def add_up_padded(self, tile: _Tile, begin: Any, taps: Sequence[_AxisTaps]) -> None:
+        """Emit loops as :meth:`add_up`, for taps of which the first one may be outside."""
+        builder = self.builder
+        is_outside = FALSE
+        for axis, axis_taps in zip(tile.axes, taps, strict=True):
+            inside = axis_taps.first.clip(0, axis.length - self.taps_per_row)
+            is_outside = builder.or_(is_outside, axis_taps.first.differs(inside).any())
+        with builder.if_else(is_outside, likely=False) as (some_outside, all_inside):
+            with some_outside:
+                has_zeros = tile.has_padding(ZEROS)
+                with builder.if_else(has_zeros) as (with_zeros, with_other_padding):
+                    with with_zeros:
+                        moved = list(map(_moved_inside, tile.axes, taps))
+                        self.add_up(begin, tile.flat_index(_firsts(moved)), *_combine(moved))
+                    with with_other_padding:
+                        self._add_up_one_by_one(tile, begin, taps)
+            with all_inside:
+                weights, _ = _combine(taps)
+                self.add_up(begin, tile.flat_index(_firsts(taps)), weights)
+
+    def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[_AxisTaps]) -> None:
+        """Emit the loop as :meth:`add_up`, for taps that are padded one by one."""
+        padded = [
+            _padded_pixels(tile, axis, axis_taps)
+            for axis, axis_taps in zip(tile.axes, taps, strict=True)
+        ]
+        indices = [tile.flat_index(pixels) for pixels in product(*padded)]
+
+        def values(channel: Any) -> Iterator[Any]:
+            for index in indices:
+                yield self._read(channel, index.value)
+
+        weights, _ = _combine(taps)
+        self._add_up(begin, values, weights, are_inside=())
+
+    def _add_up(
+        self,
+        begin: Any,
+        values_of: Callable[[Any], Iterator[Any]],
+        weights: Sequence[Lanes],
         are_inside: Sequence[Lanes],
     ) -> None:
-        """Emit the loop over the channels, for the positions from ``begin`` on."""
+        """Emit the loop over the channels.
+
+        ``values_of`` yields the value of each tap, given a pointer to the channel.
+        """
         builder = self.builder
         channels, pixels = cgutils.unpack_tuple(builder, self.X.shape)
         columns = cgutils.unpack_tuple(builder, self.Y.shape)[1]
@@ -435,17 +545,18 @@ class _Channels(NamedTuple):
         with cgutils.for_range(builder, channels) as loop:
             channel = builder.gep(self.X.data, [builder.mul(loop.index, pixels)])
             total = weights[0].filled_with(0)
-            tap = 0
-            for offset in self.row_offsets:
-                row = builder.gep(channel, [offset])
-                for first in range(0, self.taps_per_row, 2):
-                    base = builder.gep(row, [INT64(first)])
-                    for values in self._read_pairs(base, first_pixels.value):
-                        added = total.add_product(weights[tap], Lanes(builder, values))
-                        total = are_inside[tap].choose(added, total)
-                        tap += 1
+            for tap, values in enumerate(values_of(channel)):
+                added = total.add_product(weights[tap], Lanes(builder, values))
+                total = are_inside[tap].choose(added, total) if are_inside else added
             entry = builder.add(builder.mul(loop.index, columns), Y_position)
             store_vector(builder, total.value, builder.gep(self.Y.data, [entry]))
+
+    def _read(self, channel: Any, index: Any) -> Any:
+        """Return the pixels of a channel at ``index``, converted to the type of the weights."""
+        pixels = read_pixels(self.builder, channel, index, self.X.data.type.pointee)
+        if pixels.type.element == self.Y.data.type.pointee:
+            return pixels
+        return widen_halves(self.builder, pixels, self.X_type)
 
     def _read_pairs(self, base: Any, index: Any) -> list[Any]:
         """Return the pixels at ``index``, counted from the pointer ``base``, and those after them.
@@ -485,7 +596,7 @@ def sum_taps(
         X: channels (C, S).
         normalized: the normalized coordinates (r, ≥ P), the outermost axis first.
         lengths: the lengths of X (r,). None is less than the number of taps of an axis.
-        padding: ZEROS, BORDER or REFLECTION. In mode cubic it must be ZEROS.
+        padding: ZEROS, BORDER or REFLECTION.
         align_corners: the attribute.
         positions: P, not less than the lanes of a vector of weights.
         Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
@@ -495,7 +606,7 @@ def sum_taps(
         Whether Y has been filled. It has not if r is not one of SUPPORTED_AXES, or if coordinates
         must be reflected several times.
     """
-    axis_taps, n_taps = WEIGHTED_TAPS[mode.literal_value]
+    rule = WEIGHTED_TAPS[mode.literal_value]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
@@ -506,16 +617,20 @@ def sum_taps(
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
             taps = [
-                axis_taps(axis, values, weight)
+                rule.axis_taps(axis, values, weight)
                 for axis, values in zip(tile.axes, coordinates, strict=True)
             ]
-            pixels = tile.flat_index([axis_taps.first for axis_taps in taps])
-            row_offsets = _row_offsets(builder, tile.lengths, n_taps)
-            channels = _Channels(builder, X_array, X.dtype, Y_array, start, row_offsets, n_taps)
-            channels.add_up(begin, pixels, *_combine(taps))
+            row_offsets = _row_offsets(builder, tile.lengths, rule.n_taps)
+            channels = _Channels(
+                builder, X_array, X.dtype, Y_array, start, row_offsets, rule.n_taps
+            )
+            if rule.pads_taps:
+                channels.add_up_padded(tile, begin, taps)
+            else:
+                channels.add_up(begin, tile.flat_index(_firsts(taps)), *_combine(taps))
 
         lanes = VECTOR_SIZE // ITEMSIZE[str(weight)]
-        return _emit_vectors(builder, tile_arguments, lanes, emit_vector)
+        return _emit_vectors(builder, tile_arguments, lanes, rule.pads_taps, emit_vector)
 
     argument_types = (
         mode,
