@@ -23,7 +23,6 @@ from ..dialects.table import ATTENTION
 from ..graph.scope import (
     TENSOR_ATTRIBUTES,
     Scope,
-    attribute_named,
     domain_of,
     function_key,
     with_bodies,
@@ -165,9 +164,10 @@ class BackwardSlice:
         return instance
 
     def _keeps_names(self, instance: Instance) -> bool:
-        """Whether the values of ``instance`` have their names of the model in the slice.
+        """Whether the values of ``instance`` keep their names in the slice.
 
-        Then its nodes need not be copied.
+        Its nodes then need no copies. In an invalid model, a name that is not visible may get the
+        type of another body's value.
         """
         parent = instance.parent
         if parent is None or parent.prefix:
@@ -309,8 +309,8 @@ class BackwardSlice:
     def _slice_node(self, node: InstanceNode) -> Sequence[onnx.NodeProto]:
         """Return nodes of the slice for ``node``, last first. The slice then needs its inputs.
 
-        Copying takes time, so a node of the main graph that has neither weights nor graphs is used
-        as it is.
+        Copying takes time, so a node whose values keep their names and that has neither weights nor
+        graphs is used as it is.
         """
         scope = node.instance.scope
         proto = scope.nodes[node.node_index]
@@ -428,8 +428,8 @@ def _is_squeeze_with_empty_axes(node: InstanceNode) -> bool:
     if len(node.proto.input) > 1:
         axes = scope.constant_value(node.proto.input[1])
         return axes is not None and axes.size == 0
-    attribute = attribute_named(node.proto, "axes")
-    return attribute is not None and not attribute.ref_attr_name and not attribute.ints
+    attributes = resolved_attributes(node.proto, node.instance.call_attributes)
+    return any(attribute.name == "axes" and not attribute.ints for attribute in attributes)
 
 
 def _slice_opsets(main: Scope) -> Mapping[str, int]:

@@ -18,8 +18,8 @@ class Instance:
 
     Attributes:
         scope: the main graph, a body or a function.
-        prefix: the beginning of the names of its values in the slice. It is unique; or it is
-            empty, if the values have the same names in the model, as in the main graph.
+        prefix: the prefix of the names of its values in the slice. It is unique, or empty if the
+            values keep their names, as in the main graph.
         parent: the instance of the scope around it.
         call_attributes: the attributes that the call gives to the function.
         aliases: for the function's inputs and outputs, the names of the caller's values in the

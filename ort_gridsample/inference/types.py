@@ -157,7 +157,7 @@ def length_at(shape: Sequence[T] | None, axis: int) -> T | None:
 
 def _length_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     number = dim.dim_value
-    if number or dim.HasField("dim_value"):
+    if number or dim.HasField("dim_value"):  # HasField takes longer, and only 0 needs it
         return int(number)
     is_text = isinstance(dim.dim_param, str)  # if it is not UTF-8, protobuf returns bytes
     return dim.dim_param if is_text and dim.dim_param else None
@@ -268,13 +268,14 @@ def _infer(backward_slice: BackwardSlice) -> _Inferred:
 
 
 def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferred) -> _Inferred:
-    """Infer the types of a slice again with the declared ranks, if a requested rank is unknown.
+    """Return the types of a slice with the declared ranks, if a requested rank is unknown.
 
-    The declared ranks are the last resort, because a run need not have them.
+    The declared ranks are the last resort, because a run need not have them. onnx infers again only
+    if the slice reads a value whose declared rank is used.
 
     Args:
         backward_slice: the slice, in which the ranks are declared.
-        inferred: its types without the declared ranks. They are returned if all ranks are known.
+        inferred: its types without the declared ranks. They are returned if no rank is missing.
     """
     if not backward_slice.ranks:
         return inferred
@@ -290,6 +291,7 @@ def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferre
         return inferred
     backward_slice.declare_types(declared)
     if not backward_slice.reads_any(declared):
+        # Nothing is computed from these values.
         inferred.typed_model.all_types.update(declared)
         return inferred
     return _infer(backward_slice)

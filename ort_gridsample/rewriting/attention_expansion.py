@@ -132,9 +132,10 @@ class AttentionExpansion(ABC):
         self._r = r
         self._nodes = Nodes(names, match.record.output)
         self._value_info: list[onnx.ValueInfoProto] = []
-        may_be_empty = not self._has_positive_lengths()
         self._allows_zeros = (
-            may_be_empty and has_allowzero and match.opset >= FIRST_OPSET_WITH_ALLOWZERO
+            has_allowzero
+            and match.opset >= FIRST_OPSET_WITH_ALLOWZERO
+            and not self._has_positive_lengths()
         )
         # Equal Constants are written once.
         self._write_row = cache(self._nodes.row)
@@ -415,7 +416,8 @@ class AttentionExpansion(ABC):
     def _write_zeros(self, operands: AttentionOperands, axis_lengths: AxisLengthNames) -> None:
         """Write an output of zeros, or one without elements."""
         add = self._nodes.add
-        batch = add("Gather", add("Shape", operands.value), self._write_row(0))
+        # The batch size is read from the weights: checks whose result nothing reads are dropped.
+        batch = add("Gather", add("Shape", operands.weights), self._write_row(0))
         last_axes = [axis_lengths.heads, axis_lengths.channels]
         if not self.is_by_head:
             last_axes = [add("Mul", axis_lengths.heads, axis_lengths.channels)]

@@ -79,7 +79,7 @@ def write_checked_operands(
 class _OperandChecks:
     """Writes the checks of :func:`ort_gridsample.functions.validation.check_attention_shapes`.
 
-    A Reshape of the locations, and of the weights, to the number of points follows and checks it.
+    The number of points is not checked here: if it is wrong, the Reshapes that follow fail.
 
     Args:
         match: the deformable attention.
@@ -129,9 +129,12 @@ class _OperandChecks:
         if self._table is not None and isinstance(n_pixels, int):
             return value
         nodes = self._nodes
-        shape = nodes.add("Shape", value)
-        actual = nodes.add("Gather", shape, nodes.row(1))
         error = self._error("value", "shape (B, S, H, D), with the S pixels of levels")
+        shape = nodes.add("Shape", value)
+        if self._known_rank("value") is None:
+            rank = nodes.add("Shape", shape)
+            shape = fail_unless_equal(nodes, shape, rank, nodes.row(4), error)
+        actual = nodes.add("Gather", shape, nodes.row(1))
         checked = fail_unless_equal(nodes, shape, actual, self._write_pixel_count(), error)
         return nodes.add("Reshape", value, checked)
 
@@ -170,7 +173,10 @@ class _OperandChecks:
     def _write_checked_locations(self, value: str, locations: str) -> str:
         """Write a check that locations have the batch and heads of value, and the levels."""
         nodes = self._nodes
-        expectation = "shape (B, Q, H, L, P, r), with the B and H of value"
+        expectation = (
+            "shape (B, Q, H, L, P, r) or (B, Q, H, P, r), with the B and H of value and the L of "
+            "levels"
+        )
         shape = self._write_shape("sampling_locations", locations, (5, 6), expectation)
         axes = nodes.row(0, 2)
         actual = nodes.add("Gather", shape, axes)

@@ -712,22 +712,26 @@ def test_own_attention_node_fed_weights_of_one_query_lowered_is_the_definition(
     assert_lowered_is(model, feeds, expected.reshape(B, Q, H * D).astype(np.float32), "ai.onnx")
 
 
-#: The shapes that do not fit, and the argument in the error. The numbers of elements fit.
+#: Shapes of a wrong rank with the right number of elements, and the argument in the error.
 WRONG_OWN_RANKS = [
+    ({"value": (B, PIXELS, H, D, 1)}, "value"),
     ({"attention_weights": (B, Q, H, L, P, 1)}, "attention_weights"),
     ({"attention_weights": (B, Q, H, 1, L, P)}, "attention_weights"),
     ({"sampling_locations": (B, Q, H, L, P, 1, 2)}, "sampling_locations"),
 ]
+#: Shapes of a right rank that do not fit, and the argument in the error.
 WRONG_OWN = [
     ({"attention_weights": (B, Q, H, P, L)}, "attention_weights"),
     ({"attention_weights": (B, 1, H, L, P)}, "attention_weights"),
     ({"attention_weights": (B, 2, H, L * P)}, "attention_weights"),
     ({"sampling_locations": (B, Q, H, P, L, 2)}, "sampling_locations"),
-    ({"sampling_locations": (B, Q, H, P, L, 2), "attention_weights": (B, Q, H, P, L)},
-     "sampling_locations"),
+    (
+        {"sampling_locations": (B, Q, H, P, L, 2), "attention_weights": (B, Q, H, P, L)},
+        "sampling_locations",
+    ),
     ({"value": (B, PIXELS + 10, H, D)}, "value"),
     ({"value": (B, PIXELS - 3, H, D)}, "value"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("shapes", "argument"), WRONG_OWN_RANKS)
@@ -748,7 +752,7 @@ WRONG_OWN_FEEDS = [
 
 @pytest.mark.parametrize("has_constant_levels", [True, False])
 @pytest.mark.parametrize(("shapes", "argument", "are_ranks_known"), WRONG_OWN_FEEDS)
-def test_own_attention_node_fed_shape_that_the_function_refuses_is_refused_by_lowered_model(
+def test_own_attention_node_fed_shapes_that_do_not_fit_is_refused_by_lowered_model(
     shapes: dict[str, tuple[int, ...]],
     argument: str,
     are_ranks_known: bool,

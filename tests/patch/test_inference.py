@@ -759,6 +759,19 @@ def test_squeeze_with_empty_axes_has_the_shape_of_a_run(opset: int, nodes: str) 
     assert record.inputs["X"][0].shape == (2, 3, 4, 5)
 
 
+def test_squeeze_with_empty_axes_of_a_call_has_the_shape_of_a_run() -> None:
+    """The call of a model-local function gives the axes."""
+    model = squeezed_model(11, "X = local.F <axes: ints = []> (x)", "2, 3, 1, 4, 5")
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    function = parser.parse_function("""
+        <domain: "local", opset_import: ["": 11]>
+        F <axes> (a) => (b) { b = Squeeze <axes: ints = @axes> (a) }""")
+    model.functions.append(function)
+    (record,) = ogs.inspect_model(model)
+    assert record.error is None
+    assert record.inputs["X"][0].shape == (2, 3, 4, 5)
+
+
 @pytest.mark.parametrize(("opset", "nodes"), EMPTY_AXES)
 def test_squeeze_of_unknown_lengths_with_empty_axes_has_an_unknown_rank(
     opset: int, nodes: str

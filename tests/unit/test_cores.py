@@ -117,7 +117,7 @@ def phases(monkeypatch):
         return functions._replace(proceed=proceed)
 
     monkeypatch.setattr(jit_core, "_sampling_functions", recording_functions)
-    # Its cached results have other functions.
+    # Bypass the cache, whose entries have the original functions.
     monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
     return recorded
 

@@ -423,7 +423,7 @@ for num_threads in (100, 1000):
             return functions._replace(process_items=worker)
 
         monkeypatch.setattr(jit_core, "_sampling_functions", interrupted)
-        # Its cached results have other functions.
+        # Bypass the cache, whose entries have the original functions.
         monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
         Y = np.empty((1, 4, 90000), np.float32)
         plan = plan_for(self.X.dtype, "linear", "zeros", False)
@@ -469,6 +469,7 @@ def test_signal_handler_during_a_call_may_sample(monkeypatch):
     monkeypatch.setattr(
         jit_core, "_sampling_functions", lambda *_: functions._replace(process_items=handler)
     )
+    # Bypass the cache, whose entries have the original functions.
     monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
     Y = ogs.grid_sample(X, grid, num_threads=2)
     np.testing.assert_array_equal(Y, np.ones((1, 20, 40, 40), np.float32))

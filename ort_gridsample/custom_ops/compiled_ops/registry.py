@@ -317,11 +317,12 @@ def unavailable_reason() -> str:
 @cache
 def _registration_reason() -> str:
     """Import Numba if it is needed, and register the ops once; return why that failed, or ""."""
-    return str(with_signals_deferred(_try_registration))
+    reason: str = with_signals_deferred(_try_registration)
+    return reason
 
 
 def _try_registration() -> str:
-    """Like :func:`_registration_reason`, without a cache and without deferral of signals."""
+    """Import Numba if it is needed, and register the ops; return why that failed, or ""."""
     if library_file.configured_library() is None:
         reason = _numba_reason()
         if reason:
