@@ -148,9 +148,10 @@ def _checked_plan(
 
 
 class _Shapes(NamedTuple):
-    """What follows from the shapes of X and of the grid."""
+    """The shapes that follow from those of X and the grid."""
 
-    #: Whether they fit together, and X has no length of 0. Only then are the others right.
+    #: Whether they fit together, and X has no length of 0. If not, check_grid_sample_shapes
+    #: decides.
     are_plainly_valid: bool
     Y: tuple[int, ...]
     #: The shapes of the grid and of Y with all positions on one axis.
@@ -160,7 +161,7 @@ class _Shapes(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _shapes(X: tuple[int, ...], grid: tuple[int, ...]) -> _Shapes:
-    """Return what follows from the shapes of X and of the grid.
+    """Return the shapes that follow from those of X and the grid.
 
     Most calls have the shapes of an earlier one.
     """

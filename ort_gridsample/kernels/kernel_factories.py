@@ -389,6 +389,8 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
         waiting_sums = scratch_array(launch, worker_address, "sums", weight_dtype)
         X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
         Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+        # The taps are computed again for each group. To read all channels at once takes 1.8 times
+        # as long with 128 channels of 256×256.
         for first in range(0, launch.c, CHANNELS_PER_GROUP):
             end = min(first + CHANNELS_PER_GROUP, launch.c)
             if are_halves:

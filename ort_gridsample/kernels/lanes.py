@@ -81,11 +81,11 @@ class Lanes:
         return self._new(self.builder.fcmp_unordered("uno", self.value, self.value))
 
     def minimum(self, other: Lanes | float) -> Lanes:
-        """Return the lesser lanes; of NaN, those of ``other``."""
+        """Return the elementwise minimum, and ``other`` where either is NaN."""
         return self.is_less(other).choose(self, other)
 
     def maximum(self, other: Lanes | float) -> Lanes:
-        """Return the greater lanes; of NaN, those of ``other``."""
+        """Return the elementwise maximum, and ``other`` where either is NaN."""
         is_greater = self._compare(">", other)
         return is_greater.choose(self, other)
 
@@ -116,7 +116,7 @@ class Lanes:
         return self._call("llvm.fabs")
 
     def to_integers(self) -> Lanes:
-        """Convert to int32. The lanes must fit."""
+        """Convert to int32, toward zero. Values beyond int32 are undefined."""
         integers = ir.VectorType(ir.IntType(32), self.type.count)
         return self._new(self.builder.fptosi(self.value, integers))
 

@@ -22,8 +22,8 @@ INT64 = ir.IntType(64)
 #: not aligned better than their elements.
 ITEMSIZE = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
 
-#: Whether the processor gathers pixels from arbitrary addresses faster than one by one: Intel's
-#: from Sapphire Rapids on, which are those with this feature.
+#: Whether gather instructions are faster than single loads. They are on Sapphire Rapids. Older
+#: processors, where they are slower, lack this feature.
 CPU_GATHERS_FAST = target.has("avx512fp16")
 #: An element's LLVM type and the number of lanes -> the suffix of the name of LLVM's intrinsic.
 _GATHERS = {
@@ -85,7 +85,8 @@ def can_gather(element: Any, lanes: int) -> bool:
 def gather(builder: Any, base: Any, index: Any, element: Any, are_read: Any = None) -> Any:
     """Gather a vector of ``element`` at ``index``, counted from the pointer ``base``.
 
-    See :func:`can_gather`. ``are_read`` is a bit for each lane, in a vector: the others become 0.
+    :func:`can_gather` tells for which types. ``are_read`` is a vector of bits: a lane whose bit is
+    0 is not read, and becomes 0.
     """
     lanes = index.type.count
     vector = ir.VectorType(element, lanes)

@@ -353,7 +353,7 @@ def _pad_pairs(
         # bit-identical.
         if_moved_right = weight_type(distance + one)
         if_moved_left = weight_type(1) - weight_type(distance - one)
-        # A weight may be rounded, so the distance tells what is inside.
+        # Compare the distance: a weight is rounded to its type, and may be 0 or 1.
         is_first_inside = (distance >= minus_one) & (distance < one)
         is_second_inside = (distance >= zero) & (distance < two)
         weight_of_first = if_moved_right if t < weight_type(0) else weight_type(1) - t

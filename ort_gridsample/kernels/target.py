@@ -37,5 +37,10 @@ def has(*features: str) -> bool:
     if _features is not None:
         return set(features) <= {*_features}
     from llvmlite.binding import get_host_cpu_features
+    from numba.core import config
 
+    # With NUMBA_CPU_FEATURES, or NUMBA_CPU_NAME=generic, Numba compiles for these features. LLVM
+    # ends the process at an instruction that they lack.
+    if config.CPU_FEATURES is not None:
+        return {f"+{feature}" for feature in features} <= {*config.CPU_FEATURES.split(",")}
     return all(map(get_host_cpu_features().get, features))

@@ -54,10 +54,17 @@ def worker_record(launch: RecordRef, number: int) -> RecordRef:
 def fill_table(launch: RecordRef, worker: RecordRef, batch: int, begin: int, positions: int) -> int:
     """Compute the table of the tile from position ``begin`` on; return the number of its buffer."""
     kernel = record_at(launch.kernel, KERNEL)
+    call(kernel.coordinates, (address_of(launch), address_of(worker), batch, begin, positions))
+    return fill_table_from_coordinates(launch, worker, positions)
+
+
+@register_jitable
+def fill_table_from_coordinates(launch: RecordRef, worker: RecordRef, positions: int) -> int:
+    """Compute the table of a tile as :func:`fill_table`, from the scratch array ``coordinates``."""
+    kernel = record_at(launch.kernel, KERNEL)
     launch_address = address_of(launch)
     worker_address = address_of(worker)
     rows = 1
-    call(kernel.coordinates, (launch_address, worker_address, batch, begin, positions))
     for axis in range(launch.r):
         layout = call(kernel.axis_taps, (launch_address, worker_address, positions, axis))
         if axis > 0:

@@ -2,7 +2,7 @@
 
 A vector holds the coordinates of some positions. Their taps are computed in registers, and then
 all channels are read. With few channels, computing a table (:mod:`.tap_table`) and reading it takes
-up to three times as long. The results are those of a table, bit for bit.
+up to three times as long. The results are bit-identical.
 
 Here ``builder`` is the llvmlite.ir.IRBuilder that emits instructions. Names: X has S pixels and C
 channels; a tile has P positions and r axes.
@@ -43,7 +43,7 @@ VECTOR_SIZE = WIDE_VECTOR if target.has("avx512f") else NARROW_VECTOR
 #: The numbers of axes for which there is code. With one axis a table is small; with more than three
 #: axes the taps would not fit the registers.
 SUPPORTED_AXES = 2, 3
-#: The index of a position outside.
+#: :data:`.tap_table.OUTSIDE`, as int32.
 OUTSIDE = -1
 FALSE = ir.IntType(1)(0)
 TRUE = ir.IntType(1)(1)
@@ -158,7 +158,7 @@ class _Tile:
 
         span = choose(align_corners, last, pixels)
         max_reflected_once = span * 2 - 3
-        # Below and beyond every tap, as in tap_table.
+        # So far outside that no tap is inside, but within int32; as in tap_table.
         lowest = pixels.filled_with(-4)
         highest = beyond.to_floats(self.coordinate)
         if self.pads_taps:

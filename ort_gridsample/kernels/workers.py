@@ -29,7 +29,7 @@ from .structs import (
     Address,
     RecordRef,
 )
-from .tiles import fill_table, scratch_size, worker_record
+from .tiles import fill_table_from_coordinates, scratch_size, worker_record
 
 # The division of a launch. Its work is measured in taps times channels.
 
@@ -306,10 +306,10 @@ def _sample(launch: RecordRef, worker: RecordRef, batch: int, start: int, stop: 
     read = kernel.read if launch.packed == 0 else kernel.read_packed
     for begin in range(start, stop, launch.tile_positions):
         size = min(launch.tile_positions, stop - begin)
-        if launch.packed == 0 and kernel.sample_in_vectors != 0:
-            tile = (address_of(launch), address_of(worker), batch, begin, size)
-            call(kernel.coordinates, tile)
-            if call(kernel.sample_in_vectors, tile) != 0:
-                continue
-        buffer = fill_table(launch, worker, batch, begin, size)
+        tile = (address_of(launch), address_of(worker), batch, begin, size)
+        call(kernel.coordinates, tile)
+        can_use_vectors = launch.packed == 0 and kernel.sample_in_vectors != 0
+        if can_use_vectors and call(kernel.sample_in_vectors, tile) != 0:
+            continue
+        buffer = fill_table_from_coordinates(launch, worker, size)
         call(read, (address_of(launch), address_of(worker), buffer, batch, begin, size))

@@ -498,6 +498,23 @@ OTHER_FEATURES = [(), ("avx2", "fma", "f16c"), ("avx2", "fma", "f16c", "avx512f"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_kernels_for_the_features_that_numba_is_given_run(tmp_path: Path) -> None:
+    """LLVM would end the process at an instruction that they lack."""
+    script = """
+import numpy as np
+import ort_gridsample as ogs
+ogs.set_core("jit")
+X = np.ones((1, 3, 9, 9), np.float32)
+grid = np.zeros((1, 5, 7, 2), np.float32)
+for mode in ("nearest", "linear", "cubic"):
+    print(ogs.grid_sample(X, grid, mode=mode).sum())
+"""
+    environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run_script(script, {**os.environ, **environment}) == ["105.0"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("features", OTHER_FEATURES, ids=["scalar", "avx2", "avx512"])
 def test_kernels_of_other_processors_agree_with_numpy_core(
     features: tuple[str, ...], tmp_path: Path

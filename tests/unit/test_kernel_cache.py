@@ -575,7 +575,7 @@ def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
 
 
 def test_another_process_finds_all_kernels_of_all_modes_on_disk() -> None:
-    """The content of a closure is part of a kernel's key. A function there differs every time."""
+    """A kernel's key contains the variables of its closure. A function would change it."""
     for mode in kernel_factories.TAPS:
         jit_core.prepare(np.dtype(np.float32), np.dtype(np.float32), mode)
     missing = run_script("""
