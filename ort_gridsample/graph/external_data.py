@@ -111,10 +111,7 @@ def locations(
         model: the model.
         scopes: the scopes of ``model`` if they are known.
     """
-    tensors, sparse_tensors = tensors_of(scopes or scopes_of(model))
-    for sparse in sparse_tensors:
-        tensors += [sparse.values, sparse.indices]
-    for tensor in tensors:
+    for tensor in tensors_of(scopes or scopes_of(model)).with_parts_of_sparse():
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (entry for entry in tensor.external_data if entry.key == "location")
 

@@ -25,6 +25,11 @@ class Tensors(NamedTuple):
     dense: list[onnx.TensorProto]
     sparse: list[onnx.SparseTensorProto]
 
+    def with_parts_of_sparse(self) -> list[onnx.TensorProto]:
+        """Return the dense tensors, and the values and indices of the sparse ones."""
+        parts = [part for sparse in self.sparse for part in (sparse.values, sparse.indices)]
+        return [*self.dense, *parts]
+
 
 def tensors_of(scopes: Iterable[Scope]) -> Tensors:
     """Return the tensors of a model with these scopes."""
@@ -48,7 +53,5 @@ def exceeds_protobuf(model: onnx.ModelProto) -> bool:
 
     Reading the values would copy them.
     """
-    tensors, sparse_tensors = tensors_of(scopes_of(model))
-    for sparse in sparse_tensors:
-        tensors += [sparse.values, sparse.indices]
+    tensors = tensors_of(scopes_of(model)).with_parts_of_sparse()
     return sum(map(values_bytes, tensors)) > MAX_SERIALIZED_BYTES

@@ -312,10 +312,14 @@ def test_image_of_known_batches_and_channels_is_fused() -> None:
     assert_close(session.run(None, feeds), open_native(model).run(None, feeds))
 
 
-@pytest.mark.parametrize(
-    ("images", "channels", "wrong"),
-    [("images", "four", {"images": 3}), ("six", "channels", {"channels": 5})],
-)
+#: Arguments of fed_image_shape_model, and wrong lengths that are fed.
+FED_IMAGE_LENGTHS = [
+    ("images", "four", {"images": 3}),
+    ("six", "channels", {"channels": 5}),
+]
+
+
+@pytest.mark.parametrize(("images", "channels", "wrong"), FED_IMAGE_LENGTHS)
 def test_image_whose_batches_or_channels_are_fed_is_not_fused(
     images: str, channels: str, wrong: dict[str, int]
 ) -> None:
@@ -329,10 +333,7 @@ def test_image_whose_batches_or_channels_are_fed_is_not_fused(
         session.run(None, fed_image_shape_feeds(**wrong))
 
 
-@pytest.mark.parametrize(
-    ("images", "channels", "wrong"),
-    [("images", "four", {"images": 3}), ("six", "channels", {"channels": 5})],
-)
+@pytest.mark.parametrize(("images", "channels", "wrong"), FED_IMAGE_LENGTHS)
 def test_session_of_image_whose_batches_or_channels_are_fed_wrong_raises(
     images: str, channels: str, wrong: dict[str, int]
 ) -> None:
