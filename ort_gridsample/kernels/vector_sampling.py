@@ -2,7 +2,7 @@
 
 A vector holds the coordinates of some positions. Their taps are computed in registers, and then
 all channels are read. With few channels, computing a table (:mod:`.tap_table`) and reading it takes
-up to three times as long. The results are bit-identical.
+up to three times as long. The results are bit-identical to those of a table.
 
 Here ``builder`` is the llvmlite.ir.IRBuilder that emits instructions. Names: X has S pixels and C
 channels; a tile has P positions and r axes.
@@ -90,9 +90,9 @@ class _AxisTaps:
     """The taps of an axis, which are adjacent.
 
     Attributes:
-        first: the first pixel, as int32.
+        first: the first pixel, as int32. In mode cubic it may be outside.
         weights: the weight of each tap; none in mode nearest.
-        are_inside: for each tap, whether it is inside.
+        are_inside: for each tap, whether it is inside; none in mode cubic until the taps are moved.
     """
 
     first: Lanes
@@ -264,7 +264,7 @@ def _emit_vectors(
 
     Returns:
         A bit: whether all vectors have been processed. They have not if r is not one of
-        SUPPORTED_AXES, or if coordinates must be reflected several times.
+        SUPPORTED_AXES, or if coordinates must be reflected several times. Some may have been.
     """
     is_done = _variable(builder, FALSE)
     (r,) = cgutils.unpack_tuple(builder, arguments.lengths.shape)
