@@ -319,7 +319,7 @@ def _fits_sample(Y: TypeAndShape, X: TypeAndShape, grid: TypeAndShape) -> bool:
 
 def _fits_affine_grid(grid: TypeAndShape, theta: TypeAndShape) -> bool:
     """Whether values of these types and shapes may be those of an AffineGrid."""
-    if theta.type not in TYPES or theta.shape is None:
+    if theta.type not in TYPES or not theta.shape:
         return False
     for r in (2, 3):
         grid_shape = (theta.shape[0], *[None] * r, r)

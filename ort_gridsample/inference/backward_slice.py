@@ -27,6 +27,8 @@ from ..graph.scope import (
     function_key,
     with_bodies,
 )
+from . import computed_operands
+from .computed_operands import nodes_for_inference
 from .instances import Instance, InstanceNode
 from .light_attributes import (
     EXTERNAL,
@@ -129,6 +131,19 @@ class BackwardSlice:
         while any(separator in name for name in names):
             separator += " "
         return separator
+
+    def _new_name(self, name: str, suffix: str) -> str:
+        """Return a name that no value of the model has."""
+        return f"{name}{self._separator}{suffix}"
+
+    def _unknown_integers(self) -> str:
+        """Return the name of a 1-D input of the slice whose elements are unknown."""
+        name = self._new_name("unknown", "integers")
+        if name not in self._needed:
+            self._needed.add(name)
+            unknown_type = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])
+            self.model.graph.input.add(name=name, type=unknown_type)
+        return name
 
     @property
     def is_nested(self) -> bool:
@@ -301,6 +316,8 @@ class BackwardSlice:
             callee,
             call_attributes=call_attributes,
             aliases=aliases,
+            caller=caller,
+            arguments=dict(zip(function.input, node.proto.input, strict=False)),
             call_depth=caller.call_depth + 1,
             graph_depth=caller.graph_depth,
         )
@@ -314,11 +331,12 @@ class BackwardSlice:
         """
         scope = node.instance.scope
         proto = scope.nodes[node.node_index]
-        if _is_squeeze_with_empty_axes(node):
-            proto = helper.make_node("Squeeze", node.inputs[:1], node.outputs)
-            self._need(node.inputs[:1])
-            return self._in_opset(node.opset, proto)
         domain = proto.domain
+        if scope.op_types[node.node_index] in computed_operands.OPERATORS and not domain_of(domain):
+            others = nodes_for_inference(node, self._unknown_integers, self._new_name)
+            if others:
+                self._need(node.inputs[:1])
+                return [*chain.from_iterable(self._in_opset(node.opset, proto) for proto in others)]
         is_same = not node.instance.prefix and domain_of(domain) == domain
         has_bodies = node.node_index in scope.bodies
         is_copied = not is_same or has_bodies or proto.ByteSize() > SMALL_BYTES
@@ -382,8 +400,7 @@ class BackwardSlice:
         graph.name = "body"
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.output:
-            name = instance.name_in_slice(value.name)
-            self._declarations.add_without_shape(graph.output, value, name)
+            self._declarations.add_output(graph.output, instance, value)
         self._need([value.name for value in graph.output])
         graph.node.extend(self._slice_instance(instance))
         for value in scope.container.input:
@@ -402,7 +419,7 @@ class BackwardSlice:
             node,
             old_opset=opset,
             new_opset=self._slice_opset,
-            new_name=lambda name, suffix: f"{name}{self._separator}{suffix}",
+            new_name=self._new_name,
         )
         if nodes is not None:
             return nodes
@@ -414,22 +431,6 @@ class BackwardSlice:
             helper.make_function(STAND_IN, name, inputs, outputs, [node], imports),
         )
         return [helper.make_node(name, inputs, outputs, domain=STAND_IN)]
-
-
-def _is_squeeze_with_empty_axes(node: InstanceNode) -> bool:
-    """Whether a node is a Squeeze whose list of axes is empty.
-
-    onnxruntime removes all axes of length 1, as without such a list. onnx infers that none is
-    removed.
-    """
-    scope = node.instance.scope
-    if scope.op_types[node.node_index] != "Squeeze" or domain_of(node.proto.domain):
-        return False
-    if len(node.proto.input) > 1:
-        axes = scope.constant_value(node.proto.input[1])
-        return axes is not None and axes.size == 0
-    attributes = resolved_attributes(node.proto, node.instance.call_attributes)
-    return any(attribute.name == "axes" and not attribute.ints for attribute in attributes)
 
 
 def _slice_opsets(main: Scope) -> Mapping[str, int]:

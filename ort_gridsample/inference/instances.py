@@ -24,6 +24,8 @@ class Instance:
         call_attributes: the attributes that the call gives to the function.
         aliases: for the function's inputs and outputs, the names of the caller's values in the
             slice.
+        caller: the instance that calls the function.
+        arguments: for the function's inputs, the names of the caller's values in its own scope.
         call_depth: the number of calls in the chain.
         graph_depth: the number of graphs around it.
     """
@@ -33,6 +35,8 @@ class Instance:
     parent: Instance | None = None
     call_attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    caller: Instance | None = None
+    arguments: Mapping[str, str] = field(default_factory=dict)
     call_depth: int = 0
     graph_depth: int = 0
 
@@ -46,11 +50,30 @@ class Instance:
         defining_scope = self.scope.defining_scope(name)
         if defining_scope is None:
             return name and f"undefined {name}"
-        instance = self
-        while instance.scope is not defining_scope:
-            assert instance.parent is not None  # ``defining_scope`` is a scope around this one
-            instance = instance.parent
+        instance = self._instance_of(defining_scope)
         return instance.aliases.get(name, instance.prefix + name)
+
+    def find_constant(self, name: str) -> onnx.TensorProto | None:
+        """Return the tensor of the constant ``name``, as :meth:`.Scope.find_constant` does.
+
+        An input of a function is constant if the caller's value is.
+        """
+        defining_scope = self.scope.defining_scope(name)
+        if defining_scope is None:
+            return None
+        instance = self._instance_of(defining_scope)
+        if name not in instance.arguments:
+            return defining_scope.find_constant(name)
+        assert instance.caller is not None  # it has the arguments
+        return instance.caller.find_constant(instance.arguments[name])
+
+    def _instance_of(self, scope: Scope) -> Instance:
+        """Return the instance of ``scope``, which is the scope of this instance or around it."""
+        instance = self
+        while instance.scope is not scope:
+            assert instance.parent is not None  # ``scope`` is a scope around this one
+            instance = instance.parent
+        return instance
 
 
 class InstanceNode(NamedTuple):

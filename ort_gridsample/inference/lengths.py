@@ -16,14 +16,12 @@ from operator import mul
 from typing import NamedTuple
 
 import onnx
-from onnx import TensorProto
 
 from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
+from .computed_operands import LENGTH_TYPES
 from .types import Inference, length_at
 
-#: A Cast to one of these types keeps a length, and the -1 of a Reshape.
-_LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 #: The maximum number of nodes in one chain that is followed back to find a length.
 MAX_DEPTH = 64
 #: The maximum number of unknown factors of a length. A chain of products doubles them at each node.
@@ -426,7 +424,7 @@ def _same_elements(
 def _elements_of_cast(
     scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
 ) -> PartialLengths | None:
-    keeps_lengths = int_attribute(node, "to", 0) in _LENGTH_TYPES
+    keeps_lengths = int_attribute(node, "to", 0) in LENGTH_TYPES
     return scope_lengths.elements(node.input[0]) if keeps_lengths else None
 
 

@@ -6,7 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 import onnx
+from onnx import helper
 
+from ..graph.scope import Scope
 from .instances import Instance
 from .light_attributes import is_weight, weight_type
 
@@ -34,13 +36,14 @@ class SliceDeclarations:
         container = scope.container
         for value in container.value_info:
             name = instance.name_in_slice(value.name)
-            if name in self._needed and value.name in scope.definitions:
+            if name in self._needed and _is_computed(scope, value.name):
                 self.add_without_shape(self._graph.value_info, value, name)
         if scope.parent is not None or isinstance(container, onnx.FunctionProto):
             return
         for value in container.output:
-            name = instance.name_in_slice(value.name)
-            self.add_without_shape(self._graph.value_info, value, name)
+            if _is_computed(scope, value.name):
+                name = instance.name_in_slice(value.name)
+                self.add_without_shape(self._graph.value_info, value, name)
         for value in container.input:
             name = instance.name_in_slice(value.name)
             if scope.definitions[value.name] is None and name in self._needed:
@@ -60,6 +63,18 @@ class SliceDeclarations:
         if tensor.HasField("shape"):
             self.ranks[name] = len(tensor.shape.dim)
             tensor.ClearField("shape")
+
+    def add_output(self, values: Any, instance: Instance, value: onnx.ValueInfoProto) -> None:
+        """Add an output of the body ``instance`` without its shape to a field of a graph.
+
+        An initializer has its own type, which no other declaration may hide.
+        """
+        name = instance.name_in_slice(value.name)
+        definition = instance.scope.definitions.get(value.name)
+        if isinstance(definition, onnx.TensorProto):
+            values.add(name=name, type=_initializer_type(definition))
+        else:
+            self.add_without_shape(values, value, name)
 
     def add_initializers(self, instance: Instance) -> None:
         """Add the needed initializers of ``instance``, weights as inputs."""
@@ -85,6 +100,23 @@ class SliceDeclarations:
             if name in self._needed:
                 sparse_type = weight_type(sparse.values.data_type, *sparse.dims)
                 graph.input.add(name=name, type=sparse_type)
+
+
+def _is_computed(scope: Scope, name: str) -> bool:
+    """Whether a node of ``scope`` computes a value.
+
+    Only such values are declared in the slice. The slice has the exact types of inputs and
+    initializers, and onnx would use a weaker declaration instead of them: exporters write
+    value_info for initializers, too.
+    """
+    return isinstance(scope.definitions.get(name), onnx.NodeProto)
+
+
+def _initializer_type(tensor: onnx.TensorProto) -> onnx.TypeProto:
+    """Return the type of an initializer in the slice. It must not be changed."""
+    if is_weight(tensor):
+        return weight_type(tensor.data_type, *tensor.dims)
+    return helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
 
 
 def _add_renamed(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:

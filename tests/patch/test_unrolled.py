@@ -28,7 +28,12 @@ from ort_gridsample.inference.types import TypeAndShape
 from ort_gridsample.session import installed_runtime
 from support import faults
 from support.cases import Attributes
-from support.decomposed_models import BILINEAR_ZEROS, DECOMPOSED_MODELS, load_decomposed
+from support.decomposed_models import (
+    BILINEAR_ZEROS,
+    DECOMPOSED_MODELS,
+    feeds_for,
+    load_decomposed,
+)
 from support.fused_models import models_with_another_reader
 from support.graphs import all_nodes
 from support.models import affine_grid_model, function_of, grid_sample_model, parsed
@@ -89,31 +94,6 @@ def detected_operators(model: onnx.ModelProto) -> list[Operator]:
         for record in ogs.inspect_model(model)
         if record.unrolled
     ]
-
-
-def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Return random inputs, with a grid ``b`` that goes far outside.
-
-    Dynamic lengths differ from those that the model was traced with.
-    """
-    generator = np.random.default_rng(0)
-    lengths: dict[str, int] = {}
-    feeds = {}
-    for value in model.graph.input:
-        shape = []
-        for dim in value.type.tensor_type.shape.dim:
-            if not dim.dim_value and dim.dim_param not in lengths:
-                lengths[dim.dim_param] = 3 + (5 * len(lengths)) % 7
-            shape.append(dim.dim_value or lengths[dim.dim_param])
-        feeds[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
-    if "b" in feeds:
-        factors = generator.choice([1, 1, 1.7, 30], feeds["b"].shape)
-        feeds["b"] *= factors.astype(np.float32)
-        batch = len(feeds["a"])
-        is_dynamic = bool(model.graph.input[1].type.tensor_type.shape.dim[0].dim_param)
-        if is_dynamic and len(feeds["b"]) != batch:
-            feeds["b"] = np.resize(feeds["b"], (batch, *feeds["b"].shape[1:]))
-    return feeds
 
 
 def assert_same_outputs(
@@ -936,4 +916,24 @@ def test_product_with_a_constant_without_elements_is_no_affine_grid(nodes: str) 
         g (float[4,4] theta) => (float[N,M] Y) <int64[1] axes = {{0}}> {{ {nodes} }}""")
     base = numpy_helper.from_array(np.zeros((0, 4), np.float32), "base")
     model.graph.initializer.append(base)
+    assert ogs.inspect_model(model) == []
+
+
+def test_inspect_model_of_a_product_of_a_number_and_a_base_has_no_record() -> None:
+    """A constant that may be the base of a grid is multiplied by what has no axes."""
+    base = np.ones((12, 3), np.float32)
+    model = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Mul", ["factor", "base"], ["product"]),
+                helper.make_node("ReduceSum", ["product"], ["y"]),
+            ],
+            "g",
+            [helper.make_tensor_value_info("factor", TensorProto.FLOAT, [])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(base, "base")],
+        ),
+        opset_imports=[helper.make_opsetid("", 20)],
+        ir_version=9,
+    )
     assert ogs.inspect_model(model) == []
