@@ -22,6 +22,7 @@ from ..errors import GridSampleError, nested_name, where_node
 from ..graph.new_nodes import Names
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
+from ..inference.backward_slice import NamesByScope
 from ..inference.probe import Probe
 from ..inference.types import Inference, TypeAndShape
 from ..reference.arrays import Array
@@ -76,6 +77,32 @@ def find_matches(
     with_reasons: bool,
     options: SearchOptions = ALL_SEARCHES,
 ) -> list[Match]:
+    """Return the matches that :func:`search` finds, whose arguments these are."""
+    return search(model, all_scopes, probe, with_reasons=with_reasons, options=options).matches
+
+
+class Found(NamedTuple):
+    """What :func:`search` finds in a model.
+
+    Attributes:
+        matches: the matches: decomposed deformable attentions first, then all other nodes in the
+            order of the scopes.
+        inference: the inferred types of the model. It must be read before the model changes.
+    """
+
+    matches: list[Match]
+    inference: Inference
+
+
+def search(
+    model: onnx.ModelProto,
+    all_scopes: Sequence[Scope],
+    probe: Probe | None,
+    *,
+    with_reasons: bool,
+    options: SearchOptions = ALL_SEARCHES,
+    names_to_confirm: NamesByScope | None = None,
+) -> Found:
     """Find the sampling nodes of a model.
 
     Args:
@@ -84,15 +111,12 @@ def find_matches(
         probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
         with_reasons: whether ``probe`` also tests whether onnxruntime runs the nodes.
         options: what to search for in addition to the nodes of a dialect.
-
-    Returns:
-        The matches: decomposed deformable attentions first, then all other nodes in the order of
-        ``all_scopes``.
+        names_to_confirm: values whose declared shapes the inference shall confirm.
     """
     decomposed_search = DecomposedSearch(all_scopes if options.decomposed else (), probe)
     candidates = _candidate_scopes(all_scopes, decomposed_search, options)
     values = {id(candidate.use_def.scope): candidate.values for candidate in candidates}
-    inference = Inference(model, all_scopes, probe, values)
+    inference = Inference(model, all_scopes, probe, values, names_to_confirm)
     functions = {function_key(function) for function in model.functions}
     node_probe = probe if with_reasons else None
     names = Names(model, all_scopes)
@@ -109,7 +133,7 @@ def find_matches(
         if options.fused_grids:
             matches = _link_fused_grids(matches, use_def, inference)
         others += matches
-    return [*attentions, *others]
+    return Found([*attentions, *others], inference)
 
 
 class _CandidateScope(NamedTuple):

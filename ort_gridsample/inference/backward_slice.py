@@ -38,7 +38,12 @@ from .light_attributes import (
     without_data,
 )
 from .node_versions import nodes_in_opset
-from .slice_declarations import SliceDeclarations
+from .slice_declarations import (
+    SliceDeclarations,
+    add_body_input,
+    add_body_output,
+    declared_types,
+)
 from .slice_scopes import functions_of, relevant_scope_ids
 from .stand_ins import STAND_IN, STAND_INS, stand_in_name
 
@@ -74,12 +79,14 @@ class BackwardSlice:
         scopes: the scopes of ``model``, the main graph first.
         requested_names: names of values that the slice includes besides the inputs of sampling
             nodes.
+        other_names: names of further values that it includes.
 
     Attributes:
         model: the slice as a model.
         instances: the instances of each scope by its id.
         requested: the names in the slice of the inputs of sampling nodes and of
             ``requested_names``.
+        others: the names in the slice of ``other_names``.
     """
 
     def __init__(
@@ -87,15 +94,17 @@ class BackwardSlice:
         model: onnx.ModelProto,
         scopes: Sequence[Scope],
         requested_names: NamesByScope | None = None,
+        other_names: NamesByScope | None = None,
     ) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.requested: dict[str, None] = {}
+        self.others: dict[str, None] = {}
         main = scopes[0]
         self._functions = functions_of(scopes)
         self._requested_names = requested_names or {}
-        self._relevant_scope_ids = relevant_scope_ids(
-            scopes, self._functions, self._requested_names.keys()
-        )
+        self._other_names = other_names or {}
+        named_scopes = self._requested_names.keys() | self._other_names.keys()
+        self._relevant_scope_ids = relevant_scope_ids(scopes, self._functions, named_scopes)
         self._needed: set[str] = set()
         self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
@@ -103,7 +112,6 @@ class BackwardSlice:
         opsets = _slice_opsets(main)
         self._slice_opset = opsets.get("", 0)
         self.model = _empty_model(model.ir_version, _imports(scopes, opsets))
-        self._declarations = SliceDeclarations(self.model.graph, self._needed)
         self._build(main)
 
     def _build(self, main: Scope) -> None:
@@ -111,17 +119,19 @@ class BackwardSlice:
         # Slicing first: it fills ``_needed``, which the declarations and initializers read.
         main_instance = self._add_instance(Instance(main))
         self.model.graph.node.extend(self._slice_instance(main_instance))
+        declarations = SliceDeclarations(self.model.graph, self._needed)
+        declarations.add_inputs(main_instance)
         for instance in chain.from_iterable(self.instances.values()):
-            self._declarations.add_types(instance)
-            self._declarations.add_initializers(instance)
+            declarations.add_initializers(instance)
 
-    @property
-    def ranks(self) -> Mapping[str, int]:
-        """The ranks that the model declares for its values, by their names in the slice.
+    @cached_property
+    def declared_types(self) -> Mapping[str, onnx.TypeProto]:
+        """The types that the model declares for computed values, by their names in the slice.
 
-        A run need not have them.
+        The slice does not contain these types. A run need not have their shapes.
         """
-        return self._declarations.ranks
+        instances = chain.from_iterable(self.instances.values())
+        return declared_types(instances, self._needed)
 
     @cached_property
     def _separator(self) -> str:
@@ -234,6 +244,9 @@ class BackwardSlice:
         scope = instance.scope
         requested_names = self._requested_names.get(id(scope), ())
         self._request([instance.name_in_slice(name) for name in requested_names])
+        others = map(instance.name_in_slice, self._other_names.get(id(scope), ()))
+        self.others.update(dict.fromkeys(filter(None, others)))
+        self._needed.update(self.others)
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
         functions = self._functions
@@ -400,13 +413,12 @@ class BackwardSlice:
         graph.name = "body"
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.output:
-            self._declarations.add_output(graph.output, instance, value)
+            add_body_output(graph.output, instance, value)
         self._need([value.name for value in graph.output])
         graph.node.extend(self._slice_instance(instance))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
-                name = instance.name_in_slice(value.name)
-                self._declarations.add_without_shape(graph.input, value, name)
+                add_body_input(graph.input, instance, value)
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return nodes in the slice's opset for a node of ``opset``, last first.

@@ -12,32 +12,36 @@ from .backward_slice import NamesByScope
 from .types import Inference
 
 
+def names_with_declared_shapes(scopes: Sequence[Scope]) -> dict[int, list[str]]:
+    """Return the values whose shapes value_info declares, by the id of their scope."""
+    names: dict[int, list[str]] = {}
+    for scope in scopes:
+        for value in scope.container.value_info:
+            if value.type.tensor_type.HasField("shape"):
+                names.setdefault(id(scope), []).append(value.name)
+    return names
+
+
 def clear_unconfirmed_shapes(
-    model: onnx.ModelProto, scopes: Sequence[Scope], requested_names: NamesByScope
+    scopes: Sequence[Scope], names: NamesByScope, inference: Inference
 ) -> None:
-    """Clear declared shapes and lengths of ``requested_names`` unless inference confirms them.
+    """Clear declared shapes and lengths unless inference confirms them.
 
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
+
+    Args:
+        scopes: the scopes of a model.
+        names: the values whose declarations are cleared, by the id of their scope.
+        inference: the inference of the model, which can confirm :func:`names_with_declared_shapes`.
     """
-    declared = [
-        (scope, value)
-        for scope in scopes
-        for value in scope.container.value_info
-        if value.name in requested_names.get(id(scope), ())
-        and value.type.tensor_type.HasField("shape")
-    ]
-    if not declared:
-        return
-    names: dict[int, list[str]] = {}
-    for scope, value in declared:
-        names.setdefault(id(scope), []).append(value.name)
-    inference = Inference(model, scopes, requested_names=names, uses_declared_ranks=False)
-    for scope, value in declared:
-        if not inference.declares_exactly_as_inferred(scope, value):
-            shapes = {
-                inferred.shape for (inferred,) in inference.values_by_call(scope, [value.name])
-            }
-            _clear_unconfirmed(value, shapes)
+    for scope in scopes:
+        names_in_scope = names.get(id(scope), ())
+        if not names_in_scope:
+            continue
+        values = [value for value in scope.container.value_info if value.name in names_in_scope]
+        for value in inference.inexactly_declared(scope, values):
+            if value.type.tensor_type.HasField("shape"):
+                _clear_unconfirmed(value, inference.confirmed_shapes(scope, value.name))
 
 
 def _clear_unconfirmed(

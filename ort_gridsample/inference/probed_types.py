@@ -10,10 +10,9 @@ from onnx import helper
 from .. import spec
 from ..graph.scope import graphs_of
 from .probe import Probe
+from .slice_declarations import Types
 from .stand_ins import STAND_IN
 
-#: The types of values by their names.
-Types = dict[str, onnx.TypeProto]
 #: The name of an input that is a shape of unknown length.
 _ANY_SHAPE = "any shape"
 

@@ -2,79 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any
 
 import onnx
 from onnx import helper
 
-from ..graph.scope import Scope
 from .instances import Instance
 from .light_attributes import is_weight, weight_type
 
+#: The types of values by their names.
+Types = dict[str, onnx.TypeProto]
+
 
 class SliceDeclarations:
-    """Writes the declarations of a model to its backward slice.
+    """Writes the inputs and initializers of a model to its backward slice.
 
     Args:
         graph: the main graph of the slice.
         needed: the names in the slice of the values that it needs. The caller may add more later.
-
-    Attributes:
-        ranks: the ranks that the model declares for its values, by their names in the slice. A run
-            need not have them.
     """
 
     def __init__(self, graph: onnx.GraphProto, needed: Collection[str]) -> None:
-        self.ranks: dict[str, int] = {}
         self._graph = graph
         self._needed = needed
 
-    def add_types(self, instance: Instance) -> None:
-        """Add the types that the model declares for needed values of ``instance``."""
-        scope = instance.scope
-        container = scope.container
-        for value in container.value_info:
-            name = instance.name_in_slice(value.name)
-            if name in self._needed and _is_computed(scope, value.name):
-                self.add_without_shape(self._graph.value_info, value, name)
-        if scope.parent is not None or isinstance(container, onnx.FunctionProto):
-            return
-        for value in container.output:
-            if _is_computed(scope, value.name):
-                name = instance.name_in_slice(value.name)
-                self.add_without_shape(self._graph.value_info, value, name)
-        for value in container.input:
-            name = instance.name_in_slice(value.name)
-            if scope.definitions[value.name] is None and name in self._needed:
-                _add_renamed(self._graph.input, value, name)
-
-    def add_without_shape(self, values: Any, value: onnx.ValueInfoProto, name: str) -> None:
-        """Add ``value`` without its shape to a field of a graph, and keep its rank.
-
-        onnxruntime does not require that a run has this shape, which may come from another model.
-
-        Args:
-            values: the field, such as ``graph.output``.
-            value: a declaration of the model.
-            name: the name of the value in the slice.
-        """
-        tensor = _add_renamed(values, value, name).type.tensor_type
-        if tensor.HasField("shape"):
-            self.ranks[name] = len(tensor.shape.dim)
-            tensor.ClearField("shape")
-
-    def add_output(self, values: Any, instance: Instance, value: onnx.ValueInfoProto) -> None:
-        """Add an output of the body ``instance`` without its shape to a field of a graph.
-
-        An initializer has its own type, which no other declaration may hide.
-        """
-        name = instance.name_in_slice(value.name)
-        definition = instance.scope.definitions.get(value.name)
-        if isinstance(definition, onnx.TensorProto):
-            values.add(name=name, type=_initializer_type(definition))
-        else:
-            self.add_without_shape(values, value, name)
+    def add_inputs(self, main: Instance) -> None:
+        """Add the needed inputs of the main graph."""
+        scope = main.scope
+        assert isinstance(scope.container, onnx.GraphProto)
+        for value in scope.container.input:
+            if scope.definitions[value.name] is None and value.name in self._needed:
+                self._graph.input.append(value)
 
     def add_initializers(self, instance: Instance) -> None:
         """Add the needed initializers of ``instance``, weights as inputs."""
@@ -102,14 +62,54 @@ class SliceDeclarations:
                 graph.input.add(name=name, type=sparse_type)
 
 
-def _is_computed(scope: Scope, name: str) -> bool:
-    """Whether a node of ``scope`` computes a value.
+def declared_types(instances: Iterable[Instance], needed: Collection[str]) -> Types:
+    """Return the types that the model declares for the values that nodes compute.
 
-    Only such values are declared in the slice. The slice has the exact types of inputs and
-    initializers, and onnx would use a weaker declaration instead of them: exporters write
-    value_info for initializers, too.
+    The slice has the exact types of inputs and initializers. A declaration must not replace them:
+    exporters write value_info for initializers, too, and onnx would use a weaker one.
+
+    Args:
+        instances: the instances of all scopes.
+        needed: the names in the slice of the values that it needs.
     """
-    return isinstance(scope.definitions.get(name), onnx.NodeProto)
+    types: Types = {}
+    for instance in instances:
+        scope = instance.scope
+        container = scope.container
+        is_main = scope.parent is None and isinstance(container, onnx.GraphProto)
+        outputs = container.output if is_main else ()
+        for value in chain(container.value_info, outputs):
+            name = instance.name_in_slice(value.name)
+            is_computed = isinstance(scope.definitions.get(value.name), onnx.NodeProto)
+            if is_computed and (name in needed or is_main):
+                types[name] = value.type
+    return types
+
+
+def add_body_input(values: Any, instance: Instance, value: onnx.ValueInfoProto) -> None:
+    """Add an input of the body ``instance`` without its shape to a field of a graph.
+
+    onnxruntime does not require that a run has this shape, which may come from another model.
+
+    Args:
+        values: the field, ``graph.input``.
+        instance: the instance of the body.
+        value: the declaration of the input in the model.
+    """
+    added = values.add()
+    added.CopyFrom(value)
+    added.name = instance.name_in_slice(value.name)
+    if added.type.tensor_type.HasField("shape"):
+        added.type.tensor_type.ClearField("shape")
+
+
+def add_body_output(values: Any, instance: Instance, value: onnx.ValueInfoProto) -> None:
+    """Add an output like :func:`add_body_input`, but an initializer with its exact type."""
+    definition = instance.scope.definitions.get(value.name)
+    if isinstance(definition, onnx.TensorProto):
+        values.add(name=instance.name_in_slice(value.name), type=_initializer_type(definition))
+    else:
+        add_body_input(values, instance, value)
 
 
 def _initializer_type(tensor: onnx.TensorProto) -> onnx.TypeProto:
@@ -117,11 +117,3 @@ def _initializer_type(tensor: onnx.TensorProto) -> onnx.TypeProto:
     if is_weight(tensor):
         return weight_type(tensor.data_type, *tensor.dims)
     return helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-
-
-def _add_renamed(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    """Add ``value`` to ``values``, a field of a graph, under this ``name``."""
-    added: onnx.ValueInfoProto = values.add()
-    added.CopyFrom(value)
-    added.name = name
-    return added

@@ -7,7 +7,7 @@ of a model. Types behind operators that onnx does not know come from onnxruntime
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple, TypeVar
@@ -20,7 +20,8 @@ from ..graph.scope import Scope, with_bodies
 from ..spec import Dim, Shape
 from .backward_slice import BackwardSlice, NamesByScope
 from .probe import Probe
-from .probed_types import Types, add_probed_types, has_type, nodes_of_unknown_outputs
+from .probed_types import add_probed_types, has_type, nodes_of_unknown_outputs
+from .slice_declarations import Types
 
 logger = logging.getLogger("ort_gridsample")
 #: The longest 1-D value whose elements inference follows. A longer one cannot be a shape.
@@ -56,7 +57,8 @@ class Inference:
         probe: infers the types behind operators that onnx does not know; they are unknown if it is
             None.
         requested_names: names whose types are read, besides the inputs of sampling nodes.
-        uses_declared_ranks: whether a declared rank counts where inference finds none.
+        names_to_confirm: names whose declared types are compared with what is inferred without any
+            declaration, by :meth:`confirmed_shapes`.
     """
 
     def __init__(
@@ -65,13 +67,13 @@ class Inference:
         scopes: Sequence[Scope],
         probe: Probe | None = None,
         requested_names: NamesByScope | None = None,
-        uses_declared_ranks: bool = True,
+        names_to_confirm: NamesByScope | None = None,
     ) -> None:
         self._model = model
         self._scopes = scopes
         self._probe = probe
         self._requested_names = requested_names
-        self._uses_declared_ranks = uses_declared_ranks
+        self._names_to_confirm = names_to_confirm
         self._values_in_all_calls: dict[tuple[int, str], TypeAndShape] = {}
         self._known_in_slice: dict[str, TypeAndShape] = {}
 
@@ -103,18 +105,36 @@ class Inference:
         """Infer all types now, because the nodes of the model are about to change."""
         _ = self._results
 
-    def declares_exactly_as_inferred(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
-        """Whether ``value`` of the main graph is declared exactly as it is inferred.
+    def inexactly_declared(
+        self, scope: Scope, values: Iterable[onnx.ValueInfoProto]
+    ) -> list[onnx.ValueInfoProto]:
+        """Return those of ``values`` that are not declared exactly as they are inferred.
 
-        If not, the two may still be equivalent. Comparing bytes takes a tenth of the time of
-        reading both types.
+        The two may still be equivalent. Comparing bytes takes a tenth of the time of reading both
+        types. No declaration is used, as in :meth:`confirmed_shapes`.
         """
-        is_in_main_graph = scope.parent is None and scope.function is None
-        onnx_types = self._results.typed_model.all_types if is_in_main_graph else {}
-        inferred = onnx_types.get(value.name)
-        if inferred is None:
-            return False
-        return inferred.SerializeToString() == value.type.SerializeToString()
+        if scope.parent is not None or scope.function is not None:
+            return [*values]
+        types = self._results.undeclared.all_types
+        unknown = onnx.TypeProto()
+        return [
+            value
+            for value in values
+            if types.get(value.name, unknown).SerializeToString() != value.type.SerializeToString()
+        ]
+
+    def confirmed_shapes(self, scope: Scope, name: str) -> set[Shape | None]:
+        """Return the shapes that ``name`` has in the calls that lead to ``scope``.
+
+        They are inferred without any declaration of a computed value. A shape is None if it is
+        unknown. There is at least one shape.
+        """
+        types = self._results.undeclared.all_types
+        shapes: set[Shape | None] = set()
+        for instance in self._backward_slice.instances.get(id(scope), ()):
+            type_proto = types.get(instance.name_in_slice(name))
+            shapes.add(None if type_proto is None else value_of(type_proto).shape)
+        return shapes or {None}
 
     def _value(self, name: str) -> TypeAndShape:
         value = self._known_in_slice.get(name)
@@ -127,14 +147,16 @@ class Inference:
 
     @cached_property
     def _backward_slice(self) -> BackwardSlice:
-        return BackwardSlice(self._model, self._scopes, self._requested_names)
+        return BackwardSlice(
+            self._model, self._scopes, self._requested_names, self._names_to_confirm
+        )
 
     @cached_property
     def _results(self) -> _Inferred:
         backward_slice = self._backward_slice
         inferred = _infer(backward_slice)
-        if self._uses_declared_ranks:
-            inferred = _infer_with_declared_ranks(backward_slice, inferred)
+        inferred = _infer_with_declared_types(backward_slice, inferred)
+        inferred = _infer_with_declared_ranks(backward_slice, inferred)
         if self._probe is not None:
             known_types = _add_probed(self._probe, backward_slice, inferred)
             inferred = inferred._replace(known_types=known_types)
@@ -234,19 +256,22 @@ class _Inferred(NamedTuple):
 
     Attributes:
         typed_model: the model of the slice, with the types that onnx infers.
-        known_types: the types of at least the requested values, also those that a probe infers.
+        known_types: the types of at least the requested values, also those that the model declares
+            or a probe infers.
+        undeclared: like ``typed_model``, before the model's declarations are used.
     """
 
     typed_model: _TypedModel
     known_types: Types
+    undeclared: _TypedModel
 
 
 def _infer(backward_slice: BackwardSlice) -> _Inferred:
     """Infer the types and shapes of a slice.
 
-    If the slice is invalid, only its declared types are known.
+    If the slice is invalid, only the types that it contains are known.
     """
-    requested = backward_slice.requested
+    requested = backward_slice.requested.keys() | backward_slice.others.keys()
     is_nested = backward_slice.is_nested
     try:
         model = shape_inference.infer_shapes(backward_slice.model)
@@ -258,43 +283,71 @@ def _infer(backward_slice: BackwardSlice) -> _Inferred:
             model = shape_inference.infer_shapes(typed_model.model, data_prop=True)
             typed_model = _TypedModel(model, is_nested)
             types = typed_model.types(requested)
-        return _Inferred(typed_model, types)
+        return _Inferred(typed_model, types, typed_model)
     except Exception as error:
         logger.debug("onnx infers no types and shapes: %s", error)
         model = onnx.ModelProto()
         model.CopyFrom(backward_slice.model)  # more types may be declared in the slice later
         typed_model = _TypedModel(model, is_nested)
-        return _Inferred(typed_model, typed_model.types(requested))
+        return _Inferred(typed_model, typed_model.types(requested), typed_model)
+
+
+def _infer_with_declared_types(backward_slice: BackwardSlice, inferred: _Inferred) -> _Inferred:
+    """Return the types of a slice with the declared types, if a requested type is unknown.
+
+    They have no shapes, because a run need not have the declared ones.
+    """
+    if all(has_type(name, inferred.known_types) for name in backward_slice.requested):
+        return inferred
+    types = inferred.typed_model.all_types
+    declared: Types = {}
+    for name, type_proto in backward_slice.declared_types.items():
+        if not has_type(name, types):
+            declared[name] = onnx.TypeProto()
+            declared[name].CopyFrom(type_proto)
+            if type_proto.tensor_type.HasField("shape"):
+                declared[name].tensor_type.ClearField("shape")
+    return _infer_declared(backward_slice, inferred, declared)
 
 
 def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferred) -> _Inferred:
     """Return the types of a slice with the declared ranks, if a requested rank is unknown.
 
-    The declared ranks are the last resort, because a run need not have them. onnx infers again only
-    if the slice reads a value whose declared rank is used.
+    The declared ranks are the last resort, because a run need not have them.
 
     Args:
         backward_slice: the slice, in which the ranks are declared.
         inferred: its types without the declared ranks. They are returned if no rank is missing.
     """
-    if not backward_slice.ranks:
-        return inferred
     if all(_has_rank(name, inferred.known_types) for name in backward_slice.requested):
         return inferred
-    types = inferred.typed_model.types(backward_slice.ranks)
     declared: Types = {}
-    for name, rank in backward_slice.ranks.items():
+    for name, type_proto in backward_slice.declared_types.items():
+        if not type_proto.tensor_type.HasField("shape"):
+            continue
+        types = (
+            inferred.known_types if name in inferred.known_types else inferred.typed_model.all_types
+        )
         if has_type(name, types) and not _has_rank(name, types):
             number = types[name].tensor_type.elem_type
+            rank = len(type_proto.tensor_type.shape.dim)
             declared[name] = helper.make_tensor_type_proto(number, [None] * rank)
+    return _infer_declared(backward_slice, inferred, declared)
+
+
+def _infer_declared(
+    backward_slice: BackwardSlice, inferred: _Inferred, declared: Types
+) -> _Inferred:
+    """Return the types of a slice in which the types ``declared`` are declared.
+
+    onnx infers again only if the slice reads one of these values.
+    """
     if not declared:
         return inferred
     backward_slice.declare_types(declared)
     if not backward_slice.reads_any(declared):
-        # Nothing is computed from these values.
-        inferred.typed_model.all_types.update(declared)
-        return inferred
-    return _infer(backward_slice)
+        return inferred._replace(known_types=inferred.known_types | declared)
+    return _infer(backward_slice)._replace(undeclared=inferred.undeclared)
 
 
 def _add_probed(probe: Probe, backward_slice: BackwardSlice, inferred: _Inferred) -> Types:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import onnx
 
-from ..detection.find import SearchOptions, find_matches
+from ..detection.find import SearchOptions, search
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
@@ -20,7 +20,9 @@ from ..graph.files import keep_errors
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, function_key, opset_of, scopes_of
+from ..inference.declared_shapes import names_with_declared_shapes
 from ..inference.probe import Probe
+from ..inference.types import Inference
 from ..opsets.convert import convert_opset, first_unconvertible_node
 from ..opsets.inlining import import_used, inline
 from .expansion import expanded
@@ -42,12 +44,14 @@ class PatchPlan:
         targets: the node -> the target that replaces it; empty while there are ``composites``.
         kept: the nodes that stay.
         unversioned: the standard nodes of ``kept`` that must be written in the model's new opset.
+        inference: the inferred types of the model.
     """
 
     composites: Sequence[Match]
     targets: dict[Match, Target]
     kept: Sequence[Match]
     unversioned: Sequence[Match]
+    inference: Inference
 
     def raise_errors(self) -> None:
         """Raise the error of the first node that is wrong and would be written.
@@ -100,7 +104,7 @@ class Patch:
         Raises:
             GridSampleError: a node that would be written is wrong.
         """
-        matches = find_matches(
+        matches, inference = search(
             self.model,
             self.all_scopes,
             self.probe,
@@ -110,13 +114,14 @@ class Patch:
                 fused_grids=self.target.fuses or callable(self.selection),
                 attention=self.target.fuses,
             ),
+            names_to_confirm=names_with_declared_shapes(self.all_scopes),
         )
         composites = [match for match in matches if self._is_expanded(match)]
         targets = {} if composites else self._targets_of(matches)
         replaced = {*composites, *targets}
         kept = [match for match in matches if match not in replaced]
         unversioned = [] if composites else [match for match in kept if match.is_unversioned]
-        plan = PatchPlan(composites, targets, kept, unversioned)
+        plan = PatchPlan(composites, targets, kept, unversioned, inference)
         plan.raise_errors()
         return plan
 

@@ -225,7 +225,7 @@ def _rewrite(patch: Patch, plan: PatchPlan) -> None:
         match: target.replacement_for(match, names) for match, target in targets.items()
     }
     clear_unconfirmed_shapes(
-        patch.model, patch.all_scopes, values_around(patch.all_scopes, replacements)
+        patch.all_scopes, values_around(patch.all_scopes, replacements), plan.inference
     )
     insert_replacements(patch.all_scopes, replacements)
     _add_functions(patch.model, replacements.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 import onnx
 
@@ -53,8 +53,10 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     unread = _unread_inputs(scope, superseded & gone, gone) - read
     scope.replace_nodes({**dict.fromkeys(dropped, ()), **new_nodes})
     drop_initializers(scope, unread)
+    _add_value_info(
+        scope, [value for replacement in replacements.values() for value in replacement.value_info]
+    )
     for replacement in replacements.values():
-        _add_value_info(scope, replacement.value_info)
         _add_attribute_defaults(scope.function, replacement.attribute_defaults)
 
 
@@ -64,13 +66,16 @@ def _unread_inputs(scope: Scope, indices: Set[int], gone: Set[int]) -> set[str]:
     return {name for name in inputs if scope.readers[name] <= gone}
 
 
-def _add_value_info(scope: Scope, value_info: Iterable[onnx.ValueInfoProto]) -> None:
+def _add_value_info(scope: Scope, value_info: Collection[onnx.ValueInfoProto]) -> None:
     """State the types of values that have none in ``scope``."""
+    if not value_info:
+        return
     container = scope.container
     stated = {value.name for value in container.value_info}
     if isinstance(container, onnx.GraphProto):
         stated.update(value.name for value in container.output)
-    container.value_info.extend(value for value in value_info if value.name not in stated)
+    unstated = {value.name: value for value in value_info if value.name not in stated}
+    container.value_info.extend(unstated.values())
 
 
 def _add_attribute_defaults(

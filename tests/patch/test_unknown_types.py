@@ -56,7 +56,8 @@ def test_length_that_is_unknown_in_one_call_is_cleared() -> None:
     declared = helper.make_tensor_value_info("moved", TensorProto.FLOAT, [1, 3, 3, 2])
     model.functions[0].value_info.append(declared)
     scopes = scopes_of(model)
-    clear_unconfirmed_shapes(model, scopes, {id(scopes[1]): ["moved"]})
+    names = {id(scopes[1]): ["moved"]}
+    clear_unconfirmed_shapes(scopes, names, Inference(model, scopes, names_to_confirm=names))
     (value,) = model.functions[0].value_info
     assert [dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim] == [False] * 4
 
