@@ -340,6 +340,23 @@ def in_a_body_with_outer_constants(model: onnx.ModelProto, values: Values) -> Va
     return initializers_declared_without_shape(model, values)
 
 
+def in_a_loop(model: onnx.ModelProto, values: Values) -> Values:
+    """Let the body of a Loop contain the nodes and the constants, and stack what it computes."""
+    in_a_body(model, values)
+    graph = model.graph
+    body = graph.node[0].attribute[0].g
+    iteration = helper.make_tensor_value_info("iteration", onnx.TensorProto.INT64, [])
+    goes_on = helper.make_tensor_value_info("goes_on", onnx.TensorProto.BOOL, [])
+    body.input.extend([iteration, goes_on])
+    body.output.insert(0, helper.make_tensor_value_info("still", onnx.TensorProto.BOOL, []))
+    body.node.append(helper.make_node("Identity", ["goes_on"], ["still"]))
+    graph.initializer.append(numpy_helper.from_array(np.array(2), "twice"))
+    loop = helper.make_node("Loop", ["twice", "on"], ["y"], body=body)
+    del graph.node[:]
+    graph.node.append(loop)
+    return {}
+
+
 FORMS: dict[str, Form] = {
     "initializers": initializers,
     "declared initializers": declared_initializers,
@@ -357,6 +374,7 @@ FORMS: dict[str, Form] = {
     "arguments of a function": in_a_function,
     "in a body": in_a_body,
     "around a body": in_a_body_with_outer_constants,
+    "in a Loop": in_a_loop,
 }
 
 
