@@ -21,6 +21,7 @@ from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.inference.runtime_probe import RuntimeProbe
 from ort_gridsample.session import forks, installed_runtime
+from ort_gridsample.session.placement import Placement
 from support.cases import Attributes
 from support.compare import refusal
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
@@ -103,6 +104,13 @@ def test_repr_of_a_record() -> None:
         "<NodeRecord node: sample0, operator: GridSample-20, mode: linear, padding: border, "
         "align: 1, inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it>"
     )
+
+
+def test_repr_of_placement_has_only_the_place_of_its_node() -> None:
+    placement = Placement(record_of(SAMPLE), "compiled op", "a long reason", ("a",) * 100, "a.so")
+    assert repr(placement) == "<Placement GridSample node 'sample0': compiled op>"
+    refused = Placement(record_of(SAMPLE), "", "a long reason")
+    assert repr(refused) == "<Placement GridSample node 'sample0': refused>"
 
 
 def test_record_in_a_function_has_references_to_its_attributes() -> None:
