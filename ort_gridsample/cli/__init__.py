@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments, or None for those of the process.
 
     Returns:
-        The exit status: 0, 1 if ``verify`` found a difference, or one of the constants above.
+        The exit status: 0, one of the constants above, or one of ``verify``: 1 for a difference,
+        3 if B does not run.
     """
     try:
         with output.any_encoding():

@@ -8,7 +8,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +44,8 @@ _OPERATORS[FUSED] = "GridSample"
 #: The number of runs under the profiler, after WARM_UP runs that do not count.
 PROFILED_RUNS = 7
 WARM_UP = 2
+#: The maximum number of names of nodes in a line. JSON lists all.
+MAX_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _print(
     print(as_text(results))
     ours = results[OURS]
     for node, fused_nodes in ours.fused_with.items():
-        names = ", ".join(fused_nodes)
+        names = shortened(fused_nodes)
         print(f"{node} is fused with {names}: its × includes the time of the nodes fused into it")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
@@ -145,6 +146,20 @@ def _print(
             f"{OURS}: the outputs differ from {BASELINE}'s by at most {relative:.1e} "
             "of their largest value"
         )
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return a text of ``names``: all if they are few, or the first ones and the number of others.
+
+    >>> shortened(["a", "b"])
+    'a, b'
+    >>> shortened([f"node{number}" for number in range(9)])
+    'node0, node1, node2 and 6 more nodes'
+    """
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    shown = names[: MAX_NAMES - 1]
+    return f"{', '.join(shown)} and {len(names) - len(shown)} more nodes"
 
 
 def _measure(
@@ -171,8 +186,7 @@ def _measure(
     _check_outputs(opened[OURS].outputs)
     nodes = {side: _profile(SIDES[side], arguments, feeds) for side in opened}
     turns = {
-        side: Turn(partial(opened_side.session.run, None, feeds))
-        for side, opened_side in opened.items()
+        side: Turn(runners.call(opened_side.session, feeds)) for side, opened_side in opened.items()
     }
     timings = measure(turns, arguments.rounds, arguments.seconds)
     results = {
@@ -237,8 +251,9 @@ def _profile(
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))
         session = session_class(arguments.model, options, providers=_CPU)
+        call = runners.call(session, feeds)
         for _ in range(WARM_UP + PROFILED_RUNS):
-            session.run(None, feeds)
+            call()
         profile = Path(session.end_profiling())
         return read_profile(json.loads(profile.read_text(encoding="utf-8")))
 

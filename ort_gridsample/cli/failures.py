@@ -10,6 +10,7 @@ from ..errors import GridSampleError, one_line
 _PACKAGES = {
     "PIL": "pillow",
     "matplotlib": "matplotlib",
+    "ml_dtypes": "ml_dtypes",
     "numba": "numba",
     "onnxruntime_extensions": "onnxruntime-extensions",
 }

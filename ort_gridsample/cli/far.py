@@ -74,7 +74,7 @@ def _compare(
     counts = dict[str, dict[str, int]]()
     for name, array in feeds.items():
         if name in grid_types:
-            near_feeds[name] = np.where(_is_far(array), 0, array).astype(array.dtype)
+            near_feeds[name] = np.where(_is_far(array), array.dtype.type(0), array)
             counts[name] = _count(array)
     near_runs = list[_NearRun]()
     for model_run, model in zip(runs, models, strict=True):

@@ -12,6 +12,7 @@ from .. import spec
 from ..errors import GridSampleError
 from ..functions import validation
 from ..reference.arrays import Array
+from . import bfloat16
 from .arguments import non_negative
 from .output import name_of
 
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser, metavar: str = "MODEL") -> No
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="the array of an input; may be repeated for other inputs",
+        help=(
+            "the array of an input; may be repeated for other inputs; for bfloat16, an array of "
+            "float32, ml_dtypes.bfloat16, or its bits as uint16"
+        ),
     )
     first_length, other_length = OPEN_LENGTHS
     default_shape = (
@@ -86,7 +90,10 @@ def make_feeds(
     feeds = dict[str, Array]()
     for name, value in declared.items():
         if name in files:
-            feeds[name] = _checked(_read(files[name]), value, files[name], arguments.model)
+            array = _read(files[name])
+            if value.type == bfloat16.ORT_TYPE:
+                array = bfloat16.from_file(array)
+            feeds[name] = _checked(array, value, files[name], arguments.model)
         elif random:
             shape = _parse_shape(shapes[name]) if name in shapes else _shape_of(value, open_lengths)
             feeds[name] = random_array(generator, name, value.type, shape)
@@ -134,8 +141,10 @@ def _shape_of(value: onnxruntime.NodeArg, open_lengths: tuple[int, int]) -> tupl
 def _dtype(ort_type: str) -> np.dtype[Any] | None:
     """Return the type of an array for onnxruntime's ``tensor(…)``; None if NumPy has none."""
     tensor_type = spec.TYPES_BY_ONNX.get(_element_name(ort_type))
-    if tensor_type is None or tensor_type.name == "bfloat16":
+    if tensor_type is None:
         return None
+    if tensor_type.name == "bfloat16":
+        return bfloat16.dtype()
     return np.dtype(object if tensor_type.name == "str" else tensor_type.name)
 
 
@@ -196,7 +205,8 @@ def _remedy(array: Array, dtype: np.dtype[Any] | None, shape: tuple[Any, ...]) -
     if dtype is not None and array.dtype != dtype:
         if "O" in (dtype.kind, array.dtype.kind):
             return "only text is saved as text"
-        return f"convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
+        saved = "float32" if dtype.name == "bfloat16" else dtype.name
+        return f"convert it with numpy.save(file, numpy.load(file).astype({saved!r}))"
     if shape and not validation.may_match(array.shape, shape):
         return "reshape or transpose it, or give another file"
     return ""

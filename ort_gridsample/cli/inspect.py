@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -22,13 +23,10 @@ from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
 from ..rewriting.unfusing import unfused
 from ..versions import check_module
 from .failures import about
-from .output import print_json, table
+from .output import line_width, print_json, table
 
 if TYPE_CHECKING:
     from ..session.placement import Placement
-
-#: The width of the text, but for words that are longer.
-MAX_WIDTH = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json([row_json(row) for row in rows])
     elif rows:
-        print(as_text(rows))
+        print(as_text(rows, line_width()))
     else:
         print(f"{arguments.model} has no sampling nodes")
     if not has_onnxruntime:
@@ -157,34 +155,40 @@ class _Footnotes:
         number = self._numbers.setdefault(reason, len(self._numbers) + 1)
         return f" [{number}]"
 
-    def lines(self) -> list[str]:
+    def lines(self, max_width: float) -> list[str]:
         """Return the text of each footnote, folded."""
         return [
-            textwrap.fill(
-                f"[{number}] {reason}",
-                MAX_WIDTH,
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for reason, number in self._numbers.items()
+            folded(f"[{number}] {reason}", max_width) for reason, number in self._numbers.items()
         ]
 
 
-def as_text(rows: Sequence[Row]) -> str:
+def folded(text: str, max_width: float) -> str:
+    """Return ``text`` in lines of ``max_width`` characters, but for words that are longer."""
+    if math.isinf(max_width):
+        return text
+    return textwrap.fill(
+        text,
+        int(max_width),
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def as_text(rows: Sequence[Row], max_width: float) -> str:
     """Return a table for each graph, and the reasons below the tables.
 
-    A row that is longer than MAX_WIDTH is folded.
+    Lines that are longer than ``max_width`` are folded, except for words that are longer.
     """
     footnotes = _Footnotes()
     lines = list[str]()
     for graph, members in groupby(rows, key=lambda row: row.record.graph):
         lines.append(graph or "main graph")
-        lines.append(_table(members, footnotes))
-    return "\n".join([*lines, *footnotes.lines()])
+        lines.append(_table(members, footnotes, max_width))
+    return "\n".join([*lines, *footnotes.lines(max_width)])
 
 
-def _table(rows: Iterable[Row], footnotes: _Footnotes) -> str:
+def _table(rows: Iterable[Row], footnotes: _Footnotes, max_width: float) -> str:
     """Return the table of the nodes of one graph."""
     cells = list[dict[str, str]]()
     for row in rows:
@@ -195,4 +199,4 @@ def _table(rows: Iterable[Row], footnotes: _Footnotes) -> str:
             row_cells["a session"] += footnotes.mark(row.placement.note)
         cells.append(row_cells)
     heads = list(cells[0])
-    return table([heads, *(list(row_cells.values()) for row_cells in cells)], "  ", MAX_WIDTH)
+    return table([heads, *(list(row_cells.values()) for row_cells in cells)], "  ", max_width)

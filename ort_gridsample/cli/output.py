@@ -3,6 +3,7 @@
 import codecs
 import json
 import math
+import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,20 @@ def _replace_characters(error: UnicodeError) -> tuple[str, int]:
         raise error
     characters = error.object[error.start : error.end]
     return "".join(_REPLACEMENTS.get(character, "?") for character in characters), error.end
+
+
+def line_width() -> float:
+    """Return the number of characters of a line of stdout: infinite, unless it is a terminal.
+
+    The environment variable COLUMNS takes precedence, as in argparse's help.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or math.inf
+    except (OSError, ValueError):  # no terminal; a stream without a file; a closed one
+        return math.inf
 
 
 def table(

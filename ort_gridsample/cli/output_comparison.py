@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import GridSampleError
 from ..reference.arrays import Array
+from .bfloat16 import is_bfloat16
 from .output import name_of, table
 
 
@@ -65,7 +66,8 @@ def compare_outputs(
             kind = f"a {type(a).__name__}"
             raise GridSampleError("verify", f"output {name!r}", kind, "a tensor, to be compared")
         result = difference(a, b)
-        max_allowed = tolerance * result.magnitude if a.dtype.kind in "fc" else 0
+        has_fractions = a.dtype.kind in "fc" or is_bfloat16(a)
+        max_allowed = tolerance * result.magnitude if has_fractions else 0
         comparisons.append(
             OutputComparison(
                 name=name,
@@ -96,6 +98,8 @@ def difference(a: Array, b: Array) -> Difference:
     """Return the difference of two arrays."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return Difference(math.inf, 0.0)
+    if is_bfloat16(a):  # NumPy does not know its kind
+        return difference(a.astype(np.float32), b.astype(np.float32))
     if a.dtype.kind not in "fciu":
         return Difference(0.0 if np.array_equal(a, b) else math.inf, 0.0)
     is_same = a == b  # in their own type: not every integer is a float64

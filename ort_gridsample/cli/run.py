@@ -12,7 +12,7 @@ from ..errors import GridSampleError
 from ..graph.files import atomic_write
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
-from . import inputs, output, runners
+from . import bfloat16, inputs, output, runners
 from .failures import about
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help="the folder in which each output is saved as NAME.npy",
+        help="the folder in which each output is saved as NAME.npy, bfloat16 as float32",
     )
     parser.add_argument(
         "--random",
@@ -75,7 +75,7 @@ def _described(name: str, value: Array) -> dict[str, object]:
 
 
 def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
-    """Save each output as ``folder``/NAME.npy.
+    """Save each output as ``folder``/NAME.npy, those of bfloat16 as float32.
 
     A character that a file name cannot hold becomes ``_``. If some file systems do not distinguish
     two names, the later one gets a number.
@@ -98,7 +98,8 @@ def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
         used_names.add(stem.casefold())
         files[name] = folder / f"{stem}.npy"
         with atomic_write(files[name]) as file:
-            np.save(file, array.astype(str) if array.dtype == object else array)
+            saved = bfloat16.for_files(array)
+            np.save(file, saved.astype(str) if saved.dtype == object else saved)
     return files
 
 

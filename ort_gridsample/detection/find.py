@@ -34,7 +34,7 @@ from .decomposed_matches import attention_match, decomposed_match
 from .fusion import find_fused_grid
 from .helper_nodes import with_helpers
 from .match import Match
-from .node_checks import fault_of, reason_of
+from .node_checks import fault_of, reason_of, reason_of_attention
 from .records import NodeRecord, is_of_package
 
 
@@ -363,6 +363,9 @@ def _link_attentions(
     attention_by_sample: dict[str, Match] = {}
     for attention in find_attentions(use_def, samples, inference):
         enclosing_match = attention_match(attention, use_def.scope, inference)
+        reason = reason_of_attention(attention.samples)
+        record = replace(enclosing_match.record, reason=reason)
+        enclosing_match = replace(enclosing_match, record=record)
         attentions.append(enclosing_match)
         for level in attention.levels:
             attention_by_sample[level.sample.output] = enclosing_match

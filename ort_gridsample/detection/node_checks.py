@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -13,9 +13,10 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.scope import domain_of
 from ..inference.probe import Probe
+from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import TypeAndShape
 from .foreign_attention_checks import check_inputs
-from .records import NodeRecord, n_spatial_axes
+from .records import NOT_ASKED, NodeRecord, n_spatial_axes
 
 #: The reason for refusing a type that the specification has.
 _COMPLEX_HINT = (
@@ -49,6 +50,9 @@ def fault_of(
 def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
     """Return why onnxruntime does not run a node by itself, or why this is unknown.
 
+    A decomposed GridSample or AffineGrid was found by running it in onnxruntime. For decomposed
+    deformable attention, see :func:`reason_of_attention`.
+
     Args:
         record: the properties of the node.
         opsets: domain -> version, as the graph of the node imports them.
@@ -77,6 +81,22 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
         refusal = probe.refusal(node, opsets, record.operator, types, n_axes)
         if refusal:
             return refusal
+    return ""
+
+
+def reason_of_attention(samples: Iterable[NodeRecord]) -> str:
+    """Return why onnxruntime does not run a decomposed deformable attention, or "" if it does.
+
+    onnxruntime runs it if it runs all of its GridSamples: the other nodes are basic operators.
+
+    Args:
+        samples: its GridSamples, with their reasons.
+    """
+    for sample in samples:
+        if sample.reason in (NOT_ASKED, NOT_INSTALLED):
+            return sample.reason
+        if sample.reason:
+            return f"its {sample.where}: {sample.reason}"
     return ""
 
 

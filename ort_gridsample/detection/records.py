@@ -207,7 +207,12 @@ class NodeRecord:
 
     @property
     def native(self) -> bool:
-        """Whether the installed onnxruntime runs this node by itself."""
+        """Whether the installed onnxruntime runs this node by itself.
+
+        A node that is decomposed is native if onnxruntime runs all nodes that compute it. The
+        property does not depend on other nodes: one that a session fuses into another node may be
+        native, and the other one not.
+        """
         return not self.reason
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import accumulate, chain
@@ -75,6 +75,17 @@ def display_name(node: onnx.NodeProto) -> str:
 def where_of(node: onnx.NodeProto) -> str:
     """Return the operator and the name of ``node``, as errors write them."""
     return where_node(node.op_type, display_name(node))
+
+
+def used_domains(model: onnx.ModelProto, all_scopes: Iterable[Scope]) -> frozenset[str]:
+    """Return the domains of the nodes that the functions of ``model`` do not define.
+
+    Args:
+        model: the model.
+        all_scopes: its scopes.
+    """
+    used = frozenset[str]().union(*(scope.domains for scope in all_scopes))
+    return used - {domain_of(function.domain) for function in model.functions}
 
 
 def opset_of(model: onnx.ModelProto) -> int:

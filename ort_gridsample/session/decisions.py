@@ -13,7 +13,7 @@ from functools import cached_property
 
 from ..custom_ops.compiled_ops import library_file
 from ..detection.match import Match
-from ..detection.node_checks import reason_of
+from ..detection.node_checks import reason_of, reason_of_attention
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION
 from ..graph.files import keep_errors
@@ -211,9 +211,14 @@ def _probed_record(match: Match) -> NodeRecord:
 
     A placement has the record without that reason, and a reason of its own.
     """
-    return replace(
-        match.record, reason=reason_of(match.record, match.scope.opsets, installed_runtime.PROBE)
-    )
+    record = match.record
+    opsets = match.scope.opsets
+    probe = installed_runtime.PROBE
+    if match.detected_attention is None:
+        return replace(record, reason=reason_of(record, opsets, probe))
+    samples = match.detected_attention.samples
+    probed = [replace(sample, reason=reason_of(sample, opsets, probe)) for sample in samples]
+    return replace(record, reason=reason_of_attention(probed))
 
 
 def _library_description() -> str:

@@ -25,7 +25,7 @@ from ..errors import GridSampleError
 from ..graph.external_data import locations, resolve_locations
 from ..graph.files import Model, read_model, translate_errors
 from ..graph.hidden_values import constant_names, hide_values
-from ..graph.scope import Scope, domain_of, scopes_of
+from ..graph.scope import Scope, scopes_of, used_domains
 from ..graph.tensors import exceeds_protobuf
 from ..graph.weights import (
     NO_WEIGHTS,
@@ -232,8 +232,7 @@ class _ModelPreparation:
 
     def domains(self) -> frozenset[str]:
         """Return the domains of the nodes that the model does not define itself."""
-        used = frozenset[str]().union(*(scope.domains for scope in self.scopes))
-        return used - {domain_of(function.domain) for function in self.proto.functions}
+        return used_domains(self.proto, self.scopes)
 
     def compiled_ops(self) -> OpSelection:
         """Return the compiled ops that the model may contain, by types of its sampling nodes."""

@@ -14,7 +14,7 @@ ONNXRUNTIME = "onnxruntime"
 REFUSED = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placement:
     """Where a node of a session runs.
 
@@ -43,6 +43,9 @@ class Placement:
     reason: str = ""
     fused: tuple[str, ...] = ()
     library: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Placement {self.record.where}: {self.runs_on or 'refused'}>"
 
     def __str__(self) -> str:
         library = f" of {self.library}" if self.library else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
 from .patched_model import PatchedModel, SessionArguments, Source
-from .placement import Placement
+from .placement import COMPILED_OP, PYTHON_OP, Placement
 from .prepared_options import options_for
 from .python_op_preparation import prepare_python_ops
 
@@ -180,6 +181,17 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             # Runs that are in flight on the session's former providers may still read their
             # buffers.
             self._buffers = (*self._buffers, *patched.opened_weights.files.values())
+
+    def __repr__(self) -> str:
+        attributes = vars(self)  # a session that failed to open lacks some
+        arguments = attributes.get("_reopen_arguments")
+        model = "" if arguments is None else f" of {_described(arguments.model)}"
+        counts = Counter(placement.runs_on for placement in attributes.get("_placements", ()))
+        places = []
+        for runs_on, count in counts.items():
+            plural = "s" if runs_on in (COMPILED_OP, PYTHON_OP) else ""
+            places.append(f"{count} on {runs_on}{plural}")
+        return f"<{type(self).__name__}{model}: sampling nodes: {', '.join(places) or 'none'}>"
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -358,6 +370,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         except BaseException:
             self.__dict__.update(former_attributes)
             raise
+
+
+def _described(model: Source) -> str:
+    """Return the name of a model's file, or the size of its bytes."""
+    if isinstance(model, bytes):
+        return f"a model of {len(model):,} bytes"
+    return repr(os.path.basename(model))
 
 
 def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:

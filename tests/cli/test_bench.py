@@ -14,6 +14,7 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample.cli import bench, main, timing
 from ort_gridsample.cli.timing import Timing, Turn
+from support.attention_models import form
 from support.cases import Attributes
 from support.compare import refusal
 from support.models import grid_sample_model
@@ -236,3 +237,24 @@ def test_bench_of_model_without_native_kernels_prints_our_times(
     sides = json.loads(capsys.readouterr().out)["sides"]
     assert "GridSample" in sides[bench.BASELINE]["refusal"]
     assert sides[bench.OURS]["ratio"] is None
+
+
+def test_bench_names_a_few_of_many_fused_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(form("stacked/static-dynamo"), path)
+    session = ogs.InferenceSession(path)
+    (attention, *_) = session.placements
+    if attention.runs_on == "onnxruntime":
+        pytest.skip("attention is fused into compiled ops only")
+    assert main(["bench", str(path), "--rounds", "1"]) == 0
+    first, second, third, *others = attention.fused
+    names = f"{first}, {second}, {third} and {len(others)} more nodes"
+    assert f"\n{attention.record.name} is fused with {names}: its" in capsys.readouterr().out
+
+
+def test_shortened_names_are_complete_if_they_are_few() -> None:
+    assert bench.shortened(["a"]) == "a"
+    assert bench.shortened([*"abcd"]) == "a, b, c, d"
+    assert bench.shortened([*"abcde"]) == "a, b, c and 2 more nodes"

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY, MagicMock, Mock, call
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -65,6 +66,7 @@ DATA = Path(__file__).parents[1] / "data"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a model and its inputs."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
     attributes = Attributes("cubic", "border", True)
     onnx.save(grid_sample_model("float32", "float32", 2, [attributes], 20), "model.onnx")
     for name, array in {"X": X, "grid": GRID, "wrong": WRONG_GRID, "far": FAR}.items():
@@ -118,7 +120,7 @@ def test_inspect_shows_attributes_types_and_placement(cli: Cli) -> None:
     ]
     row = " +".join(cells)
     runs_on = r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)"
-    assert re.search(rf"main graph\n.* a patch\n +a session\n{row} +replaces it\n +{runs_on}", out)
+    assert re.search(rf"main graph\n.* a patch +a session\n{row} +replaces it +{runs_on}", out)
 
 
 def test_two_nodes_have_a_row_each_and_are_counted(cli: Cli) -> None:
@@ -299,12 +301,48 @@ def test_library_without_out_is_refused(cli: Cli) -> None:
     assert error.endswith("error: the following arguments are required: OUT\n")
 
 
-def test_inspect_lines_fit_100_columns(cli: Cli) -> None:
+@pytest.fixture
+def half() -> str:
+    """A file whose node has long cells in the table of inspect."""
     model = grid_sample_model("float16", "float16", 2, [Attributes()])
     model.graph.node[0].name = "a_name_of_forty_characters_is_not_too_long"
     onnx.save(model, "half.onnx")
-    for path in ("model.onnx", "half.onnx"):
-        assert max(map(len, cli(f"inspect {path}").splitlines())) <= 100
+    return "half.onnx"
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_inspect_lines_fit_columns(
+    columns: int, half: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for path in ("model.onnx", half):
+        lengths = [*map(len, cli(f"inspect {path}").splitlines())]
+        assert columns - 40 < max(lengths) <= columns
+
+
+@pytest.mark.parametrize("columns", [None, "", "0", "wide"])
+def test_inspect_that_is_piped_prints_one_line_per_node_and_reason(
+    columns: str | None, half: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    graph, head, row, *reasons = cli(f"inspect {half}").splitlines()
+    assert (graph, head.split()[0]) == ("main graph", "node")
+    assert row.split()[0] == "a_name_of_forty_characters_is_not_too_long"
+    assert all(line.startswith("[") for line in reasons)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_inspect_in_a_terminal_folds_at_its_width(
+    columns: int, half: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = os.terminal_size((columns, 24))
+    monkeypatch.setattr(os, "get_terminal_size", lambda file: size)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
+    lines = cli(f"inspect {half}").splitlines()
+    assert columns - 40 < max(map(len, lines)) <= columns
+    monkeypatch.setenv("COLUMNS", "90")
+    assert max(map(len, cli(f"inspect {half}").splitlines())) <= 90
 
 
 def test_run_random_prints_shapes_and_time_and_depends_on_the_seed(
@@ -720,6 +758,237 @@ def test_full_disk_is_an_error_of_the_user(words: str) -> None:
     assert line.startswith("ort-gridsample: the output cannot be written: ")
 
 
+# --- verify ---
+
+#: Two models that compute the same on basic operators, as a patch could write one for the other.
+TWICE = "(float[N,2] Z) => (float[N,2] Y) { Y = Add (Z, Z) }"
+
+
+def add_unsupported_cast(model: onnx.ModelProto) -> None:
+    """Cast the grid of a GridSample to float64, for which onnxruntime has no kernel.
+
+    This package's session runs the node.
+    """
+    (node,) = (node for node in model.graph.node if node.op_type == "GridSample")
+    cast = onnx.helper.make_node("Cast", [node.input[1]], ["wide"], to=onnx.TensorProto.DOUBLE)
+    node.input[1] = "wide"
+    model.graph.node.insert(0, cast)
+
+
+def verify_status(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Return the exit status of ``verify``, and what it prints to stdout and stderr."""
+    status = main(["verify", *words.split()])
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture
+def broken() -> str:
+    """A file that only this package's session runs."""
+    model = onnx.load("model.onnx")
+    add_unsupported_cast(model)
+    onnx.save(model, "broken.onnx")
+    return "broken.onnx"
+
+
+#: Why onnxruntime does not run a file -> the file's graph. Only the last of them fails in a run.
+REFUSED_FILES = {
+    "unknown operator": TWICE.replace("Y = Add", "Q = Unknown (Z) Y = Add"),
+    "no kernel": TWICE.replace(
+        "Y = Add (Z, Z)", "W = Cast <to = 16> (Z) V = Acosh (W) Y = Add (Z, Z) Q = Identity (V)"
+    ),
+    "wrong shape": TWICE.replace(
+        "{ Y = Add (Z, Z)", "<int64[2] S = {7, 3}> { T = Add (Z, Z) Y = Reshape (T, S)"
+    ),
+}
+
+
+@pytest.mark.parametrize("graph", REFUSED_FILES.values(), ids=REFUSED_FILES)
+def test_verify_of_b_that_onnxruntime_refuses_prints_the_refusal_and_exits_with_3(
+    graph: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(TWICE, "twice.onnx")
+    save(graph, "refused.onnx")
+    status, out, err = verify_status("twice.onnx refused.onnx", capsys)
+    assert (status, out) == (3, "")
+    assert err.startswith("ort-gridsample: refused.onnx: onnxruntime does not run it: [ONNXRun")
+    assert err.count("\n") == 1
+
+
+def test_verify_of_b_that_only_a_session_runs_exits_with_3(
+    broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = verify_status(f"model.onnx {broken}", capsys)
+    assert (status, out) == (3, "")
+    assert "NOT_IMPLEMENTED" in err
+    assert "--session" in err
+
+
+def test_verify_json_of_b_that_onnxruntime_refuses_has_the_refusal(
+    broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = verify_status(f"model.onnx {broken} --json", capsys)
+    assert (status, err) == (3, "")
+    content = json.loads(out)
+    refusal = content["B"].pop("refusal")
+    assert "NOT_IMPLEMENTED" in refusal
+    assert content == {
+        "A": {"model": "model.onnx", "way": "onnxruntime", "refusal": ""},
+        "B": {"model": "broken.onnx", "way": None},
+        "outputs": [],
+        "note": "",
+        "agree": None,
+        "far": None,
+    }
+
+
+def test_verify_with_session_runs_b_in_the_session_and_says_why(broken: str, cli: Cli) -> None:
+    out = cli(f"verify model.onnx {broken} --session")
+    assert "B  broken.onnx  ort_gridsample's session\n" in out
+    assert (
+        "\nB ran in ort_gridsample's session, because onnxruntime does not run broken.onnx: ["
+        in out
+    )
+    content = json.loads(cli(f"verify model.onnx {broken} --session --json"))
+    assert content["B"]["way"] == "ort_gridsample's session"
+    assert "NOT_IMPLEMENTED" in content["B"]["refusal"]
+    assert content["agree"] is True
+
+
+def test_verify_with_session_compares_the_session_with_onnxruntime(cli: Cli) -> None:
+    out = cli("verify model.onnx model.onnx --session")
+    assert "A  model.onnx  onnxruntime\nB  model.onnx  ort_gridsample's session\n" in out
+    assert "because" not in out
+
+
+def test_verify_of_a_that_onnxruntime_refuses_says_so_in_a_sentence(broken: str, cli: Cli) -> None:
+    cli(f"patch {broken} lowered.onnx --target primitives")
+    out = cli(f"verify {broken} lowered.onnx")
+    assert (
+        "\nA ran in ort_gridsample's session, because onnxruntime does not run broken.onnx: ["
+        in out
+    )
+    assert "B  lowered.onnx  onnxruntime\n" in out
+
+
+def test_verify_of_b_that_the_session_refuses_exits_with_3(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save(TWICE, "twice.onnx")
+    save(REFUSED_FILES["wrong shape"], "refused.onnx")
+    status, _, err = verify_status("twice.onnx refused.onnx --session", capsys)
+    assert status == 3
+    assert "refused.onnx: ort_gridsample's session does not run it: " in err
+    assert "--session" not in err
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", "compiled"])
+@pytest.mark.parametrize("place", ["main", "function", "branch"])
+def test_verify_of_a_file_with_ops_of_this_package_registers_them(
+    target: str, place: str, cli: Cli
+) -> None:
+    if target == "compiled" and "compiled" not in OPS:
+        pytest.skip("no compiled ops here")
+    kind = {"main": "input"}.get(place, place)
+    onnx.save(far_model(kind), "a.onnx")
+    cli(f"patch a.onnx b.onnx --target {target}")
+    out = cli("verify a.onnx b.onnx --input X=X.npy --input given=grid.npy")
+    assert "B  b.onnx  onnxruntime with ort_gridsample's ops\n" in out
+
+
+def test_verify_of_a_dialect_that_onnxruntime_lacks_asks_for_session(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(far_model("input"), "a.onnx")
+    cli("patch a.onnx b.onnx --target mmcv")
+    words = "a.onnx b.onnx --input X=X.npy --input given=grid.npy"
+    status, _, err = verify_status(words, capsys)
+    assert status == 3
+    assert "mmcv" in err
+    assert "agrees" in cli(f"verify {words} --session")
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "X.npy"])
+def test_verify_of_b_that_is_no_model_is_an_error_of_the_user(name: str, cli: Cli) -> None:
+    assert name in cli(f"verify model.onnx {name}", 2)
+
+
+@pytest.mark.usefixtures("external")
+def test_verify_runs_files_with_external_data(cli: Cli) -> None:
+    cli("patch in/model.onnx out/patched.onnx")
+    assert "agrees" in cli("verify in/model.onnx out/patched.onnx")
+    Path("out/weights.bin").unlink()
+    Path("out/patched.onnx").rename("in/patched.onnx")
+    assert "agrees" in cli("verify in/model.onnx in/patched.onnx")
+
+
+def test_verify_of_strings_compares_them(cli: Cli) -> None:
+    save("(string[2] T) => (string[2] U) { U = Identity (T) }", "a.onnx")
+    save('(string[2] T) => (string[2] U) <string[2] S = {"a", ""}> { U = Identity (S) }', "b.onnx")
+    assert re.search(r"U +string +\(2,\) .*agrees", cli("verify a.onnx a.onnx"))
+    assert re.search(r"U +string +\(2,\) +inf .*differs", cli("verify a.onnx b.onnx", 1))
+
+
+# --- bfloat16 ---
+
+
+def bfloat16_model() -> str:
+    """Save a model whose input and first output are bfloat16."""
+    save(
+        "(bfloat16[n] T) => (bfloat16[n] U, float[n] V) { U = Identity (T) V = Cast <to = 1> (T) }",
+        "bfloat16.onnx",
+    )
+    return "bfloat16.onnx"
+
+
+@pytest.mark.parametrize("stored", ["float32", "bits", "ml_dtypes"])
+def test_run_feeds_and_saves_bfloat16(stored: str, cli: Cli) -> None:
+    values = np.array([1, -2.5, 3e38, np.inf], np.float32)
+    expected = values.astype(ml_dtypes.bfloat16)
+    arrays = {"float32": values, "bits": expected.view(np.uint16), "ml_dtypes": expected}
+    np.save("T.npy", arrays[stored])
+    out = cli(f"run {bfloat16_model()} --input T=T.npy --output out")
+    assert re.search(r"input +T +bfloat16 +\(4,\)\noutput +U +bfloat16 +\(4,\)\n", out)
+    for name in "UV":
+        saved = np.load(f"out/{name}.npy")
+        assert saved.dtype == np.float32
+        np.testing.assert_array_equal(saved, expected.astype(np.float32))
+
+
+def test_run_draws_bfloat16_at_random(cli: Cli) -> None:
+    cli(f"run {bfloat16_model()} --random --shape T=9 --output out")
+    drawn = np.load("out/U.npy")
+    assert len(set(drawn.tolist())) > 1
+    np.testing.assert_array_equal(drawn, drawn.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+@pytest.mark.parametrize("words", ["verify {0} {0}", "bench {0} --rounds 1"])
+def test_commands_run_models_of_bfloat16(words: str, cli: Cli) -> None:
+    out = cli(words.format(bfloat16_model()))
+    assert "agrees" in out or "a run" in out
+
+
+def test_verify_of_bfloat16_accepts_differences_within_the_tolerance(cli: Cli) -> None:
+    graph = "g (bfloat16[1,2,5,6] X, bfloat16[1,3,4,2] G) => (bfloat16[1,2,3,4] Y) { BODY }"
+    model = parsed(graph.replace("BODY", "Y = GridSample (X, G)"), 22)
+    onnx.save(model, "a.onnx")
+    cli("patch a.onnx b.onnx --target primitives")
+    out = cli("verify a.onnx b.onnx --tolerance 0.02")
+    assert re.search(r"Y +bfloat16 .*agrees", out)
+    assert output_comparison.difference(
+        np.array([2], ml_dtypes.bfloat16), np.array([3], ml_dtypes.bfloat16)
+    ) == (1, 2)
+
+
+def test_run_of_bfloat16_beside_a_sequence_is_refused(cli: Cli) -> None:
+    save(
+        "(bfloat16[2] T, float[2] Z) => (bfloat16[2] U, seq(float[2]) S) {"
+        " U = Identity (T) S = SequenceConstruct (Z) }",
+        "mixed.onnx",
+    )
+    error = cli("run mixed.onnx --random", 2)
+    assert "output 'S' is of type seq(tensor(float)), expected a tensor of numbers" in error
+
+
 def missing(name: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -773,6 +1042,10 @@ COMMAND_OUTPUTS = re.findall(r"\$ ort-gridsample (.*)\n((?:.+\n)+)", TRANSCRIPT)
 def transcript_files() -> None:
     """Create the files of the commands in the transcript."""
     np.save("double.npy", X.astype(np.float64))
+    np.save("doubles.npy", np.zeros(2))
+    broken = onnx.load("model.onnx")
+    add_unsupported_cast(broken)
+    onnx.save(broken, "broken.onnx")
     np.save("flat.npy", X.ravel())
     np.savez("X.npz", X=X)
     np.save("three.npy", np.zeros((1, 4, 5, 3), np.float32))
@@ -808,8 +1081,11 @@ def test_command_prints_its_result(words: str, expected: str, folder: Path, cli:
     """A mistake is one line and exit status 2, and leaves no file."""
     before = sorted(folder.iterdir())
     is_mistake = expected.startswith("ort-gridsample: ")
-    differs = "differs" in expected or '"agree": false' in expected
-    status = 2 if is_mistake else int(differs)
+    status = 2 if is_mistake else 0
+    if "differs" in expected or '"agree": false' in expected:
+        status = 1
+    if words.startswith("verify") and " does not run it" in expected:
+        status = 3
     output = cli(words, status)
     pattern = ".*".join(map(re.escape, expected.split("…")))
     assert re.fullmatch(pattern, output), output

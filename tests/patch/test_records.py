@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -21,6 +21,8 @@ from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.inference.runtime_probe import RuntimeProbe
 from ort_gridsample.session import forks, installed_runtime
+from ort_gridsample.session.placement import Placement
+from support.attention_models import form, form_feeds
 from support.cases import Attributes
 from support.compare import refusal
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, X, single_node_model
@@ -103,6 +105,13 @@ def test_repr_of_a_record() -> None:
         "<NodeRecord node: sample0, operator: GridSample-20, mode: linear, padding: border, "
         "align: 1, inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it>"
     )
+
+
+def test_repr_of_placement_has_only_the_place_of_its_node() -> None:
+    placement = Placement(record_of(SAMPLE), "compiled op", "a long reason", ("a",) * 100, "a.so")
+    assert repr(placement) == "<Placement GridSample node 'sample0': compiled op>"
+    refused = Placement(record_of(SAMPLE), "", "a long reason")
+    assert repr(refused) == "<Placement GridSample node 'sample0': refused>"
 
 
 def test_record_in_a_function_has_references_to_its_attributes() -> None:
@@ -388,3 +397,97 @@ def test_size_that_a_function_passes_on_as_an_attribute_is_refused() -> None:
     error = record_of(model).error
     assert error is not None
     assert (error.argument, error.found) == ("size", "the attribute 's' of its function")
+
+
+def attention_with_wide_grids(levels: Collection[int]) -> onnx.ModelProto:
+    """Return deformable attention of three levels; the grids of these levels are float64.
+
+    onnxruntime has no kernel for a GridSample whose grid is float64 and whose X is float32.
+    """
+    model = form("stacked/static-dynamo")
+    nodes = []
+    level = 0
+    for node in model.graph.node:
+        if node.op_type == "GridSample":
+            if level in levels:
+                wide = f"wide_{level}"
+                nodes.append(
+                    onnx.helper.make_node("Cast", [node.input[1]], [wide], to=TensorProto.DOUBLE)
+                )
+                node.input[1] = wide
+            level += 1
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+@pytest.mark.parametrize("levels", [(), (0,), (2,), (0, 1, 2)], ids=str)
+def test_attention_is_native_if_onnxruntime_runs_its_grid_samples(levels: tuple[int, ...]) -> None:
+    model = attention_with_wide_grids(levels)
+    attention, *samples = ogs.inspect_model(model)
+    assert attention.operator == "DeformableAttention"
+    assert [sample.native for sample in samples] == [level not in levels for level in range(3)]
+    assert attention.native == (not levels)
+    if levels:
+        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+            open_native(model)
+        refused = samples[levels[0]]
+        assert attention.reason == f"its {refused.where}: {refused.reason}"
+    else:
+        open_native(model)
+
+
+def test_inspect_of_attention_that_onnxruntime_refuses_prints_no(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(attention_with_wide_grids([1]), path)
+    assert main(["inspect", "--json", str(path)]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [record["native"] for record in records] == [False, True, False, True]
+    assert records[0]["reason"].startswith("its GridSample node ")
+    assert main(["inspect", str(path)]) == 0
+    row = capsys.readouterr().out.splitlines()[2]
+    assert re.search(r"DeformableAttention-\d+ .* no \[1\]  replaces its GridSamples", row)
+
+
+def test_attention_of_records_without_a_probe_is_not_native() -> None:
+    attention, *samples = records_of(attention_with_wide_grids(()))
+    assert {record.reason for record in (attention, *samples)} == {NOT_ASKED}
+    assert columns(attention)["native"] == "unknown"
+
+
+@pytest.mark.parametrize(("levels", "is_replaced"), [((), False), ((1,), True)], ids=str)
+def test_session_of_unsupported_nodes_replaces_attention_that_onnxruntime_refuses(
+    levels: tuple[int, ...], is_replaced: bool
+) -> None:
+    model = attention_with_wide_grids(levels)
+    session = ogs.InferenceSession(model, nodes="unsupported")
+    attentions = [p for p in session.placements if p.record.operator == "DeformableAttention"]
+    assert any(placement.is_ours for placement in attentions) == is_replaced
+    feeds = form_feeds("stacked")
+    (expected,) = open_native(attention_with_wide_grids(())).run(None, feeds)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_decomposed_grid_sample_is_native() -> None:
+    model = ogs.patch_model(SAMPLE, target="primitives")
+    record = record_of(model)
+    assert record.decomposed
+    assert record.native
+    open_native(model)
+
+
+def test_fused_affine_grid_has_a_native_of_its_own() -> None:
+    """Onnxruntime runs the AffineGrid, and not the GridSample that it is fused into."""
+    model = parsed(
+        """g (float[1,2,3] theta, uint8[1,1,4,4] X) => (uint8[1,1,3,4] Y)
+        <int64[4] size = {1, 1, 3, 4}> {
+            grid = AffineGrid (theta, size)
+            Y = GridSample (X, grid) }""",
+        20,
+    )
+    records = {record.operator: record for record in ogs.inspect_model(model)}
+    assert records["AffineGrid"].native
+    assert not records["GridSample"].native

@@ -81,6 +81,28 @@ def test_session_takes_model_of_each_kind(
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
+def test_repr_of_session_has_its_model_and_where_nodes_run(
+    model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    onnx.save(model, tmp_path / "model.onnx")
+    counted = r"sampling nodes: 1 on \w+( ops)?>"
+    session = ogs.InferenceSession(tmp_path / "model.onnx")
+    assert re.fullmatch(rf"<InferenceSession of 'model\.onnx': {counted}", repr(session))
+    assert re.fullmatch(
+        rf"<InferenceSession of a model of [\d,]+ bytes: {counted}",
+        repr(ogs.InferenceSession(model)),
+    )
+
+
+def test_repr_of_session_without_sampling_nodes_and_without_a_model() -> None:
+    class Session(ogs.InferenceSession):
+        pass
+
+    model = parsed("g (float[2] X) => (float[2] Y) { Y = Neg (X) }", 20)
+    assert repr(Session(model)).endswith(" bytes: sampling nodes: none>")
+    assert repr(Session.__new__(Session)) == "<Session: sampling nodes: none>"
+
+
 @pytest.mark.parametrize(
     ("count", "arguments"),
     [("neither", {}), ("both", {"path_or_bytes": b"", "model": b""})],

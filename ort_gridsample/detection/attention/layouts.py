@@ -56,10 +56,12 @@ class OtherLevel(NamedTuple):
     Attributes:
         name: the value that is multiplied by the weights, (B·H, D, Q, …).
         points: the indices of its points on the axis of all points.
+        sample: the GridSample that computes the value, if one does.
     """
 
     name: str
     points: range
+    sample: NodeRecord | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,12 @@ class Attention:
     def r(self) -> int:
         """The number of spatial axes, and of the coordinates of a location."""
         return len(self.levels[0].lengths)
+
+    @property
+    def samples(self) -> list[NodeRecord]:
+        """The GridSamples of all levels."""
+        others = (level.sample for level in self.other_levels)
+        return [*(level.sample for level in self.levels), *filter(None, others)]
 
     @property
     def points(self) -> tuple[int, ...]:

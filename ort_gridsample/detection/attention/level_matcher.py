@@ -238,7 +238,8 @@ class LevelMatcher:
                 continue
             if not self._is_other_level(value, summed_axes):
                 return None
-            others.append(OtherLevel(value.name, points))
+            sample = self._sum.samples.get(value.name)
+            others.append(OtherLevel(value.name, points, sample and sample.record))
         return others
 
     def _is_other_level(self, value: TracedValue, summed_axes: SummedAxes) -> bool:

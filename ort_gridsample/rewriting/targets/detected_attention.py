@@ -64,10 +64,11 @@ class DetectedAttention:
         nodes = self.after
         others = self.attention.other_levels
         samples = []
-        for sample, points in others:
-            shape = self.nodes.row(0, 0, 0, len(points))
-            samples.append(nodes.add("Reshape", sample, shape))
-        weights = self._write_weights_of(nodes, [point for _, points in others for point in points])
+        for level in others:
+            shape = self.nodes.row(0, 0, 0, len(level.points))
+            samples.append(nodes.add("Reshape", level.name, shape))
+        points = [point for level in others for point in level.points]
+        weights = self._write_weights_of(nodes, points)
         product = nodes.add("Mul", nodes.add("Concat", *samples, axis=3), weights)
         rest = nodes.add("ReduceSum", product, self.nodes.row(-1), keepdims=0)
         nodes.add("Add", total, rest, output=self._record.output)
@@ -219,7 +220,7 @@ class DetectedAttention:
             return self.nodes.add("Reshape", attention.weights.name, shape)
         weights = attention.weights.name
         if attention.other_levels:
-            other_points = {point for _, points in attention.other_levels for point in points}
+            other_points = {point for level in attention.other_levels for point in level.points}
             all_points = range(n_points + len(other_points))
             sampled = [point for point in all_points if point not in other_points]
             weights = self._write_weights_of(self.nodes, sampled)
