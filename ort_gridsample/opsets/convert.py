@@ -16,9 +16,11 @@ from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECT
 from ..errors import GridSampleError, one_line
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, domain_of, function_key, graphs_of, opset_of, scopes_of, where_of
+from ..graph.tensors import write_dense_constants
 from ..graph.use_def import drop_initializers
 from ..inference.types import Inference
-from .inlining import import_used, inline, versions_of, without_weights
+from .imports import import_missing, import_used, unify_onnx_domain, versions_of
+from .inlining import inline, without_weights
 from .newer import has_flattening_nodes_to_rewrite, rewrite_flattening_nodes, set_allowzero
 from .older.value_types import inference_of_all_values
 from .older.writer import OLDEST, write_older
@@ -37,6 +39,9 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     """Convert ``model`` to another opset, in place.
 
     * All functions are inlined.
+    * The ONNX domain is written as the empty string, and missing imports of other domains are
+      added.
+    * Sparse Constants become dense, because onnx's tools take their values for sparse tensors.
     * Standard sampling nodes of which the two opsets have different versions stay in the domain
       :data:`.table.UNVERSIONED`, and the caller writes them again.
     * Nodes that onnx's converter does not convert, or to which it gives another meaning, are
@@ -49,9 +54,12 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
             attribute or type of another node.
         Exception: onnx's version converter cannot convert the model.
     """
+    unify_onnx_domain(model)
     old_opset = _opset_before(model, new_opset)
-    if all(domain_of(entry.domain) for entry in model.opset_import):
+    if all(entry.domain for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", old_opset))
+    import_missing(model)
+    write_dense_constants(scopes_of(model))
     # onnx's converter does not convert functions.
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
@@ -345,6 +353,7 @@ def _replace_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
             _replace_nodes(bodies[attribute.name], body)
             body.CopyFrom(bodies[attribute.name])
     present = {tensor.name for tensor in graph.initializer}
+    present.update(sparse.values.name for sparse in graph.sparse_initializer)
     new = [tensor for tensor in converted.initializer if tensor.name not in present]
     graph.initializer.extend(new)
     del graph.node[:]

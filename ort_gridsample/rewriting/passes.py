@@ -22,7 +22,8 @@ from ..graph.new_nodes import Names
 from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.probe import Probe
 from ..opsets.convert import convert_opset, first_unconvertible_node
-from ..opsets.inlining import import_used, inline
+from ..opsets.imports import import_used
+from ..opsets.inlining import inline
 from .expansion import expanded
 from .foreign_attention_facts import reads_weights_of_caller
 from .planar_samplers import BEFORE_GRID_SAMPLE

@@ -18,7 +18,7 @@ from ..graph.new_nodes import Names
 from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.declared_shapes import clear_unconfirmed_shapes
 from ..inference.probe import Probe
-from ..opsets.inlining import import_used
+from ..opsets.imports import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
 from .replacing import insert_replacements, values_around
