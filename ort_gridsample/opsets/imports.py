@@ -47,7 +47,7 @@ def versions_of(model: onnx.ModelProto) -> dict[str, int]:
 
     If a domain is imported twice, the last import counts, as in onnxruntime.
     """
-    versions = {}
+    versions: dict[str, int] = {}
     for proto in (*reversed(model.functions), model):
         versions.update((domain_of(entry.domain), entry.version) for entry in proto.opset_import)
     return versions
