@@ -13,10 +13,12 @@ from typing import Literal
 
 import onnx
 
-from .detection.find import records_of
+from .detection.find import records_of, standard_records_of
+from .detection.node_checks import UNKNOWN_UNTIL_RUN
 from .detection.records import NodeRecord, NodeRecords
+from .dialects.registry import TWO_AXES
 from .dialects.spelling import Dialect
-from .dialects.table import DOMAIN
+from .dialects.table import AI_ONNX, DOMAIN
 from .graph.files import Model, read_model, translate_errors
 from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
@@ -72,6 +74,33 @@ def warn_of_missing_runtime(probe: RuntimeProbe) -> None:
     """Log a warning if the probe was called for properties of a model that stay unknown."""
     if isinstance(probe.runtime, MissingRuntime) and probe.was_asked_about_model:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
+
+
+def warn_of_refused_nodes(model: onnx.ModelProto, target: str, probe: RuntimeProbe) -> None:
+    """Log a warning if a model of standard nodes has some that onnxruntime does not run.
+
+    Args:
+        model: a patched model.
+        target: the target of the patch.
+        probe: tests whether onnxruntime runs a node.
+    """
+    if target not in (AI_ONNX, TWO_AXES) or isinstance(probe.runtime, MissingRuntime):
+        return
+    refused = [
+        record
+        for record in standard_records_of(model, probe)
+        if not record.native and record.reason != UNKNOWN_UNTIL_RUN
+    ]
+    if not refused:
+        return
+    first = refused[0]
+    others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    logger.warning(
+        "the installed onnxruntime does not run %s%s of the patched model: %s",
+        first.where,
+        others,
+        first.reason,
+    )
 
 
 def probe_for(nodes: Selection) -> RuntimeProbe:
@@ -205,7 +234,9 @@ def patch_model(
             with strings stay as they are.
 
             ``"ai.onnx"``: the standard operators. The model's opset is raised if it does not have
-            them.
+            them, but not for decomposed operators alone. It is raised to 20 for 5-D nodes of other
+            packages, which older opsets do not define, and for float64, which onnxruntime does not
+            run before. With ``opset``, a warning is logged for nodes that onnxruntime does not run.
 
             ``"ai.onnx-2d"``: 4-D GridSamples of opset 16 to 19, for runtimes that support no
             others. They also replace 3-D nodes, and 5-D nodes (linear and nearest of floats). A 5-D
@@ -259,4 +290,5 @@ def patch_model(
         for_runtime=for_runtime,
     )
     warn_of_missing_runtime(probe)
+    warn_of_refused_nodes(copy, target_name, probe)
     return copy

@@ -9,8 +9,8 @@ from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
-from ..patching import probe_for, warn_of_missing_runtime
-from ..rewriting.patch import patch_to
+from ..patching import probe_for, warn_of_missing_runtime, warn_of_refused_nodes
+from ..rewriting.patch import opset_for_decomposed, patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
 from .failures import about
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         model = read_model(source)
         probe = probe_for(arguments.nodes)
         opset_before = opset_of(model)
-        records, _ = patch_to(
+        records, kept = patch_to(
             model,
             nodes=arguments.nodes,
             target=arguments.target,
@@ -93,6 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
             for_runtime=arguments.for_runtime,
         )
         warn_of_missing_runtime(probe)
+        warn_of_refused_nodes(model, arguments.target, probe)
         # Before the file is written, because this may raise.
         lines = [_replacement_line(record, arguments.target) for record in records]
         copied_files = write_model(model, destination, external_data_of=source)
@@ -105,6 +106,14 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{destination}: nothing to replace, the model is as it was")
     if opset != opset_before:
         print(f"{destination}: opset {opset_before} → {opset}")
+    needed_opset = opset_for_decomposed(
+        kept, nodes=arguments.nodes, target=arguments.target, opset=opset
+    )
+    if needed_opset is not None:
+        print(
+            f"{destination}: decomposed operators stay as they are, because opset {opset} lacks "
+            f"their nodes; --opset {needed_opset} replaces them"
+        )
     for file in copied_files:
         print(f"{file}: external data, copied")
 

@@ -17,7 +17,7 @@ import onnx
 from .. import spec
 from ..dialects.registry import attention_signature, dialect_of, is_added, operator_types
 from ..dialects.spelling import AttributeValue, Dialect, attribute_input
-from ..dialects.table import DOMAIN, UNVERSIONED, standard
+from ..dialects.table import AI_ONNX, DOMAIN, UNVERSIONED, standard
 from ..errors import GridSampleError, nested_name, where_node
 from ..graph.new_nodes import Names
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
@@ -67,6 +67,13 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
     return [
         match.record for match in find_matches(model, scopes_of(model), probe, with_reasons=True)
     ]
+
+
+def standard_records_of(model: onnx.ModelProto, probe: Probe) -> list[NodeRecord]:
+    """Return the records of the standard's sampling nodes; the arguments are as above."""
+    options = SearchOptions(decomposed=False, fused_grids=False, attention=False)
+    matches = find_matches(model, scopes_of(model), probe, with_reasons=True, options=options)
+    return [match.record for match in matches if match.record.dialect.name == AI_ONNX]
 
 
 def find_matches(

@@ -22,7 +22,7 @@ from .records import NOT_ASKED, NodeRecord, n_spatial_axes
 _COMPLEX_HINT = (
     "as ONNX Runtime has no complex tensors: sample the real and the imaginary part separately"
 )
-_UNKNOWN_UNTIL_RUN = "types or ranks of its inputs are known only when it runs"
+UNKNOWN_UNTIL_RUN = "types or ranks of its inputs are known only when it runs"
 
 
 def fault_of(
@@ -77,7 +77,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
                 types[name] = value.type
         n_axes = n_spatial_axes(record.operator, case)
         if len(types) < len(case) or n_axes is None:
-            return _UNKNOWN_UNTIL_RUN
+            return UNKNOWN_UNTIL_RUN
         refusal = probe.refusal(node, opsets, record.operator, types, n_axes)
         if refusal:
             return refusal

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
-from .scope import TENSOR_ATTRIBUTES, Scope, scopes_of
+from .scope import TENSOR_ATTRIBUTES, AttributeType, Scope, scopes_of
 from .weights import values_bytes
 
 #: protobuf serializes no larger message.
@@ -55,3 +57,31 @@ def exceeds_protobuf(model: onnx.ModelProto) -> bool:
     """
     tensors = tensors_of(scopes_of(model)).with_parts_of_sparse()
     return sum(map(values_bytes, tensors)) > MAX_SERIALIZED_BYTES
+
+
+def dense_tensor(sparse: onnx.SparseTensorProto) -> TensorProto:
+    """Return a sparse tensor, whose data is in the model, as a dense tensor of the same name."""
+    values = numpy_helper.to_array(sparse.values)
+    indices = numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:  # indices of the flat array
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return numpy_helper.from_array(dense, sparse.values.name)
+
+
+def has_data(sparse: onnx.SparseTensorProto) -> bool:
+    """Whether the values and the indices of a sparse tensor are in the model."""
+    parts = (sparse.values, sparse.indices)
+    return all(part.data_location != TensorProto.EXTERNAL for part in parts)
+
+
+def write_dense_constants(scopes: Iterable[Scope]) -> None:
+    """Write the sparse values of Constants as dense ones, if their data is in the model."""
+    for scope in scopes:
+        for index in scope.attribute_holders((AttributeType.SPARSE_TENSOR,)):
+            for attribute in scope.nodes[index].attribute:
+                if attribute.name == "sparse_value" and has_data(attribute.sparse_tensor):
+                    tensor = dense_tensor(attribute.sparse_tensor)
+                    attribute.CopyFrom(helper.make_attribute("value", tensor))

@@ -16,12 +16,16 @@ from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECT
 from ..errors import GridSampleError, one_line
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, domain_of, function_key, graphs_of, opset_of, scopes_of, where_of
+from ..graph.tensors import write_dense_constants
 from ..graph.use_def import drop_initializers
 from ..inference.types import Inference
-from .inlining import import_used, inline, versions_of, without_weights
+from .imports import import_missing, import_used, unify_onnx_domain, versions_of
+from .inlining import inline, without_weights
 from .newer import has_flattening_nodes_to_rewrite, rewrite_flattening_nodes, set_allowzero
+from .old_operators import OldOperators
 from .older.value_types import inference_of_all_values
 from .older.writer import OLDEST, write_older
+from .result_checks import check_signatures, check_types
 from .schema_functions import has_default_value
 
 #: The domain, during a conversion, of nodes in ONNX's domain that are not ONNX's operators.
@@ -37,42 +41,58 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     """Convert ``model`` to another opset, in place.
 
     * All functions are inlined.
+    * The ONNX domain is written as the empty string, and missing imports of other domains are
+      added.
+    * Sparse Constants become dense, because onnx's tools take their values for sparse tensors.
     * Standard sampling nodes of which the two opsets have different versions stay in the domain
       :data:`.table.UNVERSIONED`, and the caller writes them again.
     * Nodes that onnx's converter does not convert, or to which it gives another meaning, are
-      rewritten (:mod:`.older`, :mod:`.newer`).
+      rewritten (:mod:`.older`, :mod:`.newer`, :mod:`.old_operators`).
     * onnx's converter converts all other nodes of ONNX's operators.
-    * A model of an older opset is checked, and what it does not need is removed.
+    * The nodes are checked, because the converter keeps some that the new opset lacks.
+    * What a model of an older opset does not need is removed.
 
     Raises:
-        GridSampleError: a sampling node is not what its opset allows, or the new opset lacks an
-            attribute or type of another node.
+        GridSampleError: a sampling node is not what its opset allows, or another node cannot be
+            written in the new opset.
         Exception: onnx's version converter cannot convert the model.
     """
+    unify_onnx_domain(model)
     old_opset = _opset_before(model, new_opset)
-    if all(domain_of(entry.domain) for entry in model.opset_import):
+    if all(entry.domain for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", old_opset))
+    import_missing(model)
+    write_dense_constants(scopes_of(model))
     # onnx's converter does not convert functions.
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
     scopes = scopes_of(model)
     inference = inference_of_all_values(model, scopes)
+    old_operators = OldOperators(scopes, old_opset, new_opset)
     has_flattening_nodes = has_flattening_nodes_to_rewrite(old_opset, new_opset, scopes)
-    if new_opset < old_opset or has_flattening_nodes:
+    if new_opset < old_opset or has_flattening_nodes or old_operators.needs_types:
         inference.infer_now()  # before nodes move to other domains, where they have no types
+    source = without_weights(model)
     # Out of the converter's sight.
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, new_opset)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     read_before = _read_values(scopes)
+    old_operators.prepare(Names(model, scopes))
     _rewrite_and_convert(
         model, scopes, inference, old_opset, new_opset, has_flattening_nodes=has_flattening_nodes
     )
+    converted_scopes = scopes_of(model)
+    old_operators.finish(converted_scopes, inference)
+    if new_opset < old_opset:
+        _drop_attributes(model, old_opset, new_opset)
+    check_signatures(converted_scopes, old_opset, new_opset)
+    check_types(model, source, new_opset)
     # Back into ONNX's domain.
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     if new_opset < old_opset:
-        _finish_older_model(model, old_opset, new_opset, read_before)
+        _finish_older_model(model, read_before)
 
 
 def _opset_before(model: onnx.ModelProto, new_opset: int) -> int:
@@ -135,28 +155,14 @@ def _move_foreign_nodes(model: onnx.ModelProto) -> None:
 
 def _finish_older_model(
     model: onnx.ModelProto,
-    old_opset: int,
-    new_opset: int,
     read_before: Sequence[Set[str]],
 ) -> None:
-    """Check a model that was converted to an older opset, and remove what it does not need.
+    """Remove what a model that was converted to an older opset does not need.
 
     Args:
         model: the model, which is changed.
-        old_opset: its opset before the conversion.
-        new_opset: its opset.
         read_before: for each scope, the values that nodes read before the conversion.
-
-    Raises:
-        GridSampleError: the opset lacks an attribute or type of a node.
     """
-    try:
-        shape_inference.infer_shapes(without_weights(model), check_type=True)
-    except shape_inference.InferenceError as error:
-        text = one_line(error)
-        expected = f"one that has the types of all nodes, and onnx says: {text}"
-        raise GridSampleError("model", "opset", str(new_opset), expected) from None
-    _drop_attributes(model, old_opset, new_opset)
     for scope, names in zip(scopes_of(model), read_before, strict=True):
         _drop_constants(scope, names - scope.readers.keys())  # such as axes, now attributes
     # Tools for older opsets read only older files.
@@ -345,6 +351,7 @@ def _replace_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
             _replace_nodes(bodies[attribute.name], body)
             body.CopyFrom(bodies[attribute.name])
     present = {tensor.name for tensor in graph.initializer}
+    present.update(sparse.values.name for sparse in graph.sparse_initializer)
     new = [tensor for tensor in converted.initializer if tensor.name not in present]
     graph.initializer.extend(new)
     del graph.node[:]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from ..graph.scope import FunctionKey, Scope, domain_of, function_key, scopes_of
+from ..graph.scope import FunctionKey, domain_of, function_key, scopes_of, with_bodies
+from ..graph.tensors import dense_tensor, has_data
 from ..inference.light_attributes import SMALL_BYTES
+from .imports import import_used, unify_onnx_domain, versions_of
 
 #: The domain and the name of a function, by which the inliner identifies it. Overloads share it.
 FunctionName = tuple[str, str]
+
+#: The size of the largest element of a tensor, a complex128.
+_MAX_ITEM_BYTES = 16
 
 
 def inline(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
@@ -21,6 +26,7 @@ def inline(model: onnx.ModelProto, names: Collection[FunctionName]) -> None:
     Raises:
         Exception: onnx's inliner cannot inline them.
     """
+    unify_onnx_domain(model)
     versions = versions_of(model)
     original_imports = {}
     for function in model.functions:
@@ -130,9 +136,10 @@ def _defaults(
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of ``model`` in which large initializers are inputs.
+    """Return a copy of ``model`` in which large initializers are inputs, and none are sparse.
 
-    onnx copies a model several times, and cannot read models above 2 GiB.
+    onnx copies a model several times, and cannot read models above 2 GiB. Its tools take a sparse
+    initializer for a value of another type, or ignore it; onnxruntime reads it as a dense one.
     """
     graph = model.graph
     weights = [
@@ -141,13 +148,14 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == TensorProto.EXTERNAL
     ]
     weight_names = {tensor.name for tensor in weights}
+    sparse_names = {sparse.values.name for sparse in graph.sparse_initializer}
+    replaced_names = weight_names | sparse_names
     light = onnx.GraphProto(
         name=graph.name,
         node=graph.node,
         output=graph.output,
         value_info=graph.value_info,
-        sparse_initializer=graph.sparse_initializer,
-        input=[value for value in graph.input if value.name not in weight_names],
+        input=[value for value in graph.input if value.name not in replaced_names],
     )
     for tensor in graph.initializer:
         if tensor.name not in weight_names:
@@ -155,11 +163,42 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in weights:
         value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         light.input.append(value)
+    for sparse in graph.sparse_initializer:
+        if _is_small(sparse):
+            light.initializer.append(_without_raw_data(dense_tensor(sparse)))
+        else:
+            dtype = sparse.values.data_type
+            value = helper.make_tensor_value_info(sparse.values.name, dtype, sparse.dims)
+            light.input.append(value)
+    for body in with_bodies(light)[1:]:
+        for sparse in body.sparse_initializer:
+            tensor = dense_tensor(sparse) if _is_small(sparse) else _tensor_without_data(sparse)
+            body.initializer.append(_without_raw_data(tensor))
+        del body.sparse_initializer[:]
     return onnx.ModelProto(
         ir_version=model.ir_version,
         graph=light,
         opset_import=model.opset_import,
         functions=model.functions,
+    )
+
+
+def _is_small(sparse: onnx.SparseTensorProto) -> bool:
+    """Whether a sparse tensor is small as a dense one, and its values are in the model."""
+    return has_data(sparse) and math.prod(sparse.dims) * _MAX_ITEM_BYTES <= SMALL_BYTES
+
+
+def _tensor_without_data(sparse: onnx.SparseTensorProto) -> TensorProto:
+    """Return a dense tensor with the type of a sparse one, whose data is not in the model.
+
+    A body, unlike the main graph, cannot have more inputs.
+    """
+    values = sparse.values
+    return TensorProto(
+        name=values.name,
+        data_type=values.data_type,
+        dims=sparse.dims,
+        data_location=TensorProto.EXTERNAL,
     )
 
 
@@ -172,40 +211,3 @@ def _without_raw_data(tensor: TensorProto) -> TensorProto:
         return tensor
     elements = numpy_helper.to_array(tensor).ravel()
     return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, elements)
-
-
-def import_used(
-    model: onnx.ModelProto,
-    versions: Mapping[str, int],
-    dropped: Collection[str] = (),
-    scopes: Sequence[Scope] = (),
-) -> None:
-    """Import in ``model`` and its functions the domains that their nodes need.
-
-    Args:
-        model: the model, which is changed.
-        versions: the domains that can be missing -> their versions.
-        dropped: domains whose imports are removed unless a node needs them.
-        scopes: the scopes of ``model`` if they are known.
-    """
-    scopes = scopes or scopes_of(model)  # kept until the end: the id of a deleted object is reused
-    used = defaultdict[int, set[str]](set)
-    for scope in scopes:
-        used[id(model)] |= scope.domains
-        used[id(scope.function)] |= scope.domains
-    for proto in (model, *model.functions):
-        domains = used[id(proto)]
-        imports = proto.opset_import
-        for entry in list(imports):
-            if entry.domain in dropped and entry.domain not in ("", *domains):
-                imports.remove(entry)
-        missing = domains - {domain_of(entry.domain) for entry in imports}
-        for domain, version in versions.items():
-            if domain in missing:
-                imports.append(helper.make_opsetid(domain, version))
-
-
-def versions_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Return domain -> the version that the model imports, or else the first function with it."""
-    imports = [entry for proto in (model, *model.functions) for entry in proto.opset_import]
-    return {domain_of(entry.domain): entry.version for entry in reversed(imports)}

@@ -19,6 +19,7 @@ from ..detection.lowered_names import lowered_from
 from ..errors import GridSampleError, where_node
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, display_name, domain_of, scopes_of
+from ..graph.tensors import dense_tensor, has_data
 from ..inference.probe import Probe
 from ..inference.types import Inference
 from ..reference.arrays import Array
@@ -132,19 +133,8 @@ def _write_constant_as_float64(scope: Scope, name: str, wide: str) -> None:
 def _dense_value(node: onnx.NodeProto) -> Array | None:
     """Return the sparse value of a Constant as an array; None if the Constant has none."""
     for attribute in node.attribute:
-        if attribute.name != "sparse_value":
-            continue
-        sparse = attribute.sparse_tensor
-        if TensorProto.EXTERNAL in (sparse.values.data_location, sparse.indices.data_location):
-            continue
-        values = numpy_helper.to_array(sparse.values)
-        indices = numpy_helper.to_array(sparse.indices)
-        dense = np.zeros(tuple(sparse.dims), values.dtype)
-        if indices.ndim == 1:  # indices of the flat array
-            dense.reshape(-1)[indices] = values
-        else:
-            dense[tuple(indices.T)] = values
-        return dense
+        if attribute.name == "sparse_value" and has_data(attribute.sparse_tensor):
+            return numpy_helper.to_array(dense_tensor(attribute.sparse_tensor))
     return None
 
 

@@ -24,7 +24,8 @@ from ..inference.declared_shapes import names_with_declared_shapes
 from ..inference.probe import Probe
 from ..inference.types import Inference
 from ..opsets.convert import convert_opset, first_unconvertible_node
-from ..opsets.inlining import import_used, inline
+from ..opsets.imports import import_used
+from ..opsets.inlining import inline
 from .expansion import expanded
 from .foreign_attention_facts import reads_weights_of_caller
 from .planar_samplers import BEFORE_GRID_SAMPLE

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import onnx
 
+from .. import spec
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.registry import PRIMITIVES, TWO_AXES, dialects, target_names
@@ -18,7 +19,7 @@ from ..graph.new_nodes import Names
 from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.declared_shapes import clear_unconfirmed_shapes
 from ..inference.probe import Probe
-from ..opsets.inlining import import_used
+from ..opsets.imports import import_used
 from .float16 import keep_coordinates
 from .passes import Patch, PatchPlan, Selection
 from .replacing import insert_replacements, values_around
@@ -71,6 +72,36 @@ def patch_to(
         if runtime.coordinate_type is not None:
             keep_coordinates(model, probe)
         return patched
+
+
+def opset_for_decomposed(
+    kept: Iterable[NodeRecord],
+    *,
+    nodes: Selection,
+    target: str,
+    opset: int,
+) -> int | None:
+    """Return the opset in which a patch would replace decomposed operators that it kept.
+
+    Args:
+        kept: the records of the nodes that a patch kept.
+        nodes: the nodes to replace.
+        target: the target of the patch.
+        opset: the opset of the patched model.
+
+    Returns:
+        The opset. None if there are no such operators.
+    """
+    if target != AI_ONNX or nodes != "all":
+        return None
+    standard = DialectTarget(AI_ONNX, "runnable")
+    decomposed = [record for record in kept if record.decomposed]
+    opsets = [
+        standard.least_opset_of(record)
+        for record in decomposed
+        if record.operator in spec.OPERATORS
+    ]
+    return max((least for least in opsets if least > opset), default=None)
 
 
 def _check_arguments(
@@ -163,7 +194,7 @@ def _target_named(
         return CompiledOpTarget()
     if name == TENSORRT_ATTENTION.name:
         return TensorRTPluginsTarget()
-    return DialectTarget(name, strict=opset is not None)
+    return DialectTarget(name, "runnable" if opset is None else "certain")
 
 
 def rewrite_selected_nodes(
@@ -190,7 +221,7 @@ def rewrite_selected_nodes(
         GridSampleError: a node is wrong or cannot be written.
     """
     all_scopes = scopes_of(model) if all_scopes is None else all_scopes
-    standard = DialectTarget(AI_ONNX, strict=opset is not None)
+    standard = DialectTarget(AI_ONNX, "any" if opset is None else "certain")
     patch = Patch(model, all_scopes, target, standard, nodes, probe, opset)
     plain_model = unfused(model, all_scopes)
     if plain_model is not model:

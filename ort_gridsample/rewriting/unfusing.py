@@ -23,7 +23,7 @@ from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from ..graph.new_nodes import Names, Nodes
 from ..graph.scope import Scope, scopes_of
-from ..opsets.inlining import import_used
+from ..opsets.imports import import_used
 from .targets.compiled_op import label
 
 #: The domain and the type of a fused node, now and in releases before 0.2.

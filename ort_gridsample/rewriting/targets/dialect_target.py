@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import onnx
 from onnx import helper
 
 from ... import spec
 from ...detection.match import Match
+from ...detection.records import NodeRecord
 from ...dialects.registry import dialects
 from ...dialects.spelling import AttributeReference, Dialect, Spelling
-from ...dialects.table import AI_ONNX, standard
+from ...dialects.table import AI_ONNX, COMPILED, DOMAIN, OLD_COMPILED, standard
 from ...errors import GridSampleError
 from ...functions import validation
 from ...graph.new_nodes import Names, Nodes
 from . import Replacement, Target, with_operator
+
+#: For which nodes the standard's target writes an older version of an operator.
+#:
+#: ``"any"``: for all numbers of axes. Exporters write GridSample-16 so, and onnxruntime reads it.
+#: ``"runnable"``: not for a number of axes that the version does not define, nor for types of
+#: which onnxruntime has a kernel in a newer opset only.
+#: ``"certain"``: only for numbers of axes that the version certainly defines.
+OlderVersions = Literal["any", "runnable", "certain"]
+
+#: The first opset in which onnxruntime has kernels of GridSample for float64.
+_FIRST_OPSET_WITH_FLOAT64_KERNELS = 20
+#: The dialects of this package's ops. Such a node was another one before, which is restored.
+PACKAGE_OPS = (DOMAIN, COMPILED, OLD_COMPILED)
 
 
 class DialectTarget(Target):
@@ -21,15 +37,20 @@ class DialectTarget(Target):
 
     Args:
         name: the name of the dialect.
-        strict: whether the standard's first version is written only for the numbers of axes that it
-            defines. Exporters write it for all numbers, and onnxruntime reads that.
+        older_versions: for which nodes an older version of the standard's operator is written.
         first_words: whether standard nodes get the first version's words in any opset, because some
             execution providers have no others.
     """
 
-    def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        older_versions: OlderVersions = "any",
+        *,
+        first_words: bool = False,
+    ) -> None:
         self.name = name
-        self._strict = strict
+        self._older_versions = older_versions
         self._first_words = first_words
         # The dialect that was added last has precedence.
         self._dialects = {d.operator: d for d in reversed(dialects()) if d.name == name}
@@ -73,18 +94,32 @@ class DialectTarget(Target):
         return False
 
     def least_opset(self, match: Match) -> int:
+        return self.least_opset_of(match.record)
+
+    def least_opset_of(self, record: NodeRecord) -> int:
+        """Return :meth:`least_opset` of the node with this record."""
         if self.name != AI_ONNX:
             return 1
-        record = match.record
         versions = spec.OPERATORS[record.operator]
-        record_types = {name: {*types} for name, types in record.types.items()}
         for first_opset, version in sorted(versions.items()):
-            allowed = {name: {*types} for name, types in version.types.items()}
-            has_types = all(types <= allowed[name] for name, types in record_types.items())
-            has_axes = not self._strict or version.axes is None or record.has_axes_of(version.axes)
-            if has_types and has_axes:
+            if self._fits(record, first_opset, version):
                 return first_opset
         return max(versions)
+
+    def _fits(self, record: NodeRecord, first_opset: int, version: spec.Version) -> bool:
+        """Whether a node can be written in a version of the standard's operator."""
+        has_types = all({*types} <= {*version.types[name]} for name, types in record.types.items())
+        is_restored = record.dialect.name in PACKAGE_OPS
+        if self._older_versions == "certain":
+            has_axes = version.axes is None or record.has_axes_of(version.axes)
+        elif self._older_versions == "any" or is_restored:
+            has_axes = True
+        else:
+            n_axes = record.spatial_axes or record.dialect.axes or ()
+            has_axes = version.axes is None or {*n_axes} <= {*version.axes}
+            if first_opset < _FIRST_OPSET_WITH_FLOAT64_KERNELS and _is_float64(record):
+                return False
+        return has_types and has_axes
 
     def least_opset_reason(self, match: Match) -> str:
         record = match.record
@@ -95,6 +130,8 @@ class DialectTarget(Target):
         if version.axes is None and record.spatial_axes not in ((2,), ()):
             ranks = validation.format_choices(n_axes + 2 for n_axes in record.spatial_axes)
             return f"the first opset whose {record.operator} takes an input of {ranks} axes"
+        if least == _FIRST_OPSET_WITH_FLOAT64_KERNELS and _is_float64(record):
+            return f"the first opset in which onnxruntime runs a {record.operator} of float64"
         return f"the first opset whose {record.operator} has these types and axes"
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
@@ -124,6 +161,11 @@ class DialectTarget(Target):
                 raise GridSampleError(record.where, name, repr(attribute), expected)
         node.attribute.extend(dialect.write(plain))
         return Replacement([*nodes, node])
+
+
+def _is_float64(record: NodeRecord) -> bool:
+    """Whether both inputs of a GridSample may be of float64."""
+    return all("float64" in record.types.get(name, ()) for name in ("X", "grid"))
 
 
 def _reference_type(
