@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -13,6 +14,11 @@ from pathlib import Path
 
 #: Seconds. The time of a file's last use is written at most once a day.
 _DAY = 86400.0
+
+#: The size of a hash in bytes, and that of what :func:`sealed` appends: a line feed and hexadecimal
+#: digits.
+_DIGEST_SIZE = 16
+_SEAL_SIZE = 1 + 2 * _DIGEST_SIZE
 
 
 def cache_folder() -> Path:
@@ -52,6 +58,35 @@ def _is_writable(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def digest(data: bytes, name: str) -> str:
+    """Return a hash of the ``data`` that are kept under a ``name``, as hexadecimal digits.
+
+    A disk or a copy may damage a file. Without a hash, one wrong bit in machine code ends every
+    process that loads it. The name is part of the hash, because a file may be in the place of
+    another one.
+    """
+    # 1.4 GB/s; SHA-256 is faster on processors with instructions for it, and slower on others.
+    hashed = hashlib.blake2b(digest_size=_DIGEST_SIZE)
+    hashed.update(name.encode() + b"\0")
+    hashed.update(data)
+    return hashed.hexdigest()
+
+
+def sealed(data: bytes, name: str) -> bytes:
+    """Return the content of a file that is called ``name``: ``data``, then their hash."""
+    return data + _seal(data, name)
+
+
+def unsealed(content: bytes, name: str) -> bytes | None:
+    """Return the data that :func:`sealed` was called with; None if the ``content`` is damaged."""
+    data = content[:-_SEAL_SIZE]
+    return data if content[-_SEAL_SIZE:] == _seal(data, name) else None
+
+
+def _seal(data: bytes, name: str) -> bytes:
+    return f"\n{digest(data, name)}".encode()
 
 
 def mark_used(file: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.resources
 import logging
+import pickle
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from numba import config, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
@@ -123,11 +124,23 @@ def package_fingerprint(*other_folders: str) -> str:
 # --- Numba's cache, in other folders and with another key ---
 
 
+class _File(NamedTuple):
+    """A file that was read.
+
+    Attributes:
+        path: its path.
+        pickled: the pickle that it contains.
+    """
+
+    path: Path
+    pickled: bytes
+
+
 class _Files(IndexDataCacheFile):
-    """One file per version of a function, that is, per key.
+    """One file per version of a function, that is, per key. Damaged files count as missing.
 
     Numba's own index gives two processes that save different versions at once the same file for
-    both.
+    both. Numba also links a damaged file, which ends the process.
     """
 
     def __init__(
@@ -139,32 +152,58 @@ class _Files(IndexDataCacheFile):
     ) -> None:
         super().__init__(cache_path, filename_base, source_stamp)
         self._folders = (cache_path, *read_only)
+        #: The file that :meth:`has` read last, which :meth:`load` then need not read again.
+        self._last_read: _File | None = None
 
     def load(self, key: Any) -> Any:
         """Return the data that were saved for ``key``, or None."""
-        path = self._find(key)
-        if path is None:
+        file = self._read(key)
+        self._last_read = None
+        if file is None:
             return None
-        cache_folder.mark_used(path)
-        return self._load_data(path)
+        cache_folder.mark_used(file.path)
+        return pickle.loads(file.pickled)
 
     def save(self, key: Any, data: Any) -> None:
         """Write ``data`` to the file for ``key``."""
+        self._last_read = None
         self._save_data(self._file_name(key), data)
 
     def has(self, key: Any) -> bool:
-        """Whether there is a file for ``key``."""
-        return self._find(key) is not None
+        """Whether there is an undamaged file for ``key``."""
+        self._last_read = self._read(key)
+        return self._last_read is not None
 
-    def _find(self, key: Any) -> Path | None:
-        """Return the path of the file for ``key``, or None."""
+    def _read(self, key: Any) -> _File | None:
+        """Return the first undamaged file for ``key``, or None."""
         name = self._file_name(key)
-        paths = (Path(folder) / name for folder in self._folders)
-        return next((path for path in paths if path.exists()), None)
+        if self._last_read is not None and self._last_read.path.name == name:
+            return self._last_read
+        for folder in self._folders:
+            path = Path(folder) / name
+            try:
+                content = path.read_bytes()
+            except OSError:  # there is no file, or it cannot be read
+                continue
+            pickled = cache_folder.unsealed(content, name)
+            if pickled is not None:
+                return _File(path, pickled)
+            _log_damaged(path)
+        return None
+
+    def _save_data(self, name: str, data: Any) -> None:
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(cache_folder.sealed(self._dump(data), name))
 
     def _file_name(self, key: Any) -> str:
         full_key = repr((self._version, self._source_stamp, key)).encode()
         return str(self._data_name(int(hashlib.sha256(full_key).hexdigest()[:32], 16)))
+
+
+@cache
+def _log_damaged(path: Path) -> None:
+    """Log once that a file is damaged. It is read again until another process replaces it."""
+    logger.debug("a kernel on disk is damaged, and is compiled again: %s", path)
 
 
 class _Location:
@@ -254,7 +293,7 @@ class KernelCache(FunctionCache):
         self.enable()
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the function on disk, or None if there is no file or it cannot be read.
+        """Return the function on disk, or None if there is no file or it cannot be unpickled.
 
         Raises:
             MemoryError: there is not enough memory to load the function, or else to compile it.
@@ -264,12 +303,12 @@ class KernelCache(FunctionCache):
         )
         try:
             return super().load_overload(signature, target_context)
-        except Exception as error:  # unpickling a damaged file can raise any exception
+        except Exception as error:  # a changed Numba of the same release can raise any exception
             logger.debug("a kernel on disk cannot be read: %r", error)
             return None
 
     def has(self, signature: Any, target_context: Any) -> bool:
-        """Whether there is a file for this ``signature``."""
+        """Whether there is an undamaged file for this ``signature``."""
         # The compiler refreshes Numba's registries under this lock: two threads must not do so at
         # once.
         with global_compiler_lock:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..graph.files import atomic_write
 from ..inference.runtime_probe import MIN_WRONG_DIFFERENCE
-from ..kernels.cache_folder import cache_folder
+from ..kernels.cache_folder import cache_folder, sealed, unsealed
 from ..reference.arrays import Array
 from ..system.process import interpreter
 from . import accelerator_process
@@ -154,8 +154,8 @@ def try_on_providers(
 class AnswerCache:
     """The answers of :func:`try_on_providers` by key, in memory and on disk.
 
-    Forked processes inherit the answers in memory. A file holds the text of an answer and has the
-    key as its name. A refusal on disk is valid for a day.
+    Forked processes inherit the answers in memory. A file holds the text of an answer and its hash,
+    and has the key as its name. A refusal on disk is valid for a day.
     """
 
     def __init__(self) -> None:
@@ -179,19 +179,19 @@ class AnswerCache:
             self._write(key, answer)
 
     def _read(self, key: str) -> str | None:
-        # There is no file, it is damaged (UnicodeDecodeError), or there is no home directory.
-        with suppress(OSError, UnicodeDecodeError, RuntimeError):
+        with suppress(OSError, RuntimeError):  # there is no file, or no home directory
             file = _folder() / key
-            answer = file.read_text(encoding="utf-8")
-            if answer == RUNS or time.time() - file.stat().st_mtime < _MAX_REFUSAL_AGE:
-                return answer
+            encoded = unsealed(file.read_bytes(), key)
+            is_new = time.time() - file.stat().st_mtime < _MAX_REFUSAL_AGE
+            if encoded is not None and (is_new or encoded == RUNS.encode()):
+                return encoded.decode()
         return None
 
     def _write(self, key: str, answer: str) -> None:
         with suppress(OSError, RuntimeError):
             _folder().mkdir(parents=True, exist_ok=True)
             with atomic_write(_folder() / key) as file:
-                file.write_text(answer, encoding="utf-8")
+                file.write_bytes(sealed(answer.encode(errors="backslashreplace"), key))
 
 
 def _folder() -> Path:

@@ -3,7 +3,10 @@
 import itertools
 import pickle
 import re
+import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -261,9 +264,13 @@ def test_status_of_a_message_with_a_lone_surrogate_has_it_escaped() -> None:
     ],
 )
 def test_error_whose_function_cannot_be_loaded_at_once_is_raised(
-    monkeypatch: pytest.MonkeyPatch, n_failures: int, message: str
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    n_failures: int,
+    message: str,
 ) -> None:
-    """A signal handler can raise an exception, or there is no memory to compile the function."""
+    """There may be no memory to compile the function."""
+    caplog.set_level("DEBUG", "ort_gridsample")
     load = error_loading._create_error_address
     failures = iter([MemoryError("no memory to compile")] * n_failures)
 
@@ -273,13 +280,60 @@ def test_error_whose_function_cannot_be_loaded_at_once_is_raised(
         return load()
 
     monkeypatch.setattr(error_loading, "_create_error_address", fail_then_load)
-    unraisable: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     session = open_compiled(loose(grid_sample_model("float32", "float32", 2, [Attributes()])))
     feeds = {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)}
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
         onnxruntime.InferenceSession.run(session, None, feeds)
-    assert len(unraisable) == n_failures
+    assert caplog.text.count("error messages are not loaded: MemoryError") == n_failures
+
+
+def create_in_extension_module(patched: bytes, options: onnxruntime.SessionOptions) -> object:
+    extension_class = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession
+    session = extension_class(options, patched, False, False)
+    session.initialize_session([], [], set())
+    return session
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send a process signals")
+@pytest.mark.parametrize("create", [onnxruntime.InferenceSession, create_in_extension_module])
+def test_signal_while_a_kernel_is_created_is_handled_after_the_session_is_created(
+    create: Callable[[bytes, onnxruntime.SessionOptions], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    patched = ogs.patch_model(model, target="compiled").SerializeToString()
+    create_kernel = registry._compiled
+    steps = []
+
+    def interrupt_and_create(*arguments: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        steps.append("created")
+        return create_kernel(*arguments)
+
+    monkeypatch.setattr(registry, "_compiled", interrupt_and_create)
+    with pytest.raises(KeyboardInterrupt):
+        create(patched, ogs.register(quiet_options()))
+    assert steps == ["created"]
+
+
+def test_description_of_an_op_that_fails_is_an_error_of_the_registration_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = iter([MemoryError] * 2)
+
+    def describe(op: Any) -> int:
+        for failure in failures:
+            raise failure
+        return int(op.n_inputs)
+
+    monkeypatch.setitem(registry.DESCRIPTION_FUNCTIONS, "GetInputTypeCount", describe)
+    ops = registry.CompiledOps()
+    with pytest.raises(Exception, match="MemoryError"):
+        ops.register(onnxruntime.SessionOptions())
+    options = quiet_options()
+    ops.register(options)
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    patched = ogs.patch_model(model, target="compiled").SerializeToString()
+    assert onnxruntime.InferenceSession(patched, options).get_outputs()
 
 
 def test_output_larger_than_the_address_space_is_refused() -> None:

@@ -1,6 +1,5 @@
 """Test this package's operators in onnx's evaluator (bit for bit) and in OpenVINO."""
 
-import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
@@ -33,6 +32,7 @@ from support.compare import about, assert_identical, refusal
 from support.foreign_nodes import DIALECTS, GRID_3D, X_3D, feeds_for, sampler_model
 from support.graphs import GRID, HEADER, MODELS, SIGNATURE, X
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
+from support.openvino_core import openvino_core
 from support.paths import function_answer, open_native
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -82,8 +82,7 @@ def read(model: onnx.ModelProto):
 def run_openvino(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
     """Run ``model`` in OpenVINO, with bfloat16 as float32."""
     converted = read(model)
-    core = importlib.import_module("openvino").Core()
-    compiled = core.compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = openvino_core().compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     names = [value.name for value in model.graph.input]
     feeds = dict(zip(names, map(without_bfloat16, inputs), strict=True))
     ordered = [feeds[parameter.get_friendly_name()] for parameter in converted.get_parameters()]

@@ -442,8 +442,8 @@ def test_registration_after_a_failed_one_fuses_nodes(monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as context:
         context.setattr(registration.Provider, "_enable_fusion", fail)
-        assert provider._create(*arguments, ctypes.addressof(count)) != 0
-    assert provider._create(*arguments, ctypes.addressof(count)) == 0
+        assert provider._create_factories(*arguments, ctypes.addressof(count)) != 0
+    assert provider._create_factories(*arguments, ctypes.addressof(count)) == 0
     assert provider._fused_nodes is not None
 
 

@@ -1,7 +1,9 @@
 """Deformable attention in unmodified models, as one node of the execution provider."""
 
 import itertools
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
+from ort_gridsample.custom_ops import signals
 from ort_gridsample.custom_ops.provider import ep_api, fused_nodes
 from support.attention_models import FORMS, Arrays, definition, form, form_feeds
 from support.cases import dtype_of
@@ -354,6 +357,53 @@ def test_failure_of_the_search_leaves_single_nodes(monkeypatch: pytest.MonkeyPat
     assert count_fused(session) == 0
     feeds = form_feeds(SMALL)
     assert_close(session.run(None, feeds), open_native(form(SMALL)).run(None, feeds))
+
+
+def create_by_class(model: bytes) -> object:
+    return onnxruntime.InferenceSession(model, provider_options())
+
+
+def create_by_own_method(model: bytes) -> object:
+    """Create a session by onnxruntime's own method, which this package does not wrap."""
+    session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
+    create = signals.unwrapped(onnxruntime.InferenceSession.__init__)
+    create(session, model, provider_options())
+    return session
+
+
+def create_by_extension_module(model: bytes) -> object:
+    extension_class = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession
+    session = extension_class(provider_options(), model, False, False)
+    session.initialize_session([], [], set())
+    return session
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send a process signals")
+@pytest.mark.parametrize(
+    "create", [create_by_class, create_by_own_method, create_by_extension_module]
+)
+@pytest.mark.parametrize("callback", ["_fuse_in", "_compute_info"])
+def test_signal_in_a_callback_is_handled_after_the_session_is_created(
+    create: Callable[[bytes], object], callback: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    unraisable: list[object] = []
+    call = getattr(fused_nodes.FusedNodes, callback)
+
+    def interrupt_and_call(*arguments: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        result = call(*arguments)
+        steps.append("called")
+        return result
+
+    monkeypatch.setattr(fused_nodes.FusedNodes, callback, interrupt_and_call)
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        create(form(SMALL).SerializeToString())
+    assert steps == ["called"]
+    assert unraisable == []
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 # --- Patched models ---

@@ -28,6 +28,7 @@ from support import faults, oracle, paths
 from support.cases import ATTRIBUTES, Attributes, image
 from support.compare import about, assert_identical, refusal, type_name
 from support.models import PRIMITIVES, affine_grid_model, grid_sample_model, make_model
+from support.openvino_core import openvino_core
 
 #: The lowering adds up in the NumPy core's order, so results of some types are equal bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -183,7 +184,7 @@ def test_lowered_sample_has_the_output_of_the_core(attributes):
 @every_padding
 @every_mode
 def test_lowered_sample_in_openvino_has_the_output_of_the_core(mode, padding_mode):
-    core = pytest.importorskip("openvino", reason="OpenVINO is not installed").Core()
+    core = openvino_core()
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     for axes, known, align_corners in ((1, False, False), (2, True, True), (3, False, False),
                                        (4, True, True)):  # fmt: skip

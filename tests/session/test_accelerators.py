@@ -28,6 +28,7 @@ from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.inference.runtime_probe import sampling_case
+from ort_gridsample.kernels.cache_folder import sealed, unsealed
 from ort_gridsample.session import accelerator_trials, accelerators, installed_runtime
 from ort_gridsample.session.accelerator_process import READY
 from ort_gridsample.session.accelerator_trials import (
@@ -548,12 +549,12 @@ def test_only_a_negative_answer_expires(
 ) -> None:
     form_in_another_process()
     file = answer_file(tmp_path)
-    file.write_text(answer)
+    file.write_bytes(sealed(answer.encode(), file.name))
     os.utime(file, (0, 0))
     probe.reset_mock()
     assert (form_in_another_process() is None) == is_probed
     assert probe.called == is_probed
-    assert answer_file(tmp_path).read_text() == answer
+    assert unsealed(answer_file(tmp_path).read_bytes(), file.name) == answer.encode()
 
 
 def test_answer_of_a_host_program_is_not_kept_for_other_processes(
@@ -837,10 +838,17 @@ def test_own_provider_next_to_cuda(
     assert count_nodes(session) == expected
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", RUNS.encode(), b"\xff\xfe\xfa", sealed(RUNS.encode(), "the key of another answer")],
+)
 def test_damaged_answer_is_probed_again(
-    probe: Mock, form_in_another_process: FindForm, tmp_path: Path
+    content: bytes, probe: Mock, form_in_another_process: FindForm, tmp_path: Path
 ) -> None:
     assert form_in_another_process() is None
-    answer_file(tmp_path).write_bytes(b"\xff\xfe\xfa")
+    file = answer_file(tmp_path)
+    right_content = file.read_bytes()
+    file.write_bytes(content)
     assert form_in_another_process() is None
     assert probe.call_count == 2
+    assert answer_file(tmp_path).read_bytes() == right_content

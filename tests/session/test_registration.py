@@ -146,6 +146,20 @@ def test_linked_library_is_linked_once_and_calls_the_address(
     assert trampoline.load({trampoline.ENTRY_POINT: ADDRESS})[1] == path
 
 
+@needs_linker
+@pytest.mark.parametrize("damage", ["wrong bit", "truncated", "empty"])
+def test_damaged_linked_library_is_linked_again(linked: Path, damage: str) -> None:
+    content = trampoline.linked_library(linked).read_bytes()
+    wrong_bit = bytes([*content[:64], content[64] ^ 4, *content[65:]])
+    damaged = {"wrong bit": wrong_bit, "truncated": content[:100], "empty": b""}[damage]
+    (file,) = linked.iterdir()
+    file.write_bytes(damaged)
+    library, path = trampoline.load({trampoline.ENTRY_POINT: ADDRESS})
+    assert call_trampoline(library) == 7005
+    assert [str(file) for file in linked.iterdir()] == [path]
+    assert Path(path).read_bytes() != damaged
+
+
 def test_load_without_linker_raises_what_to_install(
     linked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

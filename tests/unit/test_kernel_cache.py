@@ -3,13 +3,15 @@
 import ctypes
 import logging
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from types import FunctionType
@@ -74,18 +76,168 @@ def test_kernel_cache_after_change_of_any_source_compiles_again(
     assert load_or_compile(copies)
 
 
-@pytest.mark.parametrize("length", [100, 0])
+def with_wrong_bit(content: bytes, index: int, bit: int = 2) -> bytes:
+    wrong = bytearray(content)
+    wrong[index] ^= 1 << bit
+    return bytes(wrong)
+
+
+def with_wrong_bit_after(content: bytes, start: bytes, offset: int) -> bytes:
+    return with_wrong_bit(content, content.index(start) + offset)
+
+
+def test_unsealed_with_any_wrong_bit_is_none() -> None:
+    content = cache_folder.sealed(b"data", "name")
+    assert cache_folder.unsealed(content, "name") == b"data"
+    for index, bit in product(range(len(content)), range(8)):
+        assert cache_folder.unsealed(with_wrong_bit(content, index, bit), "name") is None
+
+
+def test_unsealed_with_any_other_length_is_none() -> None:
+    content = cache_folder.sealed(b"data", "name")
+    for length in range(len(content)):
+        assert cache_folder.unsealed(content[:length], "name") is None
+    assert cache_folder.unsealed(content + b"0", "name") is None
+
+
+def test_unsealed_under_another_name_is_none() -> None:
+    assert cache_folder.unsealed(cache_folder.sealed(b"data", "name"), "another name") is None
+
+
+class RaisesWhenUnpickled:
+    """An object whose pickle ends the process that reads it."""
+
+    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+        return os._exit, (1,)
+
+
+#: What a damaged file contains, given its right content.
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[:100],
+    "without its last byte": lambda content: content[:-1],
+    "with another byte": lambda content: content + b"0",
+    "empty": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "garbage": lambda content: np.random.default_rng(0).bytes(len(content)),
+    "wrong bit in the pickle": lambda content: with_wrong_bit(content, 5),
+    "wrong bit in machine code": lambda content: with_wrong_bit_after(content, b"\x7fELF", 64),
+    "wrong bit in bitcode": lambda content: with_wrong_bit_after(content, b"BC\xc0\xde", 9),
+    "wrong bit in the hash": lambda content: with_wrong_bit(content, -3),
+    "a pickle of another program": lambda content: pickle.dumps(RaisesWhenUnpickled()),
+    "a kernel without a hash": lambda content: content[: -cache_folder._SEAL_SIZE],
+}
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="machine code is an ELF file")
+
+
+def damaged_by(names: Sequence[str] = tuple(DAMAGES)) -> pytest.MarkDecorator:
+    marks = {"wrong bit in machine code": on_linux}
+    return pytest.mark.parametrize(
+        "damage",
+        [pytest.param(DAMAGES[name], id=name, marks=marks.get(name, ())) for name in names],
+    )
+
+
+@damaged_by()
 def test_kernel_cache_with_damaged_file_compiles_again(
-    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    damage: Callable[[bytes], bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     assert not load_or_compile([Path(__file__)])
     (file,) = tmp_path.rglob("*.nb*")
-    file.write_bytes(file.read_bytes()[:length])
-    assert load_or_compile([Path(__file__)])
+    file.write_bytes(damage(file.read_bytes()))
+    assert not load_or_compile([Path(__file__)])
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
-    assert file.stat().st_size > 100
+    assert load_or_compile([Path(__file__)])
+
+
+def test_kernel_cache_with_the_file_of_another_kernel_compiles_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    sources = [Path(__file__)], [Path(compilation.__file__)]
+    files = []
+    for source in sources:
+        load_or_compile(source)
+        (file,) = {*tmp_path.rglob("*.nbc")} - {*files}
+        files.append(file)
+    shutil.copy(*files)
+    assert not load_or_compile(sources[1])
+
+
+def test_kernel_cache_with_a_folder_in_place_of_a_file_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    load_or_compile([Path(__file__)])
+    (file,) = tmp_path.rglob("*.nbc")
+    file.unlink()
+    file.mkdir()
+    function = compilation.CompiledFunction(one_more, [Path(__file__)])
+    assert not function.needs_no_lock
+    assert function.address()
+
+
+@damaged_by(["empty", "wrong bit in the pickle"])
+def test_kernel_cache_with_damaged_file_in_a_read_only_folder_writes_to_the_next_one(
+    damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "filled"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    load_or_compile([Path(__file__)])
+    (file,) = tmp_path.rglob("*.nbc")
+    damaged = damage(file.read_bytes())
+    file.write_bytes(damaged)
+    make_read_only(monkeypatch, tmp_path / "filled")
+    assert [load_or_compile([Path(__file__)]) for _ in range(2)] == [False, True]
+    assert file.read_bytes() == damaged
+    assert len([*(tmp_path / "home").rglob("*.nbc")]) == 1
+
+
+@damaged_by(["empty", "wrong bit in the pickle"])
+def test_kernel_cache_without_a_writable_folder_compiles_a_damaged_kernel(
+    damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    load_or_compile([Path(__file__)])
+    (file,) = tmp_path.rglob("*.nbc")
+    file.write_bytes(damage(file.read_bytes()))
+    monkeypatch.setattr(cache_folder, "_is_writable", lambda path: False)
+    load_or_compile([Path(__file__)])
+
+
+@pytest.mark.slow
+def test_processes_that_find_damaged_kernels_at_once_all_sample(tmp_path: Path) -> None:
+    script = """
+import numpy as np
+import ort_gridsample as ogs
+print(ogs.grid_sample(np.ones((1, 1, 4, 4), "f4"), np.zeros((1, 1, 1, 2), "f4"), "nearest").item())
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run_script(script, environment) == ["1.0"]
+    files = [*tmp_path.rglob("*.nbc")]
+    contents = {file: file.read_bytes() for file in files}
+    for file, content in contents.items():
+        file.write_bytes(with_wrong_bit(content, len(content) // 2))
+    with ThreadPoolExecutor(3) as pool:
+        outputs = [*pool.map(lambda _: run_script(script, environment), range(3))]
+    assert outputs == [["1.0"]] * 3
+    for file in files:
+        assert cache_folder.unsealed(file.read_bytes(), file.name) is not None
+    assert not [*tmp_path.rglob("*.lock")]
+
+
+def make_read_only(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let no file be written to ``folder``. Permissions do not prevent that root writes."""
+    is_writable = cache_folder._is_writable
+    monkeypatch.setattr(
+        cache_folder,
+        "_is_writable",
+        lambda path: not path.is_relative_to(folder) and is_writable(path),
+    )
 
 
 def unwritable_folder(folder: Path) -> Path:
@@ -227,12 +379,7 @@ def test_kernel_cache_in_a_read_only_folder_is_read(
     monkeypatch.setattr(config, "CACHE_DIR", str(filled))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     assert not load_or_compile([Path(__file__)])
-    is_writable = cache_folder._is_writable
-    monkeypatch.setattr(
-        cache_folder,
-        "_is_writable",
-        lambda path: not path.is_relative_to(filled) and is_writable(path),
-    )
+    make_read_only(monkeypatch, filled)
     assert load_or_compile([Path(__file__)])
     assert not load_or_compile([Path(compilation.__file__)])
     assert len([*filled.rglob("*.nbc")]) == len([*home.rglob("*.nbc")]) == 1

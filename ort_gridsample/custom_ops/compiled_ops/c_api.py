@@ -9,11 +9,13 @@ the offsets with the declarations there.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import onnxruntime
 
 from ... import versions
+from ..signals import NeverRaising
 
 #: The version of the struct and of the table: that of onnxruntime 1.17, the oldest release that
 #: this package supports. Its table has all functions of :data:`FUNCTION_OFFSETS`.
@@ -100,6 +102,17 @@ def function(address: int, n_arguments: int) -> Any:
     return function_type(n_arguments)(address)
 
 
+def callback(n_arguments: int, function: Callable[..., int], failure: Callable[..., int]) -> Any:
+    """Return a C function that calls a Python function and never raises.
+
+    Args:
+        n_arguments: the number of its arguments.
+        function: the Python function.
+        failure: returns the result if ``function`` raises, from the exception and the arguments.
+    """
+    return function_type(n_arguments)(NeverRaising(function, failure))
+
+
 def address_of_callback(callback: Any) -> int:
     """Return the address of a C function of ctypes."""
     return ctypes.cast(callback, ctypes.c_void_p).value or 0
@@ -132,6 +145,11 @@ def create_status(api: int, message: str) -> int:
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
     address = word.from_address(api + FUNCTION_OFFSETS["CreateStatus"]).value
     return create(address)(INVALID_ARGUMENT, message.encode(errors="backslashreplace"))
+
+
+def status_of(api: int, error: BaseException) -> int:
+    """Return a new OrtStatus* for an exception. The caller owns it."""
+    return create_status(api, f"{type(error).__name__}: {error}")
 
 
 def shape_reference(api: int) -> int:

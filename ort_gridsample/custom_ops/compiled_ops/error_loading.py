@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ...functions.cores import logger
 from ...kernels.structs import ctypes_type
 from ...system.process import keep_forever
-from ..signals import with_signals_deferred
 from . import c_api
 from .structs import ERRORS
 
@@ -22,18 +22,21 @@ def loader_address() -> int:
     """Return the address of a C function that loads :func:`.sentences.create_error`.
 
     The C function takes the address of ERRORS, and sets their field ``create_error``. The field is
-    unchanged if loading and compiling fail, or if a signal handler raises an exception. The C
-    function may be called from any thread.
+    unchanged if loading and compiling fail. The C function may be called from any thread.
     """
-    callback = c_api.function_type(1)(_load_create_error)
+    callback = c_api.callback(1, _load_create_error, _loading_failure)
     keep_forever(callback)
     return c_api.address_of_callback(callback)
 
 
 def _load_create_error(errors_address: int) -> int:
-    address = with_signals_deferred(_create_error_address)
-    _ErrorsStruct.from_address(errors_address).create_error = address
-    return 0  # callers look at the field: after an exception, ctypes returns any number
+    _ErrorsStruct.from_address(errors_address).create_error = _create_error_address()
+    return 0  # callers look at the field
+
+
+def _loading_failure(error: BaseException, errors_address: int) -> int:
+    logger.debug("error messages are not loaded: %r", error)
+    return 0
 
 
 @cache

@@ -30,7 +30,7 @@ from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
 from ...system.cpus import available_cpus
 from ...system.process import after_fork, created_once, keep_forever
-from ..signals import with_signals_deferred
+from ..signals import NeverRaising, with_signals_deferred
 from . import c_api, error_loading, library_file, trampoline
 from .catalog import (
     DESCRIPTION_FUNCTIONS,
@@ -78,9 +78,10 @@ class CompiledOps:
         callbacks: dict[str, Any] = {}
         for name, function in DESCRIPTION_FUNCTIONS.items():
             callbacks[name] = _description_callback(function)
-        callbacks["CreateKernelV2"] = c_api.function_type(4)(self._create_kernel)
-        callbacks["InferOutputShapeFn"] = c_api.function_type(2)(self._infer_shape)
-        self._entry_callback = c_api.function_type(2)(self._add_requested_domains)
+        self._descriptions = {name: callbacks[name] for name in DESCRIPTION_FUNCTIONS}
+        callbacks["CreateKernelV2"] = c_api.callback(4, self._create_kernel, _kernel_failure)
+        callbacks["InferOutputShapeFn"] = c_api.callback(2, self._infer_shape, _inference_failure)
+        self._entry_callback = c_api.callback(2, self._add_requested_domains, _entry_failure)
         self._addresses = {
             name: c_api.address_of_callback(callback) for name, callback in callbacks.items()
         }
@@ -135,14 +136,11 @@ class CompiledOps:
             needed = versions.OLDEST["onnxruntime"]
             message = f"ort_gridsample needs onnxruntime {needed} or newer"
             return c_api.create_status(c_api.get_api(base, 1), message)
-        try:
-            status = 0
-            for name, selection in self._requested:
-                domain = self._domain(api, name, selection)
-                status = status or c_api.call(api, "AddCustomOpDomain", options, domain)
-            return status
-        except BaseException as error:  # ctypes would print an exception and go on
-            return c_api.create_status(api, f"{type(error).__name__}: {error}")
+        status = 0
+        for name, selection in self._requested:
+            domain = self._domain(api, name, selection)
+            status = status or c_api.call(api, "AddCustomOpDomain", options, domain)
+        return status
 
     def domain(self, api: int, name: str) -> int:
         """Return the OrtCustomOpDomain of this ``name``, one of :data:`.catalog.DOMAINS`."""
@@ -213,30 +211,46 @@ class CompiledOps:
         if not op.infers_shape:
             struct.InferOutputShapeFn = 0
         keep_forever((struct, name))
+        self._describe(struct)
         address = ctypes.addressof(struct)
         self._overloads[address] = op, types
         self._op_addresses[op, types] = address
         return address
 
+    def _describe(self, struct: Any) -> None:
+        """Call the functions that describe an op, which keep their results.
+
+        They cannot report a failure when a session calls them.
+
+        Raises:
+            MemoryError: one of them failed.
+        """
+        for name, function in DESCRIPTION_FUNCTIONS.items():
+            arguments: list[tuple[int, ...]] = [()]
+            if function.__code__.co_argcount > 1:
+                count = struct.n_inputs if "Input" in name else struct.n_outputs
+                arguments = [(index,) for index in range(count)]
+            for indices in arguments:
+                result = self._descriptions[name](ctypes.addressof(struct), *indices)
+                if result != function(struct, *indices):
+                    raise MemoryError("not enough memory to describe a compiled op")
+
     def _create_kernel(self, op_address: int, api: int, info: int, out: int) -> int:
         """CreateKernelV2: compile what the node needs, and call the compiled CreateKernelV2."""
-        try:
-            op, types = self._overloads[op_address]
-            if "str" in types:
-                return c_api.create_status(api, NO_STRINGS)
-            struct = _OpStruct.from_address(op_address)
-            if not struct.KernelComputeV2:
-                _complete(struct, op, types)
-            create = _compiled(op.load().create, 4)
+        op, types = self._overloads[op_address]
+        if "str" in types:
+            return c_api.create_status(api, NO_STRINGS)
+        struct = _OpStruct.from_address(op_address)
+        if not struct.KernelComputeV2:
+            _complete(struct, op, types)
+        create = _compiled(op.load().create, 4)
+        result = create(op_address, api, info, out)
+        while is_missing_state(result):
+            index = result - 1
+            pointer = ctypes.c_int64.from_address(struct.states + 8 * index)
+            pointer.value = state_address(op, types, index)
             result = create(op_address, api, info, out)
-            while is_missing_state(result):
-                index = result - 1
-                pointer = ctypes.c_int64.from_address(struct.states + 8 * index)
-                pointer.value = state_address(op, types, index)
-                result = create(op_address, api, info, out)
-            return int(result)
-        except BaseException as error:  # ctypes would print an exception and go on
-            return c_api.create_status(api, f"{type(error).__name__}: {error}")
+        return int(result)
 
     def _infer_shape(self, op_address: int, context: int) -> int:
         """InferOutputShapeFn: call the compiled function of this name.
@@ -244,14 +258,10 @@ class CompiledOps:
         ONNX Runtime calls it several times for each node of a session. Later calls for the op use
         the compiled function directly, because finding it takes 30 µs.
         """
-        try:
-            op, _ = self._overloads[op_address]
-            (infer,) = addresses([(op.load().infer,)])
-            _OpStruct.from_address(op_address).InferOutputShapeFn = infer
-            return int(c_api.function(infer, 2)(op_address, context))
-        except BaseException as error:  # a run reports wrong shapes
-            logger.debug("the shape of a compiled op is not inferred: %r", error)
-            return 0
+        op, _ = self._overloads[op_address]
+        (infer,) = addresses([(op.load().infer,)])
+        _OpStruct.from_address(op_address).InferOutputShapeFn = infer
+        return int(c_api.function(infer, 2)(op_address, context))
 
 
 @created_once
@@ -447,10 +457,33 @@ def copy_image(image: RecordImage, address: int, compiled: Sequence[int]) -> Non
 def _description_callback(function: Callable[..., int]) -> Any:
     """Return a C function that calls ``function`` with the OrtCustomOp at an address.
 
-    Results are cached, as every session calls these functions.
+    Results are cached, as every session calls these functions. ctypes calls the cache itself, which
+    runs no Python code for a known result, and so cannot raise.
     """
-    cached = cache(lambda address, *index: function(_OpStruct.from_address(address), *index))
+
+    def describe(address: int, *index: int) -> int:
+        return function(_OpStruct.from_address(address), *index)
+
+    cached = cache(NeverRaising(describe, _description_failure))
     return c_api.function_type(function.__code__.co_argcount)(cached)
+
+
+def _description_failure(error: BaseException, *_: int) -> int:
+    logger.error("a compiled op is not described: %r", error)
+    return 0
+
+
+def _kernel_failure(error: BaseException, op_address: int, api: int, *_: int) -> int:
+    return c_api.status_of(api, error)
+
+
+def _inference_failure(error: BaseException, *_: int) -> int:
+    logger.debug("the shape of a compiled op is not inferred: %r", error)
+    return 0  # a run reports wrong shapes
+
+
+def _entry_failure(error: BaseException, options: int, base: int) -> int:
+    return c_api.status_of(c_api.get_api(base, 1), error)
 
 
 def _compiled(function: Any, n_arguments: int) -> Any:

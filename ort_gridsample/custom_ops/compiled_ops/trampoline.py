@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ...errors import GridSampleError
 from ...graph.files import atomic_write
 from ...kernels import target
-from ...kernels.cache_folder import cache_folder
+from ...kernels.cache_folder import cache_folder, digest
 from . import linking
 
 #: The function that ONNX Runtime calls for custom ops.
@@ -300,7 +300,9 @@ def _source() -> str:
 def linked_library(folder: Path) -> Path:
     """Return the path of the library in ``folder``, and link it if it is not there yet.
 
-    It has variables with the addresses to jump to, which :func:`_load_linked` sets.
+    It has variables with the addresses to jump to, which :func:`_load_linked` sets. Its name has
+    the hash of its content: a damaged library would end the process, and is linked again. Content
+    after the end of a library would break its signature on macOS.
 
     Raises:
         GridSampleError: there is no linker.
@@ -310,19 +312,31 @@ def linked_library(folder: Path) -> Path:
     source_code = _source()
     properties = f"{target.system} {target.processor} {source_code}"
     key = hashlib.sha256(properties.encode()).hexdigest()[:16]
-    path = folder / f"trampoline-{key}{linking.SUFFIXES.get(target.system, '.so')}"
-    if path.exists():
-        return path
+    suffix = linking.SUFFIXES.get(target.system, ".so")
+    for path in sorted(folder.glob(f"trampoline-{key}-*{suffix}")):
+        with suppress(OSError):  # another process removed it, or it cannot be read
+            if path.name == _library_name(key, path.read_bytes(), suffix):
+                return path
+            path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     command = linking.linker(None, "compiled ops")
     if target.system != "win32":
         command.append("-fPIC")
-    with tempfile.TemporaryDirectory() as temporary, atomic_write(path) as output:
+    with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) / "trampoline.c"
         source.write_text(source_code)
+        output = Path(temporary) / f"trampoline{suffix}"
         task = "linking the registration of compiled ops"
         linking.run([*command, "-o", str(output), str(source)], task)
+        content = output.read_bytes()
+    path = folder / _library_name(key, content, suffix)
+    with atomic_write(path) as file:
+        file.write_bytes(content)
     return path
+
+
+def _library_name(key: str, content: bytes, suffix: str) -> str:
+    return f"trampoline-{key}-{digest(content, key)}{suffix}"
 
 
 def _load_linked(functions: Mapping[str, int]) -> tuple[ctypes.CDLL, str]:

@@ -62,8 +62,8 @@ class FusedNodes:
         self._ep_api = ep_api
         self._compile_provider_functions = compile_functions
         self._session = _SessionInCreation()
-        self.fuse = c_api.function_type(4)(self._fuse)
-        self.compile = c_api.function_type(6)(self._compile)
+        self.fuse = c_api.callback(4, self._fuse, _fusion_failure)
+        self.compile = c_api.callback(6, self._compile, self._compilation_failure)
 
     def allow(self, is_allowed: bool) -> None:
         """Set whether nodes are fused in sessions that this thread creates from now on."""
@@ -78,14 +78,11 @@ class FusedNodes:
             nodes: the address of an array of OrtNode*. The elements of fused nodes are set to 0.
             count: its length.
         """
-        try:
-            self._session.subgraphs = {}
-            graph = Graph(self._api, graph_address)
-            if self._session.is_fusion_allowed and (_FUSES_IN_BODIES or not graph.is_body):
-                addresses = (c_api.word * count).from_address(nodes)
-                self._fuse_in(graph, support, addresses)
-        except BaseException as error:  # the nodes run one by one
-            logger.debug("nodes are not fused: %r", error)
+        self._session.subgraphs = {}
+        graph = Graph(self._api, graph_address)
+        if self._session.is_fusion_allowed and (_FUSES_IN_BODIES or not graph.is_body):
+            addresses = (c_api.word * count).from_address(nodes)
+            self._fuse_in(graph, support, addresses)
         return 0
 
     def _fuse_in(self, graph: Graph, support: int, addresses: Any) -> None:
@@ -156,17 +153,15 @@ class FusedNodes:
             infos: the address of an array for the OrtNodeComputeInfo* of each node.
             contexts: not used.
         """
-        try:
-            array_type = c_api.word * count
-            pairs = zip(
-                array_type.from_address(graphs), array_type.from_address(nodes), strict=True
-            )
-            results = array_type.from_address(infos)
-            for index, (graph, node) in enumerate(pairs):
-                results[index] = self._compute_info(Graph(self._api, graph), node)
-            return 0
-        except BaseException as error:  # ctypes would print an exception and go on
-            return c_api.create_status(self._api.address, f"{type(error).__name__}: {error}")
+        array_type = c_api.word * count
+        pairs = zip(array_type.from_address(graphs), array_type.from_address(nodes), strict=True)
+        results = array_type.from_address(infos)
+        for index, (graph, node) in enumerate(pairs):
+            results[index] = self._compute_info(Graph(self._api, graph), node)
+        return 0
+
+    def _compilation_failure(self, error: BaseException, *_: int) -> int:
+        return c_api.status_of(self._api.address, error)
 
     def _compute_info(self, graph: Graph, node_address: int) -> int:
         """Create the OrtNodeComputeInfo of the OrtNode ``node_address`` of ``graph``."""
@@ -181,6 +176,11 @@ class FusedNodes:
             raise MemoryError("not enough memory for a fused node")
         registry.copy_image(image, address, compiled)
         return address
+
+
+def _fusion_failure(error: BaseException, *_: int) -> int:
+    logger.debug("nodes are not fused: %r", error)
+    return 0  # the nodes run one by one
 
 
 class _SessionInCreation(threading.local):

@@ -40,7 +40,7 @@ class Provider:
         self._lock = threading.Lock()
         #: The address of the FACTORY; 0 until onnxruntime loads the provider.
         self._factory_address = 0
-        self._create_factories = c_api.function_type(6)(self._create)
+        self._create_factories = c_api.callback(6, self._create, _creation_failure)
         #: Fuses nodes. None for a library's provider, and until onnxruntime loads the provider.
         self._fused_nodes: FusedNodes | None = None
         self.is_registered = False
@@ -117,16 +117,13 @@ class Provider:
         if not api:
             message = f"ort_gridsample's execution provider needs onnxruntime {OLDEST} or newer"
             return c_api.create_status(c_api.get_api(base, 1), message)
-        try:
-            if not self._factory_address:
-                factory_address = _load_factory(api)
-                self._enable_fusion(api, factory_address)
-                self._factory_address = factory_address
-            (create,) = _provider_function_addresses([(factory.create_factories,)])
-            arguments = (api, factories, n_factories, self._factory_address)
-            return int(c_api.function(create, len(arguments))(*arguments))
-        except BaseException as error:  # ctypes would print an exception and go on
-            return c_api.create_status(api, f"{type(error).__name__}: {error}")
+        if not self._factory_address:
+            factory_address = _load_factory(api)
+            self._enable_fusion(api, factory_address)
+            self._factory_address = factory_address
+        (create,) = _provider_function_addresses([(factory.create_factories,)])
+        arguments = (api, factories, n_factories, self._factory_address)
+        return int(c_api.function(create, len(arguments))(*arguments))
 
     def allow_fusion(self, is_allowed: bool) -> None:
         """Set whether nodes are fused in sessions that this thread creates from now on."""
@@ -149,6 +146,10 @@ class Provider:
         # ONNX Runtime may call them after Python has ended.
         keep_forever((fused_nodes, ep))
         self._fused_nodes = fused_nodes
+
+
+def _creation_failure(error: BaseException, name: int, base: int, *_: int) -> int:
+    return c_api.status_of(c_api.get_api(base, 1), error)
 
 
 @created_once
