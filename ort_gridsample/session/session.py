@@ -23,7 +23,7 @@ from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
-from . import forks
+from . import forks, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
 from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import exception_for
@@ -180,6 +180,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             # Runs that are in flight on the session's former providers may still read their
             # buffers.
             self._buffers = (*self._buffers, *patched.opened_weights.files.values())
+        saved_path = "" if sess_options is None else sess_options.optimized_model_filepath
+        if saved_path and standard_files.enabled and any(p.is_ours for p in patched.placements):
+            standard_files.write_standard_operators(saved_path)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

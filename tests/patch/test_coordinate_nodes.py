@@ -18,6 +18,7 @@ import ort_gridsample as ogs
 from conftest import with_slow
 from ort_gridsample.custom_ops.compiled_ops import registry
 from support import faults
+from support.attention_models import form
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import refusal
 from support.foreign_nodes import node_text
@@ -494,6 +495,66 @@ def test_weights_of_attention_are_no_coordinates(attention: str, coordinates: li
             [c] C = Neg (third)
             [attention] Y = {attention} }}""")
     assert ogs.coordinate_nodes(model) == [*coordinates, "attention"]
+
+
+def decomposed_attention() -> onnx.ModelProto:
+    """Return a model of two MatMuls around an exported deformable attention, all nodes named."""
+    model = form("stacked/batch-dynamo")
+    graph = model.graph
+    (output,) = graph.output
+    width = graph.node[-1].output[0]
+    weight = numpy_helper.from_array(np.eye(12, dtype=np.float32), "weight")
+    graph.initializer.append(weight)
+    graph.node.append(onnx.helper.make_node("MatMul", [width, "weight"], ["projected"], "last"))
+    output.name = "projected"
+    return model
+
+
+def test_nodes_of_decomposed_attention_are_listed() -> None:
+    model = decomposed_attention()
+    names = ogs.coordinate_nodes(model)
+    types = {node.name: node.op_type for node in model.graph.node}
+    assert "last" not in names
+    listed = {types[name] for name in names}
+    assert {"GridSample", "Concat", "Mul", "ReduceSum", "Reshape", "Split"} <= listed
+    assert "Shape" not in listed
+    assert names == [node.name for node in model.graph.node if node.name in names]
+
+
+def test_nodes_of_decomposed_attention_are_not_listed_without_attention() -> None:
+    model = decomposed_attention()
+    names = ogs.coordinate_nodes(model, attention=False)
+    types = {node.name: node.op_type for node in model.graph.node}
+    assert set(names) < set(ogs.coordinate_nodes(model))
+    assert {"ReduceSum", "Split"}.isdisjoint(types[name] for name in names)
+    assert list(types.values()).count("GridSample") == sum(
+        types[name] == "GridSample" for name in names
+    )
+
+
+def test_listing_attention_with_a_node_without_a_name_is_refused() -> None:
+    model = decomposed_attention()
+    (total,) = (node for node in model.graph.node if node.op_type == "ReduceSum")
+    total.name = ""
+    assert refusal(ogs.coordinate_nodes, model).argument == "name"
+    assert ogs.coordinate_nodes(model, attention=False)
+
+
+def test_weighted_sum_that_is_no_attention_is_not_listed() -> None:
+    """Another node reads the product, so the sum cannot become one op."""
+    model = decomposed_attention()
+    (product,) = (
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type == "Mul"
+        and any(
+            other.op_type == "ReduceSum" and node.output[0] in other.input
+            for other in model.graph.node
+        )
+    )
+    model.graph.node.append(onnx.helper.make_node("Relu", [product], ["other"], "reader"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
+    assert ogs.coordinate_nodes(model) == ogs.coordinate_nodes(model, attention=False)
 
 
 def test_call_of_function_named_like_a_dialect_is_not_listed() -> None:
