@@ -125,9 +125,10 @@ def coordinate_nodes(model: Model, *, attention: bool = True) -> list[str]:
 
     Quantization and float16 make the results of these nodes wrong. The list is for
     ``nodes_to_exclude`` of ``onnxruntime.quantization``, and for ``node_block_list`` of
-    ``onnxruntime.transformers.float16`` and ``onnxconverter_common.float16``. The latter also
-    rounds a value between two listed nodes if several nodes read it. For this converter, lower the
-    model with ``functions=True`` or ``for_runtime="onnxconverter-common"``.
+    ``onnxruntime.transformers.onnx_model.OnnxModel.convert_float_to_float16``. Other converters
+    also round values between two listed nodes. A model that is lowered before a conversion to
+    float16 needs ``functions=True`` or, for ``onnxconverter_common.float16``,
+    ``for_runtime="onnxconverter-common"``.
 
     The nodes of deformable attention are listed, too. Quantization and Casts between them would
     keep this package from replacing them by one op.
