@@ -149,14 +149,18 @@ def inspect_model(model: Model) -> list[NodeRecord]:
         return records
 
 
-def coordinate_nodes(model: Model) -> list[str]:
+def coordinate_nodes(model: Model, *, attention: bool = True) -> list[str]:
     """Return the names of the nodes that compute with coordinates.
 
     Quantization and float16 make the results of these nodes wrong. The list is for
     ``nodes_to_exclude`` of ``onnxruntime.quantization``, and for ``node_block_list`` of
-    ``onnxconverter_common.float16``. The latter also rounds a value between two listed nodes if
-    several nodes read it. For this converter, lower the model with ``functions=True`` or
+    ``onnxruntime.transformers.onnx_model.OnnxModel.convert_float_to_float16``. Other converters
+    also round values between two listed nodes. A model that is lowered before a conversion to
+    float16 needs ``functions=True`` or, for ``onnxconverter_common.float16``,
     ``for_runtime="onnxconverter-common"``.
+
+    The nodes of deformable attention are listed, too. Quantization and Casts between them would
+    keep this package from replacing them by one op.
 
     >>> from onnx import parser
     >>> model = parser.parse_model('''
@@ -173,19 +177,24 @@ def coordinate_nodes(model: Model) -> list[str]:
     Args:
         model: a ModelProto, the serialized bytes of a model, or a path. The external data of a path
             is not read.
+        attention: whether to list the nodes between the values, locations and weights of deformable
+            attention and its output. Without them, as many nodes as possible are converted, as a
+            runtime may need that has no op for deformable attention.
 
     Returns:
         The names of GridSample and AffineGrid nodes in any dialect, of the nodes or calls that they
-        were lowered to, and of the arithmetic that leads only to their coordinates. Arithmetic is
-        listed only in the graph of the node that reads it, not around a branch or a loop body.
+        were lowered to, and of the arithmetic that leads only to their coordinates; and the names
+        of the nodes of deformable attention. Arithmetic is listed only in the graph of the node
+        that reads it, not around a branch or a loop body.
 
     Raises:
         GridSampleError: such a node has no name, or the file or the bytes are not an ONNX model.
+        ImportError: the installed onnxruntime is too old, or not complete.
         OSError: the file cannot be read.
     """
     proto = read_model(model)
     with translate_errors(proto):
-        return coordinate_node_names(proto)
+        return coordinate_node_names(proto, attention=attention, probe=installed_probe())
 
 
 def patch_model(

@@ -2,6 +2,9 @@
 
 In float16, a coordinate among 1024 pixels is off by up to a quarter of a pixel; in eight bits, by
 four pixels.
+
+The nodes of decomposed deformable attention are listed as well. A converter writes Casts or
+quantization between them, with which they could no longer be replaced by one op.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from typing import NamedTuple, TypeAlias
 import onnx
 
 from .. import spec
+from ..detection.attention.layouts import Attention
+from ..detection.find import SearchOptions, find_matches
 from ..detection.helper_nodes import is_helper
 from ..detection.lowered_names import lowered_from, reads_grid
 from ..dialects.registry import attention_signature, dialect_of
 from ..dialects.table import ATTENTION
 from ..errors import GridSampleError, where_node
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
+from ..inference.probe import Probe
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
 
@@ -62,11 +68,25 @@ _COORDINATES_OF_ATTENTION = ("sampling_locations", "reference_points", "sampling
 _Origins: TypeAlias = set[str | None]
 
 
-def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
-    """Return the names of coordinate nodes, as :func:`ort_gridsample.coordinate_nodes`."""
+#: The search for attention that an op could replace. Nodes that were lowered stay decomposed.
+_ONLY_ATTENTION = SearchOptions(decomposed=False, fused_grids=False)
+
+
+def coordinate_nodes(model: onnx.ModelProto, *, attention: bool, probe: Probe | None) -> list[str]:
+    """Return the names of coordinate nodes, as :func:`ort_gridsample.coordinate_nodes`.
+
+    Args:
+        model: the model.
+        attention: whether to list the nodes of deformable attention.
+        probe: returns types that onnx does not infer.
+    """
+    all_scopes = scopes_of(model)
+    attention_nodes: dict[int, set[int]] = {}
+    if attention:
+        attention_nodes = _attention_nodes(model, all_scopes, probe)
     names: dict[str, None] = {}
-    for scope, coordinates in coordinates_read(scopes_of(model)):
-        for index in coordinates:
+    for scope, coordinates in coordinates_read(all_scopes):
+        for index in sorted(coordinates.keys() | attention_nodes.get(id(scope), set())):
             node = scope.nodes[index]
             if not node.name:
                 where = where_node(node.op_type, display_name(node))
@@ -74,6 +94,38 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
                 raise GridSampleError(where, "name", "''", expected)
             names[node.name] = None
     return list(names)
+
+
+def _attention_nodes(
+    model: onnx.ModelProto, all_scopes: Sequence[Scope], probe: Probe | None
+) -> dict[int, set[int]]:
+    """Return the indices of the nodes of decomposed deformable attention, by the id of the scope.
+
+    They are the nodes between the operands and the output.
+    """
+    indices: dict[int, set[int]] = {}
+    matches = find_matches(model, all_scopes, probe, with_reasons=False, options=_ONLY_ATTENTION)
+    for match in matches:
+        if match.detected_attention is not None:
+            nodes = indices.setdefault(id(match.scope), set())
+            nodes |= _nodes_after_operands(match.scope, match.detected_attention)
+    return indices
+
+
+def _nodes_after_operands(scope: Scope, attention: Attention) -> set[int]:
+    """Return the nodes of ``attention`` that rearrange, sample or add up its operands.
+
+    The other ones compute shapes, which converters do not change.
+    """
+    operands = (attention.value, attention.locations, attention.weights)
+    reached = {operand.name for operand in operands if operand is not None}
+    indices = set(attention.path)
+    for index in sorted(attention.nodes):
+        is_shape = scope.op_types[index] == "Shape"
+        if index in indices or (not is_shape and not reached.isdisjoint(scope.inputs[index])):
+            indices.add(index)
+            reached.update(scope.outputs[index])
+    return indices
 
 
 def coordinates_read(

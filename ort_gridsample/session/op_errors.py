@@ -18,6 +18,11 @@ _OP_ERROR = re.compile(
     rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): "
     rf"({'|'.join(_ARGUMENTS)}) (is|contains) (.*?), expected (.*)"
 )
+#: The error of a compiled op that cannot be created, such as one that a library lacks.
+_CREATION_ERROR = re.compile(
+    rf"(?s)Exception during initialization: .*?((?:{'|'.join(_OPERATORS)}) node .*?): "
+    r"(\w+) (is|contains) (.*?), expected (.*)"
+)
 #: The error of a node that checks a shape. Its name has the parts of the error: see
 #: :func:`ort_gridsample.detection.helper_nodes.is_shape_check`.
 _CHECK_ERROR = re.compile(
@@ -37,7 +42,19 @@ def exception_for(message: str) -> BaseException | None:
     if raised is not None:
         return raised
     error = _OP_ERROR.search(message) or _CHECK_ERROR.search(message)
-    if error is None:
-        return None
-    where, argument, verb, found, expected = error.groups()
+    return None if error is None else _error_of(error)
+
+
+def creation_error_for(message: str) -> GridSampleError | None:
+    """Return the error of a compiled op that cannot be created, from onnxruntime's ``message``.
+
+    Returns:
+        The error, or None if the message is about something else.
+    """
+    error = _CREATION_ERROR.search(message)
+    return None if error is None else _error_of(error)
+
+
+def _error_of(match: re.Match[str]) -> GridSampleError:
+    where, argument, verb, found, expected = match.groups()
     return GridSampleError(where, argument, found, expected, verb)

@@ -82,7 +82,8 @@ def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
         return ""
     return (
         f"not fused into deformable attention, as QuantizeLinear {name} lies between the sample "
-        "and the sum: exclude the nodes between them from quantization (nodes_to_exclude)"
+        "and the sum: exclude the nodes that coordinate_nodes lists from quantization "
+        "(nodes_to_exclude)"
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import onnxruntime
 
+from . import standard_files
 from .session import InferenceSession
 
 #: The package whose modules import onnxruntime's session by its name.
@@ -27,8 +28,9 @@ def quantization_sessions() -> Iterator[None]:
     Calibration and ``quant_pre_process`` run the model. onnxruntime cannot run a model if it has no
     kernel for a sampling node. Inside of this context it can, so that such a model is quantized
     first and patched last. Pass the nodes that :func:`ort_gridsample.coordinate_nodes` returns as
-    ``nodes_to_exclude``. A file that ``quant_pre_process`` writes has this package's ops;
-    :func:`ort_gridsample.patch_model` translates these to any target.
+    ``nodes_to_exclude``. A file that ``quant_pre_process`` writes has standard operators, for which
+    onnx infers types. If the opset of the model is too old for them, the file has this package's
+    ops. :func:`ort_gridsample.patch_model` translates both to any target.
 
     Inside of the context ``onnxruntime.InferenceSession`` is this package's class, in every thread
     of the process. It is onnxruntime's class again when the last context exits. A module that is
@@ -46,12 +48,14 @@ def quantization_sessions() -> Iterator[None]:
     try:
         with _lock:
             _replace(_plain_session, InferenceSession)
+            standard_files.enabled = True
         yield
     finally:
         with _lock:
             _depth -= 1
             if _depth == 0:
                 _replace(InferenceSession, _plain_session)
+                standard_files.enabled = False
 
 
 def _replace(old: type, new: type) -> None:

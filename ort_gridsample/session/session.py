@@ -24,10 +24,10 @@ from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
-from . import forks
+from . import forks, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
 from .model_preparation import patch_for_session, too_large_to_pickle
-from .op_errors import exception_for
+from .op_errors import creation_error_for, exception_for
 from .options import State, options_from_state, read_state
 from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import COMPILED_OP, PYTHON_OP, Placement
@@ -96,8 +96,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             they are. ``"never"``: nodes are placed as if there were only the CPU.
 
     Raises:
-        GridSampleError: a sampling node is not what its opset allows, or external data lies outside
-            of the model's folder.
+        GridSampleError: a sampling node is not what its opset allows, the library in use lacks its
+            kernel, or external data lies outside of the model's folder.
         OSError: the file cannot be read.
         ImportError: a sampling node needs onnxruntime-extensions, which is not installed.
         TypeError: no model is given, or two.
@@ -170,17 +170,26 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         may_run_python_ops = bool(patched.python_ops) or not patched.is_readable
         setattr(self, signals.RUNS_PYTHON_OPS, may_run_python_ops)
         reopen_arguments = self._reopen_arguments
-        super().__init__(
-            patched.opened_model,
-            options_for(sess_options, patched),
-            reopen_arguments.providers,
-            reopen_arguments.provider_options,
-            **reopen_arguments.others,
-        )
+        try:
+            super().__init__(
+                patched.opened_model,
+                options_for(sess_options, patched),
+                reopen_arguments.providers,
+                reopen_arguments.provider_options,
+                **reopen_arguments.others,
+            )
+        except Exception as error:
+            creation_error = creation_error_for(str(error))
+            if creation_error is None:
+                raise
+            raise creation_error from error
         if patched.opened_weights is not None and patched.reads_weights_in_place:
             # Runs that are in flight on the session's former providers may still read their
             # buffers.
             self._buffers = (*self._buffers, *patched.opened_weights.files.values())
+        saved_path = "" if sess_options is None else sess_options.optimized_model_filepath
+        if saved_path and standard_files.enabled and any(p.is_ours for p in patched.placements):
+            standard_files.write_standard_operators(saved_path)
 
     def __repr__(self) -> str:
         attributes = vars(self)  # a session that failed to open lacks some

@@ -288,6 +288,27 @@ def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Pa
         assert strings.startswith(f"{error} on Python ops only")
 
 
+@pytest.mark.parametrize(
+    ("type", "mode"), [("float32", "cubic"), ("float64", "cubic"), ("bfloat16", "cubic")]
+)
+def test_session_of_a_model_that_the_library_lacks_a_kernel_for_raises_grid_sample_error(
+    type: str, mode: str, built: Path
+) -> None:
+    errors = run_json_program(
+        "library_without_kernel.py", type, mode, env=library_environment(built)
+    )
+    where = "GridSample node 'sample0'"
+    found = f"built without mode {mode!r} for X of {type} and grid of float32"
+    expected = "a library for this model, or for all models"
+    text = f"{where}: library is {found}, expected {expected}"
+    name, message, *_ = errors.pop("plain session")
+    assert name != "GridSampleError"
+    assert text in message
+    assert {"session", "file", "path"} <= errors.keys()
+    for error in errors.values():
+        assert error == ["GridSampleError", text, where, "library", found, expected]
+
+
 def run_with_relative_library(expression: str, path: Path) -> list[str]:
     """Print ``expression`` in a process that is in the library's folder and names it."""
     return run_script(f"""

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import astuple
+from functools import partial
 from itertools import chain, repeat
 from types import SimpleNamespace
 
@@ -18,8 +19,10 @@ import ort_gridsample as ogs
 from conftest import with_slow
 from ort_gridsample.custom_ops.compiled_ops import registry
 from support import faults
+from support.attention_models import form
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import refusal
+from support.exported_models import EXPORTED_FOLDER, run_stored_inputs, stored_arrays
 from support.foreign_nodes import node_text
 from support.graphs import SIGNATURE
 from support.models import node_attributes
@@ -90,13 +93,33 @@ LINEAR = Attributes("linear", "zeros", False)
 SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest", "zeros", False)]
 
 
-def to_half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
-    float16 = pytest.importorskip(
-        "onnxconverter_common.float16", reason="pip install onnxconverter-common"
-    )
+def convert_by_module(
+    module: str, model: onnx.ModelProto, blocked: Sequence[str]
+) -> onnx.ModelProto:
+    float16 = pytest.importorskip(module)
     return float16.convert_float_to_float16(
         deepcopy(model), keep_io_types=True, node_block_list=list(blocked)
     )
+
+
+def convert_by_onnxruntime(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
+    """Convert a model as the documentation describes it."""
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    half = OnnxModel(deepcopy(model))
+    half.convert_float_to_float16(
+        use_symbolic_shape_infer=False, keep_io_types=True, node_block_list=list(blocked)
+    )
+    return half.model
+
+
+Converter = Callable[[onnx.ModelProto, Sequence[str]], onnx.ModelProto]
+CONVERTERS: dict[str, Converter] = {
+    "onnxconverter-common": partial(convert_by_module, "onnxconverter_common.float16"),
+    "float16 of onnxruntime": partial(convert_by_module, "onnxruntime.transformers.float16"),
+    "OnnxModel of onnxruntime": convert_by_onnxruntime,
+}
+to_half = CONVERTERS["onnxconverter-common"]
 
 
 @with_slow(
@@ -157,17 +180,12 @@ def test_model_with_converted_coordinates_is_refused(lowered_flow: onnx.ModelPro
         open_native(to_half(lowered_flow, []))
 
 
-CONVERTERS = ("onnxconverter_common.float16", "onnxruntime.transformers.float16")
 #: Beyond 2048, float16 has not every integer; beyond 65504, none.
 WIDTHS = (2049, 2560, 66001)
 
 
 def convert_by(converter: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    float16 = pytest.importorskip(converter)
-    names = ogs.coordinate_nodes(model)
-    return float16.convert_float_to_float16(
-        deepcopy(model), keep_io_types=True, node_block_list=names
-    )
+    return CONVERTERS[converter](model, ogs.coordinate_nodes(model))
 
 
 def wide_image(width: int, channels: int = 2) -> np.ndarray:
@@ -242,6 +260,97 @@ def test_float16_constant_of_the_models_own_keeps_pixels(
         model, target="primitives", for_runtime="onnxconverter-common", functions=functions
     )
     assert_near(to_half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+#: Exported models -> the exporter, and the largest relative error of an output. That of a network
+#: with random weights is larger than the rounding error of float16, which is 5e-4.
+EXPORTED = {
+    "deformable_detr": ("dynamo", 1e-2),
+    "kornia_homography_warp3d": ("dynamo", 5e-3),
+    "liif": ("dynamo", 5e-3),
+    "raft": ("dynamo", 5e-3),
+    "stn_3d": ("dynamo", 5e-3),
+    "stn_bicubic": ("dynamo", 5e-3),
+    "first_order_motion": ("TorchScript", 5e-3),
+    "pwcnet": ("TorchScript", 5e-3),
+    "sfmlearner_function": ("TorchScript", 5e-3),
+    "stn": ("TorchScript", 5e-3),
+}
+
+
+def lower(model: onnx.ModelProto, **options: object) -> onnx.ModelProto:
+    return ogs.patch_model(model, target="primitives", **options)  # type: ignore[arg-type]
+
+
+def convert(model: onnx.ModelProto) -> onnx.ModelProto:
+    return convert_by("OnnxModel of onnxruntime", model)
+
+
+#: The orders of a patch and a conversion.
+WAYS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {
+    "in a session": convert,
+    "before a patch": lambda model: lower(convert(model)),
+    "before a patch to GridSample": lambda model: ogs.patch_model(convert(model), target="ai.onnx"),
+    "after a patch": lambda model: convert(lower(model)),
+    "after a patch to functions": lambda model: convert(lower(model, functions=True)),
+    "after a patch for a converter": lambda model: convert(
+        lower(model, for_runtime="onnxconverter-common")
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        pytest.param(name, tolerance, id=f"{name}-{exporter}")
+        for name, (exporter, tolerance) in EXPORTED.items()
+    ],
+)
+def test_float16_exported_model_has_the_output_of_float32(
+    name: str, tolerance: float, way: str
+) -> None:
+    path = EXPORTED_FOLDER / f"{name}.onnx"
+    converted = WAYS[way](onnx.load(path))
+    is_lowered = way not in ("in a session", "before a patch to GridSample")
+    make_session = open_native if is_lowered else ogs.InferenceSession
+    outputs = run_stored_inputs(make_session(converted), path)
+    assert any(tensor.data_type == TensorProto.FLOAT16 for tensor in converted.graph.initializer)
+    for output_name, expected in stored_arrays(path, "out.").items():
+        error = np.linalg.norm(outputs[output_name] - expected)
+        assert error <= tolerance * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(("name", "attentions"), [("deformable_detr", 3), ("rt_detr_v2", 2)])
+def test_float16_attention_of_a_detector_is_one_op(name: str, attentions: int) -> None:
+    path = EXPORTED_FOLDER / f"{name}.onnx"
+    session = ogs.InferenceSession(convert(onnx.load(path)))
+    operators = [placement.record.operator for placement in session.placements]
+    assert operators.count("DeformableAttention") == attentions
+    logits = run_stored_inputs(session, path)["logits"]
+    expected = stored_arrays(path, "out.")["logits"]
+    # The rounding changes the order of a few queries.
+    errors = np.linalg.norm(logits - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
+    assert np.median(errors) < 1e-2
+
+
+@pytest.mark.parametrize("is_lowered", [False, True])
+def test_float16_flow_in_pixels_of_a_wide_image_is_not_rounded(is_lowered: bool) -> None:
+    """Beyond 1024 pixels, float16 would round the coordinates to halves of a pixel and more."""
+    width = 2560
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        wide (float[1,2,2,{width}] X, float[1,2,{width},2] F) => (float[1,2,2,{width}] Y)
+        <float[2] halves = {{ {(width - 1) / 2}, 0.5 }}, float one = {{1}}> {{
+            [a] moved = Add (P, F)
+            [b] scaled = Div (moved, halves)
+            [c] grid = Sub (scaled, one)
+            [warp] A = GridSample <align_corners = 1> (X, grid)
+            [rest] Y = Add (A, A) }}""")
+    pixels = np.stack(np.meshgrid(np.arange(width), np.arange(2)), -1)[None].astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(pixels, "P"))
+    feeds = {"X": wide_image(width), "F": np.zeros_like(pixels)}
+    converted = convert(lower(model, functions=True) if is_lowered else model)
+    assert_near(converted, feeds, 2 * feeds["X"])
 
 
 def test_float16_large_constant_grid_keeps_pixels() -> None:
@@ -494,6 +603,66 @@ def test_weights_of_attention_are_no_coordinates(attention: str, coordinates: li
             [c] C = Neg (third)
             [attention] Y = {attention} }}""")
     assert ogs.coordinate_nodes(model) == [*coordinates, "attention"]
+
+
+def decomposed_attention() -> onnx.ModelProto:
+    """Return a model of two MatMuls around an exported deformable attention, all nodes named."""
+    model = form("stacked/batch-dynamo")
+    graph = model.graph
+    (output,) = graph.output
+    width = graph.node[-1].output[0]
+    weight = numpy_helper.from_array(np.eye(12, dtype=np.float32), "weight")
+    graph.initializer.append(weight)
+    graph.node.append(onnx.helper.make_node("MatMul", [width, "weight"], ["projected"], "last"))
+    output.name = "projected"
+    return model
+
+
+def test_nodes_of_decomposed_attention_are_listed() -> None:
+    model = decomposed_attention()
+    names = ogs.coordinate_nodes(model)
+    types = {node.name: node.op_type for node in model.graph.node}
+    assert "last" not in names
+    listed = {types[name] for name in names}
+    assert {"GridSample", "Concat", "Mul", "ReduceSum", "Reshape", "Split"} <= listed
+    assert "Shape" not in listed
+    assert names == [node.name for node in model.graph.node if node.name in names]
+
+
+def test_nodes_of_decomposed_attention_are_not_listed_without_attention() -> None:
+    model = decomposed_attention()
+    names = ogs.coordinate_nodes(model, attention=False)
+    types = {node.name: node.op_type for node in model.graph.node}
+    assert set(names) < set(ogs.coordinate_nodes(model))
+    assert {"ReduceSum", "Split"}.isdisjoint(types[name] for name in names)
+    assert list(types.values()).count("GridSample") == sum(
+        types[name] == "GridSample" for name in names
+    )
+
+
+def test_listing_attention_with_a_node_without_a_name_is_refused() -> None:
+    model = decomposed_attention()
+    (total,) = (node for node in model.graph.node if node.op_type == "ReduceSum")
+    total.name = ""
+    assert refusal(ogs.coordinate_nodes, model).argument == "name"
+    assert ogs.coordinate_nodes(model, attention=False)
+
+
+def test_weighted_sum_that_is_no_attention_is_not_listed() -> None:
+    """Another node reads the product, so the sum cannot become one op."""
+    model = decomposed_attention()
+    (product,) = (
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type == "Mul"
+        and any(
+            other.op_type == "ReduceSum" and node.output[0] in other.input
+            for other in model.graph.node
+        )
+    )
+    model.graph.node.append(onnx.helper.make_node("Relu", [product], ["other"], "reader"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
+    assert ogs.coordinate_nodes(model) == ogs.coordinate_nodes(model, attention=False)
 
 
 def test_call_of_function_named_like_a_dialect_is_not_listed() -> None:

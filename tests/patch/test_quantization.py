@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,13 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import numpy_helper
-from onnxruntime.quantization import QuantFormat, quantize_static
+from onnxruntime.quantization import QuantFormat, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import ort_gridsample as ogs
 from ort_gridsample.session import quantization
+from support.attention_models import FORMS, form, form_feeds
+from support.exported_models import EXPORTED_FOLDER, stored_arrays
 
 PLAIN = onnxruntime.InferenceSession
 #: Sampling nodes that onnxruntime has no kernel for: the number of spatial axes, and the text.
@@ -59,6 +62,11 @@ def feeds_for(axes: int) -> dict[str, np.ndarray]:
     }
 
 
+def reader_of(feeds: dict[str, np.ndarray]) -> SimpleNamespace:
+    """Return a reader of calibration data that has one input."""
+    return SimpleNamespace(get_next=chain([feeds], repeat(None)).__next__)
+
+
 def quantize(
     folder: Path, model: onnx.ModelProto, axes: int, form: str, preprocess: bool
 ) -> onnx.ModelProto:
@@ -69,14 +77,13 @@ def quantize(
         preprocessed_path = str(folder / "preprocessed.onnx")
         quant_pre_process(path, preprocessed_path, skip_symbolic_shape=True)
         path = preprocessed_path
-    reader = SimpleNamespace(get_next=chain([feeds_for(axes)], repeat(None)).__next__)
     excluded = ogs.coordinate_nodes(path)
     assert excluded
     output_path = str(folder / "quantized.onnx")
     quantize_static(
         path,
         output_path,
-        reader,
+        reader_of(feeds_for(axes)),
         quant_format=QuantFormat[form],
         nodes_to_exclude=excluded,
     )
@@ -126,6 +133,114 @@ def test_quantization_has_the_outputs_of_plain_onnxruntime(form: str, tmp_path: 
     (expected,) = PLAIN(plain.SerializeToString()).run(None, feeds_for(2))
     (output,) = ogs.InferenceSession(quantized).run(None, feeds_for(2))
     np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def attentions_in(session: ogs.InferenceSession) -> int:
+    """Return the number of deformable attentions that are one op."""
+    return sum(
+        placement.record.operator == "DeformableAttention" for placement in session.placements
+    )
+
+
+@pytest.mark.parametrize("preprocess", [False, True], ids=["plain", "preprocessed"])
+@pytest.mark.parametrize("format", ["QDQ", "QOperator"])
+@pytest.mark.parametrize("name", [name for name in FORMS if "queries" not in name])
+def test_attention_of_a_quantized_model_is_one_op(
+    name: str, format: str, preprocess: bool, tmp_path: Path
+) -> None:
+    feeds = form_feeds(name)
+    path = tmp_path / "model.onnx"
+    onnx.save(form(name), path)
+    if preprocess:
+        with ogs.quantization_sessions():
+            quant_pre_process(path, tmp_path / "prepared.onnx", skip_symbolic_shape=True)
+        path = tmp_path / "prepared.onnx"
+    counts = []
+    for attention in (True, False):
+        quantize_static(
+            path,
+            tmp_path / "quantized.onnx",
+            reader_of(feeds),
+            quant_format=QuantFormat[format],
+            nodes_to_exclude=ogs.coordinate_nodes(path, attention=attention),
+        )
+        session = ogs.InferenceSession(tmp_path / "quantized.onnx")
+        counts.append(attentions_in(session))
+        (expected,) = ogs.InferenceSession(form(name)).run(None, feeds)
+        (output,) = session.run(None, feeds)
+        assert np.linalg.norm(output - expected) < 0.03 * np.linalg.norm(expected)
+    assert counts == [1, 0]
+
+
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
+@pytest.mark.parametrize("method", ["QDQ", "dynamic"])
+@pytest.mark.parametrize("in_context", [False, True], ids=["onnxruntime", "quantization_sessions"])
+@pytest.mark.parametrize(("name", "attentions"), [("deformable_detr", 3), ("rt_detr_v2", 2)])
+def test_attention_of_a_quantized_detector_is_one_op(
+    name: str, attentions: int, in_context: bool, method: str, per_channel: bool, tmp_path: Path
+) -> None:
+    source = EXPORTED_FOLDER / f"{name}.onnx"
+    prepared = tmp_path / "prepared.onnx"
+    quantized = tmp_path / "quantized.onnx"
+    with ogs.quantization_sessions() if in_context else nullcontext():
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        options = {
+            "per_channel": per_channel,
+            "nodes_to_exclude": ogs.coordinate_nodes(prepared),
+        }
+        feeds = stored_arrays(source, "in.")
+        if method == "dynamic":
+            quantize_dynamic(prepared, quantized, **options)
+        else:
+            quantize_static(prepared, quantized, reader_of(feeds), **options)
+    session = ogs.InferenceSession(quantized)
+    assert attentions_in(session) == attentions
+    (logits, *_) = session.run(None, feeds)
+    expected = stored_arrays(source, "out.")["logits"]
+    assert 1e-3 < np.linalg.norm(logits - expected) / np.linalg.norm(expected) < 0.25
+
+
+@pytest.mark.parametrize("name", ["deformable_detr", "grounding_dino"])
+def test_model_prepared_in_the_context_has_standard_operators(name: str, tmp_path: Path) -> None:
+    """Quantization needs the types that onnx infers behind them."""
+    source = EXPORTED_FOLDER / f"{name}.onnx"
+    prepared = tmp_path / "prepared.onnx"
+    with ogs.quantization_sessions():
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+    model = onnx.load(prepared)
+    assert {node.domain for node in model.graph.node} == {""}
+    feeds = stored_arrays(source, "in.")
+    session = ogs.InferenceSession(prepared)
+    assert attentions_in(session) == 3
+    names = [output.name for output in session.get_outputs()]
+    for output_name, output in zip(names, session.run(None, feeds), strict=True):
+        expected = stored_arrays(source, "out.")[output_name]
+        np.testing.assert_allclose(output, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_model_too_old_for_standard_operators_is_prepared_with_ops_of_the_package(
+    tmp_path: Path,
+) -> None:
+    model = network(2, NODES["mmcv"][1])
+    model.opset_import[0].version = 13
+    onnx.save(model, tmp_path / "model.onnx")
+    prepared = tmp_path / "prepared.onnx"
+    with ogs.quantization_sessions():
+        quant_pre_process(tmp_path / "model.onnx", prepared, skip_symbolic_shape=True)
+    opsets = {entry.domain: entry.version for entry in onnx.load(prepared).opset_import}
+    assert opsets[""] == 13
+    expected = ogs.InferenceSession(model).run(None, feeds_for(2))
+    np.testing.assert_allclose(
+        ogs.InferenceSession(prepared).run(None, feeds_for(2)), expected, rtol=1e-5
+    )
+
+
+def test_model_saved_outside_of_the_context_keeps_its_ops(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    ogs.InferenceSession(network(3, NODES["cubic volume"][1]), options)
+    domains = {node.domain for node in onnx.load(tmp_path / "saved.onnx").graph.node}
+    assert any(domain.startswith("ort_gridsample") or "contrib" in domain for domain in domains)
 
 
 def test_quantization_without_the_context_fails(tmp_path: Path) -> None:
