@@ -1,5 +1,7 @@
 """The exception of this package, and the parts of error messages."""
 
+from collections.abc import Sequence
+
 
 class GridSampleError(ValueError):
     """An input, an attribute or a model is not what the operator's specification allows.
@@ -34,6 +36,24 @@ class GridSampleError(ValueError):
 def one_line(error: object) -> str:
     """Return the message of an exception, or any other text, in one line."""
     return " ".join(str(error).split())
+
+
+#: The maximum number of names in the text of :func:`shortened_names`.
+_MAX_NAMES = 4
+
+
+def shortened_names(names: Sequence[str]) -> str:
+    """Return a text of names: all if they are few, or the first ones and the number of others.
+
+    >>> shortened_names(["a", "b"])
+    'a, b'
+    >>> shortened_names([f"node{number}" for number in range(9)])
+    'node0, node1, node2 and 6 more nodes'
+    """
+    if len(names) <= _MAX_NAMES:
+        return ", ".join(names)
+    shown = names[: _MAX_NAMES - 1]
+    return f"{', '.join(shown)} and {len(names) - len(shown)} more nodes"
 
 
 def where_node(op_type: str, node: str) -> str:

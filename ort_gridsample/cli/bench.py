@@ -17,7 +17,7 @@ import onnxruntime
 from .. import spec
 from ..dialects.registry import dialects
 from ..dialects.table import COMPILED, FUSED
-from ..errors import GridSampleError, one_line
+from ..errors import GridSampleError, one_line, shortened_names
 from ..functions.cores import get_core
 from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
@@ -44,8 +44,6 @@ _OPERATORS[FUSED] = "GridSample"
 #: The number of runs under the profiler, after WARM_UP runs that do not count.
 PROFILED_RUNS = 7
 WARM_UP = 2
-#: The maximum number of names of nodes in a line. JSON lists all.
-MAX_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _print(
     print(as_text(results))
     ours = results[OURS]
     for node, fused_nodes in ours.fused_with.items():
-        names = shortened(fused_nodes)
+        names = shortened_names(fused_nodes)
         print(f"{node} is fused with {names}: its × includes the time of the nodes fused into it")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
@@ -146,20 +144,6 @@ def _print(
             f"{OURS}: the outputs differ from {BASELINE}'s by at most {relative:.1e} "
             "of their largest value"
         )
-
-
-def shortened(names: Sequence[str]) -> str:
-    """Return a text of ``names``: all if they are few, or the first ones and the number of others.
-
-    >>> shortened(["a", "b"])
-    'a, b'
-    >>> shortened([f"node{number}" for number in range(9)])
-    'node0, node1, node2 and 6 more nodes'
-    """
-    if len(names) <= MAX_NAMES:
-        return ", ".join(names)
-    shown = names[: MAX_NAMES - 1]
-    return f"{', '.join(shown)} and {len(names) - len(shown)} more nodes"
 
 
 def _measure(

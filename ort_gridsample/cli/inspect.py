@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from ..detection.find import records_of
 from ..detection.records import NodeRecord, columns
+from ..detection.unknown_nodes import unknown_operators_text
 from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import read_model, translate_errors
+from ..graph.scope import scopes_of
 from ..inference.runtime_probe import MissingRuntime
 from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
 from ..rewriting.unfusing import unfused
@@ -65,15 +67,31 @@ def run(arguments: argparse.Namespace) -> None:
     model = arguments.model
     provider = arguments.provider
     rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)
+    unknown_operators = _unknown_operators_text(model) if has_onnxruntime else ""
     if arguments.json:
         print_json([row_json(row) for row in rows])
     elif rows:
         print(as_text(rows, line_width()))
     else:
         print(f"{arguments.model} has no sampling nodes")
+    if unknown_operators and arguments.json:
+        print(f"ort-gridsample: {model}: {unknown_operators}", file=sys.stderr)
+    elif unknown_operators:
+        print(folded(f"{model}: {unknown_operators}", line_width()))
     if not has_onnxruntime:
         unknown = "which nodes it runs, and what a session does with them, is unknown"
         print(f"ort-gridsample: {MISSED_WITHOUT_ONNXRUNTIME}; {unknown}", file=sys.stderr)
+
+
+def _unknown_operators_text(path: str) -> str:
+    """Return a line on the operators of a model that neither onnxruntime nor this package has."""
+    from ..session.known_operators import unknown_operators
+
+    with about(path):
+        model = read_model(path)
+        with translate_errors(model):
+            unknown = unknown_operators(model, scopes_of(model))
+    return unknown_operators_text(unknown) if unknown else ""
 
 
 def _rows(path: str) -> list[Row]:

@@ -3,12 +3,16 @@
 import argparse
 from pathlib import Path
 
+import onnx
+
 from ..detection.records import NodeRecord
+from ..detection.unknown_nodes import unknown_operators_text
 from ..dialects.registry import TWO_AXES, target_names
 from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
-from ..graph.scope import opset_of
+from ..graph.scope import opset_of, scopes_of
+from ..inference.runtime_probe import MissingRuntime, RuntimeProbe
 from ..patching import probe_for, warn_of_missing_runtime, warn_of_refused_nodes
 from ..rewriting.patch import opset_for_decomposed, patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
@@ -96,6 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         warn_of_refused_nodes(model, arguments.target, probe)
         # Before the file is written, because this may raise.
         lines = [_replacement_line(record, arguments.target) for record in records]
+        unknown_operators = _unknown_operators_text(model, probe)
         copied_files = write_model(model, destination, external_data_of=source)
     opset = opset_of(model)
     for line in lines:
@@ -116,6 +121,21 @@ def run(arguments: argparse.Namespace) -> None:
         )
     for file in copied_files:
         print(f"{file}: external data, copied")
+    if unknown_operators:
+        print(f"{destination}: {unknown_operators}")
+
+
+def _unknown_operators_text(model: onnx.ModelProto, probe: RuntimeProbe) -> str:
+    """Return a line on the operators of a model that neither onnxruntime nor this package has.
+
+    The line is empty if there are none, or if onnxruntime is not installed.
+    """
+    if isinstance(probe.runtime, MissingRuntime):
+        return ""
+    from ..session.known_operators import unknown_operators
+
+    unknown = unknown_operators(model, scopes_of(model))
+    return unknown_operators_text(unknown) if unknown else ""
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -17,15 +17,18 @@ from onnxruntime import IOBinding, OrtValue, RunOptions
 
 from ..custom_ops import signals
 from ..custom_ops.python_ops import shutdown
+from ..detection.unknown_nodes import unknown_operators_text
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
+from ..graph.scope import scopes_of
 from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
+from .known_operators import is_error_of_unknown_operator, unknown_operators
 from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import creation_error_for, exception_for
 from .options import State, options_from_state, read_state
@@ -170,19 +173,23 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         may_run_python_ops = bool(patched.python_ops) or not patched.is_readable
         setattr(self, signals.RUNS_PYTHON_OPS, may_run_python_ops)
         reopen_arguments = self._reopen_arguments
+        options = options_for(sess_options, patched)
         try:
             super().__init__(
                 patched.opened_model,
-                options_for(sess_options, patched),
+                options,
                 reopen_arguments.providers,
                 reopen_arguments.provider_options,
                 **reopen_arguments.others,
             )
         except Exception as error:
             creation_error = creation_error_for(str(error))
-            if creation_error is None:
+            if creation_error is not None:
+                raise creation_error from error
+            sentence = _unknown_operators_text(patched, options, error)
+            if not sentence:
                 raise
-            raise creation_error from error
+            raise type(error)(f"{error}; {sentence}") from error
         if patched.opened_weights is not None and patched.reads_weights_in_place:
             # Runs that are in flight on the session's former providers may still read their
             # buffers.
@@ -379,6 +386,26 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         except BaseException:
             self.__dict__.update(former_attributes)
             raise
+
+
+def _unknown_operators_text(
+    patched: PatchedModel,
+    options: onnxruntime.SessionOptions | None,
+    error: Exception,
+) -> str:
+    """Return which operators of a model neither onnxruntime nor this package has.
+
+    Args:
+        patched: the model.
+        options: the options of its session.
+        error: onnxruntime's error. If it is about something else, the text is empty.
+    """
+    if not is_error_of_unknown_operator(error) or not patched.is_readable:
+        return ""
+    model = read_model(patched.opened_model)
+    given = onnxruntime.SessionOptions() if options is None else options
+    unknown = unknown_operators(model, scopes_of(model), given)
+    return unknown_operators_text(unknown) if unknown else ""
 
 
 def _described(model: Source) -> str:

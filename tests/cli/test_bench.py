@@ -14,6 +14,7 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample.cli import bench, main, timing
 from ort_gridsample.cli.timing import Timing, Turn
+from ort_gridsample.errors import shortened_names
 from support.attention_models import form
 from support.cases import Attributes
 from support.compare import refusal
@@ -255,6 +256,6 @@ def test_bench_names_a_few_of_many_fused_nodes(
 
 
 def test_shortened_names_are_complete_if_they_are_few() -> None:
-    assert bench.shortened(["a"]) == "a"
-    assert bench.shortened([*"abcd"]) == "a, b, c, d"
-    assert bench.shortened([*"abcde"]) == "a, b, c and 2 more nodes"
+    assert shortened_names(["a"]) == "a"
+    assert shortened_names([*"abcd"]) == "a, b, c, d"
+    assert shortened_names([*"abcde"]) == "a, b, c and 2 more nodes"

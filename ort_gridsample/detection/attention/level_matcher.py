@@ -239,7 +239,7 @@ class LevelMatcher:
             if not self._is_other_level(value, summed_axes):
                 return None
             sample = self._sum.samples.get(value.name)
-            others.append(OtherLevel(value.name, points, sample and sample.record))
+            others.append(OtherLevel(value.name, points, sample.record if sample else None))
         return others
 
     def _is_other_level(self, value: TracedValue, summed_axes: SummedAxes) -> bool:
