@@ -179,6 +179,10 @@ class Scope:
         readers.pop("", None)  # the name of an input that a node leaves out
         return readers
 
+    def forget_readers(self) -> None:
+        """Forget :attr:`readers`, because nodes of a graph in this scope changed."""
+        self.__dict__.pop("readers", None)
+
     @property
     def output_names(self) -> list[str]:
         """The names of the outputs of the graph or function."""

@@ -83,6 +83,59 @@ def unread_nodes(
     return gone - set(replaced)
 
 
+def constants_among(scope: Scope, names: Iterable[str]) -> Iterator[tuple[Scope, str]]:
+    """Yield the ``names`` that are constants, with the scopes that define them.
+
+    Args:
+        scope: the scope whose nodes read ``names``.
+        names: the names of values.
+    """
+    for name in names:
+        definer = scope.defining_scope(name)
+        if definer is not None and _defines_constant(definer, name):
+            yield definer, name
+
+
+def _defines_constant(scope: Scope, name: str) -> bool:
+    """Whether the value ``name``, which ``scope`` defines, is an initializer or a Constant."""
+    definition = scope.definitions[name]
+    if isinstance(definition, onnx.NodeProto):
+        return is_constant(definition)
+    if definition is not None:
+        return True
+    container = scope.container
+    sparse = container.sparse_initializer if isinstance(container, onnx.GraphProto) else ()
+    return any(tensor.values.name == name for tensor in sparse)
+
+
+def is_constant(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is a Constant."""
+    return node.op_type == "Constant" and not domain_of(node.domain)
+
+
+def drop_unread_constants(constants: Iterable[tuple[Scope, str]]) -> None:
+    """Drop those of ``constants`` that are not read, except initializers that can be fed.
+
+    Args:
+        constants: scopes and the names of initializers or Constants that they define.
+    """
+    names_by_scope: dict[int, tuple[Scope, set[str]]] = {}
+    for scope, name in constants:
+        names_by_scope.setdefault(id(scope), (scope, set()))[1].add(name)
+    for scope, names in names_by_scope.values():
+        scope.forget_readers()  # nodes of the graphs in it may have changed
+        unread = names - scope.readers.keys()
+        if not unread:
+            continue
+        drop_initializers(scope, unread)
+        dropped: dict[int, tuple[()]] = {}
+        for index, node in enumerate(scope.nodes):
+            if is_constant(node) and not unread.isdisjoint(node.output):
+                dropped[index] = ()
+        if dropped:
+            scope.replace_nodes(dropped)
+
+
 def drop_initializers(scope: Scope, names: Collection[str]) -> None:
     """Drop initializers of ``scope`` that are not read, except those that can be fed.
 
@@ -92,11 +145,11 @@ def drop_initializers(scope: Scope, names: Collection[str]) -> None:
     """
     if not names or not isinstance(scope.container, onnx.GraphProto):
         return
-    initializers = scope.container.initializer
-    unread = [index for index, tensor in enumerate(initializers) if tensor.name in names]
-    if not unread:
-        return
-    fed = {value.name for value in scope.container.input}
-    for index in reversed(unread):
-        if initializers[index].name not in fed:
-            del initializers[index]
+    graph = scope.container
+    unread = set(names) - {value.name for value in graph.input}
+    for index in reversed(range(len(graph.initializer))):
+        if graph.initializer[index].name in unread:
+            del graph.initializer[index]
+    for index in reversed(range(len(graph.sparse_initializer))):
+        if graph.sparse_initializer[index].values.name in unread:
+            del graph.sparse_initializer[index]

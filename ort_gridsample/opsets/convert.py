@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import onnx
 from onnx import helper, shape_inference, version_converter
@@ -17,7 +18,7 @@ from ..errors import GridSampleError, one_line
 from ..graph.new_nodes import Names
 from ..graph.scope import Scope, domain_of, function_key, graphs_of, opset_of, scopes_of, where_of
 from ..graph.tensors import write_dense_constants
-from ..graph.use_def import drop_initializers
+from ..graph.use_def import drop_unread_constants, is_constant
 from ..inference.types import Inference
 from .imports import import_missing, import_used, unify_onnx_domain, versions_of
 from .inlining import inline, without_weights
@@ -77,7 +78,7 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     _move_foreign_nodes(model)
     _move_sampling_nodes(model, new_opset)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
-    read_before = _read_values(scopes)
+    values_before = _values_of(scopes)
     old_operators.prepare(Names(model, scopes))
     _rewrite_and_convert(
         model, scopes, inference, old_opset, new_opset, has_flattening_nodes=has_flattening_nodes
@@ -92,7 +93,7 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
     _return_to_onnx_domain(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     if new_opset < old_opset:
-        _finish_older_model(model, read_before)
+        _finish_older_model(model, values_before)
 
 
 def _opset_before(model: onnx.ModelProto, new_opset: int) -> int:
@@ -135,9 +136,21 @@ def _rewrite_and_convert(
         set_allowzero(_nodes(model), new_opset, flat_values)
 
 
-def _read_values(scopes: Sequence[Scope]) -> list[set[str]]:
-    """Return the values that nodes read, for each scope."""
-    return [set(scope.readers) for scope in scopes]
+class _Values(NamedTuple):
+    """The values of a scope before a conversion: those that nodes read, and the Constants."""
+
+    read: set[str]
+    constants: set[str]
+
+
+def _values_of(scopes: Sequence[Scope]) -> list[_Values]:
+    """Return the values of each scope."""
+    return [_Values(set(scope.readers), _constants_of(scope)) for scope in scopes]
+
+
+def _constants_of(scope: Scope) -> set[str]:
+    """Return the outputs of the Constants in ``scope``."""
+    return {name for node in scope.nodes if is_constant(node) for name in node.output}
 
 
 def _move_foreign_nodes(model: onnx.ModelProto) -> None:
@@ -153,32 +166,22 @@ def _move_foreign_nodes(model: onnx.ModelProto) -> None:
             node.domain = _FOREIGN
 
 
-def _finish_older_model(
-    model: onnx.ModelProto,
-    read_before: Sequence[Set[str]],
-) -> None:
+def _finish_older_model(model: onnx.ModelProto, values_before: Sequence[_Values]) -> None:
     """Remove what a model that was converted to an older opset does not need.
 
     Args:
         model: the model, which is changed.
-        read_before: for each scope, the values that nodes read before the conversion.
+        values_before: the values of each scope before the conversion.
     """
-    for scope, names in zip(scopes_of(model), read_before, strict=True):
-        _drop_constants(scope, names - scope.readers.keys())  # such as axes, now attributes
+    constants = list[tuple[Scope, str]]()
+    for scope, before in zip(scopes_of(model), values_before, strict=True):
+        # Axes that are attributes now, and constants of new nodes that were not needed.
+        names = before.read | _constants_of(scope) - before.constants
+        constants += [(scope, name) for name in names]
+    drop_unread_constants(constants)
     # Tools for older opsets read only older files.
     least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
     model.ir_version = min(model.ir_version, max(least, _OLDEST_IR_VERSION))
-
-
-def _drop_constants(scope: Scope, names: Set[str]) -> None:
-    """Drop the Constants and initializers of ``scope`` among ``names``, which are not read."""
-    drop_initializers(scope, names)
-    dropped: dict[int, tuple[()]] = {}
-    for index, node in enumerate(scope.nodes):
-        is_constant = node.op_type == "Constant" and not domain_of(node.domain)
-        if is_constant and not names.isdisjoint(node.output):
-            dropped[index] = ()
-    scope.replace_nodes(dropped)
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

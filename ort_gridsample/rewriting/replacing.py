@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx
 
 from ..detection.match import Match
 from ..graph.scope import Scope
-from ..graph.use_def import UseDef, drop_initializers, unread_nodes
+from ..graph.use_def import UseDef, constants_among, drop_unread_constants, unread_nodes
 from .targets import Replacement
 
 
@@ -18,8 +18,8 @@ def insert_replacements(
 ) -> None:
     """Put each replacement at the index of its match.
 
-    The types and the defaults of attributes that replacements have are added. Nodes and
-    initializers that only replaced nodes read are dropped.
+    The types and the defaults of attributes that replacements have are added. Nodes and constants
+    that only replaced nodes read are dropped: onnxruntime warns of each constant without a reader.
 
     Args:
         all_scopes: the scopes of the model, parents before their children.
@@ -28,15 +28,22 @@ def insert_replacements(
     by_scope = defaultdict[int, list[Match]](list)
     for match in replacements:
         by_scope[id(match.scope)].append(match)
+    constants = list[tuple[Scope, str]]()
     # Inner graphs first: a list of nodes that was rewritten holds copies.
     for scope in reversed(all_scopes):
         matches = by_scope[id(scope)]
         if matches:
-            _replace_in_scope(scope, {match: replacements[match] for match in matches})
+            read = _replace_in_scope(scope, {match: replacements[match] for match in matches})
+            constants += constants_among(scope, read)
+    drop_unread_constants(constants)
 
 
-def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> None:
-    """Like :func:`insert_replacements`, but for the matches in one scope."""
+def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> set[str]:
+    """Like :func:`insert_replacements`, but for the matches in one scope, and without constants.
+
+    Returns:
+        The values that the nodes read that are not in the scope any more.
+    """
     new_nodes = dict[int, list[onnx.NodeProto]]()
     helpers_after = set[int]()
     superseded = set[int]()  # dropped unless other nodes read them
@@ -49,21 +56,14 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
     replaced = {*new_nodes, *helpers_after}
     dropped = helpers_after | unread_nodes(UseDef(scope), replaced, read, superseded)
-    gone = {*dropped, *new_nodes}
-    unread = _unread_inputs(scope, superseded & gone, gone) - read
+    read_before = {name for index in {*dropped, *new_nodes} for name in scope.inputs[index] if name}
     scope.replace_nodes({**dict.fromkeys(dropped, ()), **new_nodes})
-    drop_initializers(scope, unread)
     _add_value_info(
         scope, [value for replacement in replacements.values() for value in replacement.value_info]
     )
     for replacement in replacements.values():
         _add_attribute_defaults(scope.function, replacement.attribute_defaults)
-
-
-def _unread_inputs(scope: Scope, indices: Set[int], gone: Set[int]) -> set[str]:
-    """Return the inputs of the nodes ``indices`` that only nodes ``gone`` read."""
-    inputs = {name for index in indices for name in scope.inputs[index] if name}
-    return {name for name in inputs if scope.readers[name] <= gone}
+    return read_before - read
 
 
 def _add_value_info(scope: Scope, value_info: Collection[onnx.ValueInfoProto]) -> None:
