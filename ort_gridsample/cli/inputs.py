@@ -95,12 +95,31 @@ def make_feeds(
                 array = bfloat16.from_file(array)
             feeds[name] = _checked(array, value, files[name], arguments.model)
         elif random:
-            shape = _parse_shape(shapes[name]) if name in shapes else _shape_of(value, open_lengths)
+            shape = _parse_shape(shapes[name]) if name in shapes else shape_of(value, open_lengths)
             feeds[name] = random_array(generator, name, value.type, shape)
         else:
             expected = f"--input {name}=FILE.npy or --random"
             raise GridSampleError(arguments.model, f"input {name!r}", "missing", expected)
     return feeds
+
+
+def random_feeds(
+    session: onnxruntime.InferenceSession, open_lengths: tuple[int, int]
+) -> dict[str, Array]:
+    """Return random inputs of a session's model.
+
+    Args:
+        session: the session whose model is fed.
+        open_lengths: the lengths of dimensions without a number.
+
+    Raises:
+        GridSampleError: NumPy lacks the type of an input.
+    """
+    generator = np.random.default_rng(0)
+    return {
+        value.name: random_array(generator, value.name, value.type, shape_of(value, open_lengths))
+        for value in session.get_inputs()
+    }
 
 
 def random_array(
@@ -130,7 +149,7 @@ def random_array(
     return generator.uniform(-1, 1, shape).astype(dtype)
 
 
-def _shape_of(value: onnxruntime.NodeArg, open_lengths: tuple[int, int]) -> tuple[int, ...]:
+def shape_of(value: onnxruntime.NodeArg, open_lengths: tuple[int, int]) -> tuple[int, ...]:
     """Return the shape of a random input."""
     first, others = open_lengths
     defaults = [first] + [others] * (len(value.shape) - 1)

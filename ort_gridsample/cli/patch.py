@@ -7,7 +7,7 @@ import onnx
 
 from ..detection.records import NodeRecord
 from ..detection.unknown_nodes import unknown_operators_text
-from ..dialects.registry import TWO_AXES, target_names
+from ..dialects.registry import PRIMITIVES, TWO_AXES, target_names
 from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
@@ -25,6 +25,9 @@ _FORMS = {
     "primitives": "basic operators",
     TWO_AXES: "4-D GridSample nodes",
 }
+
+#: The targets of which a model is run once. Its nodes depend on the shapes that inference finds.
+_LOWERED = (PRIMITIVES, TWO_AXES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +105,10 @@ def run(arguments: argparse.Namespace) -> None:
         lines = [_replacement_line(record, arguments.target) for record in records]
         unknown_operators = _unknown_operators_text(model, probe)
         copied_files = write_model(model, destination, external_data_of=source)
+    if lines and arguments.target in _LOWERED and not _has_no_runtime(probe):
+        from .trial_run import warn_of_failing_run
+
+        warn_of_failing_run(source, destination)
     opset = opset_of(model)
     for line in lines:
         print(line)
@@ -125,12 +132,17 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{destination}: {unknown_operators}")
 
 
+def _has_no_runtime(probe: RuntimeProbe) -> bool:
+    """Whether onnxruntime is not installed."""
+    return isinstance(probe.runtime, MissingRuntime)
+
+
 def _unknown_operators_text(model: onnx.ModelProto, probe: RuntimeProbe) -> str:
     """Return a line on the operators of a model that neither onnxruntime nor this package has.
 
     The line is empty if there are none, or if onnxruntime is not installed.
     """
-    if isinstance(probe.runtime, MissingRuntime):
+    if _has_no_runtime(probe):
         return ""
     from ..session.known_operators import unknown_operators
 
