@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import importlib.metadata
 import re
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from .builder import CPUS, NATIVE, build_library
 
 #: The name of the distribution, and of its package.
 DISTRIBUTION = "onnxruntime_ep_gridsample"
+#: The distribution of this package.
+_PACKAGE = "ort-gridsample"
 
 #: The machine of a library -> the platform tag of a wheel, with the glibc that the library needs.
 _PLATFORMS = {
@@ -59,12 +62,20 @@ def get_ep_name() -> str:
     return get_ep_names()[0]
 '''
 
-_METADATA = """Metadata-Version: 2.1
+_METADATA = """Metadata-Version: 2.4
 Name: onnxruntime-ep-gridsample
 Version: {release}
 Summary: GridSample and AffineGrid for ONNX Runtime: every type, rank and mode.
-License: MIT
-Requires-Python: >=3.8
+Author: The ort-gridsample developers
+License-Expression: MIT
+License-File: LICENSE
+Keywords: onnx,onnxruntime,execution provider,GridSample,grid_sample,AffineGrid,deformable attention
+Classifier: Development Status :: 4 - Beta
+Classifier: Intended Audience :: Developers
+Classifier: Programming Language :: Python :: 3
+Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
+Classifier: Typing :: Typed
+{addresses}Requires-Python: >=3.8
 Description-Content-Type: text/markdown
 
 An execution provider for onnxruntime 1.24 and newer, built by ort-gridsample. It runs GridSample
@@ -111,7 +122,7 @@ def build_wheel(
         GridSampleError: see :func:`.builder.build_library`.
         ImportError: see :func:`.builder.build_library`.
         RuntimeError: see :func:`.builder.build_library`.
-        OSError: the wheel cannot be written.
+        OSError: the wheel cannot be written, or the license cannot be read.
     """
     with tempfile.TemporaryDirectory() as temporary:
         library = Path(temporary) / "library"
@@ -124,7 +135,7 @@ def pack(library: bytes, folder: Path) -> Path:
 
     Raises:
         ValueError: these are not the bytes of a library.
-        OSError: the wheel cannot be written.
+        OSError: the wheel cannot be written, or the license cannot be read.
     """
     trailer = read_trailer(library)
     if trailer is None:
@@ -138,7 +149,8 @@ def pack(library: bytes, folder: Path) -> Path:
         f"{DISTRIBUTION}/__init__.py": module.encode(),
         f"{DISTRIBUTION}/py.typed": b"",
         f"{DISTRIBUTION}/{library_name}": library,
-        f"{info}/METADATA": _METADATA.format(release=release).encode(),
+        f"{info}/METADATA": _METADATA.format(release=release, addresses=_addresses()).encode(),
+        f"{info}/licenses/LICENSE": _license(),
         f"{info}/WHEEL": _WHEEL.format(tag=tag).encode(),
     }
     rows = [f"{name},{_digest(content)},{len(content)}" for name, content in files.items()]
@@ -147,6 +159,30 @@ def pack(library: bytes, folder: Path) -> Path:
     path = folder / f"{DISTRIBUTION}-{release}-{tag}.whl"
     _write_archive(path, files, executable=f"{DISTRIBUTION}/{library_name}")
     return path
+
+
+def _addresses() -> str:
+    """Return the lines of the metadata with the addresses of this package, if it has any."""
+    try:
+        metadata = importlib.metadata.metadata(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:  # such as a source tree on Python's path
+        return ""
+    return "".join(f"Project-URL: {url}\n" for url in metadata.get_all("Project-URL") or ())
+
+
+def _license() -> bytes:
+    """Return the license, of the installed package or of the source tree.
+
+    Raises:
+        FileNotFoundError: neither has it.
+    """
+    source_tree = Path(__file__).parents[2] / "LICENSE"
+    if source_tree.exists():
+        return source_tree.read_bytes()
+    for file in importlib.metadata.files(_PACKAGE) or ():
+        if file.name == "LICENSE":
+            return Path(str(file.locate())).read_bytes()
+    raise FileNotFoundError(f"the installation of {_PACKAGE} lacks the file LICENSE")
 
 
 def _tag(library: bytes, machine: str) -> str:

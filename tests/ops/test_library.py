@@ -4,6 +4,7 @@ The library has the kernels of the models here. ``ORT_GRIDSAMPLE_TESTED_LIBRARY`
 ops, which other tests use as well.
 """
 
+import email
 import importlib.util
 import os
 import re
@@ -972,6 +973,24 @@ def assert_page_runs_unmodified(heading: str, library: Path, folder: Path) -> No
 def test_example_in_java_runs_an_unmodified_model(x_type: str, built: Path, tmp_path: Path) -> None:
     command = build_java_program(tmp_path)
     assert_program_runs_unmodified(command, built, tmp_path, x_type)
+
+
+def test_wheel_of_the_provider_has_complete_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = library_file.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
+    addresses = email.message_from_string(
+        "Project-URL: Issues, https://example.org/i\nProject-URL: Repository, https://example.org"
+    )
+    monkeypatch.setattr(metadata, "metadata", lambda name: addresses)
+    with zipfile.ZipFile(wheel.pack(library, tmp_path)) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        fields = email.message_from_bytes(archive.read(name))
+        folder = name.rpartition("/")[0]
+        assert archive.read(f"{folder}/licenses/{fields['License-File']}").startswith(b"MIT")
+    assert (fields["Metadata-Version"], fields["License-Expression"]) == ("2.4", "MIT")
+    assert fields.get_all("Project-URL") == addresses.get_all("Project-URL")
+    assert "register_execution_provider_library" in fields.get_payload()
 
 
 @needs_provider

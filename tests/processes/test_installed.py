@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
@@ -11,6 +12,8 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -180,29 +183,86 @@ def test_package_contains_no_benchmark_suite() -> None:
     assert not any("bench" in name for name in MODULES if name != "ort_gridsample.cli.bench")
 
 
-def test_readme_on_package_index_has_no_relative_links() -> None:
-    """The page of a package index has no repository around it."""
-    builder = pytest.importorskip("hatch_fancy_pypi_readme", reason="it comes with the extra 'dev'")
-    command = [sys.executable, "-m", builder.__name__]
-    shown = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=True
-    ).stdout
-    readme, shown = (
-        re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-        for text in ((REPOSITORY / "README.md").read_text("utf-8"), shown)
-    )
-    targets = re.findall(r"\]\(([^)]+)\)", shown)
-    assert all(target.startswith(("#", "https://")) for target in targets), targets
-    assert [
-        text
-        for text, _ in re.findall(r"(?<!!)\[([^\[\]]+)\]\(([^)#:]+)\)", readme)
-        if text not in shown
-    ] == []
+@pytest.fixture
+def build() -> ModuleType:
+    """The module with hatchling's hooks."""
+    pytest.importorskip("hatchling", reason="it comes with the extra 'dev'")
+    spec = importlib.util.spec_from_file_location("hatch_build", REPOSITORY / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def links_to_files(text: str) -> list[str]:
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [path for path in re.findall(r"\]\(([^)]+)\)", text) if path[:1] != "#"]
+
+
+def test_readme_on_package_index_without_a_repository_has_no_relative_links(
+    build: ModuleType,
+) -> None:
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    shown = build.with_absolute_links(readme, "", "HEAD")
+    assert all(path.startswith("https://") for path in links_to_files(shown))
+    for text in re.findall(r"(?<!!)\[([^\[\]]+)\]\([^)#:]+\)", readme):
+        assert text in shown
+
+
+def test_readme_on_package_index_links_to_the_files_of_the_repository(build: ModuleType) -> None:
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    environment = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "a/b"}
+    repository = build.repository_address(environment)
+    shown = build.with_absolute_links(readme, repository, "abc")
+    paths = links_to_files(shown)
+    assert all(path.startswith("https://") for path in paths)
+    prefix = re.compile(r"https://example\.org/a/b/(blob|raw)/abc/")
+    files = [prefix.sub("", path).partition("#")[0] for path in paths if prefix.match(path)]
+    assert len(files) > 10
+    assert all((REPOSITORY / file).exists() for file in files)
+
+
+def test_metadata_of_a_build_in_a_repository_have_its_addresses(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://example.org")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")
+    metadata: dict[str, Any] = {}
+    build.AddressesHook(str(REPOSITORY), {}).update(metadata)
+    assert metadata["urls"]["Repository"] == "https://example.org/a/b"
+    assert {*metadata["urls"]} == {*build.ADDRESSES}
+
+
+def test_metadata_of_a_build_from_an_sdist_are_those_of_the_sdist(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    packed = "Metadata-Version: 2.4\nProject-URL: Issues, https://example.org/i\n\n# Title\nText"
+    (tmp_path / "PKG-INFO").write_text(packed)
+    metadata: dict[str, Any] = {}
+    build.AddressesHook(str(tmp_path), {}).update(metadata)
+    assert metadata["urls"] == {"Issues": "https://example.org/i"}
+    assert metadata["readme"]["text"] == "# Title\nText"
+
+
+def test_metadata_of_another_build_have_no_addresses(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    metadata: dict[str, Any] = {}
+    build.AddressesHook(str(REPOSITORY), {}).update(metadata)
+    assert metadata["urls"] == {}
 
 
 def test_changelog_starts_with_this_version() -> None:
     text = (REPOSITORY / "ort_gridsample" / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", text, re.MULTILINE)[0] == __version__
+
+
+def test_citation_is_of_this_version() -> None:
+    text = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (\S+)", text, re.MULTILINE) == [__version__]
 
 
 #: The page's commands after the one that installs the other build. Here they install a clone.
