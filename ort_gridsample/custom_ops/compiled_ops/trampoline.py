@@ -24,7 +24,7 @@ from ...errors import GridSampleError
 from ...graph.files import atomic_write
 from ...kernels import target
 from ...kernels.cache_folder import cache_folder
-from . import linking
+from . import library_file, linking
 
 #: The function that ONNX Runtime calls for custom ops.
 ENTRY_POINT = "RegisterCustomOps"
@@ -310,7 +310,7 @@ def linked_library(folder: Path) -> Path:
     source_code = _source()
     properties = f"{target.system} {target.processor} {source_code}"
     key = hashlib.sha256(properties.encode()).hexdigest()[:16]
-    path = folder / f"trampoline-{key}{linking.SUFFIXES.get(target.system, '.so')}"
+    path = folder / f"trampoline-{key}{library_file.SUFFIXES.get(target.system, '.so')}"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
