@@ -29,7 +29,9 @@ pytest_plugins = ["support.built_page"]
 
 fuzz.register()
 
-INSTALLED_CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
+#: A library has the kernels of the compiled core, too.
+HAS_KERNELS = bool(importlib.util.find_spec("numba") or os.environ.get("ORT_GRIDSAMPLE_LIBRARY"))
+INSTALLED_CORES = ("numpy", "jit") if HAS_KERNELS else ("numpy",)
 #: The cores to test: all that are installed, or the one that ORT_GRIDSAMPLE_CORE names.
 CORES = tuple(
     core for core in INSTALLED_CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core

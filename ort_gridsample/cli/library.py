@@ -2,7 +2,8 @@
 
 import argparse
 
-from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES
+from ..custom_ops.compiled_ops.linking import MACHINES
+from ..kernels.library_file import SUFFIXES
 from ..library.builder import CPUS, NATIVE, build_library
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..custom_ops.compiled_ops import library_file
 from ..errors import GridSampleError
+from ..kernels import library_file
 
 _DISTRIBUTIONS = (
     "ort-gridsample",

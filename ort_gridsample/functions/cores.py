@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from .. import settings, versions
+from ..kernels.library_kernels import library_kernels
 from ..reference.arrays import Array, Floats, Indices
 from ..reference.plan import Plan
 from ..settings import CoreName
@@ -96,17 +97,19 @@ def set_core(name: CoreName | None) -> None:
     >>> set_core(None)
 
     Args:
-        name: ``"jit"`` is the compiled core, which needs Numba. ``"numpy"`` needs only NumPy.
-            ``"auto"`` is ``"jit"`` if Numba is installed, else ``"numpy"``. None restores the
-            environment variable ``ORT_GRIDSAMPLE_CORE``, or ``"auto"``. Numba is imported by the
-            first call that needs it.
+        name: ``"jit"`` is the compiled core, which needs Numba or a library of compiled ops. Of a
+            library, it uses the kernels that the library has; without Numba, all else runs on
+            NumPy. ``"numpy"`` needs only NumPy. ``"auto"`` is ``"jit"`` if Numba is installed or
+            there is a library, else ``"numpy"``. None restores the environment variable
+            ``ORT_GRIDSAMPLE_CORE``, or ``"auto"``. Numba is imported by the first call that needs
+            it.
 
     Raises:
         GridSampleError: there is no such core.
-        ImportError: ``name`` is ``"jit"`` and Numba is not installed.
+        ImportError: ``name`` is ``"jit"``, Numba is not installed, and there is no library.
     """
     global _core
-    if name == "jit" and not _is_numba_installed():
+    if name == "jit" and not _has_kernels():
         raise _missing_numba()
     settings.CORE.set(name)
     _core = None
@@ -145,11 +148,12 @@ def load_core() -> Core:
         return _core
     choice = settings.CORE.get()
     is_required = choice == "jit"
-    if is_required and not _is_numba_installed():
+    if is_required and not _has_kernels():
         raise _missing_numba()
     try:
-        if is_required or (choice == "auto" and _is_numba_installed()):
-            need_numba()
+        if is_required or (choice == "auto" and _has_kernels()):
+            if library_kernels() is None:
+                need_numba()
             from ..kernels import jit_core
 
             _core = jit_core
@@ -183,7 +187,12 @@ def need_numba() -> None:
 
 def _missing_numba() -> ImportError:
     message = versions.missing_module_message("numba", "pip install numba")
-    return ImportError(f"the core 'jit' needs Numba: {message}")
+    return ImportError(f"the core 'jit' needs Numba or a library: {message}")
+
+
+def _has_kernels() -> bool:
+    """Whether there may be a compiled core: a library has kernels, or Numba compiles them."""
+    return _is_numba_installed() or library_kernels() is not None
 
 
 def _is_numba_installed() -> bool:

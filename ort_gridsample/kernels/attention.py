@@ -20,14 +20,12 @@ from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, fr
 from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT
 from .simd_sums import sum_addressed
-from .structs import ATTENTION_LAUNCH, END, NEW, READING, Address, ArrayRef, RecordRef
+from .structs import ATTENTION_LAUNCH, END, MAX_PIXELS, NEW, READING, Address, ArrayRef, RecordRef
 from .workers import MAX_SCRATCH_BYTES
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
 #: cache.
 MAX_COLUMNS = 256
-#: The maximum number of axes of a level. A table has 2 ** axes rows.
-MAX_LEVEL_AXES = 8
 #: From this many taps on, each of all channels of a head, another worker is useful.
 MIN_TAPS_PER_WORKER = 1 << 12
 #: A worker that must pause returns after this many of them.
@@ -393,7 +391,7 @@ def _split_coordinates(
     """
     real = locations.dtype.type
     # Beyond every level. In float32, the length of a long level plus 1 may be rounded to a pixel.
-    beyond = real(tap_table.MAX_PIXELS)
+    beyond = real(MAX_PIXELS)
     for p in range(len(locations)):
         normalized = locations[p] * real(2) - real(1)
         length = real(lengths[p])

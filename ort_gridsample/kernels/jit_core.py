@@ -1,41 +1,54 @@
-"""The compiled core: it runs compiled kernels on NumPy arrays, on the package's own threads."""
+"""The compiled core: it runs compiled kernels on NumPy arrays, on the package's own threads.
+
+The kernels are those of a library, if it has them (:mod:`.library_kernels`). Numba compiles other
+kernels. Without Numba, calls that need them run on the NumPy core.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import math
 import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from .. import versions
 from ..reference import sampler
 from ..reference.arrays import Array, Floats, Indices
 from ..reference.plan import Plan, type_name
-from ..reference.taps import MAX_TAPS
+from ..reference.taps import MAX_TAPS, TAPS
 from ..system.cpus import available_cpus
 from ..system.process import after_fork
 from ..system.threads import submit
-from . import helper_threads, simd, tap_table
-from .attention import MAX_LEVEL_AXES, attention_functions
-from .compilation import FunctionSpec, addresses, missing_on_disk
-from .kernel_factories import PADDING_CODES, TAPS, kernel_constants, kernel_functions
-from .structs import ARENA, ATTENTION_LAUNCH, END, KERNEL, LAUNCH, NEW, SLOT, ctypes_type
+from .library_kernels import kernel_name, library_kernels
+from .structs import (
+    ARENA,
+    ATTENTION_LAUNCH,
+    END,
+    KERNEL,
+    LAUNCH,
+    MAX_LEVEL_AXES,
+    MAX_PIXELS,
+    NEW,
+    PADDING_CODES,
+    SLOT,
+    ctypes_type,
+)
 
 logger = logging.getLogger("ort_gridsample")
 
 #: The name of this core, as :func:`ort_gridsample.set_core` takes it.
 NAME: Final = "jit"
 
-#: The work of a launch is counted in taps. To compute those of a position takes as long as to read
-#: this many.
-POSITION_WORK = 4 if simd.CPU_HAS_FAST_VECTORS else 8
 #: The work for each helper of a launch. In a loop of calls the helpers spin.
 WORK_PER_HELPER = 1 << 17
 #: The same for a call without a recent one: to wake a thread takes as long as the work of a small
@@ -51,12 +64,9 @@ KEPT_BYTES = 1 << 21
 MAX_HELPERS = max(63, available_cpus() - 1)
 MAX_WORKERS = MAX_HELPERS + 1
 
-#: The functions of helper threads, by field of :class:`_CoreFunctions`.
-_HELPER_FUNCTIONS: dict[str, FunctionSpec] = {
-    "offer_task": (helper_threads.offer_task,),
-    "withdraw_and_wait": (helper_threads.withdraw_and_wait,),
-    "helper_loop": (helper_threads.helper_loop,),
-}
+#: The functions of helper threads that Numba compiles, by field of :class:`_CoreFunctions`. Empty
+#: until Numba is needed.
+_HELPER_FUNCTIONS: dict[str, tuple[Any, ...]] = {}
 _Kernel: Any = ctypes_type(KERNEL)
 _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION_LAUNCH)
@@ -85,6 +95,42 @@ assert LAUNCH.names[:16] == (
     "arena",
 ), "grid_sample packs them in this order"
 _ARENA_OFFSET = LAUNCH.itemsize
+
+
+@cache
+def _compiler() -> ModuleType | None:
+    """Import Numba and return :mod:`.core_compiler`; return None if Numba cannot be used."""
+    try:
+        release = importlib.import_module("numba").__version__
+        if versions.incompatibility_message("numba", release):
+            return None
+        from . import core_compiler
+    except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
+        logger.debug("the compiled core does not use Numba: %s", error)
+        return None
+    _HELPER_FUNCTIONS.update(core_compiler.HELPER_FUNCTIONS)
+    return core_compiler
+
+
+def missing_on_disk(function_specs: Sequence[Any]) -> Sequence[Any]:
+    """Return the functions that Numba must compile, as :func:`.compilation.missing_on_disk`."""
+    compiler = _compiler()
+    return [] if compiler is None else compiler.missing_on_disk(function_specs)
+
+
+def _position_work() -> int:
+    """Return how many taps can be read while those of a position are computed."""
+    library = library_kernels()
+    if library is not None:
+        return int(library.functions.position_work)
+    compiler = _compiler()
+    if compiler is None:
+        raise ImportError("the compiled core needs Numba, or a library with its kernels")
+    return int(compiler.POSITION_WORK)
+
+
+#: The work of a launch is counted in taps: :func:`_position_work` for each position.
+POSITION_WORK = _position_work()
 
 
 class _Workspace:
@@ -179,15 +225,18 @@ def _prepared_call(
     has_kernels = mode in TAPS and padding_mode in PADDING_CODES
     is_string = X_type == "str"  # Numba does not support arrays of strings or objects
     # The index of a tap has 31 bits.
-    is_small = pixels <= tap_table.MAX_PIXELS and taps_per_position <= MAX_TAPS
+    is_small = pixels <= MAX_PIXELS and taps_per_position <= MAX_TAPS
     if not has_kernels or is_string or not is_small:
+        return None
+    functions = _sampling_functions(
+        X_type, type_name(grid_dtype), mode, padding_mode, align_corners
+    )
+    if functions is None:
         return None
     work = n * positions * (POSITION_WORK + c * taps_per_position)
     kept_lengths = np.array(lengths, np.int64)
     return _PreparedCall(
-        functions=_sampling_functions(
-            X_type, type_name(grid_dtype), mode, padding_mode, align_corners
-        ),
+        functions=functions,
         sizes=(n, c, len(lengths), pixels, positions, taps_per_position),
         lengths=kept_lengths,
         lengths_address=_address(kept_lengths),
@@ -212,9 +261,11 @@ def deformable_attention(
     n, queries, heads, channels = Y.shape
     pixels = value.shape[1]
     r = locations.shape[-1]
-    if r > MAX_LEVEL_AXES or pixels > tap_table.MAX_PIXELS:
+    functions = None
+    if r <= MAX_LEVEL_AXES and pixels <= MAX_PIXELS:
+        functions = _attention_functions(type_name(value.dtype), type_name(locations.dtype))
+    if functions is None:
         return sampler.deformable_attention(value, levels, locations, weights, Y, plan, num_threads)
-    functions = _attention_functions(type_name(value.dtype), type_name(locations.dtype))
     value = _contiguous(value)
     levels = _contiguous(levels)
     locations = _contiguous(locations)
@@ -328,31 +379,67 @@ def _sampling_functions(
     mode: str,
     padding_mode: str,
     align_corners: bool,
-) -> _CoreFunctions:
-    """Return the functions of a GridSample, compiled if necessary."""
-    function_specs = kernel_functions(X_type, grid_type, mode)
-    compiled = _compile({**function_specs, **_HELPER_FUNCTIONS})
-    kernel = _Kernel(
-        **{name: compiled[name] for name in function_specs},
-        **kernel_constants(X_type, grid_type, mode),
-        padding=PADDING_CODES[padding_mode],
-        align_corners=int(align_corners),
-        cpus=available_cpus(),
-    )
+) -> _CoreFunctions | None:
+    """Return the functions of a GridSample, compiled if necessary; None if that is impossible."""
+    from_library = _library_functions("GridSample", X_type, grid_type, mode)
+    if from_library is not None:
+        kernel, compiled = from_library
+    else:
+        compiler = _compiler()
+        if compiler is None:
+            return None
+        function_specs = compiler.kernel_functions(X_type, grid_type, mode)
+        compiled = _compile({**function_specs, **_HELPER_FUNCTIONS})
+        kernel = _Kernel(
+            **{name: compiled[name] for name in function_specs},
+            **compiler.kernel_constants(X_type, grid_type, mode),
+        )
+    kernel.padding = PADDING_CODES[padding_mode]
+    kernel.align_corners = int(align_corners)
+    kernel.cpus = available_cpus()
     return _load_functions(kernel, compiled)
 
 
 @cache
-def _attention_functions(value_type: str, locations_type: str) -> _CoreFunctions:
-    """Return the functions of deformable attention, compiled if necessary."""
-    proceed, process_items = attention_functions(value_type, locations_type)
+def _attention_functions(value_type: str, locations_type: str) -> _CoreFunctions | None:
+    """Return the functions of deformable attention, as :func:`_sampling_functions`."""
+    from_library = _library_functions("DeformableAttention", value_type, locations_type)
+    if from_library is not None:
+        return _load_functions(None, from_library[1])
+    compiler = _compiler()
+    if compiler is None:
+        return None
+    proceed, process_items = compiler.attention_functions(value_type, locations_type)
     compiled = _compile({"proceed": proceed, "process_items": process_items, **_HELPER_FUNCTIONS})
     return _load_functions(None, compiled)
 
 
-def _compile(function_specs: Mapping[str, FunctionSpec | None]) -> dict[str, int]:
+def _library_functions(operator: str, *types: str) -> tuple[Any, dict[str, int]] | None:
+    """Return a copy of a kernel of the library, and the addresses of the functions of a call.
+
+    Return None if there is no library, or if it lacks the kernel.
+
+    Args:
+        operator: as in :func:`.library_kernels.kernel_name`.
+        types: as there.
+    """
+    library = library_kernels()
+    found = None if library is None else library.kernels.get(kernel_name(operator, *types))
+    if library is None or found is None:
+        return None
+    kernel = _Kernel.from_buffer_copy(found)
+    compiled = {name: getattr(kernel, name) for name in ("proceed", "process_items")}
+    for name in ("offer_task", "withdraw_and_wait", "helper_loop"):
+        compiled[name] = getattr(library.functions, name)
+    return kernel, compiled
+
+
+def _compile(function_specs: Mapping[str, tuple[Any, ...] | None]) -> dict[str, int]:
     """Return the addresses of the compiled functions, by the same names; 0 for None."""
-    return dict(zip(function_specs, addresses(list(function_specs.values())), strict=True))
+    compiler = _compiler()
+    assert compiler is not None
+    compiled = compiler.addresses(list(function_specs.values()))
+    return dict(zip(function_specs, compiled, strict=True))
 
 
 def _load_functions(kernel: Any, compiled: Mapping[str, int]) -> _CoreFunctions:
@@ -371,7 +458,12 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     if mode not in TAPS or type_name(dtype) == "str":
         return
     names = type_name(dtype), type_name(grid_dtype), mode
-    if missing_on_disk([*_HELPER_FUNCTIONS.values(), *kernel_functions(*names).values()]):
+    compiler = None
+    if _library_functions("GridSample", *names) is None:
+        compiler = _compiler()
+    if compiler is None:
+        return
+    if missing_on_disk([*_HELPER_FUNCTIONS.values(), *compiler.kernel_functions(*names).values()]):
         kernels = f"{mode} for X of {dtype}"
         logger.warning(
             "compiling kernels for %s; this takes a few seconds, and later processes load them "

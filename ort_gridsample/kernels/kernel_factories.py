@@ -31,7 +31,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from ..reference.taps import COMPILED_MODES, MODE_RULES
+from ..reference.taps import TAPS
 from . import simd, tap_sums, tap_table, vector_sampling
 from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
@@ -41,15 +41,6 @@ from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
-
-#: The number of taps on an axis of each mode that has kernels. Other modes run on the NumPy core.
-TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
-#: The paddings that have kernels.
-PADDING_CODES = {
-    "zeros": tap_table.ZEROS,
-    "border": tap_table.BORDER,
-    "reflection": tap_table.REFLECTION,
-}
 
 #: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
 #: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.

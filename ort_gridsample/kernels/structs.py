@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import zlib
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,15 @@ RecordRef: TypeAlias = Any
 #: An array, by reference.
 ArrayRef: TypeAlias = Any
 Address: TypeAlias = int
+
+#: The codes of the paddings that have kernels.
+ZEROS, BORDER, REFLECTION = range(3)
+#: The codes by name. Other paddings run on the NumPy core.
+PADDING_CODES = {"zeros": ZEROS, "border": BORDER, "reflection": REFLECTION}
+#: The maximum number of pixels of a channel. Coordinates outside of X must be int32, too.
+MAX_PIXELS = 1 << 30
+#: The maximum number of axes of a level of deformable attention. A table has 2 ** axes rows.
+MAX_LEVEL_AXES = 8
 
 #: The size of a line of the processor's caches, in bytes.
 CACHE_LINE = 64
@@ -82,7 +92,7 @@ KERNEL = record(
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.
     "taps_per_axis",  # the number of taps of a position on one axis
-    "padding",  # one of kernel_factories.PADDING_CODES
+    "padding",  # one of PADDING_CODES
     "align_corners",  # the attribute
     "X_size",  # the size of an element of X, in bytes
     "coordinate_size",  # the size of a coordinate, in bytes
@@ -226,3 +236,27 @@ ATTENTION_LAUNCH = record(
     "worker_size",
     ("task", TASK),
 )
+
+#: A kernel of a library, by name.
+NAMED_KERNEL = record(
+    "name",  # the address of a text with a terminating 0: operator, types and mode
+    "kernel",  # the address of a KERNEL without an attribute and a number of processors
+)
+
+#: What the functions of this package call in a library, compiled for one level of processors.
+FUNCTIONS = record(
+    "layout",  # the number of :func:`layout_number`, by the release that built the library
+    "position_work",  # jit_core.POSITION_WORK
+    # Addresses of compiled functions of helper_threads.
+    "offer_task",
+    "withdraw_and_wait",
+    "helper_loop",
+    "n_kernels",  # the number of kernels
+    "kernels",  # the address of an array of NAMED_KERNEL
+)
+
+
+def layout_number() -> int:
+    """Return a number that changes with the records that Python and a library share."""
+    records = (KERNEL, LAUNCH, ATTENTION_LAUNCH, SLOT, NAMED_KERNEL, FUNCTIONS)
+    return zlib.crc32(repr([dtype.descr for dtype in records]).encode())

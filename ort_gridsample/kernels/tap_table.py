@@ -28,13 +28,10 @@ from ..spec import CUBIC_A
 from .halves import widened
 from .pointers import array_at
 from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
-from .structs import ArrayRef
+from .structs import BORDER, REFLECTION, ZEROS, ArrayRef
 
-ZEROS, BORDER, REFLECTION = range(3)
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
-#: The maximum number of pixels of a channel. Coordinates outside of X must be int32, too.
-MAX_PIXELS = 1 << 30
 #: The maximum number of positions of a tile, and of positions times taps: the table stays in the
 #: L2 cache.
 MAX_TILE_POSITIONS = 2048

@@ -36,7 +36,8 @@ from .llvm_helpers import (
     widen_halves,
 )
 from .simd import NARROW_VECTOR, WIDE_VECTOR
-from .tap_table import REFLECTION, ZEROS, cubic_weights
+from .structs import REFLECTION, ZEROS
+from .tap_table import cubic_weights
 
 #: The size of a vector of weights or, in mode nearest, of coordinates.
 VECTOR_SIZE = WIDE_VECTOR if target.has("avx512f") else NARROW_VECTOR

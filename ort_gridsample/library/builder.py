@@ -21,13 +21,13 @@ from pathlib import Path
 import onnx
 
 from .. import spec, versions
-from ..custom_ops.compiled_ops import library_file
-from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
+from ..custom_ops.compiled_ops.linking import MACHINES, Machine, linker, run
 from ..custom_ops.provider import ep_api
 from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
+from ..kernels import library_file
 from ..kernels import target as this_machine
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.unfusing import unfused
@@ -348,7 +348,7 @@ def _compile(python: str, machine: Machine, task: Task) -> None:
 def _link(machine: Machine, command: Sequence[str], folder: Path) -> bytes:
     """Link the object files in ``folder``, and return the library."""
     objects = sorted(str(path) for path in folder.glob("*.o"))
-    library = folder / f"library{SUFFIXES[machine.system]}"
+    library = folder / f"library{library_file.SUFFIXES[machine.system]}"
     options = _LINKER_OPTIONS[machine.system]
     run([*command, "-o", str(library), *objects, *options], "linking")
     return library.read_bytes()

@@ -33,9 +33,13 @@ from ..custom_ops.compiled_ops.sentences import create_error
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.factory_image import add_factory
+from ..dialects.table import ATTENTION
+from ..kernels import core_compiler
 from ..kernels.compilation import OPTIONS, FunctionSpec
+from ..kernels.library_kernels import EXPORT, kernel_name
+from ..kernels.structs import FUNCTIONS, KERNEL, NAMED_KERNEL, layout_number
 from ..reference.taps import COMPILED_MODES
-from .entry import create_ep_factories, register
+from .entry import create_ep_factories, find_functions, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The
 #: helper of ``reshape`` is none of them: a library does not contain it, so linking a call of it
@@ -188,6 +192,7 @@ class Emitter:
         image.set_fields(entry, ENTRY, fields)
         register_symbol = self.symbol((register,))
         create_symbol = self.symbol((create_ep_factories,))
+        find_symbol = self.symbol((find_functions,))
         export = "dllexport " if "windows" in self._triple else ""
         definitions = (
             f"declare hidden i64 @{register_symbol}(i64, i64, i64)\n"
@@ -202,6 +207,11 @@ class Emitter:
             f"%status = call i64 @{create_symbol}(i64 %base, i64 %factories, i64 %count, "
             "i64 %entry)\n"
             "ret i64 %status\n}\n"
+            f"declare hidden i64 @{find_symbol}(i64)\n"
+            f"define {export}i64 @{EXPORT}() {{\n"
+            f"%entry = ptrtoint ptr @{_ENTRY_SYMBOL} to i64\n"
+            f"%functions = call i64 @{find_symbol}(i64 %entry)\n"
+            "ret i64 %functions\n}\n"
             # The factory is data of the library.
             f"define {export}i64 @ReleaseEpFactory(i64 %factory) {{\nret i64 0\n}}"
         )
@@ -276,6 +286,7 @@ def variant_image(
         return None if index is None else Relocation(ops + index * OP.itemsize)
 
     domains = _add_foreign_domains(image, needed, op_context)
+    functions = _add_functions(image, needed)
     fields = {
         "level": level,
         "ops": ops,
@@ -284,6 +295,7 @@ def variant_image(
         "factory": add_factory(image, release, op_address, [0] * (1 + len(domains))),
         "foreign": image.add_records(FOREIGN_DOMAIN, *domains),
         "n_foreign": len(domains),
+        "functions": functions,
     }
     image.set_fields(variant, VARIANT, fields)
     return image
@@ -360,6 +372,36 @@ def _add_foreign_domains(
     return domains
 
 
+def _add_functions(image: RecordImage, needed: Mapping[str, Sequence[str]] | None) -> Relocation:
+    """Append the kernels of GridSample and deformable attention for the functions of the package.
+
+    Return the offset of their FUNCTIONS.
+    """
+    rows: list[Fields] = []
+    for op in OPS:
+        if op.name not in ("GridSample", ATTENTION):
+            continue
+        for op_types in op.types:
+            types_by_input = dict(zip(op.inputs, op_types, strict=True))
+            for index, fields in enumerate(op.load().states(*op_types)[1]):
+                if not op.needs_state(op_types, index, needed):
+                    continue
+                if op.name == ATTENTION:
+                    words = [types_by_input["value"], types_by_input["sampling_locations"]]
+                else:
+                    words = [*op_types, COMPILED_MODES[index]]
+                name = image.add_text(kernel_name(op.name, *words).encode())
+                rows.append({"name": name, "kernel": image.add_records(KERNEL, fields["kernel"])})
+    fields = {
+        "layout": layout_number(),
+        "position_work": core_compiler.POSITION_WORK,
+        "n_kernels": len(rows),
+        "kernels": image.add_records(NAMED_KERNEL, *rows),
+        **core_compiler.HELPER_FUNCTIONS,
+    }
+    return image.add_records(FUNCTIONS, fields)
+
+
 def _has_states(
     op: Op,
     op_types: Sequence[str],
@@ -397,7 +439,11 @@ def main(json_task: str) -> None:
     if task["variants"]:
         entry = emitter.compile_entry(task["variants"], task["messages"])
         (folder / "entry.o").write_bytes(entry)
-        function_specs: Sequence[FunctionSpec] = [(register,), (create_ep_factories,)]
+        function_specs: Sequence[FunctionSpec] = [
+            (register,),
+            (create_ep_factories,),
+            (find_functions,),
+        ]
     else:
         image = variant_image(task["needed"], task["level"], task["release"])
         all_specs = [*dict.fromkeys(image.functions.values())]

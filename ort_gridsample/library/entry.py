@@ -299,6 +299,16 @@ def create_ep_factories(
     return provide_factory(variant.factory, api, factories, n_factories)
 
 
+def find_functions(entry_address: Address) -> Address:
+    """Return the address of the FUNCTIONS of the best variant; 0 if there is no variant.
+
+    Args:
+        entry_address: the library's ENTRY.
+    """
+    variant_address = _best_variant(record_at(entry_address, ENTRY))
+    return 0 if variant_address == 0 else record_at(variant_address, VARIANT).functions
+
+
 @register_jitable
 def _create_foreign_domains(entry: RecordRef, variant: RecordRef, api: Address) -> Status:
     """Write the OrtCustomOpDomains of the execution provider to its FACTORY, once.

@@ -19,10 +19,10 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..custom_ops.compiled_ops.library_file import read_trailer
-from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES
+from ..custom_ops.compiled_ops.linking import MACHINES
 from ..custom_ops.provider.definitions import NAME
 from ..graph.files import Model, atomic_write
+from ..kernels.library_file import SUFFIXES, read_trailer
 from .builder import CPUS, NATIVE, build_library
 
 #: The name of the distribution, and of its package.

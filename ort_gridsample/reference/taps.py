@@ -94,6 +94,8 @@ MODE_RULES: Mapping[str, Mode] = {
 #: The modes and paddings that have compiled kernels. All others run on the NumPy core.
 COMPILED_MODES = ("nearest", "linear", "cubic")
 COMPILED_PADDING = ("zeros", "border", "reflection")
+#: The number of taps on an axis of each mode that has kernels.
+TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
 
 
 def pixel_coordinates(

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..custom_ops.compiled_ops import library_file
 from ..detection.match import Match
 from ..detection.node_checks import reason_of, reason_of_attention
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION
 from ..graph.files import keep_errors
+from ..kernels import library_file
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import (

@@ -19,13 +19,14 @@ import onnxruntime
 from onnx import helper
 
 from ..custom_ops import signals
-from ..custom_ops.compiled_ops import library_file, registry
+from ..custom_ops.compiled_ops import registry
 from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..custom_ops.provider import registration as ep_registration
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from ..graph.files import imported_domains
 from ..inference.one_node import one_node_model
+from ..kernels import library_file
 from .options import load_model
 
 logger = logging.getLogger("ort_gridsample")

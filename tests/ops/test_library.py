@@ -32,7 +32,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import library_file, linking
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.kernels import target
+from ort_gridsample.kernels import library_kernels, target
 from ort_gridsample.library import builder, wheel
 from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
@@ -41,6 +41,7 @@ from support.attention_models import op_model, operands
 from support.cases import Attributes
 from support.compare import refusal
 from support.fused_models import transformer, transformer_feeds
+from support.library_calls import inputs_of_calls, is_in_library, outputs_of
 from support.models import affine_grid_model, grid_sample_model, loose
 from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops
 from support.pixel_graphs import GraphBuilder
@@ -269,6 +270,68 @@ def library_environment(path: Path) -> dict[str, str]:
     return {library_file.VARIABLE: str(path)}
 
 
+def test_functions_without_numba_have_the_outputs_of_the_compiled_core(
+    built: Path, tmp_path: Path
+) -> None:
+    """Bit for bit, if the library has the kernel; other calls have the outputs of NumPy."""
+    inputs = inputs_of_calls()
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    paths = [str(tmp_path / name) for name in ("inputs.npz", "outputs.npz")]
+    cores, is_numba_imported = run_json_program(
+        "library_functions.py", *paths, env=library_environment(built)
+    )
+    assert cores == ["jit", "jit", "numpy"]
+    assert not is_numba_imported
+    expected = {}
+    for core in ("jit", "numpy"):
+        ogs.set_core(core)  # type: ignore[arg-type]
+        expected[core] = outputs_of(inputs)
+    ogs.set_core(None)
+    with np.load(paths[1]) as outputs:
+        for name, array in expected["jit"].items():
+            right = array if is_in_library(name) else expected["numpy"][name]
+            np.testing.assert_array_equal(outputs[f"{name} default"], right)
+            np.testing.assert_array_equal(outputs[f"{name} jit"], right)
+            np.testing.assert_array_equal(outputs[f"{name} numpy"], expected["numpy"][name])
+    assert any(
+        (expected["jit"][name] != expected["numpy"][name]).any() for name in expected["jit"]
+    ), "the cores could not be told apart"
+
+
+@pytest.mark.slow
+def test_functions_without_numba_match_the_oracle(built: Path) -> None:
+    program = """
+import sys
+sys.modules["numba"] = None
+import pytest
+words = ["-q", "-p", "no:cacheprovider", "tests/ops/test_function.py", "-k", "oracle or halves"]
+sys.exit(pytest.main(words))
+"""
+    environment = {**os.environ, **library_environment(built), "ORT_GRIDSAMPLE_CORE": "jit"}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_functions_do_not_use_a_library_of_another_release(
+    built: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library_kernels, "layout_number", lambda: 0)
+    monkeypatch.setattr(library_kernels.library_file, "configured_library", lambda: built)
+    assert library_kernels.library_kernels.__wrapped__() is None
+    assert "another release built it" in caplog.text
+
+
+def test_functions_do_not_use_a_library_without_their_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library_kernels.library_file, "configured_library", lambda: tmp_path / "x")
+    assert library_kernels.library_kernels.__wrapped__() is None
+    assert "the functions do not use the library" in caplog.text
+
+
 @pytest.mark.parametrize("extensions", ["with extensions", "without extensions"])
 def test_sessions_use_the_library_and_compile_nothing(extensions: str, built: Path) -> None:
     results = run_json_program("library_sessions.py", extensions, env=library_environment(built))
@@ -389,7 +452,8 @@ def test_library_links_only_c_and_exports_its_entry_points(built: Path) -> None:
     needed = {name.partition(".")[0] for name in re.findall(r"NEEDED.*\[(.*)\]", text)}
     assert needed <= {"libc", "libm"}
     exported = re.findall(r"GLOBAL +DEFAULT +\d+ (\w+)", text)
-    assert sorted(exported) == ["CreateEpFactories", "RegisterCustomOps", "ReleaseEpFactory"]
+    entry_points = {"CreateEpFactories", "RegisterCustomOps", "ReleaseEpFactory"}
+    assert set(exported) == entry_points | {library_kernels.EXPORT}
     assert "TEXTREL" not in text
     assert re.search(r"GNU_STACK.* RW ", text)
 

@@ -13,7 +13,7 @@ from ... import spec
 from ...functions import validation
 from ...kernels.compilation import compiles_in
 from ...kernels.halves import HALVES, NO_CONVERSION, stored_dtype_of, widened
-from ...kernels.kernel_factories import MIN_BYTES_PAST_CACHES, TAPS
+from ...kernels.kernel_factories import MIN_BYTES_PAST_CACHES
 from ...kernels.pointers import (
     address_of,
     array_at,
@@ -29,6 +29,7 @@ from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER, Address, ArrayRef, Re
 from ...kernels.tiles import scratch_array
 from ...kernels.workers import DEFAULT_WORKERS
 from ...reference import coordinates as reference_coordinates
+from ...reference.taps import TAPS
 from .catalog import Fields, OpImplementation
 from .creation import (
     LAST_SENTENCES,

@@ -12,8 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...functions import validation
-from ...kernels import tap_table
-from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
+from ...kernels.attention import attention_functions
 from ...kernels.compilation import compiles_in
 from ...kernels.halves import stored_dtype_of
 from ...kernels.pointers import (
@@ -24,7 +23,14 @@ from ...kernels.pointers import (
     record_at,
     returns_array,
 )
-from ...kernels.structs import ATTENTION_LAUNCH, Address, ArrayRef, RecordRef
+from ...kernels.structs import (
+    ATTENTION_LAUNCH,
+    MAX_LEVEL_AXES,
+    MAX_PIXELS,
+    Address,
+    ArrayRef,
+    RecordRef,
+)
 from .catalog import Fields, OpImplementation
 from .creation import LAST_SENTENCES, create_single_state, destroy
 from .launches import fill_output
@@ -50,7 +56,7 @@ from .shape_inference import alloc_shape, inferred_shape, open_inference, set_in
 from .structs import BASIC_STATE, NODE, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
-TOO_MANY_PIXELS = 2 * tap_table.MAX_PIXELS
+TOO_MANY_PIXELS = 2 * MAX_PIXELS
 
 #: The number of points must be smaller. Up to this bound a sum of int64 does not wrap around.
 MAX_POINTS = 1 << 61
@@ -81,7 +87,7 @@ _RUN_TEMPLATES = {
     "VALUE_BEYOND_LIMITS": validation.ErrorTemplate(
         "value",
         "of shape {value_shape}",
-        f"at most {tap_table.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
+        f"at most {MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
     ),
 }
 _ROWS = {name: encode(template) for name, template in _RUN_TEMPLATES.items()}
@@ -206,7 +212,7 @@ def _set_levels(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
         return error_with_number(api, errors_address, NO_MEMORY_INDEX, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(launch.levels, request.inputs[1].data, nbytes)
-    if launch.pixels > tap_table.MAX_PIXELS or r > MAX_LEVEL_AXES:
+    if launch.pixels > MAX_PIXELS or r > MAX_LEVEL_AXES:
         return error_with_shape(api, errors_address, VALUE_BEYOND_LIMITS_INDEX, value_shape)
     pixels = _count_pixels(array_at(launch.levels, (n_levels, 1 + r), np.int64))
     if pixels < 0:

@@ -12,9 +12,9 @@ from numba.extending import register_jitable
 
 from ...dialects.spelling import Spelling
 from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
-from ...kernels import kernel_factories
 from ...kernels.pointers import array_at, c_string, local_record, record_at
-from ...kernels.structs import ATTENTION_LAUNCH, Address, RecordRef
+from ...kernels.structs import ATTENTION_LAUNCH, PADDING_CODES, Address, RecordRef
+from ...reference.taps import TAPS
 from . import attention, sampling
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -81,8 +81,8 @@ _ALIGNMENT_MISSING_INDEX = _CODED_TABLE.index("align_corners missing")
 _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
-_MODES = tuple(list(kernel_factories.TAPS).index(name) for name in _CODED_MODES)
-_PADDINGS = tuple(list(kernel_factories.PADDING_CODES).index(name) for name in _CODED_PADDINGS)
+_MODES = tuple(list(TAPS).index(name) for name in _CODED_MODES)
+_PADDINGS = tuple(list(PADDING_CODES).index(name) for name in _CODED_PADDINGS)
 
 
 def create_coded(op_address: Address, api: Address, info: Address, out: Address) -> Status:

@@ -72,9 +72,6 @@ MACHINES = {
     ),
 }
 
-#: The suffix of shared libraries, by system.
-SUFFIXES = {"linux": ".so", "darwin": ".dylib", "win32": ".dll"}
-
 
 def linker(machine: Machine | None, where: str) -> list[str]:
     """Return the command that links a shared library.

@@ -23,7 +23,6 @@ from ...detection.programs import (
 from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.compilation import compiles_in
-from ...kernels.kernel_factories import TAPS
 from ...kernels.pointers import (
     address_of,
     array_at,
@@ -36,6 +35,7 @@ from ...kernels.pointers import (
 )
 from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
 from ...kernels.tiles import scratch_array
+from ...reference.taps import TAPS
 from .catalog import Fields, OpImplementation
 from .creation import (
     close_node,

@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...functions import validation
-from ...kernels import kernel_factories, tap_table
+from ...kernels import kernel_factories
 from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import (
     address_of,
@@ -21,9 +21,9 @@ from ...kernels.pointers import (
     local_record,
     record_at,
 )
-from ...kernels.structs import Address, ArrayRef, RecordRef
+from ...kernels.structs import MAX_PIXELS, PADDING_CODES, ZEROS, Address, ArrayRef, RecordRef
 from ...reference.coordinates import PADDING_RULES
-from ...reference.taps import MAX_TAPS, MODE_RULES
+from ...reference.taps import MAX_TAPS, MODE_RULES, TAPS
 from . import requests
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -49,8 +49,8 @@ from .sentences import (
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
 from .structs import GRID_SAMPLE, NODE, OP, REQUEST
 
-_PADDINGS = list(kernel_factories.PADDING_CODES)
-_MODES = [*kernel_factories.TAPS, *spec.MODE_SYNONYMS]
+_PADDINGS = list(PADDING_CODES)
+_MODES = [*TAPS, *spec.MODE_SYNONYMS]
 
 _MODE_CHOICES = validation.format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
 _PADDING_CHOICES = validation.format_choices(PADDING_RULES)
@@ -63,7 +63,7 @@ _Y_TOO_LARGE = validation.ErrorTemplate(
 _TOO_MANY_PIXELS = validation.ErrorTemplate(
     "X",
     "of shape {X}",
-    f"at most {tap_table.MAX_PIXELS} pixels a channel",
+    f"at most {MAX_PIXELS} pixels a channel",
 )
 _TOO_MANY_TAPS = validation.ErrorTemplate(
     "X",
@@ -93,10 +93,7 @@ _ROWS = {
     # no shape, no number
     "MODE_UNKNOWN": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
     "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
-    **{
-        f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ")
-        for name in kernel_factories.TAPS
-    },
+    **{f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ") for name in TAPS},
 }
 _TABLE = SentenceTable(_ROWS)
 SENTENCES = _TABLE.encoded
@@ -114,13 +111,13 @@ WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
 MODE_UNKNOWN_INDEX = _TABLE.index("MODE_UNKNOWN")
 PADDING_MODE_UNKNOWN_INDEX = _TABLE.index("PADDING_MODE_UNKNOWN")
 #: The first of one sentence per mode.
-MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(kernel_factories.TAPS))}")
+MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(TAPS))}")
 
 #: The values of the attributes, each followed by a blank. The synonyms follow the modes, in the
 #: order of the modes from LINEAR on that they are synonyms of.
 MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
-N_MODES = len(kernel_factories.TAPS)
+N_MODES = len(TAPS)
 LINEAR = _MODES.index("linear")
 #: The group of states of an op that has one group.
 FIRST_GROUP = 0
@@ -133,7 +130,7 @@ N_INPUTS = 2
 
 def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial states of a GridSample, one per mode."""
-    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in kernel_factories.TAPS]
+    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in TAPS]
 
 
 def state_fields(
@@ -220,8 +217,8 @@ def create_mode_state(
 ) -> Address:
     """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
 
-    The mode is an index of :data:`.kernel_factories.TAPS`, and the padding one of
-    :data:`.kernel_factories.PADDING_CODES`.
+    The mode is an index of :data:`~ort_gridsample.reference.taps.TAPS`, and the padding one of
+    :data:`~ort_gridsample.kernels.structs.PADDING_CODES`.
     """
     index = group * N_MODES + mode
     state_address = create_state(
@@ -327,7 +324,7 @@ def _set_lengths(
     pixels = 1
     positions = 1
     taps = 1
-    too_many_pixels = tap_table.MAX_PIXELS + 1
+    too_many_pixels = MAX_PIXELS + 1
     # A product with a length of 0 is 0, and its other factors must not overflow either.
     nbytes = float(max(n, 1)) * float(max(c, 1)) * float(state.kernel.X_size)
     for axis in range(r):
@@ -338,9 +335,9 @@ def _set_lengths(
     if nbytes >= 2.0**63:
         return Y_TOO_LARGE_INDEX
     if n * c * positions > 0:
-        if pixels == 0 and state.kernel.padding != tap_table.ZEROS:
+        if pixels == 0 and state.kernel.padding != ZEROS:
             return X_HAS_NO_PIXEL_INDEX + state.kernel.padding
-        if pixels > tap_table.MAX_PIXELS:
+        if pixels > MAX_PIXELS:
             return TOO_MANY_PIXELS_INDEX
         if taps > MAX_TAPS:
             return TOO_MANY_TAPS_INDEX

@@ -82,6 +82,7 @@ VARIANT = record(
     "factory",  # the address of the FACTORY of the execution provider
     "foreign",  # the address of an array of FOREIGN_DOMAIN
     "n_foreign",  # its length
+    "functions",  # the address of the FUNCTIONS for the functions of this package
 )
 
 #: The ops of another package's domain, which only the execution provider has.

@@ -24,7 +24,7 @@ from ...errors import GridSampleError
 from ...graph.files import atomic_write
 from ...kernels import target
 from ...kernels.cache_folder import cache_folder, digest
-from . import linking
+from . import library_file, linking
 
 #: The function that ONNX Runtime calls for custom ops.
 ENTRY_POINT = "RegisterCustomOps"
@@ -312,7 +312,7 @@ def linked_library(folder: Path) -> Path:
     source_code = _source()
     properties = f"{target.system} {target.processor} {source_code}"
     key = hashlib.sha256(properties.encode()).hexdigest()[:16]
-    suffix = linking.SUFFIXES.get(target.system, ".so")
+    suffix = library_file.SUFFIXES.get(target.system, ".so")
     for path in sorted(folder.glob(f"trampoline-{key}-*{suffix}")):
         with suppress(OSError):  # another process removed it, or it cannot be read
             if path.name == _library_name(key, path.read_bytes(), suffix):

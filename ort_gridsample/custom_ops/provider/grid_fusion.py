@@ -15,8 +15,7 @@ from ...detection.records import NodeRecord
 from ...dialects.table import FUSED
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
-from ...kernels.kernel_factories import PADDING_CODES
-from ...kernels.structs import record
+from ...kernels.structs import PADDING_CODES, record
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops import affine
 from ..compiled_ops.catalog import Fields, Op, find_op
