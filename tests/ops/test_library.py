@@ -30,9 +30,9 @@ from onnx import parser
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
-from ort_gridsample.custom_ops.compiled_ops import library_file, linking
+from ort_gridsample.custom_ops.compiled_ops import linking
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.kernels import library_kernels, target
+from ort_gridsample.kernels import library_file, library_kernels, target
 from ort_gridsample.library import builder, wheel
 from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget

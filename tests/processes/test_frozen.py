@@ -13,10 +13,11 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample._pyinstaller import get_hook_dirs
-from ort_gridsample.custom_ops.compiled_ops import library_file, registry
+from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
 from ort_gridsample.custom_ops.python_ops import extensions
 from ort_gridsample.functions import cores
+from ort_gridsample.kernels import library_file
 from support.paths import HAS_PYTHON_OPS
 from support.processes import TESTS
 

@@ -26,12 +26,12 @@ from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError, one_line
 from ...functions.cores import logger, need_numba
-from ...kernels import c_symbols
+from ...kernels import c_symbols, library_file
 from ...kernels.structs import ctypes_type
 from ...system.cpus import available_cpus
 from ...system.process import after_fork, created_once, keep_forever
 from ..signals import NeverRaising, with_signals_deferred
-from . import c_api, error_loading, library_file, trampoline
+from . import c_api, error_loading, trampoline
 from .catalog import (
     DESCRIPTION_FUNCTIONS,
     DOMAINS,

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from ...errors import GridSampleError
 from ...graph.files import atomic_write
-from ...kernels import target
+from ...kernels import library_file, target
 from ...kernels.cache_folder import cache_folder, digest
-from . import library_file, linking
+from . import linking
 
 #: The function that ONNX Runtime calls for custom ops.
 ENTRY_POINT = "RegisterCustomOps"

@@ -14,8 +14,9 @@ import onnxruntime
 from ... import versions
 from ...dialects.table import COMPILED_DOMAIN
 from ...errors import GridSampleError, one_line
+from ...kernels import library_file
 from ...system.process import after_fork, created_once, keep_forever
-from ..compiled_ops import c_api, library_file, registry, trampoline
+from ..compiled_ops import c_api, registry, trampoline
 from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.record_image import RecordImage
 from ..signals import with_signals_deferred
