@@ -15,7 +15,7 @@ from conftest import with_slow
 from ort_gridsample.system import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
-from support.paths import needs_python_ops
+from support.paths import needs_provider, needs_python_ops
 from support.processes import (
     COMPILED_OPENERS,
     OPENERS,
@@ -52,6 +52,31 @@ def test_run_without_memory_raises_and_session_runs_on(opener: str, large_array:
     messages = ("MemoryError", "rejected", *([ALLOCATION_ERROR] if is_compiled else []))
     for error in errors:
         assert any(message in error for message in messages)
+
+
+FIRST_ERRORS = {
+    "memory": r"GridSample node 'sample0': memory is exhausted, expected \d{8} free bytes for "
+    "scratch memory",
+    "shape": "GridSample node 'sample0': grid is of shape .*, expected N = .* in axis 0, "
+    "as X is of shape .*",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+@pytest.mark.parametrize("error", FIRST_ERRORS)
+@pytest.mark.parametrize(
+    "opener",
+    [
+        *COMPILED_OPENERS,
+        pytest.param("open_provider", marks=needs_provider),
+    ],
+)
+def test_first_error_of_a_process_without_memory_names_the_node(error: str, opener: str) -> None:
+    message, standard_error = run_json_program("first_error_without_memory.py", error, opener)
+    assert re.search(FIRST_ERRORS[error], message)
+    assert message.isprintable()
+    assert "Traceback" not in standard_error
+    assert "Exception ignored" not in standard_error
 
 
 @needs_python_ops
