@@ -85,8 +85,11 @@ def affine_grid(
     dtype = native_dtype(theta.dtype)
     validation.check_memory(where, "grid", shape, dtype)
 
-    grid = np.empty(shape, dtype)
-    matrices = theta.astype(spec.TYPES[type_name(dtype)].compute)
-    threads = resolve_num_threads(num_threads)
-    affine.affine_grid(matrices, lengths, bool(align_corners), grid, threads)
+    try:
+        grid = np.empty(shape, dtype)
+        matrices = theta.astype(spec.TYPES[type_name(dtype)].compute)
+        threads = resolve_num_threads(num_threads)
+        affine.affine_grid(matrices, lengths, bool(align_corners), grid, threads)
+    except MemoryError as error:
+        raise validation.memory_error(where, error) from error
     return grid

@@ -108,6 +108,16 @@ def grid_sample(
     if not grid.flags.c_contiguous:
         validation.check_memory(where, "grid", grid.shape, grid.dtype)
 
+    try:
+        return _sample(X, grid, shapes, plan, num_threads)
+    except MemoryError as error:
+        raise validation.memory_error(where, error) from error
+
+
+def _sample(
+    X: Array, grid: Array, shapes: _Shapes, plan: Plan, num_threads: SupportsIndex | None
+) -> Array:
+    """Sample arrays that were checked."""
     dtype = native_dtype(X.dtype)
     Y = np.empty(shapes.Y, dtype)
     if Y.size == 0:

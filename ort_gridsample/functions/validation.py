@@ -435,6 +435,11 @@ def _do_weights_fit(
     return math.prod(weights[3:]) == sum(points)
 
 
+def memory_error(where: str, error: MemoryError) -> MemoryError:
+    """Return ``error`` with the name of the function or node that lacks memory."""
+    return MemoryError(f"{where}: {str(error) or 'not enough memory'}")
+
+
 def check_memory(
     where: str,
     argument: str,

@@ -455,7 +455,14 @@ def _check_memory_for_copies(feeds: Mapping[str, Any]) -> None:
     Raises:
         MemoryError: there is not enough memory.
     """
-    memory.check_allocatable(sum(map(_copied_bytes, feeds.values())))
+    nbytes = sum(map(_copied_bytes, feeds.values()))
+    try:
+        memory.check_allocatable(nbytes)
+    except MemoryError as error:
+        names = ", ".join(map(repr, feeds))
+        raise MemoryError(
+            f"memory is exhausted, expected {nbytes} free bytes for copies of the inputs {names}"
+        ) from error
 
 
 def _copied_bytes(value: Any) -> int:

@@ -4,8 +4,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from conftest import with_slow
 from ort_gridsample.system import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
-from support.paths import needs_python_ops
+from support.paths import needs_provider, needs_python_ops
 from support.processes import (
     COMPILED_OPENERS,
     OPENERS,
@@ -54,11 +55,40 @@ def test_run_without_memory_raises_and_session_runs_on(opener: str, large_array:
         assert any(message in error for message in messages)
 
 
+FIRST_ERRORS = {
+    "memory": r"GridSample node 'sample0': memory is exhausted, expected \d{8} free bytes for "
+    "scratch memory",
+    "shape": "GridSample node 'sample0': grid is of shape .*, expected N = .* in axis 0, "
+    "as X is of shape .*",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+@pytest.mark.parametrize("error", FIRST_ERRORS)
+@pytest.mark.parametrize(
+    "opener",
+    [
+        *COMPILED_OPENERS,
+        pytest.param("open_provider", marks=needs_provider),
+    ],
+)
+def test_first_error_of_a_process_without_memory_names_the_node(error: str, opener: str) -> None:
+    message, standard_error = run_json_program("first_error_without_memory.py", error, opener)
+    assert re.search(FIRST_ERRORS[error], message)
+    assert message.isprintable()
+    assert "Traceback" not in standard_error
+    assert "Exception ignored" not in standard_error
+
+
 @needs_python_ops
 @pytest.mark.parametrize(("large_array", "free_mib"), [("X", 30), ("broadcast X", 100)])
 def test_python_op_without_memory_for_copy_of_feed_raises(large_array: str, free_mib: int) -> None:
     (error,) = run_without_memory("open_session", large_array, [free_mib])
-    assert error.startswith("MemoryError:")
+    assert re.fullmatch(
+        r"MemoryError: memory is exhausted, expected \d{8,9} free bytes for copies of the inputs "
+        "'X', 'grid'",
+        error,
+    )
 
 
 @needs_python_ops
@@ -80,6 +110,42 @@ def test_probe_raises_only_if_memory_cannot_be_allocated() -> None:
     memory.check_allocatable(1 << 21)
     with pytest.raises(MemoryError):
         memory.check_allocatable(1 << 60)
+
+
+@pytest.mark.parametrize("text", ["too little", ""])
+@pytest.mark.parametrize(
+    ("core_function", "call"),
+    [
+        (
+            "ort_gridsample.functions.sampling.load_core",
+            lambda where: ogs.grid_sample(np.ones((1, 1, 2)), np.zeros((1, 2, 1)), where=where),
+        ),
+        (
+            "ort_gridsample.functions.affine.affine.affine_grid",
+            lambda where: ogs.affine_grid(np.ones((1, 2, 3)), (1, 1, 2, 2), where=where),
+        ),
+        (
+            "ort_gridsample.functions.attention.load_core",
+            lambda where: ogs.deformable_attention(
+                np.ones((1, 4, 1, 1)),
+                np.array([[2, 2]]),
+                np.zeros((1, 1, 1, 1, 1, 2)),
+                np.ones((1, 1, 1, 1, 1)),
+                where=where,
+            ),
+        ),
+    ],
+)
+def test_function_without_memory_names_itself(
+    core_function: str,
+    call: Callable[[str], np.ndarray],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(core_function, Mock(side_effect=MemoryError(text)))
+    with pytest.raises(MemoryError) as raised:
+        call("the node")
+    assert str(raised.value) == f"the node: {text or 'not enough memory'}"
 
 
 HUGE_SIZES = [

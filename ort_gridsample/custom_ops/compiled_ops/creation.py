@@ -32,7 +32,7 @@ from ...kernels.structs import Address, ArrayRef, RecordRef
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import Status, alloc, alloc_int64s, api_function, free_blocks
-from .sentences import create_status, encode, error_with_number, strlen
+from .sentences import NO_MEMORY_INDEX, create_status, encode, error_with_number, strlen
 from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
 
 get_integer = api_function("KernelInfoGetAttribute_int64", 1)
@@ -140,6 +140,7 @@ def create_errors(node: RecordRef, prefix: Address, label: Address, sentences: A
     op_context = record_at(node.op_context, OP_CONTEXT)
     errors.create_error = op_context.create_error
     errors.load_create_error = op_context.load_create_error
+    errors.create_brief_error = op_context.create_brief_error
     errors.sentences = sentences
     errors.prefix = prefix
     read_text(node, get_text, (node.info, label), errors.name)
@@ -179,8 +180,12 @@ def create_state(
     initial_state = array_at(op.states, (index + 1,), np.int64)[index]
     state_address = alloc(node, sizeof(dtype))
     if node.status == 0 and node.lacks_memory != 0:
-        message = c_string("not enough memory to create the kernel")
-        node.status = create_status(node.api, (INVALID_ARGUMENT, message))
+        if errors_address != 0:
+            nbytes = sizeof(dtype)
+            node.status = error_with_number(node.api, errors_address, NO_MEMORY_INDEX, nbytes)
+        else:
+            message = c_string("not enough memory to create the kernel")
+            node.status = create_status(node.api, (INVALID_ARGUMENT, message))
     if node.status == 0 and initial_state == 0:
         node.status = _missing_state(node, op, index, errors_address, missing_state_index)
     if node.status != 0:

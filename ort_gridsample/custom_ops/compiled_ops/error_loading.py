@@ -1,6 +1,8 @@
-"""Load the function that creates error messages, when the first error occurs.
+"""The functions that create error messages.
 
-Compiling it takes more than a second, and most processes have no error.
+The one for all messages is loaded when the first error occurs: compiling it takes more than a
+second, and most processes have no error. The one for brief messages is loaded with each op, because
+an error about memory must not need memory.
 """
 
 from __future__ import annotations
@@ -27,6 +29,13 @@ def loader_address() -> int:
     callback = c_api.callback(1, _load_create_error, _loading_failure)
     keep_forever(callback)
     return c_api.address_of_callback(callback)
+
+
+def brief_spec() -> tuple[Any]:
+    """Return the function for brief messages, to compile. This imports Numba."""
+    from .sentences import create_brief_error
+
+    return (create_brief_error,)
 
 
 def _load_create_error(errors_address: int) -> int:

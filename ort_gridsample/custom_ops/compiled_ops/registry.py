@@ -385,7 +385,7 @@ def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
     image = _state_image(op, types, index)
     functions = op.load().functions
     # All together: each call compiles in two processes.
-    addresses([*functions.values(), *image.functions.values()])
+    addresses([*functions.values(), *image.functions.values(), error_loading.brief_spec()])
     state_address(op, types, index)
 
 
@@ -411,7 +411,9 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
     implementation = op.load()
     image = RecordImage()
     sentences = image.add_texts(implementation.sentences)
-    compute, destroy = addresses([(implementation.compute,), (implementation.destroy,)])
+    specs = [(implementation.compute,), (implementation.destroy,), error_loading.brief_spec()]
+    compute, destroy, create_brief_error = addresses(specs)
+    _OpContext.from_address(struct.op_context).create_brief_error = create_brief_error
     struct.sentences = load_image(image) + sentences
     n_states = len(implementation.states(*types)[1])
     states = (c_api.word * n_states)()

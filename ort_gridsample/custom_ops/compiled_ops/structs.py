@@ -69,6 +69,7 @@ OP_CONTEXT = record(
     "create_error",  # the address of :func:`.sentences.create_error`; 0 if it is not loaded
     # The address of a function that sets create_error of ERRORS, given their address, if it can.
     "load_create_error",
+    "create_brief_error",  # the address of :func:`.sentences.create_brief_error`
     # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
     "compiles_on_demand",
 )
@@ -134,12 +135,16 @@ NODE = record(
 ERRORS = record(
     "create_error",  # as in an OP_CONTEXT
     "load_create_error",  # as in an OP_CONTEXT
+    "create_brief_error",  # as in an OP_CONTEXT
     "sentences",  # the address of an array of TEXT
     "prefix",  # the address of characters with a terminating 0, with which each message begins
     ("name", TEXT),  # the name of the node, which follows in quotes; without data, no name follows
     ("value", TEXT),  # a value that a message contains
     "quotes_value",  # 1 if the value is written in quotes
 )
+
+#: A message of 2 KiB that is written without allocating memory.
+MESSAGE = record(("words", (np.int64, 256)))
 
 #: The first fields of every state.
 _STATE = (

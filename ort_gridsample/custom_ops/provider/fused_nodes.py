@@ -173,7 +173,7 @@ class FusedNodes:
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))
         if not address:
-            raise MemoryError("not enough memory for a fused node")
+            raise MemoryError(f"not enough memory for the fused node of {output!r}")
         registry.copy_image(image, address, compiled)
         return address
 

@@ -111,6 +111,7 @@ def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocat
     """
     errors = {
         "load_create_error": error_loading.loader_address(),
+        "create_brief_error": error_loading.brief_spec(),
         "sentences": sentences,
         "prefix": image.add_text(where.encode()),
     }

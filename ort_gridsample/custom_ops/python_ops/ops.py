@@ -19,6 +19,7 @@ from ...errors import where_node
 from ...functions.affine import affine_grid
 from ...functions.attention import attend
 from ...functions.sampling import grid_sample
+from ...functions.validation import memory_error
 from ...reference.arrays import Array
 from ...system import memory
 from ...system.concurrency import ops_limit
@@ -79,8 +80,11 @@ def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple
                     num_threads=num_threads or None,
                 )
             # onnxruntime and the guard copy Y. Without memory for that, the process would end.
-            memory.check_allocatable(2 * memory.copied_bytes(Y))
-            positions = np.arange(len(Y), dtype=np.int64)[:, None]
+            try:
+                memory.check_allocatable(2 * memory.copied_bytes(Y))
+                positions = np.arange(len(Y), dtype=np.int64)[:, None]
+            except MemoryError as error:
+                raise memory_error(where_node(operator, node), error) from error
             return Y.view(Output), positions.view(Output)
         except BaseException as failure:  # none may leave an op, nor KeyboardInterrupt
             empty = _EMPTY.get(inputs[0].dtype, _EMPTY[np.dtype(object)])
