@@ -27,7 +27,7 @@ from .old_operators import OldOperators
 from .older.value_types import inference_of_all_values
 from .older.writer import OLDEST, write_older
 from .result_checks import check_signatures, check_types
-from .schema_functions import has_default_value
+from .schema_functions import has_default_value, schema_of
 
 #: The domain, during a conversion, of nodes in ONNX's domain that are not ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
@@ -75,7 +75,7 @@ def convert_opset(model: onnx.ModelProto, new_opset: int) -> None:
         inference.infer_now()  # before nodes move to other domains, where they have no types
     source = without_weights(model)
     # Out of the converter's sight.
-    _move_foreign_nodes(model)
+    _move_foreign_nodes(model, old_opset)
     _move_sampling_nodes(model, new_opset)
     import_used(model, {_FOREIGN: 1, UNVERSIONED: 1})
     values_before = _values_of(scopes)
@@ -153,13 +153,17 @@ def _constants_of(scope: Scope) -> set[str]:
     return {name for node in scope.nodes if is_constant(node) for name in node.output}
 
 
-def _move_foreign_nodes(model: onnx.ModelProto) -> None:
-    """Move nodes out of ONNX's domain that are not ONNX's operators, or have only their names."""
+def _move_foreign_nodes(model: onnx.ModelProto, opset: int) -> None:
+    """Move nodes out of ONNX's domain that are not ONNX's operators, or have only their names.
+
+    ``opset`` is that of the model. onnxruntime has operators of its own in this domain, some of
+    which ONNX has only in later opsets, such as LayerNormalization.
+    """
     for node in _nodes(model):
         if domain_of(node.domain):
             continue
         dialect = dialect_of(node, {})
-        is_foreign = not onnx.defs.has(node.op_type)
+        is_foreign = schema_of(node.op_type, opset) is None
         if dialect is not None:
             is_foreign = dialect.name != AI_ONNX
         if is_foreign:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..detection.helper_nodes import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..dialects.table import DOMAIN, AttentionSignature
+from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.new_nodes import Names
@@ -102,11 +101,8 @@ class _PackageExpansion(AttentionExpansion):
             locations=values["sampling_locations"],
             weights=values["attention_weights"],
         )
-        # Nodes with a status were written by a session, which checked them.
-        if match.record.dialect.name != DOMAIN or has_status(match.node):
-            return operands
         _check_known_shapes(match)
-        return write_checked_operands(match, operands, self._nodes, n_levels=self._n_levels)
+        return write_checked_operands(match, operands, self._nodes, points=self._points)
 
     def has_points(self, index: int) -> bool:
         return self._points[index] > 0

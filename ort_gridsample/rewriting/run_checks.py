@@ -60,7 +60,7 @@ def fail_unless_equal(
 
 
 def write_checked_operands(
-    match: Match, operands: AttentionOperands, nodes: Nodes, *, n_levels: int
+    match: Match, operands: AttentionOperands, nodes: Nodes, *, points: Sequence[int]
 ) -> AttentionOperands:
     """Write checks of the operands of this package's deformable attention.
 
@@ -68,34 +68,33 @@ def write_checked_operands(
         match: the deformable attention.
         operands: the operands of the node.
         nodes: the list to write to.
-        n_levels: the number of levels.
+        points: the number of points of each level.
 
     Returns:
         The operands after the checks.
     """
-    return _OperandChecks(match, operands, nodes, n_levels).write()
+    return _OperandChecks(match, operands, nodes, points).write()
 
 
 class _OperandChecks:
     """Writes the checks of :func:`ort_gridsample.functions.validation.check_attention_shapes`.
 
-    The number of points is not checked here: if it is wrong, the Reshapes that follow fail.
-
     Args:
         match: the deformable attention.
         operands: the operands of the node.
         nodes: the list to write to.
-        n_levels: the number of levels.
+        points: the number of points of each level.
     """
 
     def __init__(
-        self, match: Match, operands: AttentionOperands, nodes: Nodes, n_levels: int
+        self, match: Match, operands: AttentionOperands, nodes: Nodes, points: Sequence[int]
     ) -> None:
         self._record = match.record
         self._operands = operands
         self._table = match.scope.constant_value(operands.level_table)
         self._nodes = nodes
-        self._n_levels = n_levels
+        self._points = points
+        self._r = (match.record.spatial_axes or (2,))[0]
 
     def write(self) -> AttentionOperands:
         """Write the checks that were not made when the model was read."""
@@ -144,8 +143,9 @@ class _OperandChecks:
         if self._table is not None:
             return nodes.row(sum(math.prod(row) for row in self._table[:, 1:].tolist()))
         table = nodes.add("Cast", self._operands.level_table, to=TensorProto.INT64)
-        r = (self._record.spatial_axes or (2,))[0]
-        columns = [nodes.add("Gather", table, nodes.constant(1 + i), axis=1) for i in range(r)]
+        columns = [
+            nodes.add("Gather", table, nodes.constant(1 + i), axis=1) for i in range(self._r)
+        ]
         areas = columns[0]
         for column in columns[1:]:
             areas = nodes.add("Mul", areas, column)
@@ -171,11 +171,11 @@ class _OperandChecks:
         return fail_unless_equal(nodes, shape, is_any, nodes.row(1), error)
 
     def _write_checked_locations(self, value: str, locations: str) -> str:
-        """Write a check that locations have the batch and heads of value, and the levels."""
+        """Write a check that locations have the batch and heads of value, and those of levels."""
         nodes = self._nodes
         expectation = (
-            "shape (B, Q, H, L, P, r) or (B, Q, H, P, r), with the B and H of value and the L of "
-            "levels"
+            "shape (B, Q, H, L, P, r) or (B, Q, H, P, r), with the B and H of value and the L, "
+            "points and r of levels"
         )
         shape = self._write_shape("sampling_locations", locations, (5, 6), expectation)
         axes = nodes.row(0, 2)
@@ -184,12 +184,18 @@ class _OperandChecks:
         rank = self._known_rank("sampling_locations")
         if rank != 5:
             level_axis = nodes.add("Slice", shape, nodes.row(3), nodes.row(-2))  # without L: empty
-            n_levels = nodes.row(self._n_levels)
+            n_levels = nodes.row(len(self._points))
             if rank is None:
                 end = nodes.add("Sub", nodes.add("Shape", shape), nodes.row(5))
                 n_levels = nodes.add("Slice", n_levels, nodes.row(0), end)
             actual = nodes.add("Concat", actual, level_axis, axis=0)
             expected = nodes.add("Concat", expected, n_levels, axis=0)
+        point_axes = nodes.add("Slice", shape, nodes.row(3), nodes.row(-1))
+        n_points = nodes.add("ReduceProd", point_axes, keepdims=1)
+        last_axis = nodes.add("Gather", shape, nodes.row(-1))
+        actual = nodes.add("Concat", actual, n_points, last_axis, axis=0)
+        expected_lengths = nodes.row(sum(self._points), self._r)
+        expected = nodes.add("Concat", expected, expected_lengths, axis=0)
         error = self._error("sampling_locations", expectation)
         checked = fail_unless_equal(nodes, shape, actual, expected, error)
         return nodes.add("Reshape", locations, checked)

@@ -846,3 +846,57 @@ def test_inspect_of_quantized_samples_that_are_no_attention_has_no_such_reason()
     quantize_outputs(model, "GridSample")
     (placement,) = predicted(model)
     assert "attention" not in placement.reason
+
+
+def split_of_levels(name: str) -> tuple[onnx.ModelProto, onnx.NodeProto, onnx.TensorProto]:
+    """Return a form, the Split of the pixels of all levels in it, and the constant lengths."""
+    model = form(name)
+    del model.graph.value_info[:]
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            constants[node.output[0]] = node.attribute[0].t
+    for node in model.graph.node:
+        if node.op_type == "Split" and len(node.input) > 1:
+            tensor = constants[node.input[1]]
+            if len({*numpy_helper.to_array(tensor).tolist()}) > 1:  # of pixels, not of points
+                return model, node, tensor
+    raise AssertionError(name)
+
+
+split_forms = pytest.mark.parametrize(
+    "name",
+    ["concatenated/batch-torchscript", "stacked/static-dynamo", "volumes/static-torchscript"],
+)
+
+
+@needs_compiled_ops
+@split_forms
+def test_fused_attention_reads_levels_by_the_lengths_of_their_images(name: str) -> None:
+    """No check compares the lengths of a Split that only a run knows with those of the images."""
+    model, split, tensor = split_of_levels(name)
+    lengths = numpy_helper.to_array(tensor)
+    split.input[1] = "lengths"
+    model.graph.input.append(
+        helper.make_tensor_value_info("lengths", TensorProto.INT64, lengths.shape)
+    )
+    feeds = form_feeds(name)
+    right_feeds = feeds | {"lengths": lengths}
+    session, _ = assert_attended(model, right_feeds)
+    expected = session.run(None, right_feeds)
+    wrong_feeds = feeds | {"lengths": lengths[::-1].copy()}
+    for output, right in zip(session.run(None, wrong_feeds), expected, strict=True):
+        np.testing.assert_array_equal(output, right)
+    with pytest.raises(Exception, match=r"Reshape|GridSample"):
+        open_native(model).run(None, wrong_feeds)
+
+
+@split_forms
+def test_attention_of_wrong_constant_split_lengths_is_refused(name: str) -> None:
+    model, _, tensor = split_of_levels(name)
+    wrong = numpy_helper.to_array(tensor)[::-1].copy()
+    tensor.CopyFrom(numpy_helper.from_array(wrong, tensor.name))
+    session = ogs.InferenceSession(model, quiet_options())
+    for refusing in (session, open_native(model)):
+        with pytest.raises(Exception, match=r"Reshape|GridSample"):
+            refusing.run(None, form_feeds(name))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -12,6 +14,7 @@ from onnx import helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from conftest import OPS
+from ort_gridsample.detection.helper_nodes import guard_name, mark_as_helper
 from ort_gridsample.dialects import registry
 from ort_gridsample.patching import TargetName
 from support.compare import refusal
@@ -768,6 +771,101 @@ def test_own_attention_node_fed_shapes_that_do_not_fit_is_refused_by_lowered_mod
     sentence = f"node 'attention': {argument} is of another shape, expected"
     with pytest.raises(Exception, match=sentence):
         lowered.run(None, feeds)
+
+
+def as_compiled_op(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of :func:`own_model` with the node that a session with compiled ops writes."""
+    compiled = deepcopy(model)
+    compiled.graph.node[0].domain = "ort_gridsample.compiled"
+    compiled.opset_import[1].domain = "ort_gridsample.compiled"
+    return compiled
+
+
+def with_status(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of :func:`own_model` with the nodes that a session with Python ops writes."""
+    guarded = deepcopy(model)
+    (node,) = guarded.graph.node
+    node.output.append("status")
+    where = "DeformableAttention node 'attention'"
+    inputs = ["status", "status"]
+    guard = helper.make_node("GatherND", inputs, ["guarded"], guard_name(where))
+    guarded.graph.node.append(mark_as_helper(guard, where))
+    return guarded
+
+
+@pytest.mark.parametrize("as_written", [as_compiled_op, with_status])
+@pytest.mark.parametrize(("shapes", "argument"), [*WRONG_OWN_RANKS, *WRONG_OWN])
+def test_attention_node_of_a_session_fed_shapes_that_do_not_fit_is_refused_by_lowered_model(
+    shapes: dict[str, tuple[int, ...]],
+    argument: str,
+    as_written: Callable[[onnx.ModelProto], onnx.ModelProto],
+) -> None:
+    lowered = open_native(ogs.patch_model(as_written(own_model()), target="ai.onnx"))
+    feeds = feeds_for(LOCATED)
+    feeds |= {name: np.resize(feeds[name], shape) for name, shape in shapes.items()}
+    sentence = f"node 'attention': {argument} is of another shape, expected"
+    with pytest.raises(Exception, match=sentence):
+        lowered.run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("n_batches", "points"), [(B, (0, 0)), (0, (1, 2))], ids=["no points", "no batches"]
+)
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+def test_own_attention_node_fed_points_that_no_level_has_is_refused_by_lowered_model(
+    target: TargetName, n_batches: int, points: tuple[int, ...]
+) -> None:
+    """The output has no elements, or no level is sampled, so that no Reshape fails."""
+    model = own_model()
+    (levels,) = model.graph.initializer
+    table = np.column_stack([points, LENGTHS])
+    levels.CopyFrom(numpy_helper.from_array(table, "levels"))
+    lowered = open_native(ogs.patch_model(model, target=target))
+    right_feeds = {
+        "value": np.ones((n_batches, PIXELS, H, D), np.float32),
+        "sampling_locations": np.ones((n_batches, Q, H, sum(points), 2), np.float32),
+        "attention_weights": np.ones((n_batches, Q, H, sum(points)), np.float32),
+    }
+    (output,) = lowered.run(None, right_feeds)
+    assert output.shape == (n_batches, Q, H * D)
+    n_wrong = sum(points) + 2
+    wrong_feeds = right_feeds | {
+        "sampling_locations": np.ones((n_batches, Q, H, n_wrong, 2), np.float32),
+        "attention_weights": np.ones((n_batches, Q, H, n_wrong), np.float32),
+    }
+    sentence = "node 'attention': sampling_locations is of another shape, expected"
+    with pytest.raises(Exception, match=sentence):
+        lowered.run(None, wrong_feeds)
+
+
+#: The weight of the first level, which has no pixels, and of the second one.
+NOT_FINITE = [(np.inf, 1.0), (-np.inf, 1.0), (np.nan, 1.0), (1.0, np.nan)]
+
+
+@pytest.mark.parametrize("weights", NOT_FINITE)
+def test_attention_with_a_weight_that_is_not_finite_is_nan_in_every_form(
+    weights: tuple[float, float], ops: str
+) -> None:
+    """A level without pixels counts as 0, and the product of 0 with an infinite weight is NaN."""
+    feeds = feeds_for(LOCATED)
+    lengths = np.array([[0, 6], [2, 3]])
+    feeds["value"] = feeds["value"][:, :6]
+    feeds["attention_weights"][0, 0, 0, :, 0] = weights
+    model = own_model()
+    table = np.insert(lengths, 0, P, axis=1)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(table, "levels"))
+    outputs = [
+        ogs.deformable_attention(feeds["value"], lengths, *(feeds[name] for name in LOCATED[1:])),
+        run_in_session(model, feeds, ops),
+        *(
+            open_native(ogs.patch_model(model, target=target)).run(None, feeds)[0]
+            for target in ("ai.onnx", "primitives")
+        ),
+    ]
+    for output in outputs:
+        is_nan = np.isnan(output.reshape(B, Q, H, D))
+        assert is_nan[0, 0, 0].all()
+        assert is_nan.sum() == D
 
 
 def test_own_attention_node_fed_weights_of_one_axis_is_refused_by_lowered_model() -> None:

@@ -138,6 +138,23 @@ def test_raised_old_operator_has_the_same_output(name: str, target: TargetName, 
     np.testing.assert_allclose(output_of(raised), output_of(model), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("target", "new"), [("primitives", 11), ("ai.onnx", 16), ("ai.onnx", 18), ("ai.onnx", 20)]
+)
+@pytest.mark.parametrize("old", [10, 12, 15])
+def test_operator_that_only_onnxruntime_has_in_an_opset_is_kept(
+    old: int, target: TargetName, new: int
+) -> None:
+    model = old_model(
+        """scale = Constant <value = float[6] {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> ()
+        V = LayerNormalization <axis = -1> (X, scale, scale)""",
+        old,
+    )
+    converted = ogs.patch_model(model, target=target, opset=new)
+    assert "LayerNormalization" in {node.op_type for node in converted.graph.node}
+    np.testing.assert_allclose(output_of(converted), output_of(model), rtol=1e-5, atol=1e-5)
+
+
 def test_raised_resize_keeps_its_name_at_the_node_that_makes_the_output() -> None:
     nodes = resize_to_computed_scales("nearest", "1.0, 2.0, 4.0, 9.0")
     model = old_model(nodes.replace("V = Resize", "[resize] V = Resize"), 10)
