@@ -79,6 +79,11 @@ OPERATORS: dict[str, tuple[str, dict[str, np.ndarray], int]] = {
         constants(c=[0, 2], a=[2]),
         13,
     ),
+    "Squeeze of an empty list of axes": (
+        "w = Unsqueeze (x, c) y = Squeeze (w, a)",
+        constants(c=[0, 2], a=np.zeros(0, I64)),
+        13,
+    ),
     "Unsqueeze": ("y = Unsqueeze (x, a)", constants(a=[-1, 1]), 13),
     "ReduceSum": ("y = ReduceSum (x, a)", constants(a=[1, -1]), 13),
     "ReduceMax": ("y = ReduceMax <keepdims = 0> (x, a)", constants(a=[0]), 18),
