@@ -431,7 +431,8 @@ def test_inference_of_an_operator_with_constants_in_any_form_has_no_wrong_length
                 if lines:
                     wrong.setdefault(form_name, []).extend(lines)
     assert wrong == {}
-    assert len(refused) <= 2, refused  # onnxruntime follows lengths through Casts, too, in bodies
+    # onnxruntime itself allocates outputs of bodies by shapes that onnx infers wrongly.
+    assert {form_name for form_name, _ in refused} <= {"in a body", "around a body"}, refused
 
 
 # Exported models
