@@ -15,6 +15,7 @@ from typing import NamedTuple
 import onnxruntime
 import pytest
 
+from ort_gridsample import versions
 from ort_gridsample.custom_ops.provider import fused_nodes, fusion
 from ort_gridsample.custom_ops.provider.attention_fusion import FusedAttention
 from ort_gridsample.custom_ops.provider.fused_subgraph import FusedSubgraph
@@ -27,7 +28,15 @@ from support.exported_models import EXPORTED_FOLDER, EXPORTED_MODELS
 from support.models import grid_sample_model
 from support.paths import needs_provider, provider_options
 
-pytestmark = needs_provider
+#: The release whose optimizations the rows describe.
+RELEASE = "1.32"
+pytestmark = [
+    *needs_provider,
+    pytest.mark.skipif(
+        not versions.is_at_least(onnxruntime.__version__, RELEASE),
+        reason=f"releases before {RELEASE} optimize graphs in other ways",
+    ),
+]
 
 #: Whether a node is an attention or a GridSample, and the value that it computes.
 Fused = tuple[str, str]
