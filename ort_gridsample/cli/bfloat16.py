@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto
-from onnxruntime import OrtValue
 
 from ..errors import GridSampleError
 from ..reference.arrays import Array
+
+if TYPE_CHECKING:  # the page in examples/web compares arrays without onnxruntime
+    import onnxruntime
+    from onnxruntime import OrtValue
 
 #: The type of a tensor of bfloat16, as onnxruntime writes it.
 ORT_TYPE = "tensor(bfloat16)"
@@ -75,6 +77,9 @@ def with_ort_values(feeds: Mapping[str, Array]) -> dict[str, Any]:
 
 def _ort_value(name: str, array: Array) -> OrtValue:
     """Return the OrtValue of an array of bfloat16."""
+    import onnxruntime
+    from onnxruntime import OrtValue
+
     create = getattr(OrtValue, "ortvalue_from_numpy_with_onnx_type", None)
     if create is None:
         found = f"bfloat16, with onnxruntime {onnxruntime.__version__}"
@@ -94,6 +99,8 @@ def run(
         GridSampleError: the session also has an input of strings or an output that is not a tensor,
             which onnxruntime does not exchange as OrtValues.
     """
+    from onnxruntime import OrtValue
+
     for kind, values in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for value in values:
             if value.type == "tensor(string)" or not value.type.startswith("tensor("):

@@ -163,7 +163,9 @@ def _dtype(ort_type: str) -> np.dtype[Any] | None:
     if tensor_type is None:
         return None
     if tensor_type.name == "bfloat16":
-        return bfloat16.dtype()
+        dtype = bfloat16.dtype()
+        # The page in examples/web has a replacement of ml_dtypes without conversions.
+        return dtype if dtype.name == "bfloat16" else None
     return np.dtype(object if tensor_type.name == "str" else tensor_type.name)
 
 

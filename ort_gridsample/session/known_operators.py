@@ -15,8 +15,13 @@ from ..graph.scope import UNSTATED_OPSET, Scope
 from .installed_runtime import quiet_options
 from .options import load_model
 
-#: A part of onnxruntime's error for an operator of the ONNX domain, and of any other domain.
-_UNKNOWN = ("No Op registered for ", " is not a registered function/op")
+#: A part of onnxruntime's error for an operator of the ONNX domain, of any other domain, and of a
+#: domain that the model does not import.
+_UNKNOWN = (
+    "No Op registered for ",
+    " is not a registered function/op",
+    "No opset import for domain",
+)
 
 
 def is_error_of_unknown_operator(error: BaseException) -> bool:

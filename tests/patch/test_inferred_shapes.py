@@ -431,8 +431,8 @@ def test_inference_of_an_operator_with_constants_in_any_form_has_no_wrong_length
                 if lines:
                     wrong.setdefault(form_name, []).extend(lines)
     assert wrong == {}
-    # onnxruntime itself allocates outputs of bodies by shapes that onnx infers wrongly.
-    assert {form_name for form_name, _ in refused} <= {"in a body", "around a body"}, refused
+    # onnxruntime itself does not run some models whose constants are no initializers of the graph.
+    assert DECLARING_FORMS.keys().isdisjoint(form_name for form_name, _ in refused), refused
 
 
 # Exported models

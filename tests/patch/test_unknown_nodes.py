@@ -44,6 +44,14 @@ MODELS = {
                          else_branch = e () => (Z) { Z = Neg (S) }> }""",
         {"mmdeploy::MMCVRoiAlign": ["n in If if then_branch"]},
     ),
+    "in a body of a body": (
+        """{ S = SAMPLER (X, G) N = Constant <value_int = 2> ()
+        [loop] Y = Loop (N, B, S) <body = b (int64 i, bool c, float[1,2,3,4] s) => (bool d, Z) {
+            d = Identity (c)
+            [if] Z = If (c) <then_branch = t () => (u) { [n] u = mmdeploy.MMCVRoiAlign (s) },
+                             else_branch = e () => (u) { u = Neg (s) }> }> }""",
+        {"mmdeploy::MMCVRoiAlign": ["n in Loop loop body/If if then_branch"]},
+    ),
     "in a function": (
         """{ S = SAMPLER (X, G) Y = f.call (S) }
         <domain: "f", opset_import: ["": 17, "mmdeploy": 1]>
@@ -152,6 +160,13 @@ def test_session_of_a_model_without_sampling_nodes_names_unknown_operators() -> 
     with pytest.raises(Exception, match="is not a registered") as refused:
         ogs.InferenceSession(model_of("{ [n] Y = mmdeploy.MMCVRoiAlign (X) }"))
     assert_named(str(refused.value), {"mmdeploy::MMCVRoiAlign": ["n"]})
+
+
+def test_session_of_an_operator_of_a_domain_without_import_names_it() -> None:
+    model = model_of("{ S = SAMPLER (X, G) [n] Y = other.Unknown (S) }")
+    with pytest.raises(Exception, match="No opset import") as refused:
+        ogs.InferenceSession(model)
+    assert_named(str(refused.value), {"other::Unknown": ["n"]})
 
 
 EXTENSIONS = "{ S = SAMPLER (X, G) T = ai.onnx.contrib.Inverse (S) Y = mmdeploy.MMCVRoiAlign (T) }"

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ort_gridsample as ogs
+from ort_gridsample.cli import inputs
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
@@ -209,6 +211,16 @@ def test_replacement_of_ml_dtypes_has_the_sizes_and_no_arithmetic() -> None:
         array.astype(np.float32)
 
 
+def test_random_input_of_bfloat16_with_the_replacement_of_ml_dtypes_raises_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", pytest.importorskip("ml_dtypes"))
+    load_module("ml_dtypes")
+    generator = np.random.default_rng(0)
+    with pytest.raises(ogs.GridSampleError, match="of a type that numpy has"):
+        inputs.random_array(generator, "X", "tensor(bfloat16)", (2,))
+
+
 def test_constant_of_bfloat16_is_read_as_float32(
     page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,3 +236,12 @@ def test_constant_of_bfloat16_is_read_as_float32(
         array = numpy_helper.to_array(proto)
         assert array.dtype == np.float32
         np.testing.assert_allclose(array.ravel(), values, rtol=1e-2)
+
+
+def test_modules_of_the_commands_that_the_page_imports_need_no_onnxruntime() -> None:
+    program = (
+        "import sys; sys.modules['onnxruntime'] = None; "
+        "from ort_gridsample.cli import inputs, inspect, output_comparison"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,13 @@ from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Op, find_op
 from ..compiled_ops.record_image import RecordImage, Relocation
 from .fused_attention import ATTENTION_SENTENCES, compute_attention
-from .fused_subgraph import FusedSubgraph, add_errors, common_fields, nodes_to_fuse
+from .fused_subgraph import (
+    FusedSubgraph,
+    NotFusedError,
+    add_errors,
+    common_fields,
+    nodes_to_fuse,
+)
 from .structs import FUSED_ATTENTION, LEVEL, WORD
 
 
@@ -87,18 +93,27 @@ class FusedAttention(FusedSubgraph):
 def fuse_attention(match: Match) -> FusedAttention | None:
     """Return the nodes of a deformable attention that become one node.
 
-    Return None if the match is no deformable attention, or if an operand of the op is not a value
-    of the graph.
+    Return None if the match is no deformable attention.
+
+    Raises:
+        NotFusedError: an operand of the op is not a value of the graph, or the op has no kernel.
     """
     attention = match.detected_attention
     record = match.record
-    if attention is None or attention.value is None or record.error is not None:
+    if attention is None:
         return None
-    if attention.other_levels or not attention.has_output_by_query:
-        return None
+    if record.error is not None:
+        raise NotFusedError(str(record.error))
+    if attention.value is None:
+        raise NotFusedError("no value of the graph has the images of all levels")
+    if attention.other_levels:
+        raise NotFusedError("a level is not sampled as the others are")
+    if not attention.has_output_by_query:
+        raise NotFusedError("no value of the graph is the output (B, Q, H·D)")
     inputs = _inputs_of(attention, attention.value)
-    if inputs is None or any(len(types) != 1 for types in record.types.values()):
-        return None
+    for name, types in record.types.items():
+        if len(types) != 1:
+            raise NotFusedError(f"the type of {name} is not known, or not the same in all calls")
     value_type, levels_type, coordinate_type, weights_type = (
         type_ for types in record.types.values() for type_ in types
     )
@@ -108,6 +123,8 @@ def fuse_attention(match: Match) -> FusedAttention | None:
         locations_type = "float32"  # half precision would lose too much of a location
     op_types = (value_type, levels_type, locations_type, weights_type)
     op = find_op(ATTENTION, op_types)
+    if op is None:
+        raise NotFusedError(f"there is no compiled op for the types {', '.join(op_types)}")
     output = attention.output.name
     nodes = nodes_to_fuse(
         match.scope,
@@ -116,8 +133,6 @@ def fuse_attention(match: Match) -> FusedAttention | None:
         inputs=inputs,
         output=output,
     )
-    if op is None or nodes is None:
-        return None
     return FusedAttention(
         nodes=nodes,
         inputs=inputs,
@@ -132,10 +147,11 @@ def fuse_attention(match: Match) -> FusedAttention | None:
     )
 
 
-def _inputs_of(attention: Attention, value: Operand) -> frozenset[str] | None:
+def _inputs_of(attention: Attention, value: Operand) -> frozenset[str]:
     """Return the values that the fused node reads.
 
-    Return None if the lengths of a level are neither constants nor a value of the graph.
+    Raises:
+        NotFusedError: the lengths of a level are neither constants nor a value of the graph.
     """
     inputs = {value.name, attention.weights.name}
     if attention.locations is not None:
@@ -145,7 +161,9 @@ def _inputs_of(attention: Attention, value: Operand) -> frozenset[str] | None:
             inputs.add(level.sample.values["grid"])
         if not _known_lengths(level):
             if level.shape is None:
-                return None
+                raise NotFusedError(
+                    f"no value of the graph is the shape of {level.sample.values['X']!r}"
+                )
             inputs.add(level.shape)
     return frozenset(inputs)
 

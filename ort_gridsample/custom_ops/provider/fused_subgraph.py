@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import shortened_names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
@@ -14,6 +15,10 @@ from ..compiled_ops import c_api, error_loading
 from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import ERRORS
+
+
+class NotFusedError(Exception):
+    """Why nodes that a session would fuse stay single nodes of the provider."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ def nodes_to_fuse(
     candidates: Set[int],
     inputs: Set[str],
     output: str,
-) -> frozenset[int] | None:
+) -> frozenset[int]:
     """Return the nodes that one node can replace.
 
     The output depends on all of these nodes, and other nodes read none of their values except the
@@ -69,20 +74,34 @@ def nodes_to_fuse(
         inputs: the values that the new node reads.
         output: the value that the new node computes.
 
-    Returns:
-        The indices of the nodes. None if another node reads a value of a required node, or if an
-        input of the new node is not read by the nodes: ONNX Runtime passes only values that the
-        replaced nodes read and do not compute.
+    Raises:
+        NotFusedError: another node reads a value of a required node, or an input of the new node is
+            not read by the nodes. ONNX Runtime passes only values that the replaced nodes read and
+            do not compute.
     """
     nodes = required | unread_nodes(UseDef(scope), required, inputs | {output}, candidates)
     read = {name for index in nodes for name in scope.inputs[index]}
     computed = {name for index in nodes for name in scope.outputs[index] if name}
     for name in computed - {output}:
         if not scope.readers.get(name, set()) <= nodes:
-            return None
-    if not inputs <= read - computed:
-        return None
+            raise NotFusedError(
+                f"other nodes read {name!r}, which the fused node would not compute"
+            )
+    unread = sorted(inputs - read)
+    if unread:
+        raise NotFusedError(
+            f"the fused node would read {_listed(unread)}, and onnxruntime passes only what the "
+            "replaced nodes read: nodes between them are also read by other nodes"
+        )
+    inner = sorted(inputs & computed)
+    if inner:
+        raise NotFusedError(f"the fused node would read {_listed(inner)}, which it replaces")
     return frozenset(nodes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names of values as text."""
+    return shortened_names([repr(name) for name in names])
 
 
 def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from .factory_image import set_rows
 from .fused_grid import PROGRAM_SENTENCES, compute_grid_sample
 from .fused_subgraph import (
     FusedSubgraph,
+    NotFusedError,
     add_errors,
     common_fields,
     nodes_to_fuse,
@@ -159,22 +160,31 @@ def values_of_grids(use_def: UseDef) -> Iterator[str]:
 def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     """Return the nodes of a GridSample with a computed grid that become one node.
 
-    Return None if the match has no computed grid, or if there is no compiled op for it.
+    Return None if the match is no GridSample with a computed grid.
+
+    Raises:
+        NotFusedError: the nodes that compute the grid cannot be fused, there is no compiled op for
+            them, or one of their values is also read by other nodes.
     """
     grid = match.fused_grid
     sample = match.record
-    if grid is None or not _has_kernel(match):
+    if grid is None:
+        _check_grid_is_not_computed(match)
         return None
-    if grid.affine_grid is not None and not _has_kernel(grid.affine_grid):
-        return None
+    _check_kernel(match)
+    if grid.affine_grid is not None:
+        _check_kernel(grid.affine_grid)
     all_types = (sample.types["X"], *source_types(grid))
     if any(len(types) != 1 for types in all_types):
-        return None
+        raise NotFusedError("the type of X or of what the grid is computed from is not known")
     op_types = tuple(type_ for types in all_types for type_ in types)
     op = find_op(FUSED, op_types)
+    if op is None:
+        raise NotFusedError(f"there is no compiled op for the types {', '.join(op_types)}")
     scalars = {scalar for scalar in grid.scalars if isinstance(scalar, str)}
-    if any(_may_have_batches(match.scope, name) for name in scalars):
-        return None
+    for name in scalars:
+        if _may_have_batches(match.scope, name):
+            raise NotFusedError(f"{name!r} may have an element for each batch")
     inputs = scalars.union(name for name in _op_inputs(sample, grid) if name)
     required = {match.index}
     if grid.affine_grid is not None:
@@ -186,8 +196,6 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
         inputs=inputs,
         output=sample.output,
     )
-    if op is None or nodes is None:
-        return None
     return FusedGridSample(
         nodes=nodes,
         inputs=frozenset(inputs),
@@ -199,14 +207,40 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     )
 
 
-def _has_kernel(match: Match) -> bool:
-    """Whether the provider has a kernel for the single node of ``match``."""
+def _check_grid_is_not_computed(match: Match) -> None:
+    """Check that a match without a fused grid is no GridSample whose grid nodes compute.
+
+    Raises:
+        NotFusedError: it is one.
+    """
+    grid = match.record.values.get("grid", "")
+    scope = match.scope
+    if match.record.operator != "GridSample" or grid not in scope.makers:
+        return
+    if len(scope.readers.get(grid, ())) > 1:
+        raise NotFusedError(f"other nodes read its grid {grid!r}")
+    maker = scope.nodes[scope.makers[grid]]
+    raise NotFusedError(
+        f"no nodes that can be fused compute its grid {grid!r}, the output of {maker.op_type}: the "
+        "provider does not search for operators that are decomposed to basic ones"
+    )
+
+
+def _check_kernel(match: Match) -> None:
+    """Check that the provider has a kernel for the single node of ``match``.
+
+    Raises:
+        NotFusedError: it has none.
+    """
     node = match.record
-    if node.domain not in DOMAINS or node.error is not None:
-        return False
+    if node.error is not None:
+        raise NotFusedError(str(node.error))
+    if node.domain not in DOMAINS:
+        raise NotFusedError(f"nodes of the domain {node.domain!r} are not fused")
     if node.operator == "AffineGrid":
-        return True
-    return node.mode in COMPILED_MODES and node.padding_mode in PADDING_CODES
+        return
+    if node.mode not in COMPILED_MODES or node.padding_mode not in PADDING_CODES:
+        raise NotFusedError(f"no compiled op has mode {node.mode}, padding {node.padding_mode}")
 
 
 def _may_have_batches(scope: Scope, scalar: str) -> bool:
