@@ -22,7 +22,7 @@ import time
 # Every run calls getsignal. This one does not convert handlers to an enum, as that of ``signal``
 # does.
 from _signal import getsignal  # type: ignore[import-not-found]
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from types import FrameType
@@ -56,17 +56,24 @@ Handler = Callable[[int, FrameType | None], object]
 #: deferred.
 Prepare = Callable[[Any, Any, "onnxruntime.SessionOptions | None"], bool]
 
+#: Whether a session with these options may call functions of this package in Python.
+MayCallPython = Callable[["onnxruntime.SessionOptions | None"], bool]
+
 
 # --- Sessions ---
 
 
 @cache
-def defer_in_sessions(prepare: Prepare) -> None:
+def defer_in_sessions(prepare: Prepare, may_call: MayCallPython) -> None:
     """Defer signals while sessions that may run this package's ops are created and run.
 
     This wraps methods of onnxruntime's own class, as plain sessions run patched models too.
     Sessions are also created by other means, such as ``set_providers`` and a ModelCompiler. All of
     them call onnxruntime's extension module.
+
+    Args:
+        prepare: prepares a plain session.
+        may_call: whether a session with these options may call functions of this package.
     """
 
     def defers_creation(
@@ -85,21 +92,43 @@ def defer_in_sessions(prepare: Prepare) -> None:
     for name in RUN_METHODS:
         _wrap_method(name, defers_run)
     for class_name, names in _CREATION_METHODS.items():
-        for name in names:
-            _defer_in_method(getattr(onnxruntime_pybind11_state, class_name, None), name)
+        extension_class = getattr(onnxruntime_pybind11_state, class_name, None)
+        if extension_class is not None:
+            _defer_in_extension_class(extension_class, names, may_call)
 
 
-def _defer_in_method(extension_class: Any, name: str) -> None:
-    """Defer signals in a method of a class of onnxruntime's extension module, if it exists."""
-    method = getattr(extension_class, name, None)
-    if method is None:
-        return
+def _defer_in_extension_class(
+    extension_class: Any, names: Sequence[str], may_call: MayCallPython
+) -> None:
+    """Defer signals in methods of a class of onnxruntime's extension module, if they exist.
 
-    @wraps(method)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return with_signals_deferred(method, *args, **kwargs)
+    Args:
+        extension_class: the class. The first argument of its constructor is the options.
+        names: the names of the methods.
+        may_call: whether a session with these options may call functions of this package.
+    """
+    #: The identities of the objects whose options fulfil ``may_call``.
+    deferring: set[int] = set()
 
-    setattr(extension_class, name, wrapper)
+    def wrap(name: str) -> None:
+        method = _unwrapped(getattr(extension_class, name))  # it cannot be hashed
+
+        @wraps(method)
+        def wrapper(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            if name == "__init__":
+                deferring.discard(id(instance))  # of an object that was freed
+                if may_call(args[0] if args else None):
+                    deferring.add(id(instance))
+            if _deferral.is_active or id(instance) not in deferring:
+                return method(instance, *args, **kwargs)
+            return with_signals_deferred(method, instance, *args, **kwargs)
+
+        setattr(wrapper, _UNWRAPPED, (wrapper, method))
+        setattr(extension_class, name, wrapper)
+
+    for name in names:
+        if hasattr(extension_class, name):
+            wrap(name)
 
 
 def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
@@ -119,6 +148,10 @@ def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
 @cache
 def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method of onnxruntime's class that ``method`` wraps, or ``method`` itself."""
+    return _unwrapped(method)
+
+
+def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     wrapper, original = getattr(method, _UNWRAPPED, (method, method))
     # A wrapper of another package that copied the attributes of ours is not unwrapped.
     return original if wrapper is method else method

@@ -113,7 +113,7 @@ def register_on_unregistered(
 
 def defer_signals_in_plain_sessions() -> None:
     """Defer signals while plain sessions that may run this package's ops are created and run."""
-    signals.defer_in_sessions(_prepare_plain_session)
+    signals.defer_in_sessions(_prepare_plain_session, _may_call_python)
 
 
 def _register_compiled_ops(
@@ -200,6 +200,11 @@ def _prepare_plain_session(
             _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
         setattr(session, signals.RUNS_PYTHON_OPS, entry.python_domain_ops == "Python")
     return True
+
+
+def _may_call_python(options: onnxruntime.SessionOptions | None) -> bool:
+    """Whether a session with these options may call functions of this package in Python."""
+    return ep_registration.is_registered() or _lookup(options) is not None
 
 
 def _imported_domains(model: Any) -> frozenset[str] | None:

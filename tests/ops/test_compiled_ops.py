@@ -315,6 +315,20 @@ def test_signal_while_a_kernel_is_created_is_handled_after_the_session_is_create
     assert steps == ["created"]
 
 
+@pytest.mark.parametrize("name", ["the_node", "n" * 10_000])
+def test_kernel_that_cannot_be_created_is_an_error_of_its_node(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    model.graph.node[0].name = name
+    patched = ogs.patch_model(model, target="compiled").SerializeToString()
+    failure = Mock(side_effect=MemoryError("too little"))
+    monkeypatch.setattr(registry, "_compiled", failure)
+    prefix = "" if len(name) > 1000 else f"node '{name}': "
+    with pytest.raises(Exception, match=f"{prefix}MemoryError: too little"):
+        onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
+
+
 def test_description_of_an_op_that_fails_is_an_error_of_the_registration_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,6 +50,9 @@ NO_STRINGS = (
     "and import it before ort_gridsample"
 )
 
+#: The maximum size of a node's name in the error of a kernel that cannot be created.
+_MAX_NAME_SIZE = 1 << 12
+
 _OpStruct: Any = ctypes_type(OP)
 _OpContext: Any = ctypes_type(OP_CONTEXT)
 
@@ -475,8 +478,20 @@ def _description_failure(error: BaseException, *_: int) -> int:
     return 0
 
 
-def _kernel_failure(error: BaseException, op_address: int, api: int, *_: int) -> int:
-    return c_api.status_of(api, error)
+def _kernel_failure(error: BaseException, op_address: int, api: int, info: int, out: int) -> int:
+    return c_api.create_status(api, f"{_node_of(api, info)}{type(error).__name__}: {error}")
+
+
+def _node_of(api: int, info: int) -> str:
+    """Return the node of an OrtKernelInfo for an error message; "" if its name is too long."""
+    name = ctypes.create_string_buffer(_MAX_NAME_SIZE)
+    size = c_api.word(_MAX_NAME_SIZE)
+    arguments = (info, ctypes.addressof(name), ctypes.addressof(size))
+    status = c_api.call(api, "KernelInfo_GetNodeName", *arguments)
+    if status:
+        c_api.call(api, "ReleaseStatus", status)
+        return ""
+    return f"node {name.value.decode(errors='replace')!r}: "
 
 
 def _inference_failure(error: BaseException, *_: int) -> int:

@@ -261,7 +261,7 @@ def create_error(
     return status
 
 
-@compiles_in(0.3)
+@compiles_in(0.2)
 def create_brief_error(
     api: Address, errors_address: Address, sentence_index: int, number: int
 ) -> Status:
