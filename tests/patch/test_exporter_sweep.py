@@ -24,7 +24,7 @@ from support.exporter_sweep import (
     runs_of,
     sampled_cases,
 )
-from support.torch_exporters import WAYS, failures, native_problem
+from support.torch_exporters import WAYS, failures, native_problem, without_opset_11
 from support.torch_operations import OPERATIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -39,13 +39,6 @@ REFUSALS: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
     ("dynamo", "linspace"): (("all",), "inferred a static shape of"),
 }
 MAX_REFUSED_SHARE = 0.04
-#: Reasons for which a model cannot be converted to opset 11.
-NOT_IN_OPSET_11 = (
-    "Einsum node .* opset is 11, expected at least 12",
-    "Split node .* split is computed .*, expected a constant before opset 13",
-    "Pad node .* mode is 'wrap', expected a value that opset 18 has",
-    "(Min|Max) node .* is int64, expected a type that opset 11 has",
-)
 
 
 def refusal_of(case: Case) -> str:
@@ -70,10 +63,7 @@ def assert_runs_in_all_ways(case: Case, folder: Path) -> None:
         raise
     # A difference in onnxruntime alone is a fault of the exporter, which no way can correct.
     assert native_problem(model, runs) == ""
-    problems = failures(model, runs, folder)
-    if any(re.search(reason, problems.get("oldest primitives", "")) for reason in NOT_IN_OPSET_11):
-        del problems["oldest primitives"]
-    assert not problems
+    assert not without_opset_11(failures(model, runs, folder))
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=str)

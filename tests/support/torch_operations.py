@@ -211,7 +211,9 @@ def topk_of_positions(t: Tensor, axes: Axes) -> Tensor:
     """Choose the positions with the largest scores, as two-stage detectors do."""
     lengths = {1: (12,), 2: (3, 4), 3: (3, 2, 3)}[axes.rank]
     flat = channels_last(t, axes).flatten(1, -2)
-    index = flat.sum(-1).topk(math.prod(lengths), dim=1).indices
+    # Positions outside X have equal scores, which libraries would order differently.
+    ramp = torch.arange(flat.shape[1], dtype=torch.float32) * 0.003
+    index = (flat.sum(-1) + ramp).topk(math.prod(lengths), dim=1).indices
     chosen = flat.gather(1, index.unsqueeze(-1).expand(-1, -1, t.shape[axes.channel]))
     return restored(chosen.reshape(t.shape[0], *lengths, t.shape[axes.channel]), axes)
 
