@@ -1,0 +1,117 @@
+"""Operations before and after samplers, from PyTorch's exporters through every way of this package.
+
+Each operation of support/torch_operations.py comes before X, before the grid and after the sampler.
+The default run has a sample of the combinations, the sweep has all of them.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("torch.onnx.symbolic_helper", reason="this PyTorch has no older exporter")
+pytest.importorskip("onnxscript", reason="PyTorch's exporter needs onnxscript")
+
+from support.exporter_sweep import (
+    EXPORTERS,
+    SAMPLERS,
+    SHAPES,
+    Case,
+    all_cases,
+    exported,
+    runs_of,
+    sampled_cases,
+)
+from support.torch_exporters import WAYS, failures, native_problem, without_opset_11
+from support.torch_operations import OPERATIONS
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+SAMPLE = list(sampled_cases())
+ALL = list(all_cases())
+
+#: The exporter and the operation that it refuses -> the shapes, and a pattern of its reason.
+REFUSALS: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
+    # Tensor.unfold of a tensor whose lengths are unknown.
+    ("torchscript", "windows"): (SHAPES, "ONNX export of operator Unfold, input size"),
+    # The steps of torch.linspace become constant.
+    ("dynamo", "linspace"): (("all",), "inferred a static shape of"),
+}
+MAX_REFUSED_SHARE = 0.04
+
+
+def refusal_of(case: Case) -> str:
+    """Return the pattern of the exporter's reason to refuse a case, or an empty string."""
+    for operation in case.operations:
+        shapes, pattern = REFUSALS.get((case.exporter, operation), ((), ""))
+        if case.shapes in shapes:
+            return pattern
+    return ""
+
+
+def assert_runs_in_all_ways(case: Case, folder: Path) -> None:
+    """Export a case, and compare the outputs of all ways with PyTorch's."""
+    runs = runs_of(case)
+    try:
+        model = exported(case)
+    except Exception as error:
+        reason = str(error.__cause__ or error)
+        pattern = refusal_of(case)
+        if pattern and re.search(pattern, reason):
+            pytest.skip(f"the {case.exporter} exporter: {reason.splitlines()[0]}")
+        raise
+    # A difference in onnxruntime alone is a fault of the exporter, which no way can correct.
+    assert native_problem(model, runs) == ""
+    assert not without_opset_11(failures(model, runs, folder))
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_exported_sample_has_the_outputs_of_pytorch(case: Case, tmp_path: Path) -> None:
+    assert_runs_in_all_ways(case, tmp_path)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_exported_combination_has_the_outputs_of_pytorch(case: Case, tmp_path: Path) -> None:
+    assert_runs_in_all_ways(case, tmp_path)
+
+
+@pytest.mark.parametrize("place", range(3), ids=["on_image", "on_grid", "after"])
+def test_sample_has_each_operation_once_in_each_place_with_each_exporter(place: int) -> None:
+    counts = Counter((case.exporter, case.operations[place]) for case in SAMPLE)
+    assert counts == {(exporter, name): 1 for exporter in EXPORTERS for name in OPERATIONS}
+
+
+def test_sample_has_each_sampler_with_each_exporter_and_shapes() -> None:
+    combinations = {(case.sampler, case.exporter, case.shapes) for case in SAMPLE}
+    assert len(combinations) == len(SAMPLERS) * len(EXPORTERS) * len(SHAPES)
+
+
+def test_sweep_has_each_operation_in_each_place_of_all_combinations() -> None:
+    names = [
+        (place, operation, case.sampler, case.exporter, case.shapes)
+        for case in ALL
+        for place, operation in enumerate(case.operations)
+    ]
+    places = 3
+    assert len(set(names)) == len(names)
+    assert len(names) == places * len(OPERATIONS) * len(SAMPLERS) * len(EXPORTERS) * len(SHAPES)
+
+
+@pytest.mark.parametrize("cases", [SAMPLE, ALL], ids=["sample", "all"])
+def test_few_cases_may_be_refused_by_an_exporter(cases: list[Case]) -> None:
+    refused = [case for case in cases if refusal_of(case)]
+    assert 0 < len(refused) <= MAX_REFUSED_SHARE * len(cases)
+
+
+@pytest.mark.parametrize(("exporter", "operation"), REFUSALS)
+def test_refused_operation_is_still_refused_by_the_exporter(exporter: str, operation: str) -> None:
+    shapes, pattern = REFUSALS[exporter, operation]
+    case = Case("nothing", operation, "images", "nothing", exporter, shapes[-1])
+    with pytest.raises(Exception, match=pattern):
+        exported(case)
+
+
+def test_ways_include_sessions_files_primitives_and_the_provider() -> None:
+    assert {"session", "file", "newest primitives", "oldest primitives"} <= set(WAYS)
