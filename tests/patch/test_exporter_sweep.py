@@ -35,7 +35,8 @@ ALL = list(all_cases())
 REFUSALS: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
     # Tensor.unfold of a tensor whose lengths are unknown.
     ("torchscript", "windows"): (SHAPES, "ONNX export of operator Unfold, input size"),
-    # The steps of torch.linspace become constant.
+    # The steps of torch.linspace become constant. With other operations the export is not refused,
+    # and the model fails in onnxruntime alone.
     ("dynamo", "linspace"): (("all",), "inferred a static shape of"),
 }
 MAX_REFUSED_SHARE = 0.04
@@ -62,7 +63,10 @@ def assert_runs_in_all_ways(case: Case, folder: Path) -> None:
             pytest.skip(f"the {case.exporter} exporter: {reason.splitlines()[0]}")
         raise
     # A difference in onnxruntime alone is a fault of the exporter, which no way can correct.
-    assert native_problem(model, runs) == ""
+    problem = native_problem(model, runs)
+    if problem and refusal_of(case):
+        pytest.skip(f"the {case.exporter} exporter writes a wrong model: {problem.splitlines()[0]}")
+    assert not problem
     assert not without_opset_11(failures(model, runs, folder))
 
 

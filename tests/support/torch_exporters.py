@@ -24,7 +24,9 @@ from torch.onnx._internal.exporter import _registration
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.session import installed_runtime
 from support import paths
+from support.inferred_shapes import wrong_values
 
 #: The dynamic axes of each input by its name.
 DynamicAxes = Mapping[str, Sequence[int]]
@@ -224,6 +226,7 @@ def failures(
     problems = {way: _problem(open_model, model, runs) for way, open_model in WAYS.items()}
     problems["verify"] = _verify_problem(model, None if random else runs[0], folder)
     problems["inspect"] = _inspect_problem(model)
+    problems["inference"] = _inference_problem(model, runs)
     return {way: problem for way, problem in problems.items() if problem}
 
 
@@ -282,3 +285,13 @@ def _inspect_problem(model: onnx.ModelProto) -> str:
     if not records:
         return "no records, expected those of the samplers"
     return "; ".join(str(record.error) for record in records if record.error)
+
+
+def _inference_problem(model: onnx.ModelProto, runs: Sequence[Run]) -> str:
+    """Return the inferred types, ranks and lengths of values that the runs do not have."""
+    names = [value.name for value in model.graph.input]
+    lines = []
+    for run in runs:
+        feeds = dict(zip(names, run.inputs, strict=True))
+        lines += wrong_values(model, feeds, installed_runtime.PROBE)
+    return "; ".join(lines)
