@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import AttributeProto, helper, numpy_helper
+from onnx import AttributeProto, helper, inliner, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample.graph.scope import scopes_of
@@ -103,7 +103,8 @@ def test_conversion_writes_sparse_constants_as_dense_ones(
             scope.container.node.insert(0, constant_of(sparse_tensor(shape, is_flat=True)))
     converted = ogs.patch_model(model, target=target, opset=new)
     onnx.checker.check_model(converted, full_check=True)
-    assert_same_outputs(converted, model, FEEDS)
+    # onnxruntime 1.32 often crashes when it opens a function with a sparse Constant.
+    assert_same_outputs(converted, inliner.inline_local_functions(model), FEEDS)
 
 
 @faults.needs_adapters
