@@ -8,6 +8,8 @@ from typing import Any
 
 # A thread of onnxruntime's telemetry makes forked children hang at their end.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# pytest-xdist sets the width of the terminal, at which commands would fold what they print.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 

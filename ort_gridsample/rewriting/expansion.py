@@ -48,7 +48,9 @@ def points_of(match: Match) -> list[int] | None:
     return [int(number) for number in points.s.split()]
 
 
-def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Replacement:
+def expanded(
+    match: Match, names: Names, *, has_allowzero: bool = True, is_checked: bool = True
+) -> Replacement:
     """Return the nodes that a composite node is equivalent to.
 
     Args:
@@ -56,6 +58,7 @@ def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Repla
         names: returns names of new values and nodes.
         has_allowzero: whether Reshapes may have the attribute ``allowzero``. Without it, lengths
             that are not known before a run must not be 0.
+        is_checked: whether a node of this package checks its inputs in a run.
 
     Raises:
         GridSampleError: the number of levels, or of the points on each, is not known.
@@ -64,7 +67,10 @@ def expanded(match: Match, names: Names, *, has_allowzero: bool = True) -> Repla
         return expanded_sampler(match, names)
     signature = match.foreign_signature
     if signature is None:
-        return _PackageExpansion(match, names, has_allowzero=has_allowzero).replacement()
+        expansion = _PackageExpansion(
+            match, names, has_allowzero=has_allowzero, is_checked=is_checked
+        )
+        return expansion.replacement()
     return _ForeignExpansion(match, signature, names, has_allowzero=has_allowzero).replacement()
 
 
@@ -76,7 +82,10 @@ class _PackageExpansion(AttentionExpansion):
 
     n_columns_before_lengths = 1
 
-    def __init__(self, match: Match, names: Names, *, has_allowzero: bool) -> None:
+    def __init__(
+        self, match: Match, names: Names, *, has_allowzero: bool, is_checked: bool
+    ) -> None:
+        self._is_checked = is_checked
         points = points_of(match)
         if points is None:
             raise _unknown_points(match)
@@ -102,6 +111,8 @@ class _PackageExpansion(AttentionExpansion):
             weights=values["attention_weights"],
         )
         _check_known_shapes(match)
+        if not self._is_checked:
+            return operands
         return write_checked_operands(match, operands, self._nodes, points=self._points)
 
     def has_points(self, index: int) -> bool:

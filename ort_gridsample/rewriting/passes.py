@@ -77,6 +77,8 @@ class Patch:
         selection: the nodes to replace.
         probe: tests whether onnxruntime runs a node, and returns types that onnx does not infer.
         opset: the opset of the result, or None for any.
+        has_run_checks: whether an attention node of this package that is expanded checks its inputs
+            in a run.
     """
 
     model: onnx.ModelProto
@@ -86,6 +88,7 @@ class Patch:
     selection: Selection
     probe: Probe | None
     opset: int | None
+    has_run_checks: bool = True
 
     def prepare(self) -> PatchPlan:
         """Run the passes until none changes the model; return the plan for the resulting model."""
@@ -189,7 +192,8 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
     if patch.opset is not None and patch.opset < FIRST_OPSET_WITH_ALLOWZERO:
         has_allowzero = False  # the model is converted to this opset afterwards
     replacements = {
-        match: expanded(match, names, has_allowzero=has_allowzero) for match in plan.composites
+        match: expanded(match, names, has_allowzero=has_allowzero, is_checked=patch.has_run_checks)
+        for match in plan.composites
     }
     insert_replacements(patch.all_scopes, replacements)
     import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})

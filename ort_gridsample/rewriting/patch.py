@@ -57,6 +57,7 @@ def patch_to(
     probe: Probe,
     opset: int | None,
     for_runtime: str | None,
+    has_run_checks: bool = True,
 ) -> PatchedRecords:
     """Patch ``model`` in place; the arguments are those of :func:`ort_gridsample.patch_model`.
 
@@ -68,7 +69,9 @@ def patch_to(
     opset = _opset_to_write(model, target, opset, runtime)
     writer = _target_named(target, functions, model, opset, runtime)
     with translate_errors(model):
-        patched = rewrite_selected_nodes(model, writer, nodes, probe, opset)
+        patched = rewrite_selected_nodes(
+            model, writer, nodes, probe, opset, has_run_checks=has_run_checks
+        )
         if runtime.coordinate_type is not None:
             keep_coordinates(model, probe)
         return patched
@@ -204,6 +207,8 @@ def rewrite_selected_nodes(
     probe: Probe | None = None,
     opset: int | None = None,
     all_scopes: list[Scope] | None = None,
+    *,
+    has_run_checks: bool = True,
 ) -> PatchedRecords:
     """Rewrite the selected nodes of ``model`` as ``target``.
 
@@ -216,13 +221,14 @@ def rewrite_selected_nodes(
         opset: the opset to convert the model to; None: its own, or the oldest newer one that the
             target needs.
         all_scopes: the scopes of ``model`` if they are known; updated in place.
+        has_run_checks: as in :class:`.Patch`.
 
     Raises:
         GridSampleError: a node is wrong or cannot be written.
     """
     all_scopes = scopes_of(model) if all_scopes is None else all_scopes
     standard = DialectTarget(AI_ONNX, "any" if opset is None else "certain")
-    patch = Patch(model, all_scopes, target, standard, nodes, probe, opset)
+    patch = Patch(model, all_scopes, target, standard, nodes, probe, opset, has_run_checks)
     plain_model = unfused(model, all_scopes)
     if plain_model is not model:
         model.CopyFrom(plain_model)

@@ -25,6 +25,9 @@ enabled = False
 def write_standard_operators(path: str | os.PathLike[str]) -> None:
     """Rewrite a model that onnxruntime saved, with standard operators instead of this package's.
 
+    The session wrote these ops instead of standard operators, which did not check their inputs
+    either. With checks, attention is no longer recognized after a quantization.
+
     A model whose opset is too old for them keeps this package's ops.
     """
     try:
@@ -38,6 +41,7 @@ def write_standard_operators(path: str | os.PathLike[str]) -> None:
             probe=installed_runtime.PROBE,
             opset=opsets.get(""),
             for_runtime=None,
+            has_run_checks=False,
         )
     except GridSampleError as error:
         logger.debug("%s keeps the ops of this package: %s", path, error)
