@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import onnxruntime
 
+from ..custom_ops.plain_session import PLAIN_SESSION
 from ..errors import one_line
 from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
@@ -21,11 +22,11 @@ _CPU = ["CPUExecutionProvider"]
 
 
 def _plain_session(model: Model) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, quiet_options(0), providers=_CPU)
+    return PLAIN_SESSION(model, quiet_options(0), providers=_CPU)
 
 
 def _session_with_ops(model: Model) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, register(quiet_options(0)), providers=_CPU)
+    return PLAIN_SESSION(model, register(quiet_options(0)), providers=_CPU)
 
 
 def _patching_session(model: Model) -> onnxruntime.InferenceSession:
