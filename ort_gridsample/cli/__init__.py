@@ -18,6 +18,7 @@ from . import failures, output
 COMMANDS = {
     "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
     "demo": "warp a photograph in every mode and padding, and draw the results",
+    "exec": "run a program with the sessions of onnxruntime replaced by those of this package",
     "inspect": "list the GridSample and AffineGrid nodes of a model",
     "library": "build a library of the compiled ops, which any program can use without Python",
     "patch": "write a model with its GridSample and AffineGrid nodes replaced by a target's",
@@ -26,7 +27,7 @@ COMMANDS = {
 }
 
 #: The commands that work where onnxruntime is not installed.
-_WITHOUT_ONNXRUNTIME = ("inspect", "patch")
+_WITHOUT_ONNXRUNTIME = ("exec", "inspect", "patch")
 
 #: Exit statuses: after an error of the user, after an internal error, after Ctrl-C, and if the
 #: reader of stdout closed the pipe.
@@ -38,6 +39,8 @@ CLOSED_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
+
+    On POSIX, ``exec`` does not return: the process becomes another program.
 
     Args:
         argv: the arguments, or None for those of the process.

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import onnxruntime
 
+from ..custom_ops.plain_session import PLAIN_SESSION
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN
 from ..errors import one_line
 from ..graph.files import read_model, translate_errors
@@ -30,11 +31,11 @@ _CPU = ["CPUExecutionProvider"]
 
 
 def _plain_session(model: Model) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, quiet_options(0), providers=_CPU)
+    return PLAIN_SESSION(model, quiet_options(0), providers=_CPU)
 
 
 def _session_with_ops(model: Model) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, register(quiet_options(0)), providers=_CPU)
+    return PLAIN_SESSION(model, register(quiet_options(0)), providers=_CPU)
 
 
 def _patching_session(model: Model) -> onnxruntime.InferenceSession:

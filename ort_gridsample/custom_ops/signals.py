@@ -32,6 +32,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from ..system.process import after_fork
+from .plain_session import PLAIN_SESSION
 
 #: The methods that run a session.
 RUN_METHODS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
@@ -54,7 +55,7 @@ Handler = Callable[[int, FrameType | None], object]
 #: A function that is called before a plain session is created, with the session, its model and its
 #: options. It returns whether the options were registered. The session is then created with signals
 #: deferred.
-Prepare = Callable[[Any, Any, "onnxruntime.SessionOptions | None"], bool]
+Prepare = Callable[[Any, Any, Any], bool]
 
 #: Whether a session with these options may call functions of this package in Python.
 MayCallPython = Callable[["onnxruntime.SessionOptions | None"], bool]
@@ -133,7 +134,7 @@ def _defer_in_extension_class(
 
 def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
     """Defer signals in a method of onnxruntime's class, if ``is_deferring`` with its arguments."""
-    method = unwrapped(getattr(onnxruntime.InferenceSession, name))
+    method = unwrapped(getattr(PLAIN_SESSION, name))
 
     @wraps(method)
     def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +143,7 @@ def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
         return method(session, *args, **kwargs)
 
     setattr(wrapper, _UNWRAPPED, (wrapper, method))
-    setattr(onnxruntime.InferenceSession, name, wrapper)
+    setattr(PLAIN_SESSION, name, wrapper)
 
 
 @cache

@@ -17,10 +17,9 @@ from weakref import ref
 
 import onnxruntime
 
+from ..custom_ops.plain_session import PLAIN_SESSION as _PLAIN_SESSION
 from ..system.process import keep_forever
 
-#: onnxruntime's own class: :func:`ort_gridsample.quantization_sessions` replaces it for a while.
-_PLAIN_SESSION = onnxruntime.InferenceSession
 #: Number -> weak reference to a C session (``InferenceSession._sess``). The references have no
 #: callbacks, because an exception that a signal handler raises in a callback is lost. A number is
 #: used once, so that threads can add and remove references at the same time without a lock.

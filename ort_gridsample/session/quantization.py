@@ -9,16 +9,18 @@ from contextlib import contextmanager
 
 import onnxruntime
 
+from ..custom_ops.plain_session import PLAIN_SESSION
 from . import standard_files
 from .session import InferenceSession
 
 #: The package whose modules import onnxruntime's session by its name.
 _QUANTIZATION = "onnxruntime.quantization"
 _NAME = "InferenceSession"
-_plain_session = onnxruntime.InferenceSession
 _lock = threading.Lock()
 #: The number of contexts that are active.
 _depth = 0
+#: Whether the class was this package's before the first of them (``ort-gridsample exec``).
+_was_replaced = False
 
 
 @contextmanager
@@ -42,20 +44,23 @@ def quantization_sessions() -> Iterator[None]:
     >>> onnxruntime.InferenceSession is InferenceSession
     False
     """
-    global _depth
+    global _depth, _was_replaced
     with _lock:
+        if _depth == 0:
+            _was_replaced = onnxruntime.InferenceSession is InferenceSession
         _depth += 1
     try:
         with _lock:
-            _replace(_plain_session, InferenceSession)
+            _replace(PLAIN_SESSION, InferenceSession)
             standard_files.enabled = True
         yield
     finally:
         with _lock:
             _depth -= 1
             if _depth == 0:
-                _replace(InferenceSession, _plain_session)
                 standard_files.enabled = False
+                if not _was_replaced:
+                    _replace(InferenceSession, PLAIN_SESSION)
 
 
 def _replace(old: type, new: type) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 from collections import Counter
@@ -16,6 +17,7 @@ import onnxruntime
 from onnxruntime import IOBinding, OrtValue, RunOptions
 
 from ..custom_ops import signals
+from ..custom_ops.plain_session import PLAIN_SESSION
 from ..custom_ops.python_ops import shutdown
 from ..detection.unknown_nodes import unknown_operators_text
 from ..errors import GridSampleError
@@ -26,7 +28,7 @@ from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
-from . import forks, standard_files
+from . import forks, report, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
 from .known_operators import is_error_of_unknown_operator, unknown_operators
 from .model_preparation import patch_for_session, too_large_to_pickle
@@ -39,7 +41,7 @@ from .python_op_preparation import prepare_python_ops
 
 logger = logging.getLogger("ort_gridsample")
 
-_Parent = onnxruntime.InferenceSession
+_Parent = PLAIN_SESSION
 
 #: How many frames must be left on Python's stack when a run starts: those between a run and the
 #: place where an op records a failure, and some more.
@@ -66,7 +68,7 @@ class _ReopenArguments:
     others: dict[str, Any]
 
 
-class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
     """An ``onnxruntime.InferenceSession`` that runs any GridSample and AffineGrid.
 
     The session patches the model in memory and registers the ops. Everything else is its parent's.
@@ -162,6 +164,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             self._open(patch_for_session(given_model, on_cpu), sess_options)
         # Kept, because the parent computes the list in every call.
         self._output_names = [output.name for output in self.get_outputs()]
+        report.add(given_model, self._placements)
 
     def _open(self, patched: PatchedModel, sess_options: onnxruntime.SessionOptions | None) -> None:
         """Create onnxruntime's session of a patched model."""
@@ -333,6 +336,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             raise exception from error
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if hasattr(type(self), "__setstate__"):
+            # A subclass that pickles its own state, as one of onnxruntime's class must.
+            return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
         model = self._source_with_weights()
         if isinstance(model, onnx.ModelProto):
             raise too_large_to_pickle()

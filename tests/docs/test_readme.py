@@ -53,6 +53,7 @@ RUN_ELSEWHERE = (
     "tox",
     "bash .ci/run",
     "ort-gridsample demo",
+    "ort-gridsample exec",
     "ort-gridsample library",
     "python examples/dask_folder.py",
     "python examples/ray_folder.py",

@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from ort_gridsample.session import forks
 from support.paths import needs_python_ops
-from support.processes import PROGRAMS, TESTS, kill_group, run_program
+from support.processes import PROGRAMS, TESTS, fetch, kill_group, run_program
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
@@ -146,19 +144,6 @@ def test_gunicorn_workers_run_and_replace_a_preloaded_session() -> None:
                 os.killpg(server.pid, 0)  # every worker has ended
         finally:
             kill_group(server)
-
-
-def fetch(url: str, seconds: float = 60.0) -> str:
-    """Return the text at ``url``; try again for some seconds until the server runs."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=seconds) as response:
-                return response.read().decode()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 @pytest.mark.skipif(bool(unavailable_reason()), reason=f"no compiled ops: {unavailable_reason()}")

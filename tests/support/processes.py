@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -284,3 +286,19 @@ def _lines(process: subprocess.Popen[str], timeout: float) -> list[str]:
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == 0, f"exit status {process.returncode} after\n{out}\n{err}"
     return out.splitlines()
+
+
+# --- Servers ---
+
+
+def fetch(url: str, seconds: float = 60.0) -> str:
+    """Return the text at ``url``; try again for some seconds until the server runs."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=seconds) as response:
+                return response.read().decode()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

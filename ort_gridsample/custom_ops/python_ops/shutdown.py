@@ -11,14 +11,13 @@ import threading
 import time
 from types import FrameType
 
-import onnxruntime
-
 from ...system.process import after_fork
+from ..plain_session import PLAIN_SESSION
 
 #: How long the exit handler waits for runs to reach an op or their own end, in seconds.
 MAX_WAIT = 5.0
 
-_RUNTIME_GLOBALS = vars(sys.modules[onnxruntime.InferenceSession.__module__])
+_RUNTIME_GLOBALS = vars(sys.modules[PLAIN_SESSION.__module__])
 
 
 class Shutdown:
