@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 
 from .. import spec
+from ..custom_ops.plain_session import PLAIN_SESSION
 from ..dialects.registry import dialects
 from ..dialects.table import COMPILED, FUSED
 from ..errors import GridSampleError, one_line, shortened_names
@@ -33,7 +34,7 @@ BASELINE = "onnxruntime"
 OURS = "ort_gridsample"
 #: Side -> the class of its session. The first side is the baseline.
 SIDES: Mapping[str, Callable[..., Any]] = {
-    BASELINE: onnxruntime.InferenceSession,
+    BASELINE: PLAIN_SESSION,
     OURS: InferenceSession,
 }
 _CPU = ["CPUExecutionProvider"]
