@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ for _messages, _, _cell in _ROW.findall(PAGES["README.md"]):
 
 IMAGES = "g (TYPE[1, 2, 5, 6] X, GRID[1, 3, 4, 2] G) => (TYPE[1, 2, 3, 4] Y)"
 VOLUMES = "g (float[1, 1, 4, 5, 6] X, float[1, 2, 3, 4, 3] G) => (float[1, 1, 2, 3, 4] Y)"
+OF_MMDEPLOY = "mmdeploy:grid_sampler(-1) is not a registered function/op"
 ATTRIBUTES = "interpolation_mode = 0, padding_mode = 0, align_corners = 0"
 MMDEPLOY = f"Y = mmdeploy.grid_sampler <{ATTRIBUTES}> (X, G)"
 
@@ -50,7 +52,7 @@ MODELS: dict[str, tuple[str, int]] = {
         f"{VOLUMES} {{ Y = GridSample3D <{ATTRIBUTES}> (X, G) }}",
         17,
     ),
-    "mmdeploy:grid_sampler(-1) is not a registered function/op": (images(MMDEPLOY), 11),
+    OF_MMDEPLOY: (images(MMDEPLOY), 11),
     "Only 4-D tensor is supported": (f"{VOLUMES} {{ Y = GridSample (X, G) }}", 16),
     "Type 'tensor(double)' of input parameter (grid)": (
         images("Y = GridSample (X, G)", grid="double"),
@@ -82,7 +84,6 @@ def test_table_has_a_test_for_each_message() -> None:
     assert {*REMEDIES} == tested
 
 
-@pytest.mark.skipif(faults.OPSET < 20, reason="onnxruntime reads no model of opset 20")
 @pytest.mark.parametrize("message", PROVOKED)
 def test_onnxruntime_prints_the_message(message: str) -> None:
     text, opset = MODELS[message]
@@ -116,20 +117,16 @@ def run_command_of(message: str, model: onnx.ModelProto) -> onnx.ModelProto:
     "message",
     [
         "No Op registered for GridSample3D",
-        "mmdeploy:grid_sampler(-1) is not a registered function/op",
+        OF_MMDEPLOY,
         "Cannot find plugin: grid_sampler",
     ],
 )
 def test_command_writes_standard_nodes(
-    message: str, tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TensorRT reads GridSamples of two axes; its message is about a node of mmdeploy."""
     monkeypatch.chdir(tmp_path)
-    known = (
-        message
-        if message in MODELS
-        else "mmdeploy:grid_sampler(-1) is not a registered function/op"
-    )
+    known = message if message in MODELS else OF_MMDEPLOY
     text, opset = MODELS[known]
     patched = run_command_of(message, parsed(text, opset))
     faults.skip_unread(patched)
@@ -204,7 +201,7 @@ def test_pytorch_prints_the_message(message: str) -> None:
 
 
 def test_export_in_the_stated_opset_has_the_outputs_of_pytorch(
-    message: str, tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     export, inputs, expected = exporter_of(message)
