@@ -351,7 +351,8 @@ class BackwardSlice:
         if scope.op_types[node.node_index] in computed_operands.OPERATORS and not domain_of(domain):
             others = nodes_for_inference(node, self._unknown_integers, self._new_name)
             if others:
-                self._need(node.inputs[:1])
+                made = {name for other in others for name in other.output}
+                self._need([name for other in others for name in other.input if name not in made])
                 return [*chain.from_iterable(self._in_opset(node.opset, proto) for proto in others)]
         is_same = not node.instance.prefix and domain_of(domain) == domain
         has_bodies = node.node_index in scope.bodies
