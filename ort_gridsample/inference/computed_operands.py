@@ -11,6 +11,8 @@ The slice contains such nodes in a form that lets onnx infer less, and nothing w
 - The two round the lengths of some pools and transposed convolutions differently, and onnx drops
   the axes of a ConvTranspose to an ``output_shape`` that is shorter than the input.
 - onnxruntime multiplies lengths with the scales of a Resize in float32, onnx in higher precision.
+- The values that a Loop stacks have lengths of 0 in onnxruntime, and not in onnx, if it does not
+  iterate.
 - NonZero of a scalar returns one row in onnxruntime, and none in onnx.
 """
 
@@ -50,6 +52,34 @@ def nodes_for_inference(
         return rewrite(node, unknown_integers, new_name)
     shape_node = _node_of_known_operands(node, unknown_integers)
     return () if shape_node is None else [shape_node]
+
+
+def pads_of_stacked_values(
+    node: InstanceNode,
+    written: onnx.NodeProto,
+    unknown_integers: Callable[[], str],
+    new_name: Callable[[str, str], str],
+) -> Sequence[onnx.NodeProto]:
+    """Return Pads of the values that a Loop stacks, unless it certainly iterates.
+
+    Args:
+        node: a Loop.
+        written: its node in the slice, whose outputs get other names.
+        unknown_integers: as above.
+        new_name: as above.
+    """
+    constants = [node.instance.find_constant(name) for name in node.proto.input[:2]]
+    iterates = [
+        not name or (tensor is not None and any(number > 0 for number in _integers(tensor)))
+        for name, tensor in zip(node.proto.input[:2], constants, strict=True)
+    ]
+    pads: list[onnx.NodeProto] = []
+    n_carried = len(node.proto.input) - 2
+    for index, name in enumerate(node.outputs):
+        if name and index >= n_carried and not all(iterates):
+            stacked = written.output[index] = new_name(name, "stacked")
+            pads.append(helper.make_node("Pad", [stacked, unknown_integers()], [name]))
+    return pads
 
 
 def _cast_without_elements(

@@ -519,6 +519,33 @@ def test_inference_does_not_use_declared_shapes_of_sequences(shape: tuple[int, .
     assert wrong_values(fed, {"x": x, "q": [x]}) == []
 
 
+@pytest.mark.parametrize("iterations", [0, 2])
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("form", [initializers, default_inputs], ids=["constant", "default"])
+def test_inference_of_what_a_loop_stacks_has_no_wrong_length(
+    iterations: int, goes_on: bool, form: Form
+) -> None:
+    model = parsed(
+        """g (float[3, 4] x) => (z, y) {
+            z, y = Loop <
+                body = b (int64 i, bool c, float[K, L] s)
+                    => (bool d, float[K, L] t, float[9, 9] u) {
+                d = Identity (c) t = Transpose (s) u = Identity (x) }> (n, on, x) }""",
+        18,
+    )
+    values = {"n": np.array(iterations, I64), "on": np.array(goes_on)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in values.items())
+    form(model, values)
+    assert wrong_values(model, {"x": np.zeros((3, 4), np.float32)}) == []
+
+
+def test_inference_of_a_contributed_gather_has_no_wrong_rank() -> None:
+    model = parsed("g (float[3, 5] x, int64[N, M] i) => (y) { y = com.microsoft.GatherND (x, i) }")
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    feeds = {"x": np.zeros((3, 5), np.float32), "i": np.zeros((1, 1), I64)}
+    assert wrong_values(model, feeds, installed_runtime.PROBE) == []
+
+
 # Exported models
 
 
