@@ -28,7 +28,7 @@ from ..graph.scope import (
     with_bodies,
 )
 from . import computed_operands
-from .computed_operands import nodes_for_inference
+from .computed_operands import nodes_for_inference, pads_of_stacked_values
 from .instances import Instance, InstanceNode
 from .light_attributes import (
     EXTERNAL,
@@ -351,7 +351,8 @@ class BackwardSlice:
         if scope.op_types[node.node_index] in computed_operands.OPERATORS and not domain_of(domain):
             others = nodes_for_inference(node, self._unknown_integers, self._new_name)
             if others:
-                self._need(node.inputs[:1])
+                made = {name for other in others for name in other.output}
+                self._need([name for other in others for name in other.input if name not in made])
                 return [*chain.from_iterable(self._in_opset(node.opset, proto) for proto in others)]
         is_same = not node.instance.prefix and domain_of(domain) == domain
         has_bodies = node.node_index in scope.bodies
@@ -390,7 +391,10 @@ class BackwardSlice:
             else:
                 written.attribute.append(without_data(attribute))
         self._add_bodies(written, node)
-        return self._in_opset(node.opset, written)
+        pads: Sequence[onnx.NodeProto] = ()
+        if (written.op_type, written.domain) == ("Loop", ""):
+            pads = pads_of_stacked_values(node, written, self._unknown_integers, self._new_name)
+        return [*pads, *self._in_opset(node.opset, written)]
 
     def _add_bodies(self, written: onnx.NodeProto, node: InstanceNode) -> None:
         """Add the slices of the graphs of ``node`` to ``written``."""

@@ -19,7 +19,7 @@ import onnx
 
 from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
-from .computed_operands import LENGTH_TYPES
+from .computed_operands import LENGTH_TYPES, OPEN_ENDS
 from .types import Inference, length_at
 
 #: The maximum number of nodes in one chain that is followed back to find a length.
@@ -460,6 +460,8 @@ def _elements_of_slice(
         return None
     if not (len(starts) == len(ends) == len(steps) == 1) or steps[0] == 0:
         return None
+    if steps[0] < 0 and ends[0] in OPEN_ENDS:
+        return elements[starts[0] :: steps[0]]
     return elements[starts[0] : ends[0] : steps[0]]
 
 

@@ -13,6 +13,9 @@ from .probe import Probe
 from .slice_declarations import Types
 from .stand_ins import STAND_IN
 
+#: Operators of whose output onnxruntime infers a wrong rank. It has the type of the first input.
+#: onnxruntime reads an unknown last length of the indices of GatherND as 0.
+_WRONGLY_INFERRED = frozenset({("com.microsoft", "GatherND")})
 #: The name of an input that is a shape of unknown length.
 _ANY_SHAPE = "any shape"
 
@@ -69,10 +72,10 @@ def _probe_model(
     inputs: dict[str, onnx.TypeProto] = {}
     for node in nodes:
         read = [name for name in node.input if name]
-        if node.domain == STAND_IN:
-            if node.op_type not in spec.OPERATORS:
-                continue
-            # onnxruntime may not know the operator. Its output has the type of its first input.
+        if node.domain == STAND_IN and node.op_type not in spec.OPERATORS:
+            continue
+        # onnxruntime may not know the operator. Its output has the type of its first input.
+        if node.domain == STAND_IN or (node.domain, node.op_type) in _WRONGLY_INFERRED:
             read = list(node.input[:1])
             node = helper.make_node("Reshape", [*read, _ANY_SHAPE], node.output)
             inputs[_ANY_SHAPE] = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])

@@ -35,7 +35,11 @@ class SliceDeclarations:
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.input:
             if scope.definitions[value.name] is None and value.name in self._needed:
-                self._graph.input.append(value)
+                added = self._graph.input.add()
+                added.CopyFrom(value)
+                if not value.type.HasField("tensor_type"):
+                    # onnxruntime compares only the shapes of tensors with those of a feed.
+                    clear_shapes(added.type)
 
     def add_initializers(self, instance: Instance) -> None:
         """Add the needed initializers of ``instance``, weights as inputs."""
@@ -87,6 +91,17 @@ def declared_types(instances: Iterable[Instance], needed: Collection[str]) -> Ty
     return types
 
 
+def clear_shapes(type_proto: onnx.TypeProto) -> None:
+    """Remove the shape of a tensor from its type, or that of the tensors in a sequence."""
+    while True:
+        kind = type_proto.WhichOneof("value")
+        if kind not in ("sequence_type", "optional_type"):
+            break
+        type_proto = getattr(type_proto, kind).elem_type
+    if kind == "tensor_type":
+        type_proto.tensor_type.ClearField("shape")
+
+
 def add_body_input(values: Any, instance: Instance, value: onnx.ValueInfoProto) -> None:
     """Add an input of the body ``instance`` without its shape to a field of a graph.
 
@@ -100,8 +115,7 @@ def add_body_input(values: Any, instance: Instance, value: onnx.ValueInfoProto) 
     added = values.add()
     added.CopyFrom(value)
     added.name = instance.name_in_slice(value.name)
-    if added.type.tensor_type.HasField("shape"):
-        added.type.tensor_type.ClearField("shape")
+    clear_shapes(added.type)
 
 
 def add_body_output(values: Any, instance: Instance, value: onnx.ValueInfoProto) -> None:

@@ -21,7 +21,7 @@ from ..spec import Dim, Shape
 from .backward_slice import BackwardSlice, NamesByScope
 from .probe import Probe
 from .probed_types import add_probed_types, has_type, nodes_of_unknown_outputs
-from .slice_declarations import Types
+from .slice_declarations import Types, clear_shapes
 
 logger = logging.getLogger("ort_gridsample")
 #: The longest 1-D value whose elements inference follows. A longer one cannot be a shape.
@@ -305,8 +305,7 @@ def _infer_with_declared_types(backward_slice: BackwardSlice, inferred: _Inferre
         if not has_type(name, types):
             declared[name] = onnx.TypeProto()
             declared[name].CopyFrom(type_proto)
-            if type_proto.tensor_type.HasField("shape"):
-                declared[name].tensor_type.ClearField("shape")
+            clear_shapes(declared[name])
     return _infer_declared(backward_slice, inferred, declared)
 
 

@@ -50,6 +50,11 @@ OPERATORS: dict[str, tuple[str, dict[str, np.ndarray], int]] = {
         constants(a=[-1], b=[-(2**63) + 1], c=[-1], d=[-1]),
         13,
     ),
+    "Slice backwards to the greatest end": (
+        "y = Slice (x, a, b, c, d)",
+        constants(a=[-1, -1], b=[2**63 - 1, 2**31 - 1], c=[-1, 2], d=[-1, -2]),
+        13,
+    ),
     "Slice with steps": (
         "y = Slice (x, a, b, c, d)",
         constants(a=[1, 0], b=[-1, 2**63 - 1], c=[3, 2], d=[2, 3]),
@@ -116,6 +121,50 @@ OPERATORS: dict[str, tuple[str, dict[str, np.ndarray], int]] = {
         constants(a=np.array([1, 1, 0.7, 1.3], np.float32)),
         13,
     ),
+    "Resize by scales whose products are rounded": (
+        'w = Slice (x, b, c, d) y = Resize (w, "", a)',
+        constants(a=np.array([1, 1, 1, 0.7], np.float32), b=[0], c=[10], d=[3]),
+        13,
+    ),
+    "MaxPool with ceil_mode": (
+        "y = MaxPool <kernel_shape = [1, 1], strides = [5, 3], ceil_mode = 1> (x)",
+        {},
+        13,
+    ),
+    "AveragePool with ceil_mode and padding": (
+        "y = AveragePool <kernel_shape = [3, 3], strides = [3, 3], pads = [0, 0, 2, 2], "
+        "ceil_mode = 1> (x)",
+        {},
+        13,
+    ),
+    "LpPool with ceil_mode": (
+        "y = LpPool <kernel_shape = [2, 2], strides = [4, 5], ceil_mode = 1> (x)",
+        {},
+        18,
+    ),
+    "AveragePool of dilated windows": (
+        'y = AveragePool <kernel_shape = [2, 1], dilations = [2, 1], auto_pad = "SAME_UPPER"> (x)',
+        {},
+        19,
+    ),
+    "MaxPool of dilated windows": (
+        "y = MaxPool <kernel_shape = [1, 4], dilations = [1, 2], strides = [2, 3], "
+        'auto_pad = "SAME_LOWER"> (x)',
+        {},
+        13,
+    ),
+    "ConvTranspose to a short output": (
+        "y = ConvTranspose <strides = [3, 3], output_shape = [10, 11]> (x, a)",
+        constants(a=np.ones((3, 2, 2, 2), np.float32)),
+        13,
+    ),
+    "ConvTranspose with same and output padding": (
+        'y = ConvTranspose <strides = [3, 3], auto_pad = "SAME_LOWER", '
+        "output_padding = [1, 1]> (x, a)",
+        constants(a=np.ones((3, 2, 3, 2), np.float32)),
+        13,
+    ),
+    "NonZero of a scalar": ("y = NonZero (a)", constants(a=1), 13),
     "TopK": ("y, i = TopK <axis = 2> (x, a)", constants(a=[5]), 13),
     "Split": ("y, w, v = Split <axis = 2> (x, a)", constants(a=[2, 3, 7]), 13),
     "Split into halves": ("y, w = Split <axis = 2, num_outputs = 2> (x)", {}, 18),
@@ -181,6 +230,11 @@ OPERATORS: dict[str, tuple[str, dict[str, np.ndarray], int]] = {
         "s = Shape (x) h = Gather (s, a) n = Slice (s, h, b, c) "
         "t = Concat <axis = 0> (n, e) y = Reshape (x, t)",
         constants(a=[0], b=[4], c=[0], e=[-1]),
+        15,
+    ),
+    "Reshape to lengths backwards to the greatest end": (
+        "s = Shape (x) n = Slice (s, a, b, c, a) y = Reshape (x, n)",
+        constants(a=[-1], b=[2**63 - 1], c=[0]),
         15,
     ),
     "Reshape to lengths backwards": (
@@ -443,6 +497,53 @@ def test_inference_in_a_body_reads_constants_of_all_graphs(name: str, form: Form
     [expected] = computed_values(model, {"x": np.zeros(X_SHAPE, np.float32)}).values()
     form(model, values)
     assert inferred_values(model)["y"] == TypeAndShape("float32", expected.shape)
+
+
+def sequence_model(nodes: str) -> onnx.ModelProto:
+    """Return a model of nodes that make the sequence ``q``, and that returns its first tensor."""
+    model = parsed(f"g (float[2, 3, 4, 5] x) => (y) <int64 i = {{0}}> {{ {nodes} }}", 18)
+    model.graph.node.append(helper.make_node("SequenceAt", ["q", "i"], ["y"]))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+@pytest.mark.parametrize("shape", [(9, 3, 4, 5), (2, 3)], ids=["lengths", "rank"])
+def test_inference_does_not_use_declared_shapes_of_sequences(shape: tuple[int, ...]) -> None:
+    x = np.zeros((2, 3, 4, 5), np.float32)
+    declaration = helper.make_tensor_sequence_value_info("q", onnx.TensorProto.FLOAT, shape)
+    computed = sequence_model("u = com.microsoft.Gelu (x) q = SequenceConstruct (u)")
+    computed.graph.value_info.append(declaration)
+    assert wrong_values(computed, {"x": x}) == []
+    fed = sequence_model("")
+    fed.graph.input.append(declaration)  # onnxruntime does not check the shapes of such a feed
+    assert wrong_values(fed, {"x": x, "q": [x]}) == []
+
+
+@pytest.mark.parametrize("iterations", [0, 2])
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("form", [initializers, default_inputs], ids=["constant", "default"])
+def test_inference_of_what_a_loop_stacks_has_no_wrong_length(
+    iterations: int, goes_on: bool, form: Form
+) -> None:
+    model = parsed(
+        """g (float[3, 4] x) => (z, y) {
+            z, y = Loop <
+                body = b (int64 i, bool c, float[K, L] s)
+                    => (bool d, float[K, L] t, float[9, 9] u) {
+                d = Identity (c) t = Transpose (s) u = Identity (x) }> (n, on, x) }""",
+        18,
+    )
+    values = {"n": np.array(iterations, I64), "on": np.array(goes_on)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in values.items())
+    form(model, values)
+    assert wrong_values(model, {"x": np.zeros((3, 4), np.float32)}) == []
+
+
+def test_inference_of_a_contributed_gather_has_no_wrong_rank() -> None:
+    model = parsed("g (float[3, 5] x, int64[N, M] i) => (y) { y = com.microsoft.GatherND (x, i) }")
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    feeds = {"x": np.zeros((3, 5), np.float32), "i": np.zeros((1, 1), I64)}
+    assert wrong_values(model, feeds, installed_runtime.PROBE) == []
 
 
 # Exported models

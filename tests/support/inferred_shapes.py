@@ -81,7 +81,11 @@ def wrong_values(model: onnx.ModelProto, feeds: Arrays, probe: Probe | None = No
     inferred = inferred_values(model, probe)
     symbolic = symbolic_shapes(model)
     arrays = computed_values(model, feeds)
-    shapes = {name: array.shape for name, array in (feeds | arrays).items()}
+    shapes = {
+        name: array.shape
+        for name, array in (feeds | arrays).items()
+        if isinstance(array, np.ndarray)  # not the list of a sequence
+    }
     makers = {name: node.op_type for node in model.graph.node for name in node.output}
     lines = []
     for name, array in arrays.items():
