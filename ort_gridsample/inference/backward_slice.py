@@ -248,8 +248,9 @@ class BackwardSlice:
         requested_names = self._requested_names.get(id(scope), ())
         self._request([instance.name_in_slice(name) for name in requested_names])
         others = map(instance.name_in_slice, self._other_names.get(id(scope), ()))
-        self.others.update(dict.fromkeys(filter(None, others)))
-        self._needed.update(self.others)
+        others_by_name = dict.fromkeys(filter(None, others))
+        self.others.update(others_by_name)
+        self._needed.update(others_by_name)
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
         op_types = operator_types()
         functions = self._functions
