@@ -786,6 +786,8 @@ def test_exec_program_gets_signals(number: int, is_caught: bool, status: int) ->
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
+        # The tests may run where the signal is ignored, such as under nohup.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
