@@ -42,7 +42,6 @@ from .slice_declarations import (
     SliceDeclarations,
     add_body_input,
     add_body_output,
-    copy_constants_to_bodies,
     declared_types,
 )
 from .slice_scopes import functions_of, relevant_scope_ids
@@ -124,8 +123,6 @@ class BackwardSlice:
         declarations.add_inputs(main_instance)
         for instance in chain.from_iterable(self.instances.values()):
             declarations.add_initializers(instance)
-        if self.is_nested:
-            copy_constants_to_bodies(self.model.graph)
 
     @cached_property
     def declared_types(self) -> Mapping[str, onnx.TypeProto]:

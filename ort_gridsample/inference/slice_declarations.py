@@ -9,7 +9,6 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from ..graph.scope import constant_tensor, with_bodies
 from .instances import Instance
 from .light_attributes import is_weight, weight_type
 
@@ -125,30 +124,6 @@ def add_body_output(values: Any, instance: Instance, value: onnx.ValueInfoProto)
         values.add(name=instance.name_in_slice(value.name), type=_initializer_type(definition))
     else:
         add_body_input(values, instance, value)
-
-
-def copy_constants_to_bodies(graph: onnx.GraphProto) -> None:
-    """Copy the constants of the graphs around a body that its nodes read, as initializers.
-
-    onnx knows their types in the body, and not their values. Names are unique in the slice.
-
-    Args:
-        graph: the main graph of a slice.
-    """
-    graphs = with_bodies(graph)
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in chain.from_iterable(outer.node for outer in graphs):
-        tensor = constant_tensor(node) if node.op_type == "Constant" else None
-        if tensor is not None:
-            constants[node.output[0]] = tensor
-    for body in graphs[1:]:
-        made = {name for node in body.node for name in node.output}
-        read = dict.fromkeys(name for node in body.node for name in node.input)
-        for name in read:
-            if name in constants and name not in made:
-                added = body.initializer.add()
-                added.CopyFrom(constants[name])
-                added.name = name
 
 
 def _initializer_type(tensor: onnx.TensorProto) -> onnx.TypeProto:

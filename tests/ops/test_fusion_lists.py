@@ -73,6 +73,10 @@ DIFFERENCES = {
         provider=["/GridSample_output_0"],
         reason="onnxruntime removes an Expand whose shape is computed, behind the AffineGrid",
     ),
+    "raft_scan": Difference(
+        provider=["grid_sampler", "grid_sampler_1"],
+        reason="onnx's inference in a body does not read a constant of the graph around the body",
+    ),
     "sfmlearner_function": Difference(
         session=["return_val"],
         provider=["depth", "synthesised"],

@@ -12,13 +12,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ort_gridsample as ogs
-from ort_gridsample.inference.types import TypeAndShape
 from ort_gridsample.session import installed_runtime
 from support import attention_models, faults
 from support.attention_models import form_feeds
 from support.decomposed_models import DECOMPOSED_MODELS, feeds_for, load_decomposed
 from support.exported_models import EXPORTED_MODELS, stored_arrays
-from support.inferred_shapes import computed_values, inferred_values, wrong_values
+from support.inferred_shapes import wrong_values
 from support.models import parsed
 from support.paths import Open, open_compiled, open_native, open_patched_file, open_session
 
@@ -488,15 +487,6 @@ def test_inference_of_an_operator_with_constants_in_any_form_has_no_wrong_length
     assert wrong == {}
     # onnxruntime itself does not run some models whose constants are no initializers of the graph.
     assert DECLARING_FORMS.keys().isdisjoint(form_name for form_name, _ in refused), refused
-
-
-@pytest.mark.parametrize("form", [in_a_body, in_a_body_with_outer_constants], ids=["in", "around"])
-@pytest.mark.parametrize("name", ["Slice of one axis", "Unsqueeze", "Reshape"])
-def test_inference_in_a_body_reads_constants_of_all_graphs(name: str, form: Form) -> None:
-    model, values = operator_model(name, dynamic=False)
-    [expected] = computed_values(model, {"x": np.zeros(X_SHAPE, np.float32)}).values()
-    form(model, values)
-    assert inferred_values(model)["y"] == TypeAndShape("float32", expected.shape)
 
 
 def sequence_model(nodes: str) -> onnx.ModelProto:
