@@ -72,7 +72,7 @@ def installed_probe() -> RuntimeProbe:
 
 def warn_of_missing_runtime(probe: RuntimeProbe) -> None:
     """Log a warning if the probe was called for properties of a model that stay unknown."""
-    if isinstance(probe.runtime, MissingRuntime) and probe.was_asked_about_model:
+    if not probe.has_runtime and probe.was_asked_about_model:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
 
 
@@ -84,7 +84,7 @@ def warn_of_refused_nodes(model: onnx.ModelProto, target: str, probe: RuntimePro
         target: the target of the patch.
         probe: tests whether onnxruntime runs a node.
     """
-    if target not in (AI_ONNX, TWO_AXES) or isinstance(probe.runtime, MissingRuntime):
+    if target not in (AI_ONNX, TWO_AXES) or not probe.has_runtime:
         return
     refused = [
         record

@@ -20,7 +20,6 @@ from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import read_model, translate_errors
 from ..graph.scope import scopes_of
-from ..inference.runtime_probe import MissingRuntime
 from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
 from ..rewriting.unfusing import unfused
 from ..versions import check_module
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the nodes of a model."""
     if arguments.provider:
         check_module("onnxruntime")
-    has_onnxruntime = not isinstance(installed_probe().runtime, MissingRuntime)
+    has_onnxruntime = installed_probe().has_runtime
     model = arguments.model
     provider = arguments.provider
     rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)

@@ -12,7 +12,7 @@ from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of, scopes_of
-from ..inference.runtime_probe import MissingRuntime, RuntimeProbe
+from ..inference.runtime_probe import RuntimeProbe
 from ..patching import probe_for, warn_of_missing_runtime, warn_of_refused_nodes
 from ..rewriting.patch import opset_for_decomposed, patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
         lines = [_replacement_line(record, arguments.target) for record in records]
         unknown_operators = _unknown_operators_text(model, probe)
         copied_files = write_model(model, destination, external_data_of=source)
-    if lines and arguments.target in _LOWERED and not _has_no_runtime(probe):
+    if lines and arguments.target in _LOWERED and probe.has_runtime:
         from .trial_run import warn_of_failing_run
 
         warn_of_failing_run(source, destination)
@@ -132,17 +132,12 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{destination}: {unknown_operators}")
 
 
-def _has_no_runtime(probe: RuntimeProbe) -> bool:
-    """Whether onnxruntime is not installed."""
-    return isinstance(probe.runtime, MissingRuntime)
-
-
 def _unknown_operators_text(model: onnx.ModelProto, probe: RuntimeProbe) -> str:
     """Return a line on the operators of a model that neither onnxruntime nor this package has.
 
     The line is empty if there are none, or if onnxruntime is not installed.
     """
-    if _has_no_runtime(probe):
+    if not probe.has_runtime:
         return ""
     from ..session.known_operators import unknown_operators
 

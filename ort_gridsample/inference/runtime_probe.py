@@ -131,6 +131,11 @@ class RuntimeProbe:
         self.was_asked_about_model = False
         self._refusals: dict[object, str] = {}
 
+    @property
+    def has_runtime(self) -> bool:
+        """Whether a runtime is installed."""
+        return not isinstance(self.runtime, MissingRuntime)
+
     def refusal(
         self,
         node: onnx.NodeProto,
