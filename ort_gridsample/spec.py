@@ -1,7 +1,7 @@
 """The operators' specifications, as tables.
 
 All code that depends on an opset, an attribute or a type reads these tables: the cores, the ops,
-the rewriting of models and the tests. SEMANTICS.md in this folder lists what the specifications
+the rewriting of models and the tests. SEMANTICS.md in .github/docs lists what the specifications
 leave open, how this package decides it, and which test checks it.
 
 Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9.

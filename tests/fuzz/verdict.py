@@ -130,7 +130,7 @@ def outcome(case: Case) -> Outcome:
     halves = {"float16", "bfloat16"}.intersection([case.first.type, case.second.type])
     if halves and case.route != "function" and _bytes(case) > FILLED:
         # Nothing checks the memory for an op's copy of the output of a model's own Cast. The
-        # process ends if there is none (tests/README.md: What is not guaranteed).
+        # process ends if there is none (.github/docs/TESTS.md: What is not guaranteed).
         return Outcome(UNTRIED, "too large for the Casts")
     if case.first.type == "str" and case.route != "function" and not HAS_PYTHON_OPS:
         return Outcome(UNTRIED, NO_PYTHON_OPS)

@@ -256,7 +256,7 @@ def test_metadata_of_another_build_have_no_addresses(
 
 
 def test_changelog_starts_with_this_version() -> None:
-    text = (REPOSITORY / "ort_gridsample" / "CHANGELOG.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / ".github" / "docs" / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", text, re.MULTILINE)[0] == __version__
 
 

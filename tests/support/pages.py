@@ -7,11 +7,9 @@ REPOSITORY = Path(__file__).parents[2]
 PATTERNS = (
     "*.md",
     ".github/*.md",
+    ".github/docs/*.md",
     "ort_gridsample/*.md",
-    "ort_gridsample/dialects/*.md",
     "examples/*.md",
-    "tests/*.md",
-    "tests/*/*.md",
 )
 FILES = [file for pattern in PATTERNS for file in sorted(REPOSITORY.glob(pattern))]
 #: The path of each page in the repository -> its text.
