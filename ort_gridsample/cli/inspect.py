@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provider",
         metavar="NAME",
-        help="show where nodes run in a session with this execution provider before the CPU's",
+        help="show where nodes run in a session with this execution provider before the CPU's; "
+        "GridSampleExecutionProvider is this package's own",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 
@@ -60,11 +61,16 @@ class Row:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the nodes of a model."""
-    if arguments.provider:
-        check_module("onnxruntime")
-    has_onnxruntime = installed_probe().has_runtime
     model = arguments.model
     provider = arguments.provider
+    if provider:
+        check_module("onnxruntime")
+        from ..custom_ops.provider.definitions import NAME
+
+        if provider == NAME:
+            _print_assignments(model, as_json=arguments.json)
+            return
+    has_onnxruntime = installed_probe().has_runtime
     rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)
     unknown_operators = _unknown_operators_text(model) if has_onnxruntime else ""
     if arguments.json:
@@ -80,6 +86,20 @@ def run(arguments: argparse.Namespace) -> None:
     if not has_onnxruntime:
         unknown = "which nodes it runs, and what a session does with them, is unknown"
         print(f"ort-gridsample: {MISSED_WITHOUT_ONNXRUNTIME}; {unknown}", file=sys.stderr)
+
+
+def _print_assignments(path: str, *, as_json: bool) -> None:
+    """Print where onnxruntime's own session runs the nodes with this package's provider."""
+    from ..session.provider_session import assignments_of
+
+    with about(path):
+        assignments = assignments_of(path)
+    if as_json:
+        print_json([assignment._asdict() for assignment in assignments])
+    elif assignments:
+        print(*assignments, sep="\n")
+    else:
+        print(f"{path} has no sampling nodes")
 
 
 def _unknown_operators_text(path: str) -> str:

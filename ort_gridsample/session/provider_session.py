@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 import onnxruntime
@@ -55,7 +55,7 @@ class ProviderSession(PLAIN_SESSION):  # type: ignore[misc]
             providers, provider_options = _with_ours(sess_options, providers, provider_options)
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         if report.is_enabled():
-            report.add(path_or_bytes, _assignments(self))
+            report.add(path_or_bytes, _report_lines(self))
 
     def set_providers(
         self,
@@ -153,18 +153,63 @@ def _add_device(options: onnxruntime.SessionOptions) -> None:
     _extended_options.add(options)
 
 
-def _assignments(session: Any) -> Iterator[str]:
-    """Yield a line for each subgraph of our provider, and for each sampling node elsewhere."""
-    if not hasattr(session, "get_provider_graph_assignment_info"):
-        yield f"onnxruntime {onnxruntime.__version__} does not list the providers of nodes"
-        return
-    if not _registration.is_done():
+class Assignment(NamedTuple):
+    """The provider of a sampling node, or of a group of nodes that runs as one."""
+
+    #: The sampling node, or the first node of a group without any.
+    op_type: str
+    name: str
+    #: The number of other nodes in the group.
+    n_others: int
+    provider: str
+
+    def __str__(self) -> str:
+        others = f" with {self.n_others} other nodes" if self.n_others else ""
+        return f"{self.op_type} node {self.name!r}{others}: {self.provider}"
+
+
+def assignments_of(path: str) -> list[Assignment]:
+    """Return where the sampling nodes of the model at ``path`` run if ours is the first provider.
+
+    Raises:
+        GridSampleError: this onnxruntime has no such providers, or does not list them for nodes.
+        Exception: onnxruntime does not open the model.
+    """
+    register_provider()
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(_RECORD_ASSIGNMENTS, "1")
+    options.log_severity_level = 3  # a session with ours always has nodes of the CPU's provider
+    _add_device(options)
+    session = PLAIN_SESSION(path, options)
+    if not _lists_assignments(session):
+        found = f"{NAME!r}, but {_NO_LIST}"
+        raise GridSampleError("inspect", "--provider", found, "another provider")
+    return list(_assignments(session))
+
+
+#: Why a release of onnxruntime tells no assignments.
+_NO_LIST = f"onnxruntime {onnxruntime.__version__} does not list the providers of nodes"
+
+
+def _lists_assignments(session: Any) -> bool:
+    return hasattr(session, "get_provider_graph_assignment_info")
+
+
+def _report_lines(session: Any) -> Iterator[str]:
+    """Yield the lines of a session's report."""
+    if not _lists_assignments(session):
+        yield _NO_LIST
+    elif not _registration.is_done():
         yield "the execution provider is not registered"
-        return
+    else:
+        yield from map(str, _assignments(session))
+
+
+def _assignments(session: Any) -> Iterator[Assignment]:
+    """Yield each subgraph of our provider, and each sampling node elsewhere."""
     for subgraph in session.get_provider_graph_assignment_info():
         nodes = subgraph.get_nodes()
         sampling_nodes = [node for node in nodes if node.op_type in _OPERATORS]
         if subgraph.ep_name == NAME or sampling_nodes:
             node = (sampling_nodes or nodes)[0]
-            others = f" with {len(nodes) - 1} other nodes" if len(nodes) > 1 else ""
-            yield f"{node.op_type} node {node.name!r}{others}: {subgraph.ep_name}"
+            yield Assignment(node.op_type, node.name, len(nodes) - 1, subgraph.ep_name)

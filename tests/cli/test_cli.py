@@ -28,12 +28,13 @@ from ort_gridsample.cli import COMMANDS, demo, main, output_comparison
 from ort_gridsample.cli.demo import _draw_grid
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
+from ort_gridsample.custom_ops.provider.definitions import NAME as PROVIDER
 from ort_gridsample.rewriting.far_coordinates import LIMIT, zero_far_coordinates
 from ort_gridsample.session import decisions, prediction
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.models import grid_sample_model, parsed
-from support.paths import Array
+from support.paths import HAS_PROVIDER, Array
 
 #: A function of a command's words and its exit status, which returns its stdout, or its stderr if
 #: the status is 2 or more.
@@ -370,6 +371,32 @@ def test_inspect_of_a_file_with_the_name_of_a_command_needs_no_onnxruntime(
     os.rename("model.onnx", "bench")
     cli("inspect bench")
     check_module.assert_not_called()
+
+
+def test_inspect_with_the_packages_provider_lists_the_nodes_of_an_unmodified_model(
+    cli: Cli,
+) -> None:
+    pytest.importorskip("numba", reason="the provider needs compiled ops")
+    words = f"inspect model.onnx --provider {PROVIDER}"
+    if not HAS_PROVIDER:
+        assert "execution providers" in cli(words, 2)
+    elif not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+        assert "does not list the providers of nodes" in cli(words, 2)
+    else:
+        assert cli(words) == f"GridSample node 'sample0': {PROVIDER}\n"
+        (row,) = json.loads(cli(f"{words} --json"))
+        assert row == {
+            "op_type": "GridSample",
+            "name": "sample0",
+            "n_others": 0,
+            "provider": PROVIDER,
+        }
+
+
+@pytest.mark.skipif(not HAS_PROVIDER, reason="this onnxruntime has no such providers")
+def test_inspect_with_the_packages_provider_reports_a_damaged_model(cli: Cli) -> None:
+    Path("damaged.onnx").write_bytes(b"no model")
+    assert "damaged.onnx" in cli(f"inspect damaged.onnx --provider {PROVIDER}", 2)
 
 
 def test_run_accepts_the_shape_of_a_scalar(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Run random cases on every core and kind of op. ``.github/docs/TESTS.md`` shows how to run many."""
+"""Run random cases on every core and kind of op. .github/docs/TESTS.md shows how to run many."""
 
 import os
 import secrets
