@@ -34,19 +34,22 @@ class Cost(NamedTuple):
     cpu: float
 
 
-def open_at_once(model: Path, cache: str, n_processes: int) -> Cost:
+def open_at_once(
+    model: Path, cache: str, n_processes: int, python: str | Path = sys.executable
+) -> Cost:
     """Open a model in several new processes at the same time.
 
     Args:
         model: the path of the model.
         cache: the folder of compiled kernels.
         n_processes: the number of processes.
+        python: the interpreter of the processes.
 
     Raises:
         RuntimeError: a process failed.
     """
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache, "ORT_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", _PROGRAM, str(model)]
+    command = [str(python), "-c", _PROGRAM, str(model)]
     cpu_before = _cpu_of_children()
     began = time.perf_counter()
     processes = [subprocess.Popen(command, env=environment) for _ in range(n_processes)]

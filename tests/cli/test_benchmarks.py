@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from benchmarks import backends, report, run, suite
+from benchmarks import backends, installation, report, run, suite
 from benchmarks.__main__ import main
 from benchmarks.backends import BACKENDS, NATIVE, Backend
 from benchmarks.suite import Case, grid_sample_case
@@ -197,3 +197,22 @@ def test_wrong_arguments_are_refused_at_once(
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
     assert sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_installation_table_has_a_row_for_each_model() -> None:
+    seconds = {"rt_detr_v2": (6.31, 1.62), "voxelmorph": (13.6, 1.8)}
+    wheel = installation.Installation("dist/ort_gridsample.whl", 36.4, seconds)
+    head, *rows = installation.as_text([wheel]).splitlines()
+    assert head.split() == ["installed", "MB", "added", "model", "first", "s", "next", "s"]
+    assert [row.split() for row in rows] == [
+        ["ort_gridsample.whl", "36", "rt_detr_v2", "6.3", "1.6"],
+        ["ort_gridsample.whl", "36", "voxelmorph", "13.6", "1.8"],
+    ]
+
+
+@pytest.mark.network
+def test_installation_of_the_clone_is_measured(tmp_path: Path) -> None:
+    result = installation.measure(str(Path(__file__).parents[2]), tmp_path)
+    assert 5 < result.megabytes < 500
+    assert set(result.seconds) == set(installation.MODELS)
+    assert all(min(pair) > 0 for pair in result.seconds.values())

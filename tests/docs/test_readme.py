@@ -46,6 +46,7 @@ PLACEHOLDERS = {
 RUN_ELSEWHERE = (
     "python3 -m venv",
     "pip install",
+    "pip uninstall",
     "pre-commit",
     "pytest",
     "python -m pytest",
