@@ -23,7 +23,7 @@ from conftest import OPS, with_slow
 from support.cases import Attributes
 from support.models import grid_sample_model
 from support.pages import PAGES, REPOSITORY, TEXT, blocks
-from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS
+from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, LIBRARY
 
 #: A command in a line of the examples' page, and the picture below it.
 _PICTURE = re.compile(r"^`(.+)`\n\n!\[.+\]\((.+)\)$", re.MULTILINE)
@@ -278,3 +278,7 @@ def test_snippet_next_to_a_model_runs(
     output = run("python pasted.py", tmp_path)
     if number == 0:  # the README's first snippet prints what each node runs on
         assert "GridSample node " in output
+    if (number, exported) == (0, "voxelmorph") and "compiled" in OPS and not LIBRARY:
+        shown = re.search(r"^GridSample node .*$", PAGES["README.md"], re.MULTILINE)
+        assert shown is not None
+        assert shown[0] in output.splitlines()
