@@ -304,8 +304,8 @@ def test_functions_without_numba_match_the_oracle(built: Path) -> None:
 import sys
 sys.modules["numba"] = None
 import pytest
-words = ["-q", "-p", "no:cacheprovider", "tests/ops/test_function.py", "-k", "oracle or halves"]
-sys.exit(pytest.main(words))
+module = "tests/functions/test_function.py"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", module, "-k", "oracle or halves"]))
 """
     environment = {**os.environ, **library_environment(built), "ORT_GRIDSAMPLE_CORE": "jit"}
     environment.pop("PYTEST_XDIST_WORKER", None)
