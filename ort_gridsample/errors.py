@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class GridSampleError(ValueError):
-    """An input, an attribute or a model is not what the operator's specification allows.
+    """The only exception class of this package, a ValueError with its parts as attributes.
 
     Attributes:
         where: the function, or the node of the graph, that raises the error.

@@ -118,6 +118,8 @@ def probe_for(nodes: Selection) -> RuntimeProbe:
 def inspect_model(model: Model) -> list[NodeRecord]:
     """Return a record for every GridSample, AffineGrid and deformable attention of a model.
 
+    Nodes in branches, loops and functions have records, too. A notebook displays them as a table.
+
     >>> from onnx import parser
     >>> model = parser.parse_model('''
     ...     <ir_version: 8, opset_import: ["" : 20]>
@@ -132,9 +134,8 @@ def inspect_model(model: Model) -> list[NodeRecord]:
             is not read.
 
     Returns:
-        The records of the nodes in all graphs and functions of the model. A notebook displays the
-        list as a table. Where onnxruntime is not installed, it is unknown which nodes it runs, and
-        a warning is logged if other properties may be missing.
+        The records. Where onnxruntime is not installed, it is unknown which nodes it runs, and a
+        warning is logged if other properties may be missing.
 
     Raises:
         GridSampleError: the file or the bytes are not an ONNX model.
@@ -152,15 +153,12 @@ def inspect_model(model: Model) -> list[NodeRecord]:
 def coordinate_nodes(model: Model, *, attention: bool = True) -> list[str]:
     """Return the names of the nodes that compute with coordinates.
 
-    Quantization and float16 make the results of these nodes wrong. The list is for
-    ``nodes_to_exclude`` of ``onnxruntime.quantization``, and for ``node_block_list`` of
-    ``onnxruntime.transformers.onnx_model.OnnxModel.convert_float_to_float16``. Other converters
-    also round values between two listed nodes. A model that is lowered before a conversion to
-    float16 needs ``functions=True`` or, for ``onnxconverter_common.float16``,
-    ``for_runtime="onnxconverter-common"``.
-
-    The nodes of deformable attention are listed, too. Quantization and Casts between them would
-    keep this package from replacing them by one op.
+    Quantization and float16 make the results of these nodes wrong. Pass their names to
+    ``onnxruntime.quantization`` as ``nodes_to_exclude``, after ``quant_pre_process``, or to
+    ``onnxruntime.transformers.onnx_model.OnnxModel.convert_float_to_float16`` as
+    ``node_block_list``. Convert first and patch last. The converters in
+    ``onnxruntime.transformers.float16`` and ``onnxconverter_common`` round coordinates between two
+    listed nodes, or write models that onnxruntime refuses.
 
     >>> from onnx import parser
     >>> model = parser.parse_model('''
@@ -174,12 +172,19 @@ def coordinate_nodes(model: Model, *, attention: bool = True) -> list[str]:
     >>> coordinate_nodes(model)
     ['double', 'sample']
 
+    No converter treats listed nodes in the bodies of If, Loop and Scan. A model that is patched to
+    ``"primitives"`` before a conversion to float16 needs ``functions=True`` or, for
+    ``onnxconverter_common.float16``, ``for_runtime="onnxconverter-common"``.
+
     Args:
         model: a ModelProto, the serialized bytes of a model, or a path. The external data of a path
             is not read.
-        attention: whether to list the nodes between the values, locations and weights of deformable
-            attention and its output. Without them, as many nodes as possible are converted, as a
-            runtime may need that has no op for deformable attention.
+        attention: whether to list the nodes of deformable attention, too. Quantization and Casts
+            between them would keep a session from replacing them by one op.
+
+            These are the nodes between the values, locations and weights and the output. Without
+            them, as many nodes as possible are converted, as a runtime may need that has no op for
+            deformable attention.
 
     Returns:
         The names of GridSample and AffineGrid nodes in any dialect, of the nodes or calls that they
@@ -208,11 +213,8 @@ def patch_model(
 ) -> onnx.ModelProto:
     """Return a copy of a model with its GridSample and AffineGrid nodes rewritten for a target.
 
-    Nodes in any dialect are rewritten. The names of inputs, outputs, initializers and nodes,
-    value_info, metadata and doc strings do not change, with one exception: for values that lead to
-    replaced nodes or are computed from their outputs, value_info loses the lengths and shapes that
-    nothing else implies. onnxruntime would rely on them in a run. Patching a patched model changes
-    nothing.
+    A target is what the nodes become, such as basic operators for a runtime that has no GridSample.
+    Nodes in the spelling of another package (its dialect) are rewritten as well.
 
     >>> from onnx import parser
     >>> model = parser.parse_model('''
@@ -224,53 +226,70 @@ def patch_model(
     >>> [(node.domain, node.op_type) for node in patched.graph.node]
     [('com.microsoft', 'GridSample')]
 
+    The names of inputs, outputs, initializers and nodes, value_info, metadata and doc strings do
+    not change, with one exception: for values that lead to replaced nodes or are computed from
+    their outputs, value_info loses the lengths and shapes that nothing else implies. onnxruntime
+    would rely on them in a run. Patching a patched model changes nothing.
+
     Args:
         model: a ModelProto, which is not changed, the serialized bytes of a model, or a path. The
             external data of a path is loaded.
-        nodes: the nodes to rewrite. ``"all"``; ``"unsupported"``, the nodes that the installed
-            onnxruntime cannot run or that depend on shapes unknown before a run; or a function from
-            a :class:`NodeRecord` to a bool. The other values need no onnxruntime.
-        target: what the nodes become. Nodes that the target cannot express stay as they are, if
-            this is stated below.
+        nodes: the nodes to rewrite: ``"all"``, ``"unsupported"`` for those that the installed
+            onnxruntime cannot run or that depend on shapes unknown before a run, or a function from
+            a :class:`NodeRecord` to a bool.
 
-            ``"ort_gridsample"``: the ops of this package. The result runs in any
-            ``onnxruntime.InferenceSession`` whose options were passed to
-            :func:`ort_gridsample.register`. float16 and bfloat16 tensors are cast to float32 and
-            back, because Python-defined ops cannot accept them.
+            Only ``"unsupported"`` needs onnxruntime.
+        target: what the nodes become.
 
-            ``"compiled"``: the machine-code ops of this package, for all types but strings. They
-            need Numba at run time. The result runs in the same ``InferenceSession`` as above. Nodes
-            with strings stay as they are.
+            ``"ort_gridsample"``: this package's ops that are defined in Python, for onnxruntime:
+            ``onnxruntime.InferenceSession("patched.onnx", ogs.register())``.
+            ``ogs.InferenceSession`` runs the nodes as compiled ops where it can.
+
+            float16 and bfloat16 tensors are cast to float32 and back, because Python-defined ops
+            cannot accept them.
+
+            ``"compiled"``: this package's compiled ops, for onnxruntime where Numba is installed,
+            in the same session, or anywhere with a library. Nodes with strings stay as they are.
 
             ``"ai.onnx"``: the standard operators. The model's opset is raised if it does not have
-            them, but not for decomposed operators alone. It is raised to 20 for 5-D nodes of other
-            packages, which older opsets do not define, and for float64, which onnxruntime does not
-            run before. With ``opset``, a warning is logged for nodes that onnxruntime does not run.
+            them.
 
-            ``"ai.onnx-2d"``: 4-D GridSamples of opset 16 to 19, for runtimes that support no
-            others. They also replace 3-D nodes, and 5-D nodes (linear and nearest of floats). A 5-D
-            node has an error of up to 2**-22 times the number of pixels of its two shortest spatial
-            axes (their product, or that of the outer two if lengths are not known), times the
-            difference between neighboring pixels. AffineGrid becomes basic operators.
+            The opset is not raised for decomposed operators alone. It is raised to 20 for 5-D nodes
+            of other packages, which older opsets do not define, and for float64, which onnxruntime
+            does not run before. With ``opset``, a warning is logged for nodes that onnxruntime does
+            not run.
 
-            ``"primitives"``: basic standard operators only, from opset 11 on. The result needs
-            neither this package nor a GridSample kernel. Functions that contain such a node are
-            inlined.
+            ``"ai.onnx-2d"``: 4-D GridSamples of opset 16 to 19, also for 3-D and 5-D nodes, for
+            runtimes that support no others. AffineGrid becomes basic operators.
 
-            ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``,
-            or an added dialect or its name: this dialect. Nodes that the dialect cannot express
-            stay as they are.
+            Of 5-D nodes, those in linear and nearest mode of floats are replaced. Such a node has
+            an error of up to 2**-22 times the number of pixels of its two shortest spatial axes
+            (their product, or that of the outer two if lengths are not known), times the difference
+            between neighboring pixels.
 
-            ``"tensorrt-plugins"``: deformable attention as TensorRT's plugin. GridSamples outside
-            of deformable attention stay as they are.
-        functions: with ``"primitives"``, whether nodes that are lowered in the same way share a
-            model-local function.
-        opset: the opset of the ONNX domain to which the whole model is converted, up or down. None:
-            the model's own opset, raised if the target needs a newer one. A conversion inlines the
-            model's functions.
-        for_runtime: with ``"primitives"``, a runtime or converter that needs another form or an
-            older opset. :data:`ort_gridsample.rewriting.targets.runtimes.RUNTIMES` lists them, with
-            the reasons.
+            ``"primitives"``: a few basic standard operators (Gather, Mul, Pad, …), from opset 11
+            on, for runtimes that have no GridSample. The result needs neither this package nor
+            onnxruntime.
+
+            Functions that contain such a node are inlined, unless ``functions`` is true.
+
+            ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``:
+            the nodes of other packages, for the runtimes that have them. An added dialect, or its
+            name, is a target as well. Nodes that the dialect cannot express stay as they are.
+
+            ``"tensorrt-plugins"``: deformable attention as TensorRT's plugin
+            ``MultiscaleDeformableAttnPlugin_TRT``. GridSamples outside of deformable attention stay
+            as they are.
+        functions: with ``"primitives"``, whether nodes that become the same operators share a
+            function.
+        opset: the opset to which the whole model is converted, up or down. None: its own, or a
+            newer one that the target needs.
+
+            A conversion inlines the model's functions.
+        for_runtime: with ``"primitives"``, a runtime or converter that needs other operators or an
+            older opset.
+
+            :data:`ort_gridsample.rewriting.targets.runtimes.RUNTIMES` lists them, with the reasons.
 
     Returns:
         The patched copy.

@@ -1,6 +1,7 @@
 """The command line.
 
-Each command is a module with two functions: ``add_arguments(parser)`` and ``run(arguments)``.
+Each command is a module with two functions: ``add_arguments(parser)``, which also sets the
+parser's epilog, and ``run(arguments)``.
 """
 
 import argparse
@@ -19,7 +20,7 @@ COMMANDS = {
     "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
     "demo": "warp a photograph in every mode and padding, and draw the results",
     "exec": "run a program with the sessions of onnxruntime replaced by those of this package",
-    "inspect": "list the GridSample and AffineGrid nodes of a model",
+    "inspect": "list a model's GridSample and AffineGrid nodes, and why onnxruntime refuses some",
     "library": "build a library of the compiled ops, which any program can use without Python",
     "patch": "write a model with its GridSample and AffineGrid nodes replaced by a target's",
     "verify": "run two models on the same inputs, and print how far they agree",

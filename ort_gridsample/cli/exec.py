@@ -27,16 +27,30 @@ _NOT_FOUND = 127
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
+    parser.epilog = (
+        "In PROGRAM and its child processes, onnxruntime.InferenceSession is "
+        "ort_gridsample.InferenceSession, however it is imported. Exceptions are frozen programs, "
+        "and those that ignore PYTHONPATH: python -S, -E and -I. If ort_gridsample cannot be "
+        "imported, or its provider cannot be registered, onnxruntime's sessions are used, and a "
+        "line on stderr has the reason. The exit status is the program's, 127 if it is not found, "
+        "or 126 if it cannot be started."
+    )
     parser.usage = "%(prog)s [-h] [--traceback] [--provider] [--report] -- PROGRAM ..."
     parser.add_argument(
         "--provider",
         action="store_true",
-        help="keep onnxruntime's sessions, and add the execution provider to their providers",
+        help=(
+            "keep onnxruntime's sessions, and add the execution provider to their providers, "
+            "before the CPU's"
+        ),
     )
     parser.add_argument(
         "--report",
         action="store_true",
-        help="print at the end where the nodes of each session ran, to stderr",
+        help=(
+            "print to stderr where the nodes of each session ran, unless a signal or os._exit ends "
+            "the process"
+        ),
     )
     parser.add_argument(
         "program",

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
+    parser.epilog = (
+        "Lines are folded at the width of the terminal, or at COLUMNS; a pipe gets one line for "
+        "each node. Operators that neither the installed onnxruntime nor ort_gridsample has are "
+        "named, too: the model needs a library of custom ops that has them."
+    )
     parser.add_argument(
         "model",
         metavar="MODEL",

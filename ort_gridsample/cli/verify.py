@@ -70,6 +70,14 @@ class ModelComparison:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
+    parser.epilog = (
+        "B runs in onnxruntime alone, or with ort_gridsample's ops if it has some: "
+        "ort_gridsample's session would also run files that no other program runs. A runs as B "
+        "does or, if onnxruntime does not run it, in ort_gridsample's session. Each dimension "
+        "without a number is tried with two lengths. The exit status is 0 if the outputs agree, 1 "
+        "if an output differs, and 3 if B does not run. It is 2 after a mistake in the command, or "
+        "if a file cannot be read or A runs nowhere."
+    )
     inputs.add_arguments(parser, metavar="A")
     parser.add_argument("other", metavar="B", help="the model that should give the same outputs")
     parser.add_argument(

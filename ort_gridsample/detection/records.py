@@ -24,7 +24,7 @@ NOT_ASKED = "onnxruntime was not asked"
 
 @dataclass(frozen=True, repr=False)
 class NodeRecord:
-    """The properties of a sampling node that are known without running it.
+    """The properties of a node that are known without running it.
 
     Attributes:
         graph: the place of the node: "" for the main graph, else the path to its If, Loop or Scan
@@ -37,10 +37,12 @@ class NodeRecord:
             already. ``unrolled``: the operator is decomposed to several nodes of basic operators,
             and the last of them has this name.
         opset: the version of that domain that the node is written in.
-        dialect: the spelling of the operator.
-        attributes: the operator's attributes with defaults filled in. Modes have their names in
-            :data:`ort_gridsample.spec.MODES`. The ``str()`` of an attribute that a function passes
-            on is ``@name``. Empty if the attributes cannot be read.
+        dialect: the way in which the operator is written as a node.
+        attributes: the operator's attributes with defaults filled in.
+
+            Modes have their names in :data:`ort_gridsample.spec.MODES`. The ``str()`` of an
+            attribute that a function passes on is ``@name``. Empty if the attributes cannot be
+            read.
         cases: the types and shapes of its inputs, in their order. In a function, there is a case
             for each kind of call.
         values: input name -> the name of its value in the model, "" if it has none.
@@ -93,7 +95,7 @@ class NodeRecord:
 
     @property
     def decomposed(self) -> bool:
-        """Whether the operator is decomposed to several nodes of basic operators."""
+        """Whether several nodes of basic operators compute the operator."""
         return self.dialect.name == DECOMPOSED
 
     @property
@@ -155,7 +157,7 @@ class NodeRecord:
 
     @cached_property
     def inputs(self) -> dict[str, list[TypeAndShape]]:
-        """Input name -> its possible types and shapes.
+        """Input name -> the types and shapes that it can have.
 
         A node in a function has one for each kind of call, ``TypeAndShape()`` for calls of which
         nothing is known. The list is empty if nothing is known of any call.

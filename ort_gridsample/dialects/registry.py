@@ -93,14 +93,23 @@ def is_added(dialect: Dialect) -> bool:
 def add_dialect(dialect: Dialect) -> None:
     """Add a ``dialect`` that models are read in, and written in with its name as a target.
 
-    >>> from ort_gridsample import Dialect, Spelling
-    >>> add_dialect(Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes={
-    ...     "mode": Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-    ...     "padding_mode": Spelling(
-    ...         "outside", {"zeros": "constant", "border": "edge"}, default="zeros"
-    ...     ),
-    ...     "align_corners": Spelling("corners", {0: 0, 1: 1}, default=0),
+    Here a node ``my.domain::Sampler`` has an integer ``order`` instead of the mode:
+
+    >>> import onnx, ort_gridsample as ogs
+    >>> ogs.add_dialect(ogs.Dialect("mine", "GridSample", "Sampler", ("my.domain",), attributes={
+    ...     "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+    ...     "padding_mode": ogs.Spelling("outside", {"zeros": 0, "border": 1}, default="zeros"),
+    ...     "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
     ... }))
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 20, "my.domain": 1]>
+    ...     g (float[1,1,8,8] X, float[1,4,4,2] grid) => (float[1,1,4,4] Y)
+    ...     { Y = my.domain.Sampler <order = 3, outside = 1> (X, grid) }''')
+    >>> [record] = ogs.inspect_model(model)
+    >>> print(record.operator, record.mode, record.padding_mode, record.align_corners)
+    GridSample cubic border 0
+    >>> [node] = ogs.patch_model(model, target="ai.onnx").graph.node
+    >>> print(node.op_type, [onnx.helper.get_attribute_value(value) for value in node.attribute])
+    GridSample [b'cubic', b'border', 0]
 
     An added dialect of the same name and operator is replaced. The nodes of the dialect have inputs
     and an output of the standard's layout: a grid (N, D1_out, …, Dr_out, r) with coordinates in

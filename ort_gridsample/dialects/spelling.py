@@ -41,7 +41,7 @@ ConstantInput = Callable[[int], "Array | None"]
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a dialect spells one attribute of an operator.
+    """How a dialect writes one attribute of an operator: its name, its values and its default.
 
     Attributes:
         name: the attribute's name on the node.

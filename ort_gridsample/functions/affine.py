@@ -44,7 +44,9 @@ def affine_grid(
     where: str = "affine_grid",
     num_threads: SupportsIndex | None = None,
 ) -> Array:
-    """Return the grid that samples an image transformed by ``theta``.
+    """Return the grid that samples an image transformed by ``theta`` (N, 2, 3) or (N, 3, 4).
+
+    ``size`` is the shape of the output (N, C, H, W) or (N, C, D, H, W).
 
     >>> identity = [[[1., 0., 0.], [0., 1., 0.]]]
     >>> affine_grid(identity, (1, 1, 1, 2))    # for an output of 1×2 pixels

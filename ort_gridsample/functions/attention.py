@@ -29,8 +29,10 @@ def deformable_attention(
 ) -> Array:
     """Compute multi-scale deformable attention: weighted sums of samples of several images.
 
-    Each query and head has its own sampling locations and weights. Sampling is linear, and pixels
-    outside an image are 0.
+    Values (B, S, H, D) belong to the pixels of levels of ``spatial_shapes`` (L, r). They are
+    sampled at locations (B, Q, H, L, P, r) in [0, 1], and summed with weights (B, Q, H, L, P) to an
+    output (B, Q, H·D). Sampling is linear, and pixels outside an image are 0. transformers and mmcv
+    have functions with these arguments.
 
     >>> import numpy as np
     >>> pixels = np.array([1., 2., 3., 4.]).reshape(1, 4, 1, 1)      # one image of 2×2 pixels

@@ -89,7 +89,10 @@ _core: Core | None = None
 
 
 def set_core(name: CoreName | None) -> None:
-    """Choose the core for :func:`ort_gridsample.grid_sample` and for all sessions.
+    """Choose the code that computes the functions and Python ops, which is called a core.
+
+    ``"auto"`` is ``"jit"`` if Numba is installed or there is a library of compiled ops, else
+    ``"numpy"``. None restores the environment variable ``ORT_GRIDSAMPLE_CORE``, or ``"auto"``.
 
     >>> set_core("numpy")
     >>> get_core()
@@ -99,10 +102,8 @@ def set_core(name: CoreName | None) -> None:
     Args:
         name: ``"jit"`` is the compiled core, which needs Numba or a library of compiled ops. Of a
             library, it uses the kernels that the library has; without Numba, all else runs on
-            NumPy. ``"numpy"`` needs only NumPy. ``"auto"`` is ``"jit"`` if Numba is installed or
-            there is a library, else ``"numpy"``. None restores the environment variable
-            ``ORT_GRIDSAMPLE_CORE``, or ``"auto"``. Numba is imported by the first call that needs
-            it.
+            NumPy. ``"numpy"`` needs only NumPy. ``"auto"`` or None as described above. Numba is
+            imported by the first call that needs it.
 
     Raises:
         GridSampleError: there is no such core.
@@ -116,7 +117,7 @@ def set_core(name: CoreName | None) -> None:
 
 
 def get_core() -> Literal["numpy", "jit"]:
-    """Return the name of the core that the next call uses; see :func:`set_core`.
+    """Return the name of the core that the next call uses.
 
     >>> get_core() in ("numpy", "jit")
     True

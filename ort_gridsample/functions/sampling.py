@@ -55,7 +55,9 @@ def grid_sample(
     where: str = "grid_sample",
     num_threads: SupportsIndex | None = None,
 ) -> Array:
-    """Sample ``X`` at the positions in ``grid``.
+    """Sample ``X`` (N, C, D1, …, Dr) at the positions in ``grid`` (N, D1_out, …, Dr_out, r).
+
+    X may be complex, of strings or of ``ml_dtypes.bfloat16``.
 
     >>> import numpy as np
     >>> X = np.array([[[[0., 1.], [2., 3.]]]])    # one image of 2×2 pixels

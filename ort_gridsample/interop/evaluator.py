@@ -26,17 +26,9 @@ if TYPE_CHECKING:
 
 
 def reference_ops() -> list[type[OpRun]]:
-    """Return the operators for ``onnx.reference.ReferenceEvaluator``, in every opset and dialect.
+    """Return operators for the argument ``new_ops`` of ``onnx.reference.ReferenceEvaluator``.
 
-    They compute the same as :func:`ort_gridsample.grid_sample` and
-    :func:`ort_gridsample.affine_grid`, also for complex X, in models that were patched to any
-    target and in models that were not. The plugin that the target ``"tensorrt-plugins"`` writes
-    computes the same as :func:`ort_gridsample.deformable_attention`. A dialect that may have any
-    domain is registered in the ONNX domain and in the domain that a patch writes.
-
-    The evaluator does not pass ``new_ops`` to model-local functions, and would use its own
-    operators in them. Inline functions first, with ``onnx.inliner.inline_local_functions``. Before
-    onnx 1.19 the evaluator has no arrays of bfloat16, and its own representation is refused.
+    They replace those of onnx, which are wrong for cubic with border padding and for integers.
 
     >>> import numpy as np
     >>> from onnx import parser
@@ -50,6 +42,17 @@ def reference_ops() -> list[type[OpRun]]:
     >>> X = np.array([[[[1., 3.]]]], np.float32)
     >>> evaluator.run(None, {"X": X, "grid": np.zeros((1, 1, 1, 2), np.float32)})[0].item()
     2.0
+
+    They read the nodes of every opset and dialect. They compute the same as
+    :func:`ort_gridsample.grid_sample` and :func:`ort_gridsample.affine_grid`, also for complex X,
+    in models that were patched to any target and in models that were not. The plugin that the
+    target ``"tensorrt-plugins"`` writes computes the same as
+    :func:`ort_gridsample.deformable_attention`. A dialect that may have any domain is registered in
+    the ONNX domain and in the domain that a patch writes.
+
+    The evaluator does not pass ``new_ops`` to model-local functions, and would use its own
+    operators in them. Inline functions first, with ``onnx.inliner.inline_local_functions``. Before
+    onnx 1.19 the evaluator has no arrays of bfloat16, and its own representation is refused.
 
     Returns:
         Classes for the argument ``new_ops``. Their ``run`` raises GridSampleError if a node's

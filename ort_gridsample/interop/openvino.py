@@ -27,11 +27,11 @@ _MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 
 def openvino_extensions() -> list[Any]:
-    """Return the extensions with which OpenVINO reads models patched to this package's ops.
-
-    These are the targets ``"ort_gridsample"`` and ``"compiled"``.
+    """Return extensions for ``Core.add_extension``, with which OpenVINO reads patched models.
 
     >>> core.add_extension(openvino_extensions())    # doctest: +SKIP
+
+    The targets ``"ort_gridsample"`` and ``"compiled"`` write these ops.
 
     A GridSample with two spatial axes becomes OpenVINO's own if X is floating point, or if the mode
     is nearest and X is not of strings. All other GridSamples and AffineGrid become the basic

@@ -23,13 +23,14 @@ _symbolics_lock = Lock()
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return the ``custom_translation_table`` for ``torch.onnx.export(…, dynamo=True)``.
 
+    ``grid_sample`` becomes GridSample in all modes, for images and volumes, also in the bodies of
+    If and Loop. ``affine_grid`` becomes AffineGrid from opset 20 on, also with dynamic sizes.
+
     >>> table = torch_translation_table()                                   # doctest: +SKIP
     >>> torch.onnx.export(model, arguments, "model.onnx", dynamo=True,
     ...                   custom_translation_table=table)                   # doctest: +SKIP
 
-    ``grid_sample`` becomes GridSample in all modes, for images and volumes, also in the bodies of
-    If and Loop. It has the attributes of the export's opset. ``affine_grid`` becomes AffineGrid
-    from opset 20 on, with sizes that may be dynamic.
+    A GridSample has the attributes of the export's opset.
 
     The first call registers a shape function for affine grids with ``torch.export``, for this
     process. PyTorch's own function makes sizes constant.
@@ -74,12 +75,14 @@ def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
 def torch_symbolics() -> Iterator[None]:
     """Let ``torch.onnx.export(…, dynamo=False)`` export the sampling of volumes at opsets 16 to 19.
 
-    At opset 20 this exporter itself writes GridSample and AffineGrid, also with dynamic sizes.
-    Contexts may be nested, and may overlap in several threads. A function that was registered for
-    ``aten::grid_sampler`` and opset 16 before is no longer registered afterwards.
+    Call it inside ``with ogs.torch_symbolics():``. At opset 20 this exporter itself writes
+    GridSample and AffineGrid, also with dynamic sizes.
 
     >>> with torch_symbolics():                                              # doctest: +SKIP
     ...     torch.onnx.export(model, arguments, "model.onnx", dynamo=False)
+
+    Contexts may be nested, and may overlap in several threads. A function that was registered for
+    ``aten::grid_sampler`` and opset 16 before is no longer registered afterwards.
 
     Raises:
         ImportError: PyTorch is not installed, or no longer has this exporter.

@@ -136,9 +136,11 @@ def build_library(
     """Write a library of the compiled ops that any onnxruntime registers, from any language.
 
     This needs Numba and a linker: the wheel ``ziglang``, or ``cc`` if the library is for this
-    machine. The same arguments give the same bytes.
+    machine.
 
     >>> ogs.build_library("libort_gridsample.so")    # doctest: +SKIP
+
+    The same arguments give the same bytes.
 
     Args:
         path: the path of the library. An existing file is replaced.

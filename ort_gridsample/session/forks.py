@@ -49,19 +49,19 @@ def track(session: Any) -> None:
 
 
 def keep_sessions_through_forks() -> None:
-    """Keep forked child processes from destroying an ``onnxruntime.InferenceSession``.
+    """Keep forked child processes from destroying sessions of onnxruntime, and hanging.
+
+    >>> keep_sessions_through_forks()
 
     If a forked child drops a session that it inherited, replaces the session, or exits with it,
-    onnxruntime waits forever for threads that the child does not have. This package always keeps
-    an :class:`ort_gridsample.InferenceSession`. This function makes it keep plain sessions as well,
-    both those that exist and later ones. A child can run inherited sessions, and create and drop
-    its own. Another call changes nothing.
+    onnxruntime waits forever for threads that the child does not have. After a call of this
+    function, the sessions that exist and later ones are kept; an
+    :class:`ort_gridsample.InferenceSession` always is. A child can run inherited sessions, and
+    create and drop its own. Another call changes nothing.
 
     Since release 1.29, a thread of onnxruntime's telemetry also makes a forked child hang at its
     normal end, with or without sessions. Set the environment variable ``ORT_DISABLE_TELEMETRY=1``
     before onnxruntime is imported.
-
-    >>> keep_sessions_through_forks()
     """
     session_class = _PLAIN_SESSION
     if getattr(session_class, _KEEPS_SESSIONS, False):

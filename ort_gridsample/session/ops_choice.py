@@ -10,14 +10,16 @@ from ..settings import OpsName
 
 
 def set_ops(name: OpsName | None) -> None:
-    """Choose the ops that run the nodes of new :class:`ort_gridsample.InferenceSession` objects.
+    """Choose the ops of sessions that are created afterwards.
+
+    ``"auto"`` selects compiled ops where they are available. None restores the environment variable
+    ``ORT_GRIDSAMPLE_OPS``, or ``"auto"``.
 
     Args:
         name: ``"compiled"`` for ops compiled to machine code, which need the extra
             ``ort-gridsample[jit]`` or a library; nodes that they do not support, such as those of
             strings, run on Python ops. ``"python"`` for ops defined in Python, which run anywhere.
-            ``"auto"`` for compiled ops where they are available. None for the value of the
-            environment variable ``ORT_GRIDSAMPLE_OPS``, or else ``"auto"``.
+            ``"auto"`` or None as described above.
 
     Raises:
         GridSampleError: there are no such ops.
@@ -31,8 +33,6 @@ def set_ops(name: OpsName | None) -> None:
 
 def get_ops() -> Literal["compiled", "python"]:
     """Return the ops that new sessions use for the nodes that these ops support.
-
-    :func:`set_ops` chooses them.
 
     Raises:
         GridSampleError: the environment variable is not one of the names.

@@ -16,26 +16,29 @@ REFUSED = ""
 
 @dataclass(frozen=True, repr=False)
 class Placement:
-    """Where a node of a session runs.
+    """Where a node of a session runs. ``str()`` gives one line.
 
     Attributes:
-        record: the record of the node.
+        record: the :class:`NodeRecord` of the node.
         runs_on: ``"compiled op"``, ``"Python op"``, the name of an execution provider that comes
             before the CPU's, or ``"onnxruntime"`` for onnxruntime's own kernel. Empty if a session
             refuses the node.
-        reason: depends on ``runs_on``. ``record.reason`` is another reason: why onnxruntime by
-            itself does not run the node.
+        reason: why it is not a compiled op, what it is written as, or what it is fused into.
+
+            ``record.reason`` is another reason: why onnxruntime by itself does not run the node.
+            For each value of ``runs_on``, this reason is:
 
             - ``"compiled op"``: the node that this one is fused into, or why its grid could not be
               fused into it. Empty for all others.
             - ``"Python op"`` and ``"onnxruntime"``: why the node is not a compiled op.
-            - another provider: the form that the node is written in, and why. Empty if the provider
-              runs the node as it is.
+            - another provider: what the node is written as, and why. Empty if the provider runs
+              the node as it is.
             - empty: why a session refuses the node.
 
         fused: the names of the nodes that are fused into this node. They compute only its grid.
-        library: the path of the library of the compiled op, and the library's description. Empty if
-            this process compiles the op.
+        library: the path and the description of the library that contains the compiled op.
+
+            Empty if this process compiles the op.
     """
 
     record: NodeRecord

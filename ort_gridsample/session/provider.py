@@ -9,9 +9,9 @@ from .registration import defer_signals_in_plain_sessions
 def register_provider() -> str:
     """Register the execution provider with onnxruntime, and return its name.
 
-    The provider runs GridSample and AffineGrid nodes of unmodified models. Its kernels are the
-    compiled ops, for all types but strings and complex numbers. Deformable attention around
-    GridSamples becomes one node, unless a configured library has the provider.
+    With onnxruntime 1.24 or newer, onnxruntime's own sessions then run GridSample and AffineGrid
+    nodes of unmodified models on the compiled ops:
+    ``onnxruntime.InferenceSession("model.onnx", providers=[name, "CPUExecutionProvider"])``.
 
     >>> provider = register_provider()
     >>> provider
@@ -19,10 +19,11 @@ def register_provider() -> str:
     >>> providers = [provider, "CPUExecutionProvider"]
     >>> onnxruntime.InferenceSession("model.onnx", providers=providers)    # doctest: +SKIP
 
-    Behind another provider it runs only what that provider does not run. onnxruntime 1.24 does not
-    find the provider by its name. There, and for models with nodes of this package or of other
-    packages (patched models, mmcv's grid_sampler, TensorRT's plugins) add its device to the
-    options:
+    The compiled ops have all types but strings and complex numbers. Deformable attention around
+    GridSamples becomes one node, unless a configured library has the provider. Behind another
+    provider it runs only what that provider does not run. onnxruntime 1.24 does not find the
+    provider by its name. There, and for models with nodes of this package or of other packages
+    (patched models, mmcv's grid_sampler, TensorRT's plugins) add its device to the options:
 
     >>> import onnxruntime
     >>> devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == provider]

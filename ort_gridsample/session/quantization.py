@@ -27,22 +27,23 @@ _was_replaced = False
 def quantization_sessions() -> Iterator[None]:
     """Let ``onnxruntime.quantization`` use :class:`ort_gridsample.InferenceSession`.
 
-    Calibration and ``quant_pre_process`` run the model. onnxruntime cannot run a model if it has no
-    kernel for a sampling node. Inside of this context it can, so that such a model is quantized
-    first and patched last. Pass the nodes that :func:`ort_gridsample.coordinate_nodes` returns as
-    ``nodes_to_exclude``. A file that ``quant_pre_process`` writes has standard operators, for which
-    onnx infers types. If the opset of the model is too old for them, the file has this package's
-    ops. :func:`ort_gridsample.patch_model` translates both to any target.
-
-    Inside of the context ``onnxruntime.InferenceSession`` is this package's class, in every thread
-    of the process. It is onnxruntime's class again when the last context exits. A module that is
-    imported inside of the context, and imports the class by its name, keeps this package's class.
+    In this context, calibration and ``quant_pre_process`` run models that onnxruntime does not run.
+    Such models can be quantized first and patched last. ``onnxruntime.InferenceSession`` is this
+    package's class in the context, for the whole process.
 
     >>> with quantization_sessions():
     ...     onnxruntime.InferenceSession is InferenceSession
     True
     >>> onnxruntime.InferenceSession is InferenceSession
     False
+
+    A file that ``quant_pre_process`` writes has standard operators, for which onnx infers types. If
+    the opset of the model is too old for them, the file has this package's ops.
+    :func:`ort_gridsample.patch_model` translates both to any target.
+
+    ``onnxruntime.InferenceSession`` is onnxruntime's class again when the last context exits. A
+    module that is imported inside of the context, and imports the class by its name, keeps this
+    package's class.
     """
     global _depth, _was_replaced
     with _lock:

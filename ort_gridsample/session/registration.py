@@ -49,7 +49,7 @@ _registered: dict[int, _Registered] = {}
 def register(
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> onnxruntime.SessionOptions:
-    """Let sessions made with ``session_options`` run patched models.
+    """Return options with which onnxruntime's own sessions run patched models.
 
     >>> onnxruntime.InferenceSession("patched.onnx", register())    # doctest: +SKIP
 
@@ -59,10 +59,7 @@ def register(
     the session was created, and after each run on the main thread.
 
     Args:
-        session_options: the options, which are changed, or None for new options.
-
-    Returns:
-        The same options.
+        session_options: the options, which are changed and returned, or None for new options.
 
     Raises:
         ImportError: neither Numba nor onnxruntime-extensions is installed.

@@ -71,7 +71,26 @@ class _ReopenArguments:
 class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
     """An ``onnxruntime.InferenceSession`` that runs any GridSample and AffineGrid.
 
-    The session patches the model in memory and registers the ops. Everything else is its parent's.
+    In memory, it replaces nodes of the model by ops of this package, which are compiled or defined
+    in Python. Deformable attention becomes one op. ``placements`` lists where each node runs, as
+    :class:`Placement` objects. Everything else is as in onnxruntime.
+
+    NumPy has no bfloat16, and onnxruntime takes no array of ``ml_dtypes.bfloat16``. Bind its bits:
+
+    >>> import ml_dtypes, numpy as np, onnx, onnxruntime, ort_gridsample as ogs
+    >>> session = ogs.InferenceSession(onnx.parser.parse_model('''
+    ...     <ir_version: 10, opset_import: ["": 22]> g (bfloat16[1,1,2] X) => (bfloat16[1,1,1] Y)
+    ...     <float[1,1,1] grid = {0}> { Y = GridSample (X, grid) }'''))
+    >>> X = np.array([[[1, 2]]], ml_dtypes.bfloat16)
+    >>> Y = np.empty((1, 1, 1), ml_dtypes.bfloat16)
+    >>> value_of = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type    # shares the memory
+    >>> binding = session.io_binding()
+    >>> binding.bind_ortvalue_input("X", value_of(X.view(np.uint16), onnx.TensorProto.BFLOAT16))
+    >>> binding.bind_ortvalue_output("Y", value_of(Y.view(np.uint16), onnx.TensorProto.BFLOAT16))
+    >>> session.run_with_iobinding(binding)
+    >>> print(Y)
+    [[[1.5]]]
+
     ``run`` and its siblings raise :class:`GridSampleError` if an op rejects its input. If a node
     runs on a Python op, onnxruntime's threads do not spin (``session.intra_op.allow_spinning``),
     because they would spin on the processors that the op needs. An entry in ``sess_options`` takes
@@ -94,11 +113,11 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         model: another name for ``path_or_bytes``.
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
             :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
-            if onnxruntime does not run it. :attr:`placements` lists the result.
-        accelerated: what to do with nodes, other than those that ``nodes`` selects, if providers
-            come before the CPU's. ``"lower"``: the nodes stay on these providers, in another form
-            if a provider runs only that form. ``"keep"``: the nodes that a provider runs stay as
-            they are. ``"never"``: nodes are placed as if there were only the CPU.
+            if onnxruntime does not run it.
+        accelerated: what to do with other nodes if providers come before the CPU's. ``"lower"``:
+            they stay on these providers, respelled or written as basic operators (lowered) if a
+            provider runs only these. ``"keep"``: those that a provider runs stay as they are.
+            ``"never"``: nodes are placed as if there were only the CPU.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, the library in use lacks its

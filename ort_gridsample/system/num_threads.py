@@ -11,16 +11,15 @@ from .cpus import available_cpus
 
 
 def get_num_threads() -> int:
-    """Return the default number of threads of a call of a core.
-
-    It is the number that :func:`set_num_threads` set, else the value of the environment variable
-    ``ORT_GRIDSAMPLE_NUM_THREADS``, else the number of processors that the process may use: those of
-    its affinity, within the limits of its control groups. It applies if neither a session option
-    nor an argument gives a number. Helper threads of the compiled core wait for the next call for
-    less than a millisecond, and then sleep.
+    """Return the number that :func:`set_num_threads` set, or its default.
 
     >>> get_num_threads() >= 1
     True
+
+    It is the number that :func:`set_num_threads` set, else the value of the environment variable
+    ``ORT_GRIDSAMPLE_NUM_THREADS``, else the number of processors that the process may use: those of
+    its affinity, within the limits of its control groups. Helper threads of the compiled core wait
+    for the next call for less than a millisecond, and then sleep.
 
     Returns:
         The maximum number of threads of one call, at least 1.
@@ -32,7 +31,9 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(num_threads: SupportsIndex | None) -> None:
-    """Set the number that :func:`get_num_threads` returns.
+    """Set the number of threads of calls that have no argument or session option for it.
+
+    None restores the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``, or all processors.
 
     >>> set_num_threads(2)
     >>> get_num_threads()
@@ -40,7 +41,7 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
     >>> set_num_threads(None)
 
     Args:
-        num_threads: at least 1. None restores the environment variable or the number of processors.
+        num_threads: at least 1, or None.
 
     Raises:
         TypeError: ``num_threads`` is not a whole number.

@@ -115,6 +115,8 @@ def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.Inf
 
 
 HAS_PROVIDER = versions.is_at_least(onnxruntime.__version__, ep_api.OLDEST)
+#: Whether onnxruntime makes values of bfloat16 from the bits in an array.
+HAS_BFLOAT16_VALUES = hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type")
 _NO_COMPILED_OPS = registry.unavailable_reason()
 #: The marks of a test module of the execution provider.
 needs_provider = [
