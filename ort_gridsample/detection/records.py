@@ -34,7 +34,7 @@ class NodeRecord:
             ``DeformableAttention``.
         op_type: the node's own operator type.
         domain: the node's domain, "" for ONNX's own. ``ort_gridsample``: the node is patched
-            already. ``unrolled``: the operator is decomposed to several nodes of basic operators,
+            already. ``decomposed``: the operator is decomposed to several nodes of basic operators,
             and the last of them has this name.
         opset: the version of that domain that the node is written in.
         dialect: the spelling of the operator.
@@ -95,11 +95,6 @@ class NodeRecord:
     def decomposed(self) -> bool:
         """Whether the operator is decomposed to several nodes of basic operators."""
         return self.dialect.name == DECOMPOSED
-
-    @property
-    def unrolled(self) -> bool:
-        """The former name of :attr:`decomposed`."""
-        return self.decomposed
 
     @property
     def mode(self) -> AttributeValue | None:
