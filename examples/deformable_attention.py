@@ -38,7 +38,7 @@ outputs = dict(zip(names, patched.run(names, feeds), strict=True))
 for name in ("logits", "pred_boxes"):
     difference = np.abs(expected[name] - outputs[name]).max()
     print(f"{name}: at most {difference:.0e} between onnxruntime's own kernel and ort_gridsample")
-print(f"{len(patched.replaced)} of {len(samplers)} GridSample nodes were replaced")
+print(f"{len(patched.placements)} of {len(samplers)} GridSample nodes were replaced")
 
 # A grid has the shape (heads, queries, points, 2). Its coordinates are normalized, and thus do not
 # depend on the size of the feature map. In the encoder, each pixel of each map is a query. In the

@@ -34,11 +34,6 @@ class OutputComparison:
     agrees: bool
 
 
-def output_json(comparison: OutputComparison) -> dict[str, object]:
-    """Return an object of JSON. Its key of the magnitude is ``of``, as it was in release 0.1."""
-    return {"of" if key == "magnitude" else key: value for key, value in vars(comparison).items()}
-
-
 def all_agree(comparisons: Sequence[OutputComparison]) -> bool:
     """Whether all outputs agree."""
     return all(comparison.agrees for comparison in comparisons)

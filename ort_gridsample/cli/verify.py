@@ -19,7 +19,6 @@ from .output_comparison import (
     OutputComparison,
     all_agree,
     compare_outputs,
-    output_json,
     outputs_text,
 )
 
@@ -254,12 +253,12 @@ def comparison_json(comparison: ModelComparison) -> dict[str, object]:
             "way": None if is_refused and letter == "B" else model_run.backend,
             "refusal": model_run.refusal,
         }
-    content["outputs"] = list(map(output_json, comparison.outputs))
+    content["outputs"] = list(map(vars, comparison.outputs))
     content["note"] = comparison.note
     content["agree"] = comparison.agree
     content["far"] = None
     if comparison.far is not None:
-        outputs = list(map(output_json, comparison.far.outputs))
+        outputs = list(map(vars, comparison.far.outputs))
         content["far"] = {**vars(comparison.far), "outputs": outputs}
     return content
 

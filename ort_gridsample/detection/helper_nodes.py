@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import onnx
 from onnx import TensorProto, helper
 
-from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
+from ..dialects.table import COMPILED_DOMAIN, DOMAIN
 from ..errors import GridSampleError, where_node
 from ..graph.new_nodes import Names
 from ..graph.scope import OUTSIDE, Scope, display_name
@@ -99,7 +99,7 @@ def with_helpers(scope: Scope, node: onnx.NodeProto) -> WithHelpers:
             node than a guard reads the status.
     """
     output = node.output[0] if node.output else ""
-    if node.domain not in (DOMAIN, COMPILED_DOMAIN, EXTENSIONS_DOMAIN):
+    if node.domain not in (DOMAIN, COMPILED_DOMAIN):
         return WithHelpers(node.input, output, frozenset())
     nodes = scope.nodes
     helpers = set[int]()
@@ -151,7 +151,7 @@ def _casts_to_half(node: onnx.NodeProto) -> bool:
 def _check_reads_status(reader: onnx.NodeProto, op: onnx.NodeProto) -> None:
     """Check that ``reader``, which reads the status of ``op``, is a guard.
 
-    The guard of a session's model, or of an earlier release, reads nothing but the status.
+    The guard of a session's model reads nothing but the status.
 
     Raises:
         GridSampleError: it is another node, which a patch would have to drop.

@@ -34,7 +34,7 @@ class NodeRecord:
             ``DeformableAttention``.
         op_type: the node's own operator type.
         domain: the node's domain, "" for ONNX's own. ``ort_gridsample``: the node is patched
-            already. ``unrolled``: the operator is decomposed to several nodes of basic operators,
+            already. ``decomposed``: the operator is decomposed to several nodes of basic operators,
             and the last of them has this name.
         opset: the version of that domain that the node is written in.
         dialect: the way in which the operator is written as a node.
@@ -97,11 +97,6 @@ class NodeRecord:
     def decomposed(self) -> bool:
         """Whether several nodes of basic operators compute the operator."""
         return self.dialect.name == DECOMPOSED
-
-    @property
-    def unrolled(self) -> bool:
-        """The former name of :attr:`decomposed`."""
-        return self.decomposed
 
     @property
     def mode(self) -> AttributeValue | None:

@@ -84,12 +84,6 @@ ATTENTION: Final = "DeformableAttention"
 #: The compiled op for a GridSample and the nodes that compute its grid. Only sessions write it.
 FUSED: Final = "FusedGridSample"
 
-#: The domain of onnxruntime-extensions. Releases before 0.2 wrote compiled ops in it, with a prefix
-#: to their names.
-EXTENSIONS_DOMAIN: Final = "ai.onnx.contrib"
-OLD_COMPILED: Final = "compiled before 0.2"
-OLD_PREFIX: Final = "ort_gridsample_"
-
 #: Operator -> the type of its compiled op. No compiled op has the type of a standard operator,
 #: because execution providers such as OpenVINO's claim nodes by their type and ignore their domain.
 COMPILED_TYPES: Final = {
@@ -106,7 +100,7 @@ UNVERSIONED_DIALECTS = _newest_versions_as(UNVERSIONED, UNVERSIONED)
 
 #: The dialect of subgraphs of basic operators, which :mod:`ort_gridsample.detection.decomposed`
 #: finds.
-DECOMPOSED: Final = "unrolled"
+DECOMPOSED: Final = "decomposed"
 
 
 def _with_all_modes(dialect: Dialect) -> Dialect:
@@ -115,17 +109,6 @@ def _with_all_modes(dialect: Dialect) -> Dialect:
     for name, words in (("mode", MODE_RULES), ("padding_mode", PADDING_RULES)):
         attributes[name] = replace(attributes[name], values={word: word for word in words})
     return replace(dialect, attributes=attributes)
-
-
-def _before_0_2(dialect: Dialect) -> Dialect:
-    """Return the dialect of a compiled op in releases before 0.2, which is only read."""
-    return replace(
-        dialect,
-        name=OLD_COMPILED,
-        op_type=OLD_PREFIX + dialect.operator,
-        domains=(EXTENSIONS_DOMAIN,),
-        reads_only=True,
-    )
 
 
 #: Operator -> the dialect of this package's Python ops: the newest attributes, every mode and
@@ -160,20 +143,13 @@ _COMPILED_ATTENTION = replace(
     version=1,
 )
 
-#: The dialects of compiled ops, also as releases before 0.2 wrote them.
-_COMPILED_NODES = (
-    *_COMPILED_DIALECTS.values(),
-    *(_before_0_2(dialect) for dialect in _COMPILED_DIALECTS.values()),
-)
-
 #: The dialects that only this package writes. A node of one is found by its domain and its type,
 #: before any other dialect is tried, and so no added dialect can take it.
 PACKAGE_NODES: Final = (
     *PACKAGE_DIALECTS.values(),
     *UNVERSIONED_DIALECTS.values(),
-    *_COMPILED_NODES,
+    *_COMPILED_DIALECTS.values(),
     _COMPILED_ATTENTION,
-    _before_0_2(_COMPILED_ATTENTION),
 )
 
 # Nodes of other packages
@@ -259,7 +235,7 @@ def _openmmlab_dialect(name: str, domain: str) -> Dialect:
 #: only read. They are in the order in which a node is compared with them. Those of compiled ops are
 #: also in :data:`PACKAGE_NODES`; they are here because ``compiled`` is a target.
 BUILT_IN: Final[tuple[Dialect, ...]] = (
-    *_COMPILED_NODES,
+    *_COMPILED_DIALECTS.values(),
     Dialect(
         name="com.microsoft",
         operator="GridSample",
@@ -434,7 +410,6 @@ COMPOSITE_OP_TYPES = frozenset(
     (
         *ATTENTION_SIGNATURES,
         ATTENTION,
-        OLD_PREFIX + ATTENTION,
         *(dialect.op_type for dialect in BUILT_IN if dialect.has_planar_grids),
     )
 )

@@ -14,9 +14,8 @@ from . import target
 #: The suffix of a shared library, by system.
 SUFFIXES = {"linux": ".so", "win32": ".dll", "darwin": ".dylib"}
 
-#: The version of the libraries. Version 2 has the ops in the domain ``ort_gridsample.compiled``,
-#: version 1 in another one.
-FORMAT = 2
+#: The version of the libraries.
+FORMAT = 1
 
 #: The environment variable with the path of a library.
 VARIABLE = "ORT_GRIDSAMPLE_LIBRARY"

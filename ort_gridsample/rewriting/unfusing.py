@@ -10,14 +10,7 @@ import onnx
 from onnx import helper
 
 from ..detection.programs import OPERATIONS, WITH_PROGRAM, decode
-from ..dialects.table import (
-    COMPILED_DOMAIN,
-    COMPILED_TYPES,
-    EXTENSIONS_DOMAIN,
-    FUSED,
-    OLD_PREFIX,
-    PACKAGE_DIALECTS,
-)
+from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, FUSED, PACKAGE_DIALECTS
 from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
@@ -25,9 +18,6 @@ from ..graph.new_nodes import Names, Nodes
 from ..graph.scope import Scope, scopes_of
 from ..opsets.imports import import_used
 from .targets.compiled_op import label
-
-#: The domain and the type of a fused node, now and in releases before 0.2.
-_FUSED_NODES = {(COMPILED_DOMAIN, FUSED), (EXTENSIONS_DOMAIN, OLD_PREFIX + FUSED)}
 
 
 def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.ModelProto:
@@ -44,8 +34,7 @@ def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.Mo
     Raises:
         GridSampleError: a fused node is not what a session writes.
     """
-    op_types = {op_type for _, op_type in _FUSED_NODES}
-    if all(op_types.isdisjoint(scope.op_types) for scope in all_scopes or scopes_of(model)):
+    if not any(FUSED in scope.op_types for scope in all_scopes or scopes_of(model)):
         return model
     copy = deepcopy(model)
     names = Names(copy)
@@ -56,13 +45,13 @@ def unfused(model: onnx.ModelProto, all_scopes: Sequence[Scope] = ()) -> onnx.Mo
             if is_fused(node):
                 replaced[index] = _unfused_nodes(node, scope, names)
         scope.replace_nodes(replaced)
-    import_used(copy, {COMPILED_DOMAIN: 1}, {EXTENSIONS_DOMAIN})
+    import_used(copy, {COMPILED_DOMAIN: 1})
     return copy
 
 
 def is_fused(node: onnx.NodeProto) -> bool:
     """Whether ``node`` is a fused node, which only sessions write."""
-    return (node.domain, node.op_type) in _FUSED_NODES
+    return (node.domain, node.op_type) == (COMPILED_DOMAIN, FUSED)
 
 
 def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:

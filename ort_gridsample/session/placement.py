@@ -61,11 +61,6 @@ class Placement:
         return self.runs_on in (COMPILED_OP, PYTHON_OP)
 
     @property
-    def ours(self) -> bool:
-        """The former name of :attr:`is_ours`."""
-        return self.is_ours
-
-    @property
     def note(self) -> str:
         """The reason, or how many nodes are fused into this one."""
         count = len(self.fused)

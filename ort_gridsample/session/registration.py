@@ -23,7 +23,7 @@ from ..custom_ops.compiled_ops import registry
 from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..custom_ops.provider import registration as ep_registration
 from ..custom_ops.python_ops import extensions
-from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
+from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, VERSION
 from ..graph.files import imported_domains
 from ..inference.one_node import one_node_model
 from ..kernels import library_file
@@ -144,7 +144,7 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
         )
     path = _define_python_ops()
     if not _has_ops_of(options, DOMAIN):
-        if _has_ops_of(options, EXTENSIONS_DOMAIN):
+        if _has_ops_of(options, extensions.DOMAIN):
             raise ImportError(
                 "onnxruntime-extensions was registered on these options before ort_gridsample "
                 "defined its Python ops: import onnxruntime_extensions before ort_gridsample",
@@ -262,7 +262,7 @@ def _has_ops_of(options: onnxruntime.SessionOptions, domain: str) -> bool:
 def _model_with_op_of(domain: str) -> bytes:
     """Return a model of one op of ``domain``. onnxruntime loads it only if it has the op."""
     types = [("theta", "float32"), ("size", "int64")]
-    if domain == EXTENSIONS_DOMAIN:
+    if domain == extensions.DOMAIN:
         node = helper.make_node("StringUpper", [], [], domain=domain)
         types = [("X", "str")]
     elif domain == COMPILED_DOMAIN:

@@ -240,11 +240,6 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         """Where each GridSample and AffineGrid node runs, and why."""
         return list(self._placements)
 
-    @property
-    def replaced(self) -> list[Placement]:
-        """The former name of :attr:`placements`, which also lists nodes that are not replaced."""
-        return self.placements
-
     def run(
         self,
         output_names: Sequence[str] | None,

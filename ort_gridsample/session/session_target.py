@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from ..detection.helper_nodes import has_status
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
+from ..dialects.table import ATTENTION, COMPILED, DOMAIN
 from ..rewriting.expansion import points_of
 from ..rewriting.foreign_attention_facts import has_unusual_starts
 from ..rewriting.targets import Target, TargetSelector
@@ -200,13 +200,10 @@ class SessionTarget(TargetSelector):
     def _own_needs_expansion(self, match: Match) -> bool:
         """Whether a deformable attention of this package becomes GridSamples.
 
-        An op of a release before 0.2 is expanded. An op that was found as a decomposed form is
-        expanded unless other providers may run it. Without compiled ops, a compiled op, and a
-        Python op without a status output, are expanded.
+        An op that was found as a decomposed form is expanded unless other providers may run it.
+        Without compiled ops, a compiled op, and a Python op without a status output, are expanded.
         """
         dialect = match.record.dialect
-        if dialect.name == OLD_COMPILED:
-            return True
         if not match.record.patched:
             return self._context.accelerator_probe is None  # a provider may run the node
         if self._context.no_compiled_ops_reason:  # it must become a Python op

@@ -699,7 +699,7 @@ JSON_KEYS = {
         " opset padding_mode rank reason runs_on session shape type"
     ),
     "verify model.onnx model.onnx": (
-        "A B agree agrees difference far model name note of outputs refusal shape type way"
+        "A B agree agrees difference far magnitude model name note outputs refusal shape type way"
     ),
     "bench model.onnx --rounds 1": (
         "Python core difference median model nodes numba numpy onnx onnxruntime"

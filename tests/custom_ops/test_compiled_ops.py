@@ -66,7 +66,7 @@ def test_compiled_op_matches_the_oracle(X_type: str, grid_type: str) -> None:
         grid = cases[0].grid
         model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
         session = open_compiled(model)
-        assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
+        assert {placement.runs_on for placement in session.placements} == {"compiled op"}
         outputs = run(session, X.dtype, X, grid)
         file_outputs = run(open_compiled_file(model), X.dtype, X, grid)
         for case, Y, file_Y in zip(cases, outputs, file_outputs, strict=True):
@@ -372,10 +372,10 @@ def placement_of(
     """Return what the only node of a model runs on, and why."""
     model = model or grid_sample_model(X_type, "float32", 2, [Attributes()])
     session = ogs.InferenceSession(model, **kwargs)
-    (placement,) = session.replaced
+    (placement,) = session.placements
     assert session._runs_python_ops == (placement.runs_on == "Python op")
     unpickled = pickle.loads(pickle.dumps(session))
-    assert unpickled.replaced[0].runs_on == placement.runs_on
+    assert unpickled.placements[0].runs_on == placement.runs_on
     return placement.runs_on, placement.reason
 
 
@@ -513,7 +513,7 @@ def test_session_without_the_fused_op_runs_single_ops(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(registry, "state_address", fail_for_fused)
     session = ogs.InferenceSession(transformer(attributes=Attributes()))
-    assert [placement.runs_on for placement in session.replaced] == ["compiled op", "compiled op"]
+    assert [placement.runs_on for placement in session.placements] == ["compiled op", "compiled op"]
     feeds = transformer_feeds()
     expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)

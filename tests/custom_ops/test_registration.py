@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -17,13 +16,10 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops import linking, registry, trampoline
-from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
 from ort_gridsample.graph.files import imported_domains
 from ort_gridsample.kernels import target
-from support.attention_models import LEVELS, op_model, operands
-from support.cases import Attributes
-from support.models import grid_sample_model, parsed
-from support.paths import needs_python_ops, quiet_options
+from support.models import parsed
+from support.paths import needs_python_ops
 from support.processes import run_json_program, run_program, run_with_opener
 
 UNAVAILABLE = registry.unavailable_reason()
@@ -314,81 +310,3 @@ def test_python_ops_registered_before_onnxruntime_extensions_without_numba_run()
         "register_extensions_first.py", "after", missing_modules=["torch", "numba"]
     )
     assert shape == "(1, 2, 64, 64)"
-
-
-# --- Models of earlier releases ---
-
-
-def rename_as_before_0_2(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Rename the compiled ops of a model as releases before 0.2 wrote them; return the model."""
-    for node in model.graph.node:
-        if node.domain == COMPILED_DOMAIN:
-            node.domain = "ai.onnx.contrib"
-            node.op_type = "ort_gridsample_" + node.op_type.removeprefix("Compiled")
-    for entry in model.opset_import:
-        if entry.domain == COMPILED_DOMAIN:
-            entry.domain = "ai.onnx.contrib"
-    return model
-
-
-X = np.random.default_rng(0).random((1, 2, 5, 6), np.float32)
-GRID = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
-
-
-@pytest.mark.parametrize("attributes", [Attributes(), Attributes("cubic", "reflection", True)])
-def test_compiled_ops_of_earlier_releases_are_read(attributes: Attributes, ops: str) -> None:
-    model = grid_sample_model("float32", "float32", 2, [attributes])
-    old = rename_as_before_0_2(ogs.patch_model(model, target="compiled"))
-    (record,) = ogs.inspect_model(old)
-    assert (record.operator, record.mode, record.error) == ("GridSample", attributes.mode, None)
-    expected = ogs.grid_sample(
-        X, GRID, attributes.mode, attributes.padding_mode, attributes.align_corners
-    )
-    session = ogs.InferenceSession(old, quiet_options())
-    assert session.replaced[0].runs_on == ("compiled op" if ops == "compiled" else "Python op")
-    outputs = [session.run(None, {"X": X, "grid": GRID})[0]]
-    domains = {"ort_gridsample": DOMAIN}
-    if ops == "compiled":
-        domains["compiled"] = COMPILED_DOMAIN
-    for target_name, domain in domains.items():
-        patched = ogs.patch_model(old, target=target_name)  # type: ignore[arg-type]
-        assert [opset.domain for opset in patched.opset_import if opset.domain] == [domain]
-        plain = onnxruntime.InferenceSession(
-            patched.SerializeToString(), ogs.register(quiet_options())
-        )
-        outputs.append(plain.run(None, {"X": X, "grid": GRID})[0])
-    for Y in outputs:
-        np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-6)
-
-
-@needs_compiled_ops
-def test_fused_models_that_earlier_releases_saved_are_read(tmp_path: Path) -> None:
-    model = parsed("""g (float[1,2,5,6] X, float[1,2,3] theta) => (float[1,2,3,4] Y)
-        <int64[4] size = {1, 2, 3, 4}> {
-        grid = AffineGrid (theta, size)
-        Y = GridSample (X, grid) }""")
-    options = quiet_options()
-    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
-    feeds = {"X": X, "theta": np.array([[[0.8, -0.6, 0.1], [0.6, 0.8, 0]]], np.float32)}
-    expected = ogs.InferenceSession(model, options).run(None, feeds)[0]
-    saved = onnx.load(tmp_path / "saved.onnx")
-    assert "FusedGridSample" in {node.op_type for node in saved.graph.node}
-    old = rename_as_before_0_2(saved)
-    assert [record.operator for record in ogs.inspect_model(old)] == ["AffineGrid", "GridSample"]
-    np.testing.assert_array_equal(ogs.InferenceSession(old).run(None, feeds)[0], expected)
-    lowered = ogs.patch_model(old, target="primitives")
-    domains = {opset.domain for opset in lowered.opset_import}
-    assert domains.isdisjoint({"ai.onnx.contrib", COMPILED_DOMAIN})
-
-
-@needs_compiled_ops
-def test_attention_that_earlier_releases_saved_is_read() -> None:
-    levels = LEVELS["planes"]
-    value, locations, weights = operands(levels)
-    model = op_model("float32", "float32", align=False)
-    model.graph.node[0].attribute[-1].s = " ".join(map(str, levels[:, 0])).encode()
-    feeds = {"value": value, "levels": levels, "at": locations, "by": weights}
-    plain = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register(quiet_options()))
-    expected = plain.run(None, feeds)[0]
-    (Y,) = ogs.InferenceSession(rename_as_before_0_2(model)).run(None, feeds)
-    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-5)

@@ -92,7 +92,7 @@ def detected_operators(model: onnx.ModelProto) -> list[Operator]:
     return [
         Operator(record.operator, record.mode, record.padding_mode, record.align_corners)
         for record in ogs.inspect_model(model)
-        if record.unrolled
+        if record.decomposed
     ]
 
 
@@ -237,7 +237,7 @@ def test_record_of_a_decomposed_sample() -> None:
     model = load_decomposed(BILINEAR_ZEROS)
     faults.skip_unread(model)
     (record,) = ogs.inspect_model(model)
-    assert (record.dialect.name, record.domain) == ("unrolled", "unrolled")
+    assert (record.dialect.name, record.domain) == ("decomposed", "decomposed")
     assert (record.op_type, record.output) == ("GridSample", "Y")
     assert (record.native, record.reason, record.error) == (True, "", None)
     assert record.values == {"X": "a", "grid": "b"}
@@ -249,7 +249,7 @@ def test_detection_without_a_runtime_finds_no_decomposed_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    "nodes", [lambda record: not record.unrolled, "unsupported"], ids=["function", "unsupported"]
+    "nodes", [lambda record: not record.decomposed, "unsupported"], ids=["function", "unsupported"]
 )
 def test_decomposed_sample_that_is_not_chosen_is_kept(nodes: object) -> None:
     model = load_decomposed(BILINEAR_ZEROS)
@@ -261,7 +261,7 @@ def test_session_replaces_a_decomposed_sample_unless_only_unsupported_nodes_are_
     model = load_decomposed(BILINEAR_ZEROS)
     faults.skip_unread(model)
     runs_on = {
-        nodes: ogs.InferenceSession(model, nodes=nodes).replaced[0].runs_on
+        nodes: ogs.InferenceSession(model, nodes=nodes).placements[0].runs_on
         for nodes in (None, "all", "unsupported")
     }
     assert runs_on["unsupported"] == "onnxruntime"

@@ -111,13 +111,13 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     for given in (save(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before = session.run(["Y"], FEEDS)[0]
-        placements = session.replaced
+        placements = session.placements
         gc.collect()
         n_kept = sum(reference() is not None for reference in references)
         assert n_kept == (1 if model_preparation.READS_MEMORY else 0)
         session.set_providers(["CPUExecutionProvider"])
         np.testing.assert_array_equal(session.run(["Y"], FEEDS)[0], before)
-        assert list(map(str, session.replaced)) == list(map(str, placements))
+        assert list(map(str, session.placements)) == list(map(str, placements))
         del session
         gc.collect()
         assert references

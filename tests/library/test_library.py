@@ -414,9 +414,9 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda content: content.replace(b" for x86_64-", b" for s390x-"),
         "machine is s390x-linux",
     ),
-    "an older format": (
-        lambda content: content.replace(b"ops 2 of", b"ops 1 of"),
-        "format is 1, of release",
+    "another format": (
+        lambda content: content.replace(b"ops 1 of", b"ops 2 of"),
+        "format is 2, of release",
     ),
 }
 

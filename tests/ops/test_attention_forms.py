@@ -66,7 +66,7 @@ def assert_attended(
     with running_on(ops):
         session = ogs.InferenceSession(model, quiet_options(), nodes="all")
     attentions = [
-        placement for placement in session.replaced if placement.record.operator == ATTENTION
+        placement for placement in session.placements if placement.record.operator == ATTENTION
     ]
     runs_on = {"compiled": "compiled op", "python": "Python op"}[ops]
     assert [placement.runs_on for placement in attentions] == [runs_on] * count
@@ -143,7 +143,7 @@ def test_inspect_model_lists_an_attention() -> None:
 
 def test_session_that_declines_an_attention_replaces_its_grid_samples() -> None:
     session = ogs.InferenceSession(form("concatenated/static-dynamo"), nodes=is_no_attention)
-    assert {placement.record.operator for placement in session.replaced} == {"GridSample"}
+    assert {placement.record.operator for placement in session.placements} == {"GridSample"}
 
 
 def test_patched_file_has_the_grid_samples_of_an_attention() -> None:
@@ -472,7 +472,7 @@ def test_attention_of_float64_locations_is_computed_in_float64(
     grid_samples = ogs.InferenceSession(model, nodes=is_no_attention)
     with running_on(ops):
         session = ogs.InferenceSession(model, nodes="all")
-    assert ATTENTION in {placement.record.operator for placement in session.replaced}
+    assert ATTENTION in {placement.record.operator for placement in session.placements}
     (Y,) = session.run(None, feeds)
     (expected,) = grid_samples.run(None, feeds)
     np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-13)
@@ -490,7 +490,7 @@ def test_attention_of_grids_of_two_types_has_the_outputs_of_its_grid_samples(
     with running_on(ops):
         grid_samples = ogs.InferenceSession(model, quiet_options(), nodes=is_no_attention)
         session = ogs.InferenceSession(model, quiet_options(), nodes="all")
-    assert ATTENTION in {placement.record.operator for placement in session.replaced}
+    assert ATTENTION in {placement.record.operator for placement in session.placements}
     (Y,) = session.run(None, variant_feeds())
     (expected,) = grid_samples.run(None, variant_feeds())
     np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-5)
@@ -532,7 +532,7 @@ def test_attention_of_images_has_the_outputs_of_any_number_of_batches_and_querie
     with running_on(ops):
         grid_samples = ogs.InferenceSession(model, quiet_options(), nodes=is_no_attention)
         session = ogs.InferenceSession(model, quiet_options(), nodes="all")
-    assert ATTENTION in {placement.record.operator for placement in session.replaced}
+    assert ATTENTION in {placement.record.operator for placement in session.placements}
     (Y,) = session.run(None, feeds)
     (expected,) = grid_samples.run(None, feeds)
     assert Y.shape == (batches, 4, queries)
@@ -572,7 +572,7 @@ def test_sample_of_an_attention_that_is_read_is_also_computed_alone() -> None:
     session, _ = assert_attended(model, variant_feeds())
     alone = [
         placement.record.output
-        for placement in session.replaced
+        for placement in session.placements
         if not placement.reason and not placement.fused
     ]
     assert alone == ["S0"]
@@ -660,7 +660,7 @@ def test_plugin_in_a_session_is_the_definition(
     assert Y.shape == ((2, 5, 3, 4) if op_type == TENSORRT else (2, 5, 12))
     assert_attention_close(Y.reshape(expected.shape), expected, "float32", "float32")
     if ops == "compiled" and opset >= 13:
-        assert session.replaced[0].record.operator == ATTENTION
+        assert session.placements[0].record.operator == ATTENTION
 
 
 @constant_or_fed

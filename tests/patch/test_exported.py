@@ -118,7 +118,7 @@ def test_patch_replaces_all_sampling_nodes_of_an_exported_model(path: Path) -> N
     for (_, op_type), count in sampling_operators(onnx.load(path)).items():
         expected["ort_gridsample", op_type] += count
     for record in ogs.inspect_model(path):
-        if record.unrolled and record.fused == ():
+        if record.decomposed and record.fused == ():
             expected["ort_gridsample", record.operator] += 1
     assert sampling_operators(patched) == expected
 

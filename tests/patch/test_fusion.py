@@ -141,7 +141,7 @@ def test_fused_op_has_the_output_of_two_ops(chain: str) -> None:
 
 @needs_compiled_ops
 def test_placement_of_a_fused_affine_grid_names_its_grid_sample() -> None:
-    affine, _ = ogs.InferenceSession(transformer(), quiet_options()).replaced
+    affine, _ = ogs.InferenceSession(transformer(), quiet_options()).placements
     assert affine.runs_on == "compiled op"
     assert affine.reason == "fused into GridSample node 'sample'"
 
@@ -230,7 +230,7 @@ def test_node_that_is_not_chosen_is_not_fused() -> None:
     )
     assert [
         (placement.record.operator, placement.runs_on, placement.fused)
-        for placement in session.replaced
+        for placement in session.placements
     ] == [("GridSample", "compiled op", ()), ("AffineGrid", "onnxruntime", ())]
     (expected,) = open_unfused(model).run(None, feeds)
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)

@@ -803,7 +803,7 @@ def test_record_lists_the_fused_nodes() -> None:
 def test_placement_is_displayed_with_the_number_of_fused_nodes(chain: Chain, text: str) -> None:
     graph = GraphBuilder()
     session = open_fused(graph.model(chain(graph, 1, 3, 4), (1, 1, 5, 6)))
-    displayed = str(session.replaced[0])
+    displayed = str(session.placements[0])
     assert ": compiled op" in displayed
     assert displayed.endswith(text)
 
@@ -813,7 +813,7 @@ def test_session_without_fused_nodes_runs_on_onnxruntime() -> None:
     graph = GraphBuilder()
     model = graph.model(remap(graph, 1, 3, 4), (1, 1, 5, 6))
     session = ogs.InferenceSession(model, quiet_options(), nodes=lambda record: not record.fused)
-    placements = [(placement.runs_on, placement.fused) for placement in session.replaced]
+    placements = [(placement.runs_on, placement.fused) for placement in session.placements]
     assert placements == [("onnxruntime", ())]
 
 

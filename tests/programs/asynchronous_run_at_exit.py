@@ -28,4 +28,4 @@ import ort_gridsample as ogs  # noqa: E402
 from support.programs import GRID, X, open_sampling  # noqa: E402
 
 session = open_sampling(ogs.InferenceSession)
-assert session.replaced[0].runs_on == "compiled op"
+assert session.placements[0].runs_on == "compiled op"

@@ -38,6 +38,6 @@ if child == 0:
     signal.alarm(120)
     with suppress(BaseException):
         again = ogs.InferenceSession(MODEL, None, [PROVIDER])
-        os._exit(int(probe.call_count > probes or again.replaced != session.replaced))
+        os._exit(int(probe.call_count > probes or again.placements != session.placements))
     os._exit(2)
 print(probes, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

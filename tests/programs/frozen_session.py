@@ -25,4 +25,4 @@ for ops in sys.argv[1:]:
     ogs.set_ops("compiled" if ops == "compiled" else "python")
     session = ogs.InferenceSession(MODEL)
     (Y,) = session.run(None, FEEDS)
-    print(session.replaced[0].runs_on, Y.item())
+    print(session.placements[0].runs_on, Y.item())

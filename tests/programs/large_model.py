@@ -54,7 +54,7 @@ def main() -> None:
     session = ogs.InferenceSession(model)
     rows_sum = session.run(["R"], feeds)[0]
     difference = float(np.abs(rows_sum - sum(range(COUNT + 1))).max())
-    print(session.replaced[0].runs_on, difference, round(peak_gib() - before, 3))
+    print(session.placements[0].runs_on, difference, round(peak_gib() - before, 3))
 
 
 main()

@@ -24,7 +24,7 @@ FEEDS = {"X": X, "grid": GRID}
 model = grid_sample_model("float32", "float32", 2, [Attributes()])
 patched = ogs.patch_model(model, target="compiled").SerializeToString()
 session = ogs.InferenceSession(model)
-(placement,) = session.replaced
+(placement,) = session.placements
 plain_sessions = [onnxruntime.InferenceSession(patched, ogs.register()) for _ in range(2)]
 options = onnxruntime.SessionOptions()
 options.register_custom_ops_library(os.environ["ORT_GRIDSAMPLE_LIBRARY"])

@@ -20,4 +20,4 @@ FEEDS = {
     "G": np.full((1, 1, 1, 2), 0.5, np.float32),
 }
 session = ogs.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
-print(session.run(None, FEEDS)[0].item(), session.replaced[0].runs_on)
+print(session.run(None, FEEDS)[0].item(), session.placements[0].runs_on)

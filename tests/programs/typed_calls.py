@@ -70,7 +70,7 @@ halves = wide  # refused
 session = ogs.InferenceSession("model.onnx", providers=["CPUExecutionProvider"], nodes=cubic)
 print(
     session.run(None, {"X": X})[0].shape,
-    [placement.runs_on.upper() for placement in session.replaced],
+    [placement.runs_on.upper() for placement in session.placements],
 )
 session.run(None, [X])  # refused
 plain = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())

@@ -58,7 +58,7 @@ restore_interrupt_handler()
 default_ops = ogs.get_ops()
 ogs.set_core("numpy")
 session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
-(placement,) = session.replaced
+(placement,) = session.placements
 results = {
     "default ops": default_ops,
     "reason": registry.unavailable_reason(),

@@ -50,7 +50,7 @@ def run_command(words: list[str]) -> list[object]:
 for target in target_names():
     for nodes in "all", "unsupported":
         ogs.patch_model(MODEL, target=target, nodes=nodes)
-(placement,) = ogs.InferenceSession(MODEL).replaced
+(placement,) = ogs.InferenceSession(MODEL).placements
 lowered = ogs.patch_model(MODEL, target="primitives")
 onnx.save(MODEL, "model.onnx")
 results = {

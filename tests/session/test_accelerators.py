@@ -238,7 +238,7 @@ def test_session_writes_node_in_the_form_that_the_provider_runs(
     session = ogs.InferenceSession(model, options, [AZURE, "CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-4)
 
-    (placement,) = session.replaced
+    (placement,) = session.placements
     if case.op_types is None:
         assert placement.runs_on in ("compiled op", "onnxruntime", "Python op")
     else:
@@ -248,7 +248,7 @@ def test_session_writes_node_in_the_form_that_the_provider_runs(
         assert case.op_types <= {node.op_type for node in nodes}
         domains = " ".join(node.domain for node in nodes)
         assert not re.search(r"\bort_gridsample|contrib", domains)
-    (restored,) = pickle.loads(pickle.dumps(session)).replaced
+    (restored,) = pickle.loads(pickle.dumps(session)).placements
     assert restored.runs_on == placement.runs_on
 
 
@@ -264,8 +264,8 @@ def test_session_runs_our_op_if_the_user_requests_it(
 ) -> None:
     fake_provider(case.rule)
     model = sampling_model(case.rank, case.mode, 20)
-    (placement,) = ogs.InferenceSession(model, None, [AZURE], **arguments).replaced
-    assert placement.ours
+    (placement,) = ogs.InferenceSession(model, None, [AZURE], **arguments).placements
+    assert placement.is_ours
 
 
 @needs_azure
@@ -286,7 +286,7 @@ def test_node_that_the_provider_runs_in_no_form_stays_on_the_cpu(
     feeds = feeds_of(3)
     session = ogs.InferenceSession(model, None, [AZURE])
     cpu_session = ogs.InferenceSession(model)
-    assert session.replaced == cpu_session.replaced
+    assert session.placements == cpu_session.placements
     # The node itself, opset 16's words, 4-D GridSamples and basic operators.
     assert probe.call_count == 4
     np.testing.assert_array_equal(session.run(None, feeds)[0], cpu_session.run(None, feeds)[0])
@@ -302,7 +302,7 @@ def test_affine_grid_is_written_in_the_form_that_the_provider_runs(
         Y = GridSample (X, G) }""")
     fake_provider(lambda nodes: not any(node.op_type == "AffineGrid" for node in nodes))
     session = ogs.InferenceSession(model, None, [AZURE])
-    affine, sample = sorted(session.replaced, key=lambda placement: placement.record.operator)
+    affine, sample = sorted(session.placements, key=lambda placement: placement.record.operator)
     assert "basic operators" in affine.note
     assert (sample.runs_on, sample.note) == (AZURE, "")
     feeds = {
@@ -384,7 +384,7 @@ def test_model_that_the_provider_fails_to_open_is_opened_for_the_cpu(
     assert caplog.messages == [
         f"{providers} failed (no memory); retrying with these nodes on the CPU"
     ]
-    assert [placement.ours for placement in session.replaced] == [True]
+    assert [placement.is_ours for placement in session.placements] == [True]
 
 
 @needs_azure
@@ -408,17 +408,17 @@ def test_set_providers_places_the_nodes_again(
         path.write_bytes(model)
         model = path
     session = ogs.InferenceSession(model)
-    (before,) = session.replaced
+    (before,) = session.placements
     feeds = feeds_of(2)
     (expected,) = session.run(None, feeds)
 
     session.set_providers([AZURE, "CPUExecutionProvider"])
-    (on_accelerator,) = session.replaced
+    (on_accelerator,) = session.placements
     assert on_accelerator.runs_on == AZURE
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)
 
     session.set_providers(["CPUExecutionProvider"])
-    (on_cpu,) = session.replaced
+    (on_cpu,) = session.placements
     assert on_cpu.runs_on == before.runs_on
     assert on_cpu.runs_on != AZURE
     np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
@@ -482,7 +482,9 @@ def test_attention_around_nodes_of_a_provider_is_not_replaced(
 ) -> None:
     fake_provider(lambda nodes: True)
     session = ogs.InferenceSession(form("stacked/static-dynamo"), None, [AZURE])
-    placements = {(placement.record.operator, placement.runs_on) for placement in session.replaced}
+    placements = {
+        (placement.record.operator, placement.runs_on) for placement in session.placements
+    }
     assert placements == {("GridSample", AZURE)}
 
 
@@ -760,7 +762,7 @@ def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, 
     assert set(counts) == {REAL_PROVIDER}
     if REAL_PROVIDER == OPENVINO:
         assert counts == {OPENVINO: 1}  # the whole model is one subgraph
-    assert {placement.runs_on for placement in session.replaced} == {REAL_PROVIDER}
+    assert {placement.runs_on for placement in session.placements} == {REAL_PROVIDER}
 
 
 def assert_near_stored(outputs: Arrays, path: Path) -> None:
@@ -809,7 +811,7 @@ def test_exported_models_on_cuda(path: Path) -> None:
     assert_near_stored(run_stored_inputs(session, path), path)
     grid_samples = [
         placement.runs_on
-        for placement in session.replaced
+        for placement in session.placements
         if placement.record.operator == "GridSample"
     ]
     assert set(grid_samples) == {CUDA}

@@ -612,7 +612,7 @@ def test_session_pickled_twice_keeps_placements_and_options(pickled_sessions: li
     runs_on = "Python op" if unavailable_reason() else "compiled op"
     for pickled in pickled_sessions:
         session = pickle.loads(pickle.dumps(pickle.loads(pickled)))
-        assert [placement.runs_on for placement in session.replaced] == [runs_on]
+        assert [placement.runs_on for placement in session.placements] == [runs_on]
         options = session.get_session_options()
         assert options.intra_op_num_threads == 1
         assert config_entry(options, "session.set_denormal_as_zero") == "1"
@@ -665,5 +665,5 @@ def test_native_session_of_an_expanded_node_finds_external_data(tmp_path: Path) 
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     feeds = {"X": np.ones_like(B), "grid": np.zeros((1, 2, 2, 3), np.float32)}
     session = ogs.InferenceSession(path, nodes="unsupported")
-    assert not any(placement.ours for placement in session.replaced)
+    assert not any(placement.is_ours for placement in session.placements)
     np.testing.assert_allclose(session.run(None, feeds)[0], np.full((1, 1, 2, 3), 10.5), rtol=1e-6)

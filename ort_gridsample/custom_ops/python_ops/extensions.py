@@ -11,12 +11,13 @@ import threading
 from typing import Any
 
 from ... import versions
-from ...dialects.table import EXTENSIONS_DOMAIN
 from ...system.process import after_fork
 
 _NAME = "onnxruntime_extensions"
+#: The main domain of the operators of onnxruntime-extensions.
+DOMAIN = "ai.onnx.contrib"
 #: The domains of the operators of onnxruntime-extensions.
-DOMAINS = frozenset({EXTENSIONS_DOMAIN, "com.microsoft.extensions"})
+DOMAINS = frozenset({DOMAIN, "com.microsoft.extensions"})
 _lock = threading.RLock()
 
 

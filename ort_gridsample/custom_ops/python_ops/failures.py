@@ -1,10 +1,9 @@
 """The exceptions of Python ops, which must not raise: an op returns the number of its exception.
 
 The number is the op's ``status`` output. The guard, a node that is inserted after every op,
-gathers Y by the status along the first axis (``GatherND``; before opset 11 and in models of earlier
-releases ``Gather``). Valid positions pass. The number of a failed op is out of the bounds of its
-empty Y, so ONNX Runtime's error message contains the number. In the model of a session the guard
-reads the status only.
+gathers Y by the status along the first axis (``GatherND``; before opset 11 ``Gather``). Valid
+positions pass. The number of a failed op is out of the bounds of its empty Y, so ONNX Runtime's
+error message contains the number. In the model of a session the guard reads the status only.
 """
 
 import itertools

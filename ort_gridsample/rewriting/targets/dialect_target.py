@@ -12,7 +12,7 @@ from ...detection.match import Match
 from ...detection.records import NodeRecord
 from ...dialects.registry import dialects
 from ...dialects.spelling import AttributeReference, Dialect, Spelling
-from ...dialects.table import AI_ONNX, COMPILED, DOMAIN, OLD_COMPILED, standard
+from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
 from ...graph.new_nodes import Names, Nodes
@@ -28,8 +28,6 @@ OlderVersions = Literal["any", "runnable", "certain"]
 
 #: The first opset in which onnxruntime has kernels of GridSample for float64.
 _FIRST_OPSET_WITH_FLOAT64_KERNELS = 20
-#: The dialects of this package's ops. Such a node was another one before, which is restored.
-PACKAGE_OPS = (DOMAIN, COMPILED, OLD_COMPILED)
 
 
 class DialectTarget(Target):
@@ -109,7 +107,8 @@ class DialectTarget(Target):
     def _fits(self, record: NodeRecord, first_opset: int, version: spec.Version) -> bool:
         """Whether a node can be written in a version of the standard's operator."""
         has_types = all({*types} <= {*version.types[name]} for name, types in record.types.items())
-        is_restored = record.dialect.name in PACKAGE_OPS
+        # A node of this package was another one before, which is restored.
+        is_restored = record.patched
         if self._older_versions == "certain":
             has_axes = version.axes is None or record.has_axes_of(version.axes)
         elif self._older_versions == "any" or is_restored:

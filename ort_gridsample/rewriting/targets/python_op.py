@@ -45,7 +45,7 @@ class PythonOpTarget(DialectTarget):
     def replaces(self, match: Match) -> bool:
         if match.record.dialect.name != DOMAIN:
             return True
-        # Sessions, and earlier releases, write a guard whose output is not read.
+        # A session writes a guard whose output is not read.
         helpers = [match.scope.nodes[index] for index in match.helpers]
         is_guarded = any(is_guard_of(helper_node, match.node) for helper_node in helpers)
         is_kept = is_guarded or (self._in_session and has_status(match.node))
