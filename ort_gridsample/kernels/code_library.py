@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite.binding import Linkage
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
@@ -23,14 +23,47 @@ from numba.core.registry import cpu_target
 _GC_THRESHOLD = 50_000
 
 
-class LazyLibrary(JITCodeLibrary):
+class LinkedLibrary(CPUCodeLibrary):
+    """The code of a function, which is optimized together with that of the functions it calls."""
+
+    _shared_module: Any
+
+    def add_linking_library(self, library: Any) -> None:
+        """Link the code of another library when this one is optimized."""
+        if isinstance(library, LinkedLibrary):
+            self._linking_libraries.append(library)
+        else:
+            super().add_linking_library(library)
+
+    def add_llvm_module(self, ll_module: Any) -> None:
+        """Add code. It is optimized together with the code of the other functions."""
+        ll_module.data_layout = self._codegen._data_layout
+        self._final_module.link_in(ll_module)
+
+    def _get_module_for_linking(self) -> Any:
+        """Return the code of this function and of the functions that it calls."""
+        if self._finalized:
+            return super()._get_module_for_linking()
+        if self._shared_module is None:
+            module = self._final_module.clone()
+            for function in module.functions:
+                if not function.is_declaration and function.linkage == Linkage.external:
+                    function.linkage = "linkonce_odr"  # callers may contain several copies
+            for library in dict.fromkeys(self._linking_libraries):
+                # Functions that Numba calls when it loads the code; older releases have none.
+                if hasattr(self, "_reload_init"):
+                    self._reload_init.update(library._reload_init)
+                module.link_in(library._get_module_for_linking(), preserve=True)
+            self._shared_module = module
+        return self._shared_module
+
+
+class LazyLibrary(LinkedLibrary, JITCodeLibrary):
     """The code of a function, which becomes machine code when its address is needed.
 
     Numba keeps the libraries of its own functions for later compilations, also of other packages.
     These get machine code then.
     """
-
-    _shared_module: Any
 
     def __init__(self, codegen: Any, name: str) -> None:
         super().__init__(codegen, name)
@@ -47,18 +80,6 @@ class LazyLibrary(JITCodeLibrary):
         if not self._finalized and not self._defines(name):
             return 0
         return int(super().get_pointer_to_function(name))
-
-    def add_linking_library(self, library: Any) -> None:
-        """Link the code of another library when this one becomes machine code."""
-        if isinstance(library, LazyLibrary):
-            self._linking_libraries.append(library)
-        else:
-            super().add_linking_library(library)
-
-    def add_llvm_module(self, ll_module: Any) -> None:
-        """Add code. It is optimized together with the code of the other functions."""
-        ll_module.data_layout = self._codegen._data_layout
-        self._final_module.link_in(ll_module)
 
     def finalize(self) -> None:
         """Generate machine code for this function, with the functions that it calls."""
@@ -86,23 +107,6 @@ class LazyLibrary(JITCodeLibrary):
                     libraries[id(callee)] = callee
                     pending.append(callee)
         return pending
-
-    def _get_module_for_linking(self) -> Any:
-        """Return the code of this function and of the functions that it calls."""
-        if self._finalized:
-            return super()._get_module_for_linking()
-        if self._shared_module is None:
-            module = self._final_module.clone()
-            for function in module.functions:
-                if not function.is_declaration and function.linkage == Linkage.external:
-                    function.linkage = "linkonce_odr"  # callers may contain several copies
-            for library in dict.fromkeys(self._linking_libraries):
-                # Functions that Numba calls when it loads the code; older releases have none.
-                if hasattr(self, "_reload_init"):
-                    self._reload_init.update(library._reload_init)
-                module.link_in(library._get_module_for_linking(), preserve=True)
-            self._shared_module = module
-        return self._shared_module
 
 
 class _CodegenOfLibrary:

@@ -1,4 +1,4 @@
-"""The symbols of compiled functions in a library."""
+"""The symbols and the optimization of compiled functions in a library."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("numba", reason="a library is compiled by Numba")
 from ort_gridsample.library.emission import function_symbol
 from support.compiled_sources import compiled_functions
+from support.processes import run_program
 
 
 def function_of(module: str, name: str) -> Callable[[], int]:
@@ -42,3 +43,10 @@ def test_symbols_of_all_functions_are_names_of_llvm_assembly() -> None:
         symbol = function_symbol((function,), 1)
         assert symbol.replace(".", "").replace("_", "").isalnum()
         assert symbol.isascii()
+
+
+def test_function_of_a_library_is_optimized_once_with_its_callees() -> None:
+    """As in a process, because LLVM inlines more into internal or optimized functions."""
+    lines = [line.split() for line in run_program("library_optimization.py")]
+    optimized = [line for line in lines if line[0] != "nrt"]
+    assert optimized == [["pack_for.<locals>.pack", "external", "linkonce_odr"]]
