@@ -90,12 +90,13 @@ def results_text(results: Sequence[Result]) -> str:
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]
             if members:
-                rows = [list(_row(result, shown)) for result in members]
+                rows = [list(row(result, shown)) for result in members]
                 parts.append(f"{heading}\n{table([['', *shown], *rows], indent='  ')}")
     return "\n\n".join([*parts, *reasons_text(results)])
 
 
-def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
+def row(result: Result, names: Sequence[str]) -> Iterator[str]:
+    """Yield the label of a case, and the time and the ratio of each backend."""
     first = names[0]
     yield result.case.label
     for name in names:
@@ -107,7 +108,7 @@ def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
 
 def digits(value: float) -> str:
     """Format a number with three digits, or with all digits of a larger integer part."""
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
 def reasons_text(results: Sequence[Result]) -> Iterable[str]:
