@@ -35,7 +35,6 @@ from ort_gridsample.session.session import InferenceSession
 
 from . import opening, report
 from . import run as runner
-from .__main__ import THREADS
 from .backends import BACKENDS as ALL_BACKENDS
 from .backends import (
     CORES,
@@ -340,6 +339,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--only", type=re.compile, default="", metavar="REGEX", help="only models of these names"
     )
     parser.add_argument("--list", action="store_true", help="print the names, and stop")
+    parser.add_argument(
+        "--backends",
+        type=re.compile,
+        default="",
+        metavar="REGEX",
+        help="only backends whose names match (default: all that are installed)",
+    )
     parser.add_argument("--quick", action="store_true", help="one round")
     threads_help = "for each backend (default: its own choice)"
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help=threads_help)
@@ -362,7 +368,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join(names))
         return 0
-    onnxruntime.set_default_logger_severity(4)  # errors are part of the report
     measured: list[Measured] = []
     interrupted = False
     with _existing_or_temporary(arguments.folder) as folder, kept():
@@ -374,11 +379,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             with progress_bar("models", len(paths)) as begin:
                 for path in paths:
                     begin(path.stem)
-                    backends = backends_for(path.stem)
+                    backends = [
+                        backend
+                        for backend in backends_for(path.stem)
+                        if arguments.backends.search(backend.name)
+                    ]
                     measured.append(measure_model(path, backends, arguments))
         except KeyboardInterrupt:
             interrupted = True
-    parts = [report.environment_text(arguments.threads or THREADS)]
+    parts = [report.environment_text(arguments.threads)]
     if measured:
         parts += [models_text(measured), runs_text(measured), sampling_text(measured)]
         parts += [opening_text(measured), differences_text(measured)]
@@ -395,4 +404,5 @@ def _check_exporter(parser: argparse.ArgumentParser, paths: Sequence[Path]) -> N
 
 
 if __name__ == "__main__":
+    onnxruntime.set_default_logger_severity(4)  # errors are part of the report
     sys.exit(main())

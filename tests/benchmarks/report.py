@@ -55,9 +55,13 @@ _COMPARISONS = [
 
 
 def environment_text(threads: int) -> str:
-    """Return a paragraph about the machine and the versions of the packages."""
+    """Return a paragraph about the machine and the versions of the packages.
+
+    ``threads`` is 0 if each backend takes its own number of threads.
+    """
     python = f"Python {platform.python_version()} on {_processor()}"
-    processors = f"{os.cpu_count()} processors; {threads} threads"
+    thread_count = f"{threads} threads" if threads else "as many threads as each backend takes"
+    processors = f"{os.cpu_count()} processors; {thread_count}"
     versions = [
         f"{name} {metadata.version(name)}"
         for name in _PACKAGES

@@ -140,6 +140,12 @@ def test_model_on_the_command_line_has_a_row_in_each_table(
     assert float(cells(out, "Outputs")["voxelmorph"][0]) < 1e-5
 
 
+def test_backends_option_limits_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(REGISTRATION), "--backends", f"^({NATIVE}|{models.OURS})$", *ONCE]
+    assert models.main(words) == 0
+    assert cells(capsys.readouterr().out, "The whole model")[NATIVE] == [models.OURS]
+
+
 def test_model_that_onnxruntime_refuses_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert models.main([str(REFUSED), *ONCE]) == 0
     out = capsys.readouterr().out
