@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import statistics
 import tempfile
 from collections import defaultdict
@@ -27,7 +26,7 @@ from . import inputs, runners
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
-from .output_comparison import difference
+from .output_comparison import relative_difference
 from .timing import Timing, Turn, measure
 
 BASELINE = "onnxruntime"
@@ -169,7 +168,8 @@ def _measure(
                 raise
             refusals[side] = one_line(error)
     _check_outputs(opened[OURS].outputs)
-    nodes = {side: _profile(SIDES[side], arguments, feeds) for side in opened}
+    threads = arguments.threads or 0
+    nodes = {side: profile(SIDES[side], arguments.model, feeds, threads) for side in opened}
     turns = {
         side: Turn(runners.call(opened_side.session, feeds)) for side, opened_side in opened.items()
     }
@@ -225,25 +225,40 @@ def _check_outputs(outputs: runners.Arrays) -> None:
             raise GridSampleError("bench", f"output {name!r}", found, "a tensor, to be compared")
 
 
-def _profile(
+def profile(
     session_class: Callable[..., Any],
-    arguments: argparse.Namespace,
-    feeds: dict[str, Array],
+    model: str,
+    feeds: Mapping[str, Array],
+    threads: int,
+    *,
+    warm_up: int = WARM_UP,
+    n_runs: int = PROFILED_RUNS,
 ) -> dict[str, Node]:
-    """Run a model under onnxruntime's profiler, and return its nodes by name."""
-    options = quiet_options(arguments.threads or 0)
+    """Run a model under onnxruntime's profiler, and return its nodes by name.
+
+    Args:
+        session_class: the class of the session.
+        model: the path of the model.
+        feeds: the inputs.
+        threads: the number of threads; 0 for onnxruntime's default.
+        warm_up: the number of runs that do not count.
+        n_runs: the number of runs after them.
+    """
+    options = quiet_options(threads)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))
-        session = session_class(arguments.model, options, providers=_CPU)
+        session = session_class(model, options, providers=_CPU)
         call = runners.call(session, feeds)
-        for _ in range(WARM_UP + PROFILED_RUNS):
+        for _ in range(warm_up + n_runs):
             call()
-        profile = Path(session.end_profiling())
-        return read_profile(json.loads(profile.read_text(encoding="utf-8")))
+        path = Path(session.end_profiling())
+        return read_profile(json.loads(path.read_text(encoding="utf-8")), n_runs, warm_up)
 
 
-def read_profile(events: list[dict[str, Any]], n_runs: int = PROFILED_RUNS) -> dict[str, Node]:
+def read_profile(
+    events: list[dict[str, Any]], n_runs: int = PROFILED_RUNS, warm_up: int = WARM_UP
+) -> dict[str, Node]:
     """Return the nodes in the events of a profile, by name.
 
     The runs of a node within a run of the model are added up.
@@ -251,16 +266,17 @@ def read_profile(events: list[dict[str, Any]], n_runs: int = PROFILED_RUNS) -> d
     Args:
         events: the events.
         n_runs: the number of runs of the model after those that do not count.
+        warm_up: the number of runs that do not count.
 
     Raises:
         GridSampleError: the profile lacks runs, because onnxruntime dropped their events.
     """
     starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")
-    run_starts = starts[WARM_UP:]
+    run_starts = starts[warm_up:]
     if len(run_starts) < n_runs:
         found = f"incomplete after {len(events)} events"
         limit = "which onnxruntime's profiler limits to about 1,000,000"
-        expected = f"the events of {WARM_UP + n_runs} runs, {limit}"
+        expected = f"the events of {warm_up + n_runs} runs, {limit}"
         raise GridSampleError("bench", "the profile of the nodes", found, expected)
     seconds: dict[str, dict[float, float]] = defaultdict(lambda: dict.fromkeys(run_starts, 0.0))
     op_types = dict[str, str]()
@@ -356,19 +372,7 @@ def sides_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -
 
 
 def _relative_difference(result: SideResult, baseline: SideResult | None) -> float | None:
-    """Return the largest difference of an output to the baseline's, over its largest value.
-
-    Returns:
-        The difference; infinite if there is one and the baseline's values are all 0. None for the
-        baseline itself, and without a baseline.
-    """
+    """Return the relative difference to the baseline, or None if there is no other baseline."""
     if baseline is None or baseline is result:
         return None
-    differences = [0.0]
-    for baseline_output, output in zip(baseline.outputs, result.outputs, strict=True):
-        result_difference = difference(baseline_output, output)
-        if result_difference.magnitude:
-            differences.append(result_difference.largest / result_difference.magnitude)
-        elif result_difference.largest:
-            differences.append(math.inf)
-    return max(differences)
+    return relative_difference(baseline.outputs, result.outputs)

@@ -110,6 +110,21 @@ def difference(a: Array, b: Array) -> Difference:
     return Difference(float(differences.max(initial=0)), float(finite.max(initial=0)))
 
 
+def relative_difference(outputs_a: Sequence[Array], outputs_b: Sequence[Array]) -> float:
+    """Return the largest difference of an output of B to A's, over the largest value of A's.
+
+    The result is infinite if an output of A is all zeros and that of B is not.
+    """
+    differences = [0.0]
+    for a, b in zip(outputs_a, outputs_b, strict=True):
+        result = difference(a, b)
+        if result.magnitude:
+            differences.append(result.largest / result.magnitude)
+        elif result.largest:
+            differences.append(math.inf)
+    return max(differences)
+
+
 def outputs_text(comparisons: Sequence[OutputComparison]) -> str:
     """Return a table of the outputs."""
     heads = ("output", "type", "shape", "largest difference", "of largest value", "")

@@ -99,9 +99,10 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _session(
+def session_call(
     case: Case, feeds: Arrays, threads: int, make: Callable[..., Any] = InferenceSession, **how: str
 ) -> Call:
+    """Return a function that runs a case in a session, which ``make`` opens."""
     session = make(case.model(), options_for(threads), providers=["CPUExecutionProvider"], **how)
     return partial(session.run, None, feeds)
 
@@ -158,20 +159,32 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     attributes["mode"] = _OLD_MODES.get(attributes["mode"], attributes["mode"])
     inputs = [opset9.parameter(array.shape, array.dtype, name) for name, array in feeds.items()]
     model = openvino.Model([opset9.grid_sample(*inputs, attributes)], inputs)
+    return openvino_call(model, feeds, threads)
+
+
+def openvino_call(model: Any, feeds: Arrays, threads: int) -> Call:
+    """Return a function that runs a model of OpenVINO, with feeds in the order of its inputs."""
+    import openvino
+
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     settings |= {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
     arrays = dict(enumerate(feeds.values()))
-    return lambda: [request.infer(arrays, share_inputs=True, share_outputs=True)[0]]
+
+    def call() -> Answers:
+        outputs = request.infer(arrays, share_inputs=True, share_outputs=True)
+        return [outputs[index] for index in range(len(outputs))]
+
+    return call
 
 
-_ours = partial(_session, nodes="all")
+_ours = partial(session_call, nodes="all")
 NATIVE = "onnxruntime"
 COMPILED = "compiled op"
 PROVIDER = "provider"
 PYTHON = "Python op"
 BACKENDS = (
-    Backend(NATIVE, partial(_session, make=onnxruntime.InferenceSession), networks=True),
+    Backend(NATIVE, partial(session_call, make=onnxruntime.InferenceSession), networks=True),
     Backend(COMPILED, _ours, core="jit", ops="compiled", networks=True),
     Backend(PROVIDER, _provider, core="jit", ops="compiled", networks=True, oldest=ep_api.OLDEST),
     Backend(PYTHON, _ours, core=CORES[0], ops="python", networks=True),

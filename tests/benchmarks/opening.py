@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -72,7 +73,7 @@ def count_nodes(graph: onnx.GraphProto) -> int:
 def seconds(
     side: str,
     model: Path,
-    with_options: bool,
+    with_options: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Return the time in seconds that a side takes to open a model."""
@@ -82,6 +83,17 @@ def seconds(
     elapsed = clock() - began
     del session  # the end of the session's threads is not measured
     return elapsed
+
+
+def alternating_seconds(
+    model: Path, rounds: int, sides: Sequence[str] = tuple(SIDES), **how: Any
+) -> list[float]:
+    """Return the median seconds of each side, which open ``model`` in turns.
+
+    ``how`` are arguments of :func:`seconds`. A first round is not counted.
+    """
+    turns = [[seconds(side, model, **how) for side in sides] for _ in range(rounds + 1)]
+    return [statistics.median(times) for times in zip(*turns[1:], strict=True)]
 
 
 def peak(side: str, model: Path) -> float:
@@ -126,14 +138,12 @@ def print_times(
     print(f"{'ms':34}{'nodes':>7}{heads}")
     for model in models:
         n_nodes = count_nodes(onnx.load(model, load_external_data=False).graph)
-        turns = []
         try:
-            for _ in range(rounds + 1):
-                turns.append([seconds(side, model, with_options, clock) for side in SIDES])
+            medians = alternating_seconds(model, rounds, with_options=with_options, clock=clock)
         except Exception as error:  # such as a node that onnxruntime does not run
             print(f"{model.stem:34}{n_nodes:7} {' '.join(str(error).split())[:60]}", flush=True)
             continue
-        theirs, ours = (1e3 * statistics.median(times) for times in zip(*turns[1:], strict=True))
+        theirs, ours = (1e3 * median for median in medians)
         times = f"{theirs:12.2f}{ours:16.2f}{ours - theirs:12.2f}{ours / theirs:7.2f}"
         print(f"{model.stem:34}{n_nodes:7}{times}", flush=True)
 

@@ -55,9 +55,13 @@ _COMPARISONS = [
 
 
 def environment_text(threads: int) -> str:
-    """Return a paragraph about the machine and the versions of the packages."""
+    """Return a paragraph about the machine and the versions of the packages.
+
+    ``threads`` is 0 if each backend takes its own number of threads.
+    """
     python = f"Python {platform.python_version()} on {_processor()}"
-    processors = f"{os.cpu_count()} processors; {threads} threads"
+    thread_count = f"{threads} threads" if threads else "as many threads as each backend takes"
+    processors = f"{os.cpu_count()} processors; {thread_count}"
     versions = [
         f"{name} {metadata.version(name)}"
         for name in _PACKAGES
@@ -90,12 +94,13 @@ def results_text(results: Sequence[Result]) -> str:
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]
             if members:
-                rows = [list(_row(result, shown)) for result in members]
+                rows = [list(row(result, shown)) for result in members]
                 parts.append(f"{heading}\n{table([['', *shown], *rows], indent='  ')}")
     return "\n\n".join([*parts, *reasons_text(results)])
 
 
-def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
+def row(result: Result, names: Sequence[str]) -> Iterator[str]:
+    """Yield the label of a case, and the time and the ratio of each backend."""
     first = names[0]
     yield result.case.label
     for name in names:
@@ -107,7 +112,7 @@ def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
 
 def digits(value: float) -> str:
     """Format a number with three digits, or with all digits of a larger integer part."""
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
 def reasons_text(results: Sequence[Result]) -> Iterable[str]:

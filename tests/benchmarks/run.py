@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ort_gridsample.cli.output_comparison import relative_difference
 from ort_gridsample.cli.timing import Timing, Turn, measure
 
 from .backends import NATIVE, Answers, Backend
@@ -25,12 +26,14 @@ class Result:
         timings: the timings.
         reasons: why a backend has no timing.
         wrong: what is wrong with an output of this package.
+        differences: for whole models, the relative difference to the outputs of the first backend.
     """
 
     case: Case
     timings: dict[str, Timing] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
 
     def ratio(self, backend: str, baseline: str = NATIVE) -> Timing | None:
         """Return how many times as fast as ``baseline``, or None if one of the two has no time."""
@@ -66,8 +69,12 @@ def run_case(
                 raise
             result.reasons[backend.name] = " ".join(str(error).split())
             continue
+        if case.unordered_axis is not None:
+            answers = [np.sort(answer, axis=case.unordered_axis) for answer in answers]
         if expected is None:  # the first backend that runs the case
             expected = [np.array(answer) for answer in answers]
+        elif case.operator is None:
+            result.differences[backend.name] = relative_difference(expected, answers)
         wrong = disagreement(answers, expected, case)
         if wrong and backend.core is not None:
             result.wrong[backend.name] = wrong
@@ -75,7 +82,8 @@ def run_case(
             result.reasons[backend.name] = f"another answer: {wrong}"
         else:
             turns[backend.name] = turn
-    result.timings = measure({**turns, **others}, rounds, seconds)
+    if turns or others:
+        result.timings = measure({**turns, **others}, rounds, seconds)
     return result
 
 
@@ -87,9 +95,10 @@ def disagreement(actual: Answers, expected: Answers, case: Case) -> str:
         dtype = np.float64 if a.dtype == np.float64 else np.float32
         with np.errstate(invalid="ignore"):
             difference = np.abs(np.subtract(a, b, dtype=dtype))
+        difference[a == b] = 0  # such as two infinities
         allowed = case.tolerance
         if b.dtype.kind not in "iu":
-            allowed *= float(np.abs(b).max(initial=1e-30))
+            allowed *= float(np.abs(b).max(initial=1e-30, where=np.isfinite(b)))
         if case.attributes.get("mode") == "nearest":
             part = np.count_nonzero(difference > allowed) / max(1, difference.size)
             if part > TIES:

@@ -48,6 +48,7 @@ class Case:
         attributes: those of the operator.
         tolerance: how far outputs may differ, relative to the largest value, or for integers
             absolutely.
+        unordered_axis: an axis of all outputs along which their order has no meaning, or None.
     """
 
     heading: str
@@ -59,6 +60,7 @@ class Case:
     operator: str | None = None
     attributes: Mapping[str, str | int] = field(default_factory=dict)
     tolerance: float = TOLERANCES["float32"]
+    unordered_axis: int | None = None
 
     @property
     def name(self) -> str:

@@ -129,6 +129,14 @@ def test_disagreement_of_changed_elements_has_the_reason(
     assert run.disagreement([output[1:]], [expected], case) == another_shape
 
 
+def test_disagreement_of_equal_infinities_is_none() -> None:
+    expected = np.array([1.0, -np.inf, 3.0], np.float32)
+    assert run.disagreement([expected], [expected], TINY) == ""
+    output = np.array([1.0, -np.inf, 2.0], np.float32)
+    assert "a value is 1 off" in run.disagreement([output], [expected], TINY)
+    assert "a value is inf off" in run.disagreement([np.abs(expected)], [expected], TINY)
+
+
 def test_means_are_geometric_and_skip_cases_without_times() -> None:
     results = [
         run.Result(case, {NATIVE: Timing((ratio,)), "PyTorch": Timing((1.0,))})

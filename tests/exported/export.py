@@ -1,9 +1,8 @@
 """Write the exported models: `python tests/exported/export.py [--into FOLDER] [NAME ...]`.
 
-Each model is a published architecture of toy size, with seeded random weights. Those of
-:data:`LARGE` have their real size and are not stored. The files of a model are NAME.onnx and
-NAME.npz, with inputs (`in.*`) and PyTorch's outputs (`out.*`). The script needs onnx and
-requirements.txt, and downloads nothing.
+Each model is a published architecture of toy size, with seeded random weights. large.py has
+models of real size. The files of a model are NAME.onnx and NAME.npz, with inputs (`in.*`) and
+PyTorch's outputs (`out.*`). The script needs onnx and requirements.txt, and downloads nothing.
 """
 
 from __future__ import annotations
@@ -655,31 +654,6 @@ def rt_detr_v2() -> Form:
     )
 
 
-def detector(model: nn.Module, outputs: Sequence[str], *size: int, **how: Any) -> Form:
-    """Return the form of a model of real size, with its initial weights, for a picture (H, W)."""
-    inputs = {"pixel_values": torch.randn(1, 3, *size)}
-    return Form(Pick(model, outputs), inputs, outputs, **how)
-
-
-def deformable_detr_r50() -> Form:
-    """Export Deformable DETR with a ResNet-50: 17,821 pixels in four levels."""
-    resnet = tr.ResNetConfig(out_features=["stage2", "stage3", "stage4"])
-    config = tr.DeformableDetrConfig(backbone_config=resnet, use_timm_backbone=False, backbone=None)
-    return detector(tr.DeformableDetrForObjectDetection(config), BOXES, 800, 1066)
-
-
-def rt_detr_v2_r50() -> Form:
-    model = tr.RTDetrV2ForObjectDetection(tr.RTDetrV2Config(num_denoising=0))
-    return detector(model, BOXES, 640, 640, opset=16, dynamo=False, fold=True)
-
-
-def mask2former_swin_t() -> Form:
-    swin = tr.SwinConfig(image_size=224, out_features=["stage1", "stage2", "stage3", "stage4"])
-    model = tr.Mask2FormerForUniversalSegmentation(tr.Mask2FormerConfig(backbone_config=swin))
-    model.set_attn_implementation("eager")  # the exporter does not support the default
-    return detector(model, MASKS, 512, 512)
-
-
 STORED = (
     kornia_warp_affine,
     kornia_elastic_transform2d,
@@ -709,16 +683,10 @@ MODELS |= {
     "voxelmorph_opset18": partial(voxelmorph, 18, dynamo=True),
     "raft_scan": partial(raft, ScannedRAFT, "flows", 18),
 }
-#: The models of real size, which are written only if they are named.
-LARGE = {
-    build.__name__: build for build in (deformable_detr_r50, rt_detr_v2_r50, mask2former_swin_t)
-}
 
 
-def export(name: str, folder: Path) -> None:
+def save(name: str, form: Form, folder: Path) -> None:
     """Write a model, its inputs and its outputs to ``folder``."""
-    torch.manual_seed(0)
-    form = (MODELS | LARGE)[name]()
     form.module.eval()
     onnx.save(exported(form), folder / f"{name}.onnx")
     inputs = form.other or form.inputs
@@ -734,13 +702,14 @@ def export(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = f"of {', '.join(MODELS)} (default: all of these), {', '.join(LARGE)}"
+    names = f"of {', '.join(MODELS)} (default: all)"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     folder = Path(__file__).parent
     into_help = "the folder to write to (default: that of this file)"
     parser.add_argument("--into", type=Path, default=folder, metavar="FOLDER", help=into_help)
     arguments = parser.parse_args()
-    if unknown := {*arguments.names} - {*MODELS, *LARGE}:
+    if unknown := {*arguments.names} - {*MODELS}:
         parser.error(f"no such model: {', '.join(unknown)}")
     for name in arguments.names or MODELS:
-        export(name, arguments.into)
+        torch.manual_seed(0)
+        save(name, MODELS[name](), arguments.into)
