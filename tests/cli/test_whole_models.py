@@ -63,7 +63,7 @@ def measured(name: str = "warp", shares: Mapping[str, float] | None = None) -> m
 def test_names_are_those_of_the_exporting_script() -> None:
     script = models.SCRIPT.read_text(encoding="utf-8")
     assert sorted(re.findall(r"^def (\w+)\(\) -> Form:", script, re.M)) == sorted(models.MODELS)
-    assert {*models.UNORDERED} <= {*models.MODELS}
+    assert {*models.UNORDERED, *models.TOLERANCES} <= {*models.MODELS}
 
 
 def test_list_option_prints_the_names_that_match(capsys: pytest.CaptureFixture[str]) -> None:
