@@ -11,7 +11,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -27,7 +27,7 @@ from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
-from ..kernels import library_file
+from ..kernels import library_file, library_trailer
 from ..kernels import target as this_machine
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.unfusing import unfused
@@ -159,23 +159,65 @@ def build_library(
         ImportError: Numba is not installed, or is older than :data:`OLDEST_NUMBA`.
         OSError: the library cannot be written.
     """
-    path = Path(path)
+    (description,) = build_libraries({_target_name(target): path}, cpu, models)
+    return description
+
+
+def build_libraries(
+    paths: Mapping[str, str | PathLike[str]],
+    cpu: str | Sequence[str] = (),
+    models: Model | Iterable[Model] | None = None,
+) -> list[str]:
+    """Write libraries for several machines. All of them are compiled before one is written.
+
+    Args:
+        paths: the names of the machines, of :data:`MACHINES`, and the paths of their libraries.
+        cpu: as for :func:`build_library`. Every machine must have such processors.
+        models: as for :func:`build_library`.
+
+    Returns:
+        What :func:`build_library` returns, for each library.
+
+    Raises:
+        GridSampleError: see :func:`build_library`.
+        RuntimeError: see :func:`build_library`.
+        ImportError: see :func:`build_library`.
+        OSError: see :func:`build_library`.
+    """
     python = _interpreter()
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
-    machine = _machine(target)
-    cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
+    names = (cpu,) if isinstance(cpu, str) else tuple(cpu)
+    machines = {target: MACHINES[_target_name(target)] for target in paths}
+    cpus = {target: _cpus(machine, names) for target, machine in machines.items()}
     _check_numba()
     needed = _needed(models)
-    with tempfile.TemporaryDirectory() as folder:
-        # Before anything is compiled, as there may be no linker.
-        link_command = linker(machine, WHERE)
-        tasks = _variant_tasks(machine, cpus, folder, needed, release)
-        tasks.append(_entry_task(machine, cpus, folder, release))
+    with tempfile.TemporaryDirectory() as temporary:
+        tasks: list[tuple[Machine, Task]] = []
+        commands = {}
+        for target, machine in machines.items():
+            # Before anything is compiled, as there may be no linker.
+            commands[target] = linker(machine, WHERE)
+            folder = Path(temporary) / target
+            folder.mkdir()
+            for task in _variant_tasks(machine, cpus[target], str(folder), needed, release):
+                tasks.append((machine, task))
+            tasks.append((machine, _entry_task(machine, cpus[target], str(folder), release)))
         with ThreadPoolExecutor(available_cpus()) as pool:
-            list(pool.map(lambda task: _compile(python, machine, task), tasks))
-        library = _link(machine, link_command, Path(folder))
+            list(pool.map(lambda task: _compile(python, *task), tasks))
+        libraries = {
+            target: _link(machine, commands[target], Path(temporary) / target)
+            for target, machine in machines.items()
+        }
+    return [
+        _write(Path(path), libraries[target], release, machines[target], cpus[target])
+        for target, path in paths.items()
+    ]
+
+
+def _write(path: Path, library: bytes, release: str, machine: Machine, cpus: Sequence[str]) -> str:
+    """Write a library with its trailer to ``path``; return its description."""
     machine_name = f"{machine.processor}-{machine.system}"
-    content = library_file.append_trailer(library, release, machine_name, cpus)
+    content = library_trailer.append_trailer(library, release, machine_name, cpus)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
         temporary.chmod(0o755)
@@ -200,8 +242,8 @@ def _interpreter() -> str:
 # --- Arguments ---
 
 
-def _machine(target: str | None) -> Machine:
-    """Return the machine ``target``, or this machine if it is None."""
+def _target_name(target: str | None) -> str:
+    """Return the name of the machine ``target``, or of this machine if it is None."""
     if target is None:
         target = f"{this_machine.processor}-{this_machine.system}"
         for name, machine in MACHINES.items():
@@ -209,7 +251,7 @@ def _machine(target: str | None) -> Machine:
                 target = name
     if target not in MACHINES:
         raise GridSampleError(WHERE, "target", repr(target), format_choices(MACHINES))
-    return MACHINES[target]
+    return target
 
 
 def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
@@ -348,7 +390,7 @@ def _compile(python: str, machine: Machine, task: Task) -> None:
 def _link(machine: Machine, command: Sequence[str], folder: Path) -> bytes:
     """Link the object files in ``folder``, and return the library."""
     objects = sorted(str(path) for path in folder.glob("*.o"))
-    library = folder / f"library{library_file.SUFFIXES[machine.system]}"
+    library = folder / f"library{library_trailer.SUFFIXES[machine.system]}"
     options = _LINKER_OPTIONS[machine.system]
     run([*command, "-o", str(library), *objects, *options], "linking")
     return library.read_bytes()

@@ -32,7 +32,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import linking
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.kernels import library_file, library_kernels, target
+from ort_gridsample.kernels import library_file, library_kernels, library_trailer, target
 from ort_gridsample.library import builder, wheel
 from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
@@ -938,7 +938,7 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
 
     llvmlite.binding.initialize_native_asmparser()
     count, level = njit(lambda: (entry.count_processors(), entry.processor_level()))()
-    (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
+    (native, *_) = builder._cpus(linking.MACHINES[builder._target_name(None)], (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level
 
@@ -1042,7 +1042,7 @@ def test_example_in_java_runs_an_unmodified_model(x_type: str, built: Path, tmp_
 def test_wheel_of_the_provider_has_complete_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = library_file.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
+    library = library_trailer.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
     addresses = email.message_from_string(
         "Project-URL: Issues, https://example.org/i\nProject-URL: Repository, https://example.org"
     )
@@ -1080,7 +1080,7 @@ print([device.ep_name for device in onnxruntime.get_ep_devices()].count(name))
 def test_wheel_of_a_library_does_not_depend_on_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = library_file.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
+    library = library_trailer.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
     contents = []
     for system in ("linux", "win32"):
         monkeypatch.setattr(sys, "platform", system)

@@ -25,6 +25,8 @@ from support.processes import PROGRAMS, run_json_program, run_script
 REPOSITORY = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
+#: The table of the hook that sets the metadata.
+HOOK = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ for function in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or 
 
 
 def test_bounds_of_releases_agree() -> None:
-    requirements = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
+    requirements = [*HOOK["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
     assert (
         dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in requirements)
         == versions.OLDEST
@@ -229,7 +231,7 @@ def test_metadata_of_a_build_in_a_repository_have_its_addresses(
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://example.org")
     monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")
     metadata: dict[str, Any] = {}
-    build.AddressesHook(str(REPOSITORY), {}).update(metadata)
+    build.ProjectHook(str(REPOSITORY), HOOK).update(metadata)
     assert metadata["urls"]["Repository"] == "https://example.org/a/b"
     assert {*metadata["urls"]} == {*build.ADDRESSES}
 
@@ -241,7 +243,7 @@ def test_metadata_of_a_build_from_an_sdist_are_those_of_the_sdist(
     packed = "Metadata-Version: 2.4\nProject-URL: Issues, https://example.org/i\n\n# Title\nText"
     (tmp_path / "PKG-INFO").write_text(packed)
     metadata: dict[str, Any] = {}
-    build.AddressesHook(str(tmp_path), {}).update(metadata)
+    build.ProjectHook(str(tmp_path), HOOK).update(metadata)
     assert metadata["urls"] == {"Issues": "https://example.org/i"}
     assert metadata["readme"]["text"] == "# Title\nText"
 
@@ -251,7 +253,7 @@ def test_metadata_of_another_build_have_no_addresses(
 ) -> None:
     monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
     metadata: dict[str, Any] = {}
-    build.AddressesHook(str(REPOSITORY), {}).update(metadata)
+    build.ProjectHook(str(REPOSITORY), HOOK).update(metadata)
     assert metadata["urls"] == {}
 
 
