@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from cyclonedx.factory.license import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.license import LicenseExpression
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
@@ -199,7 +199,7 @@ def component(
         bom_ref=str(purl),
         purl=purl,
         scope=scope,
-        licenses=[LicenseFactory().make_from_string(license_expression)],
+        licenses=[LicenseExpression(license_expression)],
     )
 
 
