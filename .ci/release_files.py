@@ -38,7 +38,7 @@ from ort_gridsample.library.builder import build_libraries
 
 ROOT = Path(__file__).parents[1]
 RELEASE = ort_gridsample.__version__
-SBOM = f"ort-gridsample-{RELEASE}.cdx.json"
+SBOM = "ort-gridsample.cdx.json"
 CHECKSUMS = "SHA256SUMS"
 
 
@@ -48,7 +48,10 @@ def library_name(target: str) -> str:
 
 
 def write_release(
-    folder: Path, targets: Sequence[str] = tuple(MACHINES), models: Sequence[str] | None = None
+    folder: Path,
+    targets: Sequence[str] = tuple(MACHINES),
+    models: Sequence[str] | None = None,
+    cpus: Sequence[str] = (),
 ) -> None:
     """Build everything, and write it to a new ``folder``. If anything fails, there is no folder.
 
@@ -56,6 +59,7 @@ def write_release(
         folder: the folder, which may exist if it is empty.
         targets: the names of the machines.
         models: the files of models. The libraries have only what they need. None: everything.
+        cpus: the processors that the libraries have variants for. By default they have all.
 
     Raises:
         FileExistsError: the folder is not empty.
@@ -68,7 +72,7 @@ def write_release(
         files = Path(temporary) / "files"
         files.mkdir()
         libraries = {target: files / library_name(target) for target in targets}
-        build_libraries(libraries, models=models)
+        build_libraries(libraries, cpus, models)
         write_files(files, libraries)
         check_distributions(files)
         files.replace(folder)
@@ -219,8 +223,9 @@ def main(arguments: Sequence[str]) -> None:
         "--target", nargs="+", default=list(MACHINES), help="the machines (default: all)"
     )
     parser.add_argument("--model", nargs="+", help="only what these models need")
+    parser.add_argument("--cpu", nargs="+", default=[], help="only these processors (default: all)")
     options = parser.parse_args(arguments)
-    write_release(options.folder, options.target, options.model)
+    write_release(options.folder, options.target, options.model, options.cpu)
     for path in sorted(options.folder.iterdir()):
         print(f"{path.stat().st_size:10,d}  {path.name}")
 
