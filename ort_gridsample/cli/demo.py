@@ -108,7 +108,7 @@ def _synthetic_image() -> Array:
     y, x = np.mgrid[:height, :width]
     waves = [np.sin(x / length) * np.cos(y / (2 * length)) for length in (3, 11, 40)]
     noise = np.random.default_rng(0).uniform(-8, 8, (height, width, 3))
-    return np.uint8(127.5 + 110 * np.stack(waves, axis=-1) + noise)
+    return (127.5 + 110 * np.stack(waves, axis=-1) + noise).astype(np.uint8)
 
 
 def _print_numbers(warps: Warps, subject: str) -> None:
