@@ -1,8 +1,9 @@
 """Build a library of the compiled ops, for this machine or another, which any program can register.
 
 The code for each level of processors is compiled by separate processes, whose Numba has that level
-as its target (:mod:`.emission`). A linker, the system's or that of the wheel ``ziglang``, links
-their object files.
+as its target (:mod:`.emission`). Libraries that are built at once, for different systems with the
+same processor, share the work of Numba. A linker, the system's or that of the wheel ``ziglang``,
+links their object files.
 """
 
 from __future__ import annotations
@@ -98,11 +99,13 @@ _LINKER_OPTIONS = {
 
 @dataclass(frozen=True)
 class Task:
-    """What a process compiles: a share of the code of a variant, or the library's entry.
+    """What a process compiles: a share of the code of a variant, or a library's entry.
 
     Attributes:
-        triple: LLVM's name of the machine.
-        folder: the folder for object files.
+        system: the system that functions are compiled for, as in ``sys.platform``.
+        processor: the processor that they are compiled for.
+        triple: LLVM's name of this machine.
+        folders: the folders for object files, by LLVM's name of the machine that they are for.
         cpu: LLVM's name of the processor.
         level: its level.
         features: the features for which the kernels are chosen.
@@ -114,8 +117,10 @@ class Task:
         messages: the entry's error messages.
     """
 
+    system: str
+    processor: str
     triple: str
-    folder: str
+    folders: dict[str, str]
     cpu: str
     level: int
     features: tuple[str, ...] = ()
@@ -192,20 +197,22 @@ def build_libraries(
     _check_numba()
     needed = _needed(models)
     with tempfile.TemporaryDirectory() as temporary:
-        tasks: list[tuple[Machine, Task]] = []
-        commands = {}
-        for target, machine in machines.items():
-            # Before anything is compiled, as there may be no linker.
-            commands[target] = linker(machine, WHERE)
-            folder = Path(temporary) / target
+        # Before anything is compiled, as there may be no linker.
+        commands = {target: linker(machine, WHERE) for target, machine in machines.items()}
+        folders = {target: Path(temporary) / target for target in machines}
+        for folder in folders.values():
             folder.mkdir()
-            for task in _variant_tasks(machine, cpus[target], str(folder), needed, release):
-                tasks.append((machine, task))
-            tasks.append((machine, _entry_task(machine, cpus[target], str(folder), release)))
+        tasks: list[Task] = []
+        for processor in {machine.processor: None for machine in machines.values()}:
+            targets = [name for name in machines if machines[name].processor == processor]
+            shared = {machines[name].triple: str(folders[name]) for name in targets}
+            tasks += _variant_tasks(processor, cpus[targets[0]], shared, needed, release)
+        for target, machine in machines.items():
+            tasks.append(_entry_task(machine, cpus[target], str(folders[target]), release))
         with ThreadPoolExecutor(available_cpus()) as pool:
-            list(pool.map(lambda task: _compile(python, *task), tasks))
+            list(pool.map(lambda task: _compile(python, task), tasks))
         libraries = {
-            target: _link(machine, commands[target], Path(temporary) / target)
+            target: _link(machine, commands[target], folders[target])
             for target, machine in machines.items()
         }
     return [
@@ -324,17 +331,24 @@ def _needed(models: Model | Iterable[Model] | None) -> dict[str, list[str]] | No
 
 
 def _variant_tasks(
-    machine: Machine,
+    processor: str,
     cpus: Sequence[str],
-    folder: str,
+    folders: dict[str, str],
     needed: dict[str, list[str]] | None,
     release: str,
 ) -> list[Task]:
-    """Return the tasks that compile the variants."""
+    """Return the tasks that compile the variants, for all machines with this processor.
+
+    Functions are always compiled for Linux. Their code does not depend on the system until object
+    files are written, and so a library has the same bytes whether it is built with others or not.
+    """
+    compiled_for = MACHINES[f"{processor}-linux"]
     return [
         Task(
-            triple=machine.triple,
-            folder=folder,
+            system=compiled_for.system,
+            processor=compiled_for.processor,
+            triple=compiled_for.triple,
+            folders=folders,
             cpu=name,
             level=CPUS[name].level,
             features=CPUS[name].features,
@@ -361,8 +375,10 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
         "as one of custom ops",
     )
     return Task(
+        system=machine.system,
+        processor=machine.processor,
         triple=machine.triple,
-        folder=folder,
+        folders={machine.triple: folder},
         cpu="x86-64" if machine.processor == "x86_64" else "generic",
         level=0,
         variants=tuple(f"ort_gridsample_v{CPUS[name].level}" for name in cpus),
@@ -370,18 +386,17 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
     )
 
 
-def _compile(python: str, machine: Machine, task: Task) -> None:
+def _compile(python: str, task: Task) -> None:
     """Run :func:`.emission.main` in a process whose kernels are those for the task's processor.
 
     Args:
         python: the executable of the process.
-        machine: the machine that the library is for.
         task: the task.
     """
     root = __package__.partition(".")[0]
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from {root}.kernels import target; "
-        f"target.choose({machine.system!r}, {machine.processor!r}, {task.features!r}); "
+        f"target.choose({task.system!r}, {task.processor!r}, {task.features!r}); "
         f"from {__package__}.emission import main; main(sys.stdin.read())"
     )
     run([python, "-c", code], f"compiling {task.cpu}", json.dumps(asdict(task)))

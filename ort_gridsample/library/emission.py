@@ -1,15 +1,19 @@
 """Compile functions to object files for any machine.
 
-This is the program of the processes that build a library. Numba optimizes for the processor of its
+This is the program of the processes that build libraries. Numba optimizes for the processor of its
 own process. Here its target is replaced before anything is compiled. Each function, with all that
 it calls, becomes an object file with one visible symbol.
+
+Numba takes 70 % of the time. What it returns depends on the processor, but not on the system.
+Therefore the same result is optimized once more, and written, for each system that libraries are
+built for.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -60,6 +64,16 @@ class _Library(codegen.AOTCodeLibrary):
         return 1
 
 
+def _target_machine(triple: str, cpu: str) -> Any:
+    """Return LLVM's target machine for the processor ``cpu`` of the machine ``triple``."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for cpuid and xgetbv in a library for x86-64
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, opt=3, reloc="pic", codemodel="small"
+    )
+
+
 class _Codegen(codegen.AOTCPUCodegen):
     """Numba's code generator for the processor ``cpu`` of the machine ``triple``."""
 
@@ -69,20 +83,12 @@ class _Codegen(codegen.AOTCPUCodegen):
     _opt_level = 0
 
     def __init__(self, triple: str, cpu: str) -> None:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        llvm.initialize_native_asmparser()  # for cpuid and xgetbv in a library for x86-64
         self._triple = triple
         super().__init__("library", cpu)
 
     def _init(self, llvm_module: Any) -> None:
         self._tm_features = ""
-        self._tm = llvm.Target.from_triple(self._triple).create_target_machine(
-            cpu=self._cpu_name,
-            opt=3,
-            reloc="pic",
-            codemodel="small",
-        )
+        self._tm = _target_machine(self._triple, self._cpu_name)
         self._target_data = self._tm.target_data
         self._data_layout = str(self._target_data)
 
@@ -112,17 +118,50 @@ def function_symbol(function_spec: FunctionSpec, level: int) -> str:
     return ".".join([factory.__module__, factory.__name__, *type_names, f"v{level}"])
 
 
-class Emitter:
-    """Compile object files for the processor ``cpu`` of the machine ``triple``.
+class CompiledFunction(NamedTuple):
+    """A function as Numba compiled it, with all that it calls.
 
-    An instance replaces the target of all that Numba compiles in this process. The names of
-    functions contain the ``level`` of the processor.
+    Attributes:
+        module: LLVM's module.
+        name: the name of the function in the module.
     """
 
-    def __init__(self, triple: str, cpu: str, level: int) -> None:
+    module: Any
+    name: str
+
+
+class Compiler:
+    """Compile functions for the processor ``cpu`` of the machine ``triple``.
+
+    An instance replaces the target of all that Numba compiles in this process.
+    """
+
+    def __init__(self, triple: str, cpu: str) -> None:
         self._context = cpu_target.target_context
         self._codegen = _Codegen(triple, cpu)
         self._context._internal_codegen = self._codegen
+
+    def compile(self, function_spec: FunctionSpec) -> CompiledFunction:
+        """Compile a function."""
+        factory, *type_names = function_spec
+        function: Callable[..., int] = factory(*type_names) if type_names else factory
+        arguments = tuple([types.int64] * function.__code__.co_argcount)
+        with global_compiler_lock:
+            c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
+            compiled = c_function._compile_uncached()
+            module = compiled.library._get_module_for_linking()
+        return CompiledFunction(module, compiled.fndesc.llvm_cfunc_wrapper_name)
+
+
+class Emitter:
+    """Write object files for the processor ``cpu`` of the machine ``triple``.
+
+    The names of functions contain the ``level`` of the processor.
+    """
+
+    def __init__(self, triple: str, cpu: str, level: int) -> None:
+        self._target_machine = _target_machine(triple, cpu)
+        self._layout = str(self._target_machine.target_data)
         self._triple = triple
         self._level = level
 
@@ -130,17 +169,17 @@ class Emitter:
         """Return the symbol of a function, as :func:`function_symbol`."""
         return function_symbol(function_spec, self._level)
 
-    def compile_function(self, function_spec: FunctionSpec) -> bytes:
-        """Return the object file of a function."""
-        factory, *type_names = function_spec
-        function: Callable[..., int] = factory(*type_names) if type_names else factory
-        arguments = tuple([types.int64] * function.__code__.co_argcount)
-        symbol = self.symbol(function_spec)
-        with global_compiler_lock:
-            c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
-            compiled = c_function._compile_uncached()
-            module = compiled.library._get_module_for_linking().clone()
-        wrapper = module.get_function(compiled.fndesc.llvm_cfunc_wrapper_name)
+    def function_object(self, function: CompiledFunction, symbol: str) -> bytes:
+        """Return the object file of a function that was compiled for any system.
+
+        Args:
+            function: the function.
+            symbol: its symbol.
+        """
+        module = function.module.clone()
+        module.triple = self._triple
+        module.data_layout = self._layout
+        wrapper = module.get_function(function.name)
         wrapper.name = symbol
         wrapper.linkage = "external"
         wrapper.visibility = "hidden"
@@ -219,8 +258,7 @@ class Emitter:
 
     def _parse(self, assembly: str) -> Any:
         """Return the module of LLVM assembly for this machine."""
-        layout = self._codegen._data_layout
-        header = f'target triple = "{self._triple}"\ntarget datalayout = "{layout}"\n'
+        header = f'target triple = "{self._triple}"\ntarget datalayout = "{self._layout}"\n'
         return llvm.parse_assembly(header + assembly)
 
     def _emit(self, module: Any, functions: Any = None, symbol: str = "") -> bytes:
@@ -234,12 +272,12 @@ class Emitter:
         if functions is not None:
             module.link_in(functions)
             self._hide_definitions(module, symbol)
-            self._define_never_called(module)
+            self._define_missing(module)
             options = llvm.create_pipeline_tuning_options(speed_level=3)
-            passes = llvm.create_pass_builder(self._codegen._tm, options)
+            passes = llvm.create_pass_builder(self._target_machine, options)
             passes.getModulePassManager().run(module, passes)
         module.verify()
-        return self._codegen._tm.emit_object(module)
+        return self._target_machine.emit_object(module)
 
     def _hide_definitions(self, module: Any, symbol: str) -> None:
         """Make all definitions but ``symbol`` internal."""
@@ -247,16 +285,23 @@ class Emitter:
             if not value.is_declaration and value.name != symbol:
                 value.linkage = "internal"
 
-    def _define_never_called(self, module: Any) -> None:
-        """Define the functions of Numba and Python that are never called, for the linker."""
+    def _define_missing(self, module: Any) -> None:
+        """Define functions that the linker would not find.
+
+        They are those of Numba and Python that are never called and, for Windows, ``sched_yield``.
+        """
         declarations = [function for function in module.functions if function.is_declaration]
         for function in declarations:
             name = function.name
-            if not _NEVER_CALLED.match(name):
+            if _NEVER_CALLED.match(name):
+                body = "unreachable"
+            elif name == "sched_yield" and "windows" in self._triple:
+                body = "ret i32 0"
+            else:
                 continue
             declaration = re.sub(r" #\d+", "", str(function)).strip()
             definition = declaration.replace("declare", "define", 1)
-            module.link_in(self._parse(f"{definition} {{ unreachable }}"))
+            module.link_in(self._parse(f"{definition} {{ {body} }}"))
             module.get_function(name).linkage = "internal"
 
 
@@ -438,23 +483,31 @@ def main(json_task: str) -> None:
         json_task: the fields of :class:`.builder.Task`, as JSON.
     """
     task = json.loads(json_task)
-    emitter = Emitter(task["triple"], task["cpu"], task["level"])
-    folder = Path(task["folder"])
+    compiler = Compiler(task["triple"], task["cpu"])
+    emitters = {
+        Path(folder): Emitter(triple, task["cpu"], task["level"])
+        for triple, folder in task["folders"].items()
+    }
     if task["variants"]:
-        entry = emitter.compile_entry(task["variants"], task["messages"])
-        (folder / "entry.o").write_bytes(entry)
         function_specs: Sequence[FunctionSpec] = [
             (register,),
             (create_ep_factories,),
             (find_functions,),
         ]
+        for folder, emitter in emitters.items():
+            entry = emitter.compile_entry(task["variants"], task["messages"])
+            (folder / "entry.o").write_bytes(entry)
     else:
         image = variant_image(task["needed"], task["level"], task["release"])
         all_specs = [*dict.fromkeys(image.functions.values())]
         function_specs = all_specs[task["share"] :: task["shares"]]
         if task["share"] == 0:
             symbol = f"ort_gridsample_v{task['level']}"
-            (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
+            for folder, emitter in emitters.items():
+                (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
     for function_spec in function_specs:
-        path = folder / f"{emitter.symbol(function_spec)}.o"
-        path.write_bytes(emitter.compile_function(function_spec))
+        function = compiler.compile(function_spec)
+        symbol = function_symbol(function_spec, task["level"])
+        for folder, emitter in emitters.items():
+            content = emitter.function_object(function, symbol)
+            (folder / f"{symbol}.o").write_bytes(content)
