@@ -26,6 +26,7 @@ from ort_gridsample import __version__
 from ort_gridsample.custom_ops.compiled_ops.linking import MACHINES
 from ort_gridsample.kernels import library_trailer
 from support.cases import Attributes
+from support.installations import call, onnxruntime_files, other_build_of_onnxruntime
 from support.models import grid_sample_model
 from support.processes import PROGRAMS
 
@@ -227,10 +228,26 @@ def test_wheel_with_a_file_that_is_no_library_is_not_built(tmp_path: Path) -> No
     assert not list(tmp_path.glob("*.whl"))
 
 
+@pytest.mark.network
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    not any(machine.is_this for machine in MACHINES.values()),
+    reason="a release has no wheel for this machine",
+)
+def test_wheels_do_not_change_another_build_of_onnxruntime(release: Path, tmp_path: Path) -> None:
+    python = other_build_of_onnxruntime(tmp_path)
+    before = onnxruntime_files(python)
+    (target,) = (name for name, machine in MACHINES.items() if machine.is_this)
+    install = [python, "-m", "pip", "install", "--quiet"]
+    call(*install, wheel_path(release, "onnxruntime_ep_gridsample", target))
+    call(*install, "--no-deps", wheel_path(release, "ort_gridsample", target))
+    assert onnxruntime_files(python) == before
+
+
 # --- The script ---
 
 
-def call(*command: object, **environment: str) -> str:
+def call_in(environment: dict[str, str], *command: object) -> str:
     """Return what a command prints in an environment of these variables only."""
     words = [*map(str, command)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900)
@@ -252,7 +269,8 @@ def test_wheel_of_the_script_needs_neither_numba_nor_a_compiler(tmp_path: Path) 
     out = tmp_path / "out"
     script = [REPOSITORY / ".ci/release", out, "--target", target, "--model", model]
     script += ["--cpu", "native"]
-    call(*script, **{**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    call_in({**os.environ, "PATH": path}, *script)
     assert len(list(out.iterdir())) == 7
 
     home = tmp_path / "home"
@@ -261,11 +279,11 @@ def test_wheel_of_the_script_needs_neither_numba_nor_a_compiler(tmp_path: Path) 
     binaries = tmp_path / "venv/bin"
     settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     (wheel,) = out.glob("ort_gridsample-*.whl")
-    call(binaries / "pip", "install", "--quiet", wheel, HOME=str(home), **settings)
+    call_in({"HOME": str(home), **settings}, binaries / "pip", "install", "--quiet", wheel)
     alone = {"HOME": str(home), "PATH": str(binaries)}
     program = tmp_path / "program.py"
     shutil.copy(PROGRAMS / "installed_wheel.py", program)
-    results = json.loads(call(binaries / "python", program, **alone))
+    results = json.loads(call_in(alone, binaries / "python", program))
     library = results.pop("library")
     assert results == {
         "has_numba": False,
