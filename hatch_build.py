@@ -1,7 +1,8 @@
-"""How hatchling builds the wheel: its library, its platform, its addresses and its description.
+"""How hatchling builds the wheel: its library, platform, requirements, addresses and description.
 
-A wheel that is built with ``ORT_GRIDSAMPLE_LIBRARY=PATH`` contains this library of compiled ops,
-and its tag is the library's platform. Without this variable the wheel is pure.
+A wheel that is built with ``ORT_GRIDSAMPLE_LIBRARY=PATH`` contains this library of compiled ops.
+Its tag is the library's platform, and it does not require Numba. Without this variable the wheel
+is pure.
 
 The addresses are those of the repository that a build on GitHub runs in, by its environment
 variables. The file PKG-INFO of an sdist has them, too. Other builds have no addresses.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 from email import message_from_string
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-#: The target of a library -> the wheel's platform tag, with the glibc that the library needs.
-PLATFORMS = {
-    "x86_64-linux": "manylinux_{}_x86_64",
-    "aarch64-linux": "manylinux_{}_aarch64",
-    "x86_64-win32": "win_amd64",
-    "aarch64-darwin": "macosx_11_0_arm64",
-}
 #: The name of an address -> its path in the repository.
 ADDRESSES = {
     "Repository": "",
@@ -41,29 +36,30 @@ class LibraryHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Take in the library that ORT_GRIDSAMPLE_LIBRARY names; without it the wheel is pure."""
-        named = os.environ.get("ORT_GRIDSAMPLE_LIBRARY")
-        if not named or version == "editable":
+        path = named_library()
+        if path is None or version == "editable":
             return
-        path = Path(named).resolve()
         content = path.read_bytes()
-        machine = re.search(
-            rb"\nort_gridsample ops \d+ of release \S+ for (\S+)[^\n]*\n\Z", content
-        )
-        if machine is None:
-            raise ValueError(f"{named} is no library that 'ort-gridsample library' wrote")
-        newest = max(
-            [(2, 17), *((2, int(minor)) for minor in re.findall(rb"GLIBC_2\.(\d+)", content))]
-        )
-        platform = PLATFORMS[machine[1].decode()].format("_".join(map(str, newest)))
-        build_data["force_include"][str(path)] = f"ort_gridsample/libort_gridsample{path.suffix}"
-        build_data["pure_python"], build_data["tag"] = False, f"py3-none-{platform}"
+        module = runpy.run_path(f"{self.root}/ort_gridsample/kernels/library_trailer.py")
+        name = module["library_name"](module["expect_trailer"](content))
+        build_data["force_include"][str(path)] = f"ort_gridsample/{name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = module["wheel_tag"](content)
 
 
-class AddressesHook(MetadataHookInterface):
-    """Sets the project's addresses and its description, as hatchling calls it."""
+class ProjectHook(MetadataHookInterface):
+    """Sets the project's requirements, addresses and description, as hatchling calls it."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Set ``urls`` and ``readme`` of the project's ``metadata``."""
+        """Set ``dependencies``, ``urls`` and ``readme`` of the project's ``metadata``.
+
+        The requirements are those of the hook's table in pyproject.toml.
+        """
+        metadata["dependencies"] = [
+            requirement
+            for requirement in self.config["dependencies"]
+            if named_library() is None or not requirement.startswith("numba")
+        ]
         root = Path(self.root)
         packed = root / "PKG-INFO"
         if packed.exists():  # an sdist, whose description has its addresses already
@@ -78,6 +74,12 @@ class AddressesHook(MetadataHookInterface):
             text = with_absolute_links(readme, repository, revision)
         metadata["urls"] = urls
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def named_library() -> Path | None:
+    """Return the path of the library that a wheel is built with; None if the wheel is pure."""
+    name = os.environ.get("ORT_GRIDSAMPLE_LIBRARY")
+    return Path(name).resolve() if name else None
 
 
 def repository_address(environment: dict[str, str] | os._Environ[str]) -> str:

@@ -1,6 +1,11 @@
-"""``ort-gridsample demo``: a spatial transformer on a photograph, in numbers and in a picture."""
+"""``ort-gridsample demo``: a spatial transformer on a photograph, in numbers and in a picture.
+
+Without matplotlib and pillow it prints the numbers for a synthetic image, so that every
+installation can be tried.
+"""
 
 import argparse
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +26,10 @@ from ..session.session import InferenceSession
 from . import runners
 from .output import table
 
+#: The default file of the picture.
+PICTURE = "ort-gridsample-demo.png"
+#: Height and width of the synthetic image, in pixels: those of the photograph in matplotlib.
+SYNTHETIC_LENGTHS = (600, 512)
 #: Height and width of the warped images, and of the detail, in pixels.
 OUTPUT_LENGTHS = (300, 256)
 DETAIL_LENGTHS = (300, 300)
@@ -65,23 +74,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output",
-        default="ort-gridsample-demo.png",
         metavar="FILE.png",
-        help="the picture (default: %(default)s)",
+        help=f"the picture (default: {PICTURE})",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Warp a photograph in every mode and padding; print the differences and draw the results."""
-    suffix = _picture_format(arguments.output, arguments.image)
+    is_default = arguments.image is None and arguments.output is None
+    if is_default and not _can_draw():
+        _print_numbers(_warp(_synthetic_image()), "a synthetic image")
+        print(
+            "\nno picture, and no photograph: both need matplotlib and pillow "
+            "(pip install matplotlib pillow)"
+        )
+        return
+    output = arguments.output or PICTURE
+    suffix = _picture_format(output, arguments.image)
     warps = _warp(_read_photo(arguments.image))
+    _print_numbers(warps, "a photograph")
+    _draw(output, suffix, warps)
+    print(f"\n{output}: what each mode and padding did")
+
+
+def _can_draw() -> bool:
+    """Whether matplotlib and pillow are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("matplotlib", "PIL"))
+
+
+def _synthetic_image() -> Array:
+    """Return waves of three lengths and a little noise as uint8, (H, W, 3)."""
+    height, width = SYNTHETIC_LENGTHS
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / length) * np.cos(y / (2 * length)) for length in (3, 11, 40)]
+    noise = np.random.default_rng(0).uniform(-8, 8, (height, width, 3))
+    return (127.5 + 110 * np.stack(waves, axis=-1) + noise).astype(np.uint8)
+
+
+def _print_numbers(warps: Warps, subject: str) -> None:
+    """Print the differences to onnxruntime's kernels. ``subject`` is the kind of the image."""
     height, width = warps.photo.shape[:2]
-    _print_differences(warps.differences, height, width)
+    _print_differences(warps.differences, f"{subject} of {width}×{height} pixels")
     grid = affine_grid(warps.theta, (1, 3, *OUTPUT_LENGTHS), align_corners=False)
     _print_ties(warps.differences, grid, (height, width))
-    _print_bytes(warps)
-    _draw(arguments.output, suffix, warps)
-    print(f"\n{arguments.output}: what each mode and padding did")
+    _print_bytes(warps, subject.partition(" ")[2])
 
 
 def _warp(photo: Array) -> Warps:
@@ -118,11 +154,15 @@ def _native_session(model: bytes) -> onnxruntime.InferenceSession:
     return runners.BACKENDS["onnxruntime"](model)
 
 
-def _print_differences(differences: Images, height: int, width: int) -> None:
-    """Print the largest difference to onnxruntime's kernels for each mode and padding."""
+def _print_differences(differences: Images, subject: str) -> None:
+    """Print the largest difference to onnxruntime's kernels for each mode and padding.
+
+    Args:
+        differences: the differences.
+        subject: the warped image, in words.
+    """
     print(
-        f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: "
-        "ort_gridsample against\n"
+        f"AffineGrid → GridSample (opset 20) on {subject}: ort_gridsample against\n"
         f"onnxruntime {onnxruntime.__version__}'s own kernels, "
         "the largest difference of values in [0, 1]\n"
     )
@@ -133,9 +173,9 @@ def _print_differences(differences: Images, height: int, width: int) -> None:
     print(table(rows))
 
 
-def _print_bytes(warps: Warps) -> None:
-    """Warp the bytes of the photograph, and print the difference to the warp of floats."""
-    print("\nThe same on the photograph's own bytes (uint8):")
+def _print_bytes(warps: Warps, subject: str) -> None:
+    """Warp the bytes of the image, and print the difference to the warp of floats."""
+    print(f"\nThe same on the {subject}'s own bytes (uint8):")
     model = _spatial_transformer("cubic", "reflection", "uint8")
     feeds = {
         "image": _image_of(warps.photo),

@@ -3,7 +3,7 @@
 import argparse
 
 from ..custom_ops.compiled_ops.linking import MACHINES
-from ..kernels.library_file import SUFFIXES
+from ..kernels.library_trailer import SUFFIXES
 from ..library.builder import CPUS, NATIVE, build_library
 
 

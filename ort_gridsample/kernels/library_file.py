@@ -1,79 +1,19 @@
-"""Library files: the trailer of a library of compiled ops, and which library this process uses."""
+"""Library files: which one this process uses, and whether it can be used."""
 
 import hashlib
 import os
-import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from ..errors import GridSampleError
 from . import target
-
-#: The suffix of a shared library, by system.
-SUFFIXES = {"linux": ".so", "win32": ".dll", "darwin": ".dylib"}
-
-#: The version of the libraries.
-FORMAT = 1
+from .library_trailer import FORMAT, SUFFIXES, read_trailer
 
 #: The environment variable with the path of a library.
 VARIABLE = "ORT_GRIDSAMPLE_LIBRARY"
 
 #: The path of a library inside the package, without its suffix.
 PACKAGED = Path(__file__).parents[1] / "libort_gridsample"
-
-_TRAILER = re.compile(
-    rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \S+)*)"
-    rb" sha256 ([0-9a-f]{64})\n\Z"
-)
-
-
-class Trailer(NamedTuple):
-    """The trailer of a library."""
-
-    #: The version of the library.
-    format: int
-    #: The release that built the library.
-    release: str
-    #: Processor and system, such as ``"x86_64-linux"``.
-    machine: str
-    #: The processors that the library has variants for, each after a blank.
-    cpus: str
-    #: The hash of all bytes before the trailer.
-    digest: str
-    #: The number of these bytes.
-    start: int
-
-
-def append_trailer(library: bytes, release: str, machine: str, cpus: Sequence[str]) -> bytes:
-    """Return the bytes of ``library`` with a trailer.
-
-    Args:
-        library: the bytes that a linker wrote.
-        release: the release of this package.
-        machine: processor and system, such as ``"x86_64-linux"``.
-        cpus: the processors that the library has variants for.
-    """
-    properties = ["ort_gridsample ops", str(FORMAT), "of release", release, "for", machine, *cpus]
-    digest = hashlib.sha256(library).hexdigest()
-    return library + f"\n{' '.join(properties)} sha256 {digest}\n".encode()
-
-
-def read_trailer(content: bytes) -> Trailer | None:
-    """Return the trailer of a library with this ``content``; None if there is none."""
-    match = _TRAILER.search(content)
-    if match is None:
-        return None
-    version, release, machine, cpus, digest = (group.decode() for group in match.groups())
-    return Trailer(
-        format=int(version),
-        release=release,
-        machine=machine,
-        cpus=cpus,
-        digest=digest,
-        start=match.start(),
-    )
 
 
 @cache

@@ -1,8 +1,9 @@
 """Build a library of the compiled ops, for this machine or another, which any program can register.
 
 The code for each level of processors is compiled by separate processes, whose Numba has that level
-as its target (:mod:`.emission`). A linker, the system's or that of the wheel ``ziglang``, links
-their object files.
+as its target (:mod:`.emission`). Libraries that are built at once, for different systems with the
+same processor, share the work of Numba. A linker, the system's or that of the wheel ``ziglang``,
+links their object files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -27,7 +28,7 @@ from ..detection.find import records_of
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
-from ..kernels import library_file
+from ..kernels import library_file, library_trailer
 from ..kernels import target as this_machine
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.unfusing import unfused
@@ -98,11 +99,13 @@ _LINKER_OPTIONS = {
 
 @dataclass(frozen=True)
 class Task:
-    """What a process compiles: a share of the code of a variant, or the library's entry.
+    """What a process compiles: a share of the code of a variant, or a library's entry.
 
     Attributes:
-        triple: LLVM's name of the machine.
-        folder: the folder for object files.
+        system: the system that functions are compiled for, as in ``sys.platform``.
+        processor: the processor that they are compiled for.
+        triple: LLVM's name of this machine.
+        folders: the folders for object files, by LLVM's name of the machine that they are for.
         cpu: LLVM's name of the processor.
         level: its level.
         features: the features for which the kernels are chosen.
@@ -114,8 +117,10 @@ class Task:
         messages: the entry's error messages.
     """
 
+    system: str
+    processor: str
     triple: str
-    folder: str
+    folders: dict[str, str]
     cpu: str
     level: int
     features: tuple[str, ...] = ()
@@ -161,23 +166,67 @@ def build_library(
         ImportError: Numba is not installed, or is older than :data:`OLDEST_NUMBA`.
         OSError: the library cannot be written.
     """
-    path = Path(path)
+    (description,) = build_libraries({_target_name(target): path}, cpu, models)
+    return description
+
+
+def build_libraries(
+    paths: Mapping[str, str | PathLike[str]],
+    cpu: str | Sequence[str] = (),
+    models: Model | Iterable[Model] | None = None,
+) -> list[str]:
+    """Write libraries for several machines. All of them are compiled before one is written.
+
+    Args:
+        paths: the names of the machines, of :data:`MACHINES`, and the paths of their libraries.
+        cpu: as for :func:`build_library`. Every machine must have such processors.
+        models: as for :func:`build_library`.
+
+    Returns:
+        What :func:`build_library` returns, for each library.
+
+    Raises:
+        GridSampleError: see :func:`build_library`.
+        RuntimeError: see :func:`build_library`.
+        ImportError: see :func:`build_library`.
+        OSError: see :func:`build_library`.
+    """
     python = _interpreter()
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
-    machine = _machine(target)
-    cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
+    names = (cpu,) if isinstance(cpu, str) else tuple(cpu)
+    machines = {target: MACHINES[_target_name(target)] for target in paths}
+    cpus = {target: _cpus(machine, names) for target, machine in machines.items()}
     _check_numba()
     needed = _needed(models)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         # Before anything is compiled, as there may be no linker.
-        link_command = linker(machine, WHERE)
-        tasks = _variant_tasks(machine, cpus, folder, needed, release)
-        tasks.append(_entry_task(machine, cpus, folder, release))
+        commands = {target: linker(machine, WHERE) for target, machine in machines.items()}
+        folders = {target: Path(temporary) / target for target in machines}
+        for folder in folders.values():
+            folder.mkdir()
+        tasks: list[Task] = []
+        for processor in {machine.processor: None for machine in machines.values()}:
+            targets = [name for name in machines if machines[name].processor == processor]
+            shared = {machines[name].triple: str(folders[name]) for name in targets}
+            tasks += _variant_tasks(processor, cpus[targets[0]], shared, needed, release)
+        for target, machine in machines.items():
+            tasks.append(_entry_task(machine, cpus[target], str(folders[target]), release))
         with ThreadPoolExecutor(available_cpus()) as pool:
-            list(pool.map(lambda task: _compile(python, machine, task), tasks))
-        library = _link(machine, link_command, Path(folder))
+            list(pool.map(lambda task: _compile(python, task), tasks))
+        libraries = {
+            target: _link(machine, commands[target], folders[target])
+            for target, machine in machines.items()
+        }
+    return [
+        _write(Path(path), libraries[target], release, machines[target], cpus[target])
+        for target, path in paths.items()
+    ]
+
+
+def _write(path: Path, library: bytes, release: str, machine: Machine, cpus: Sequence[str]) -> str:
+    """Write a library with its trailer to ``path``; return its description."""
     machine_name = f"{machine.processor}-{machine.system}"
-    content = library_file.append_trailer(library, release, machine_name, cpus)
+    content = library_trailer.append_trailer(library, release, machine_name, cpus)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
         temporary.chmod(0o755)
@@ -202,8 +251,8 @@ def _interpreter() -> str:
 # --- Arguments ---
 
 
-def _machine(target: str | None) -> Machine:
-    """Return the machine ``target``, or this machine if it is None."""
+def _target_name(target: str | None) -> str:
+    """Return the name of the machine ``target``, or of this machine if it is None."""
     if target is None:
         target = f"{this_machine.processor}-{this_machine.system}"
         for name, machine in MACHINES.items():
@@ -211,7 +260,7 @@ def _machine(target: str | None) -> Machine:
                 target = name
     if target not in MACHINES:
         raise GridSampleError(WHERE, "target", repr(target), format_choices(MACHINES))
-    return MACHINES[target]
+    return target
 
 
 def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
@@ -284,17 +333,24 @@ def _needed(models: Model | Iterable[Model] | None) -> dict[str, list[str]] | No
 
 
 def _variant_tasks(
-    machine: Machine,
+    processor: str,
     cpus: Sequence[str],
-    folder: str,
+    folders: dict[str, str],
     needed: dict[str, list[str]] | None,
     release: str,
 ) -> list[Task]:
-    """Return the tasks that compile the variants."""
+    """Return the tasks that compile the variants, for all machines with this processor.
+
+    Functions are always compiled for Linux. Their code does not depend on the system until object
+    files are written, and so a library has the same bytes whether it is built with others or not.
+    """
+    compiled_for = MACHINES[f"{processor}-linux"]
     return [
         Task(
-            triple=machine.triple,
-            folder=folder,
+            system=compiled_for.system,
+            processor=compiled_for.processor,
+            triple=compiled_for.triple,
+            folders=folders,
             cpu=name,
             level=CPUS[name].level,
             features=CPUS[name].features,
@@ -321,8 +377,10 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
         "as one of custom ops",
     )
     return Task(
+        system=machine.system,
+        processor=machine.processor,
         triple=machine.triple,
-        folder=folder,
+        folders={machine.triple: folder},
         cpu="x86-64" if machine.processor == "x86_64" else "generic",
         level=0,
         variants=tuple(f"ort_gridsample_v{CPUS[name].level}" for name in cpus),
@@ -330,18 +388,17 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
     )
 
 
-def _compile(python: str, machine: Machine, task: Task) -> None:
+def _compile(python: str, task: Task) -> None:
     """Run :func:`.emission.main` in a process whose kernels are those for the task's processor.
 
     Args:
         python: the executable of the process.
-        machine: the machine that the library is for.
         task: the task.
     """
     root = __package__.partition(".")[0]
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from {root}.kernels import target; "
-        f"target.choose({machine.system!r}, {machine.processor!r}, {task.features!r}); "
+        f"target.choose({task.system!r}, {task.processor!r}, {task.features!r}); "
         f"from {__package__}.emission import main; main(sys.stdin.read())"
     )
     run([python, "-c", code], f"compiling {task.cpu}", json.dumps(asdict(task)))
@@ -350,7 +407,18 @@ def _compile(python: str, machine: Machine, task: Task) -> None:
 def _link(machine: Machine, command: Sequence[str], folder: Path) -> bytes:
     """Link the object files in ``folder``, and return the library."""
     objects = sorted(str(path) for path in folder.glob("*.o"))
-    library = folder / f"library{library_file.SUFFIXES[machine.system]}"
+    library = folder / f"library{library_trailer.SUFFIXES[machine.system]}"
     options = _LINKER_OPTIONS[machine.system]
     run([*command, "-o", str(library), *objects, *options], "linking")
-    return library.read_bytes()
+    content = library.read_bytes()
+    return _without_time(content) if machine.system == "win32" else content
+
+
+def _without_time(library: bytes) -> bytes:
+    """Return a library for Windows without the time at which it was linked.
+
+    The same input gives the same bytes then. zig's linker has no option for it.
+    """
+    header = int.from_bytes(library[0x3C:0x40], "little")
+    time = header + 8  # after the signature, the machine and the number of sections
+    return library[:time] + bytes(4) + library[time + 4 :]

@@ -1,15 +1,19 @@
 """Compile functions to object files for any machine.
 
-This is the program of the processes that build a library. Numba optimizes for the processor of its
+This is the program of the processes that build libraries. Numba optimizes for the processor of its
 own process. Here its target is replaced before anything is compiled. Each function, with all that
 it calls, becomes an object file with one visible symbol.
+
+Numba takes 70 % of the time. What it returns depends on the processor, but not on the system.
+Therefore the same result is optimized and written for each system that libraries are built for.
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -71,8 +75,12 @@ class _Library(LinkedLibrary, codegen.AOTCodeLibrary):
         """Return a dummy: this process never calls a function of another machine."""
         return 1
 
-    def make_object(self, function: str, symbol: str) -> bytes:
-        """Return the object file of a ``function``, which becomes the ``symbol``."""
+    def make_object(self, function: str, symbol: str, triple: str) -> bytes:
+        """Return the object file of a ``function``, which becomes the ``symbol``.
+
+        This can be called once, because the code is optimized for the machine ``triple``.
+        """
+        self._codegen.set_machine(triple)
         for value in self._final_module.functions:
             if not value.is_declaration and value.linkage == Linkage.external:
                 value.linkage = "linkonce_odr"  # removed if all of its calls are inlined
@@ -88,22 +96,32 @@ class _Library(LinkedLibrary, codegen.AOTCodeLibrary):
             super()._optimize_final_module()
             return
         module = self._final_module
-        self._define_never_called()
+        module.triple = self._codegen.triple
+        module.data_layout = self._codegen.layout
+        self._define_missing()
         _make_internal(module.global_variables)
         super()._optimize_final_module()
         _make_internal(value for value in module.functions if value.name != self.symbol)
 
-    def _define_never_called(self) -> None:
-        """Define the functions of Numba and Python that are never called, for the linker."""
+    def _define_missing(self) -> None:
+        """Define functions that the linker would not find.
+
+        They are those of Numba and Python that are never called and, for Windows, ``sched_yield``.
+        """
         module = self._final_module
         declarations = [function for function in module.functions if function.is_declaration]
         for function in declarations:
             name = function.name
-            if not _NEVER_CALLED.match(name):
+            if _NEVER_CALLED.match(name):
+                body = "unreachable"
+            elif name == "sched_yield" and "windows" in module.triple:
+                body = "ret i32 0"
+            else:
                 continue
             declaration = re.sub(r" #\d+", "", str(function)).strip()
             definition = declaration.replace("declare", "define", 1)
-            module.link_in(self._codegen.parse(f"{definition} {{ unreachable }}"))
+            assembly = f"{definition} {{ {body} }}"
+            module.link_in(_parse(assembly, module.triple, module.data_layout))
             module.get_function(name).linkage = "internal"
 
 
@@ -112,6 +130,22 @@ def _make_internal(values: Iterable[Any]) -> None:
     for value in values:
         if not value.is_declaration:
             value.linkage = "internal"
+
+
+def _target_machine(triple: str, cpu: str) -> Any:
+    """Return LLVM's target machine for the processor ``cpu`` of the machine ``triple``."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for cpuid and xgetbv in a library for x86-64
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, opt=3, reloc="pic", codemodel="small"
+    )
+
+
+def _parse(assembly: str, triple: str, layout: str) -> Any:
+    """Return the module of LLVM assembly for the machine ``triple`` with this data layout."""
+    header = f'target triple = "{triple}"\ntarget datalayout = "{layout}"\n'
+    return llvm.parse_assembly(header + assembly)
 
 
 class _Codegen(codegen.AOTCPUCodegen):
@@ -123,40 +157,32 @@ class _Codegen(codegen.AOTCPUCodegen):
     _opt_level = 0
 
     def __init__(self, triple: str, cpu: str) -> None:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        llvm.initialize_native_asmparser()  # for cpuid and xgetbv in a library for x86-64
-        self._triple = triple
+        self.triple = triple
         super().__init__("library", cpu)
 
     def _init(self, llvm_module: Any) -> None:
         self._tm_features = ""
-        self._tm = llvm.Target.from_triple(self._triple).create_target_machine(
-            cpu=self._cpu_name,
-            opt=3,
-            reloc="pic",
-            codemodel="small",
-        )
+        self.set_machine(self.triple)
+
+    def set_machine(self, triple: str) -> None:
+        """Optimize and write what follows for another machine with the same processor."""
+        self.triple = triple
+        self._tm = _target_machine(triple, self._cpu_name)
         self._target_data = self._tm.target_data
         self._data_layout = str(self._target_data)
 
+    @property
+    def layout(self) -> str:
+        """The data layout of the machine."""
+        return self._data_layout
+
     def _create_empty_module(self, name: str) -> Any:
         module = super()._create_empty_module(name)
-        module.triple = self._triple
+        module.triple = self.triple
         return module
 
     def set_env(self, env_name: str, env: Any) -> None:
         pass
-
-    def parse(self, assembly: str) -> Any:
-        """Return the module of LLVM assembly for this machine."""
-        header = f'target triple = "{self._triple}"\ntarget datalayout = "{self._data_layout}"\n'
-        return llvm.parse_assembly(header + assembly)
-
-    def emit_object(self, module: Any) -> bytes:
-        """Return the object file of a module."""
-        module.verify()
-        return bytes(self._tm.emit_object(module))
 
 
 # --- Object files ---
@@ -176,17 +202,46 @@ def function_symbol(function_spec: FunctionSpec, level: int) -> str:
     return ".".join([factory.__module__, factory.__name__, *type_names, f"v{level}"])
 
 
-class Emitter:
-    """Compile object files for the processor ``cpu`` of the machine ``triple``.
+class CompiledFunction(NamedTuple):
+    """A function as Numba compiled it, with all that it calls, before LLVM optimizes it."""
 
-    An instance replaces the target of all that Numba compiles in this process. The names of
-    functions contain the ``level`` of the processor.
+    library: _Library
+    #: The name of the function in the library.
+    name: str
+
+
+class Compiler:
+    """Compile functions for the processor ``cpu`` of the machine ``triple``.
+
+    An instance replaces the target of all that Numba compiles in this process.
+    """
+
+    def __init__(self, triple: str, cpu: str) -> None:
+        self._triple = triple
+        self._codegen = _Codegen(triple, cpu)
+        cpu_target.target_context._internal_codegen = self._codegen
+
+    def compile(self, function_spec: FunctionSpec) -> CompiledFunction:
+        """Compile a function."""
+        factory, *type_names = function_spec
+        function: Callable[..., int] = factory(*type_names) if type_names else factory
+        arguments = tuple([types.int64] * function.__code__.co_argcount)
+        with global_compiler_lock:
+            self._codegen.set_machine(self._triple)  # the last function was written for another one
+            c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
+            compiled = c_function._compile_uncached()
+        return CompiledFunction(compiled.library, compiled.fndesc.llvm_cfunc_wrapper_name)
+
+
+class Emitter:
+    """Write object files for the processor ``cpu`` of the machine ``triple``.
+
+    The names of functions contain the ``level`` of the processor.
     """
 
     def __init__(self, triple: str, cpu: str, level: int) -> None:
-        self._context = cpu_target.target_context
-        self._codegen = _Codegen(triple, cpu)
-        self._context._internal_codegen = self._codegen
+        self._target_machine = _target_machine(triple, cpu)
+        self._layout = str(self._target_machine.target_data)
         self._triple = triple
         self._level = level
 
@@ -194,17 +249,17 @@ class Emitter:
         """Return the symbol of a function, as :func:`function_symbol`."""
         return function_symbol(function_spec, self._level)
 
-    def compile_function(self, function_spec: FunctionSpec) -> bytes:
-        """Return the object file of a function."""
-        factory, *type_names = function_spec
-        function: Callable[..., int] = factory(*type_names) if type_names else factory
-        arguments = tuple([types.int64] * function.__code__.co_argcount)
-        symbol = self.symbol(function_spec)
+    def write_function(self, function: CompiledFunction, symbol: str, folder: Path) -> None:
+        """Write the object file of a function. No other emitter can write this function then.
+
+        Args:
+            function: the function.
+            symbol: its symbol.
+            folder: the folder of the object file.
+        """
         with global_compiler_lock:
-            c_function = CFunc(function, (arguments, types.int64), {}, OPTIONS)
-            compiled = c_function._compile_uncached()
-            library: _Library = compiled.library
-            return library.make_object(compiled.fndesc.llvm_cfunc_wrapper_name, symbol)
+            content = function.library.make_object(function.name, symbol, self._triple)
+        (folder / f"{symbol}.o").write_bytes(content)
 
     def compile_data(self, symbol: str, image: RecordImage, definitions: str = "") -> bytes:
         """Return the object file of an image.
@@ -229,7 +284,7 @@ class Emitter:
         values = ", ".join(f"i64 {word}" for word in words)
         lines.append(f"@{symbol} = hidden global <{{{word_types}}}> <{{{values}}}>, align 64")
         lines.append(definitions)
-        return self._codegen.emit_object(self._codegen.parse("\n".join(lines)))
+        return self._emit("\n".join(lines))
 
     def compile_entry(self, variants: Sequence[str], messages: Sequence[str]) -> bytes:
         """Return the object file of the functions that a library exports.
@@ -276,6 +331,38 @@ class Emitter:
             f"define {export}i64 @ReleaseEpFactory(i64 %factory) {{\nret i64 0\n}}"
         )
         return self.compile_data(_ENTRY_SYMBOL, image, definitions)
+
+    def _emit(self, assembly: str) -> bytes:
+        """Return the object file of LLVM assembly."""
+        module = _parse(assembly, self._triple, self._layout)
+        module.verify()
+        return bytes(self._target_machine.emit_object(module))
+
+
+def write_for_systems(
+    function: CompiledFunction, symbol: str, emitters: Mapping[Path, Emitter]
+) -> None:
+    """Write the object files of a function, to the folder of each emitter.
+
+    LLVM changes a function's code when it optimizes it, and optimizes a copy in another way. So
+    child processes write the files, but for the last one.
+
+    Raises:
+        RuntimeError: a child process failed.
+    """
+    *others, (last_folder, last_emitter) = emitters.items()
+    for folder, emitter in others:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                emitter.write_function(function, symbol, folder)
+                status = 0
+            finally:
+                os._exit(status)
+        if os.waitpid(child, 0)[1]:
+            raise RuntimeError(f"{symbol} was not compiled")
+    last_emitter.write_function(function, symbol, last_folder)
 
 
 # --- The data of a library ---
@@ -456,23 +543,28 @@ def main(json_task: str) -> None:
         json_task: the fields of :class:`.builder.Task`, as JSON.
     """
     task = json.loads(json_task)
-    emitter = Emitter(task["triple"], task["cpu"], task["level"])
-    folder = Path(task["folder"])
+    compiler = Compiler(task["triple"], task["cpu"])
+    emitters = {
+        Path(folder): Emitter(triple, task["cpu"], task["level"])
+        for triple, folder in task["folders"].items()
+    }
     if task["variants"]:
-        entry = emitter.compile_entry(task["variants"], task["messages"])
-        (folder / "entry.o").write_bytes(entry)
         function_specs: Sequence[FunctionSpec] = [
             (register,),
             (create_ep_factories,),
             (find_functions,),
         ]
+        for folder, emitter in emitters.items():
+            entry = emitter.compile_entry(task["variants"], task["messages"])
+            (folder / "entry.o").write_bytes(entry)
     else:
         image = variant_image(task["needed"], task["level"], task["release"])
         all_specs = [*dict.fromkeys(image.functions.values())]
         function_specs = all_specs[task["share"] :: task["shares"]]
         if task["share"] == 0:
             symbol = f"ort_gridsample_v{task['level']}"
-            (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
+            for folder, emitter in emitters.items():
+                (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
     for function_spec in function_specs:
-        path = folder / f"{emitter.symbol(function_spec)}.o"
-        path.write_bytes(emitter.compile_function(function_spec))
+        function = compiler.compile(function_spec)
+        write_for_systems(function, function_symbol(function_spec, task["level"]), emitters)

@@ -12,7 +12,6 @@ import argparse
 import base64
 import hashlib
 import importlib.metadata
-import re
 import sys
 import tempfile
 import zipfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from ..custom_ops.compiled_ops.linking import MACHINES
 from ..custom_ops.provider.definitions import NAME
 from ..graph.files import Model, atomic_write
-from ..kernels.library_file import SUFFIXES, read_trailer
+from ..kernels.library_trailer import expect_trailer, library_name, wheel_tag
 from .builder import CPUS, NATIVE, build_library
 
 #: The name of the distribution, and of its package.
@@ -30,13 +29,6 @@ DISTRIBUTION = "onnxruntime_ep_gridsample"
 #: The distribution of this package.
 _PACKAGE = "ort-gridsample"
 
-#: The machine of a library -> the platform tag of a wheel, with the glibc that the library needs.
-_PLATFORMS = {
-    "x86_64-linux": "manylinux_{}_x86_64",
-    "aarch64-linux": "manylinux_{}_aarch64",
-    "x86_64-win32": "win_amd64",
-    "aarch64-darwin": "macosx_11_0_arm64",
-}
 #: The date of all files, so that the same library gives the same wheel.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -137,18 +129,16 @@ def pack(library: bytes, folder: Path) -> Path:
         ValueError: these are not the bytes of a library.
         OSError: the wheel cannot be written, or the license cannot be read.
     """
-    trailer = read_trailer(library)
-    if trailer is None:
-        raise ValueError("these are not the bytes of a library")
+    trailer = expect_trailer(library)
     release = trailer.release
-    tag = _tag(library, trailer.machine)
-    library_name = f"libort_gridsample{SUFFIXES[trailer.machine.partition('-')[2]]}"
-    module = _MODULE.format(release=release, library=library_name, provider=NAME)
+    tag = wheel_tag(library)
+    file_name = library_name(trailer)
+    module = _MODULE.format(release=release, library=file_name, provider=NAME)
     info = f"{DISTRIBUTION}-{release}.dist-info"
     files = {
         f"{DISTRIBUTION}/__init__.py": module.encode(),
         f"{DISTRIBUTION}/py.typed": b"",
-        f"{DISTRIBUTION}/{library_name}": library,
+        f"{DISTRIBUTION}/{file_name}": library,
         f"{info}/METADATA": _METADATA.format(release=release, addresses=_addresses()).encode(),
         f"{info}/licenses/LICENSE": _license(),
         f"{info}/WHEEL": _WHEEL.format(tag=tag).encode(),
@@ -157,7 +147,7 @@ def pack(library: bytes, folder: Path) -> Path:
     record = f"{info}/RECORD"
     files[record] = "\n".join([*rows, f"{record},,", ""]).encode()
     path = folder / f"{DISTRIBUTION}-{release}-{tag}.whl"
-    _write_archive(path, files, executable=f"{DISTRIBUTION}/{library_name}")
+    _write_archive(path, files, executable=f"{DISTRIBUTION}/{file_name}")
     return path
 
 
@@ -183,12 +173,6 @@ def _license() -> bytes:
         if file.name == "LICENSE":
             return Path(str(file.locate())).read_bytes()
     raise FileNotFoundError(f"the installation of {_PACKAGE} lacks the file LICENSE")
-
-
-def _tag(library: bytes, machine: str) -> str:
-    """Return the tag of a wheel with a ``library`` for this machine."""
-    minors = [17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library))]
-    return f"py3-none-{_PLATFORMS[machine].format(f'2_{max(minors)}')}"
 
 
 def _write_archive(path: Path, files: Mapping[str, bytes], executable: str) -> None:

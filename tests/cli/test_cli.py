@@ -1241,6 +1241,21 @@ def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyP
     assert first_words == ["GridSample:", "The", "The", "The", "Difference"]
 
 
+def test_demo_without_matplotlib_prints_the_differences(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages cannot be imported, as in an installation without the extra."""
+    for name in ("matplotlib", "PIL"):
+        monkeypatch.setitem(sys.modules, name, None)
+    before = sorted(folder.iterdir())
+    out = cli("demo")
+    assert out.startswith("AffineGrid → GridSample (opset 20) on a synthetic image of 512×600 pix")
+    assert "\nThe same on the synthetic image's own bytes (uint8):\n" in out
+    assert out.endswith("(pip install matplotlib pillow)\n")
+    assert len(re.findall(r"\d\.\de-?\+?\d\d", out.partition("nearest takes")[0])) == 9
+    assert sorted(folder.iterdir()) == before
+
+
 def assert_lines_span_the_photograph(
     lines: np.ndarray, axis: int, lengths: tuple[int, int]
 ) -> None:

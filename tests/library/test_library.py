@@ -1,7 +1,8 @@
 """Test libraries of compiled ops: built, used with and without this package, and refused.
 
 The library has the kernels of the models here. ``ORT_GRIDSAMPLE_TESTED_LIBRARY`` names one of all
-ops, which other tests use as well.
+ops, which other tests use as well. ``ORT_GRIDSAMPLE_TESTED_RELEASE`` names the folder of a release,
+whose libraries for other machines are then tested.
 """
 
 import email
@@ -9,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -32,7 +34,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import linking
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.kernels import library_file, library_kernels, target
+from ort_gridsample.kernels import library_file, library_kernels, library_trailer, target
 from ort_gridsample.library import builder, wheel
 from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
@@ -63,6 +65,8 @@ needs_zig = pytest.mark.skipif(not HAS_ZIG, reason="ziglang links for other mach
 INCLUDE_VARIABLE = "ORT_GRIDSAMPLE_ONNXRUNTIME_INCLUDE"
 #: The jar of onnxruntime's package for Java.
 JAR_VARIABLE = "ORT_GRIDSAMPLE_ONNXRUNTIME_JAR"
+#: The folder of a release.
+RELEASE_VARIABLE = "ORT_GRIDSAMPLE_TESTED_RELEASE"
 needs_cc = pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("cc"),
     reason="the program is built by cc, for Linux",
@@ -76,6 +80,8 @@ needs_jar = pytest.mark.skipif(
     reason=f"{JAR_VARIABLE} names no jar, or there is no javac",
 )
 ROOT = Path(__file__).parents[2]
+#: The functions that a library exports.
+EXPORTS = ("RegisterCustomOps", "CreateEpFactories", "ReleaseEpFactory", library_kernels.EXPORT)
 
 Feeds = dict[str, np.ndarray]
 
@@ -853,6 +859,17 @@ def download_runtime(machine: Machine, folder: Path) -> Path:
         return Path(archive.extract(member, folder / "wheel"))
 
 
+def library_for(target: str, folder: Path, models: list[onnx.ModelProto]) -> Path:
+    """Return the library for a machine of the tested release, or a new one for ``models``."""
+    if RELEASE_VARIABLE in os.environ:
+        (path,) = Path(os.environ[RELEASE_VARIABLE]).glob(f"libort_gridsample-*-{target}.*")
+        return path
+    machine = linking.MACHINES[target]
+    path = folder / f"built{library_trailer.SUFFIXES[machine.system]}"
+    ogs.build_library(path, machine.cpus[:1], target, models)
+    return path
+
+
 @pytest.mark.slow
 @pytest.mark.network
 @needs_zig
@@ -866,9 +883,7 @@ def test_library_for_another_machine_runs_every_model_there(target: str, tmp_pat
     if not machine.has_emulator:
         pytest.skip("no emulator of this machine is installed")
     runtime = download_runtime(machine, tmp_path)
-    library = tmp_path / f"built{linking.SUFFIXES[linking.MACHINES[target].system]}"
-    models = [sample.model for sample in sample_models().values()]
-    ogs.build_library(library, linking.MACHINES[target].cpus[:1], target, models)
+    library = library_for(target, tmp_path, [sample.model for sample in sample_models().values()])
     folder = tmp_path / "programs"
     folder.mkdir()
     zig = [sys.executable, "-m", "ziglang"]
@@ -887,31 +902,59 @@ def test_library_for_another_machine_runs_every_model_there(target: str, tmp_pat
 
 @pytest.mark.slow
 @needs_zig
-def test_library_for_macos_exports_its_function(tmp_path: Path) -> None:
-    """There is no emulator to run it."""
-    path = tmp_path / "it.dylib"
-    models = [sample_models()["linear 2"].model]
-    description = ogs.build_library(path, target="aarch64-macos", models=models)
-    assert description.endswith("for aarch64-darwin generic")
-    assert b"\0_RegisterCustomOps\0" in path.read_bytes()
+def test_library_for_macos_is_signed_and_exports_its_functions(tmp_path: Path) -> None:
+    """There is no emulator to run it. Apple's processors refuse code without a signature."""
+    path = library_for("aarch64-macos", tmp_path, [sample_models()["linear 2"].model])
+    assert library_file.validate(path, any_machine=True).endswith("for aarch64-darwin generic")
+    content = path.read_bytes()
+    for name in EXPORTS:
+        assert f"\0_{name}\0".encode() in content
+    commands = dict(macho_commands(content))
+    start, size = struct.unpack("<II", commands[0x1D][:8])  # LC_CODE_SIGNATURE
+    assert content[start : start + 4] == b"\xfa\xde\x0c\xc0"
+    assert content[start + size :].startswith(b"\nort_gridsample ops")
+    (_, minimum) = struct.unpack("<II", commands[0x32][:8])  # LC_BUILD_VERSION
+    assert minimum >> 16 == 11
+
+
+def macho_commands(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the load commands of a Mach-O file of 64 bits, and their data."""
+    (n_commands,) = struct.unpack_from("<I", content, 16)
+    offset = 32
+    for _ in range(n_commands):
+        command, size = struct.unpack_from("<II", content, offset)
+        yield command & 0x7FFFFFFF, content[offset + 8 : offset + size]
+        offset += size
 
 
 @pytest.fixture(scope="module")
 def x86_64_v2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two builds of one library for the oldest x86-64 processor."""
+    """Two builds of one library for the oldest x86-64, the second with one for Windows."""
     folder = tmp_path_factory.mktemp("x86_64_v2")
-    paths = folder / "one", folder / "two"
-    for path in paths:
-        models = [sample_models()["linear 2"].model]
-        ogs.build_library(path, "x86-64-v2", "x86_64-linux", models)
-    return paths
+    one, two = folder / "one", folder / "two"
+    models = [sample_models()["linear 2"].model]
+    ogs.build_library(one, "x86-64-v2", "x86_64-linux", models)
+    paths = {"x86_64-windows": folder / "it.dll"} if HAS_ZIG else {}
+    builder.build_libraries({**paths, "x86_64-linux": two}, "x86-64-v2", models)
+    return one, two
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="builds for Linux")
-def test_library_is_reproducible(x86_64_v2: tuple[Path, Path]) -> None:
+def test_library_has_the_same_bytes_alone_and_with_another(x86_64_v2: tuple[Path, Path]) -> None:
     one, two = x86_64_v2
     assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.slow
+@needs_zig
+def test_library_for_windows_has_the_same_bytes_at_another_time(
+    x86_64_v2: tuple[Path, Path], tmp_path: Path
+) -> None:
+    models = [sample_models()["linear 2"].model]
+    ogs.build_library(tmp_path / "it.dll", "x86-64-v2", "x86_64-windows", models)
+    built_before = x86_64_v2[0].with_name("it.dll")
+    assert (tmp_path / "it.dll").read_bytes() == built_before.read_bytes()
 
 
 @pytest.mark.slow
@@ -938,7 +981,7 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
 
     llvmlite.binding.initialize_native_asmparser()
     count, level = njit(lambda: (entry.count_processors(), entry.processor_level()))()
-    (native, *_) = builder._cpus(builder._machine(None), (builder.NATIVE,))
+    (native, *_) = builder._cpus(linking.MACHINES[builder._target_name(None)], (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level
 
@@ -1042,7 +1085,7 @@ def test_example_in_java_runs_an_unmodified_model(x_type: str, built: Path, tmp_
 def test_wheel_of_the_provider_has_complete_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = library_file.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
+    library = library_trailer.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
     addresses = email.message_from_string(
         "Project-URL: Issues, https://example.org/i\nProject-URL: Repository, https://example.org"
     )
@@ -1080,7 +1123,7 @@ print([device.ep_name for device in onnxruntime.get_ep_devices()].count(name))
 def test_wheel_of_a_library_does_not_depend_on_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = library_file.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
+    library = library_trailer.append_trailer(b"code", "1.2.3", "x86_64-linux", [])
     contents = []
     for system in ("linux", "win32"):
         monkeypatch.setattr(sys, "platform", system)

@@ -1,15 +1,10 @@
 """Installed releases: their bounds, errors for missing ones, and builds of onnxruntime."""
 
 import ast
-import hashlib
 import importlib.util
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +14,15 @@ import pytest
 
 from ort_gridsample import __version__, cli, versions
 from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
+from support.installations import call, onnxruntime_files, other_build_of_onnxruntime
 from support.paths import needs_python_ops
 from support.processes import PROGRAMS, run_json_program, run_script
 
 REPOSITORY = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
+#: The table of the hook that sets the metadata.
+HOOK = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ for function in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or 
 
 
 def test_bounds_of_releases_agree() -> None:
-    requirements = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
+    requirements = [*HOOK["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
     assert (
         dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in requirements)
         == versions.OLDEST
@@ -229,7 +227,7 @@ def test_metadata_of_a_build_in_a_repository_have_its_addresses(
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://example.org")
     monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")
     metadata: dict[str, Any] = {}
-    build.AddressesHook(str(REPOSITORY), {}).update(metadata)
+    build.ProjectHook(str(REPOSITORY), HOOK).update(metadata)
     assert metadata["urls"]["Repository"] == "https://example.org/a/b"
     assert {*metadata["urls"]} == {*build.ADDRESSES}
 
@@ -241,7 +239,7 @@ def test_metadata_of_a_build_from_an_sdist_are_those_of_the_sdist(
     packed = "Metadata-Version: 2.4\nProject-URL: Issues, https://example.org/i\n\n# Title\nText"
     (tmp_path / "PKG-INFO").write_text(packed)
     metadata: dict[str, Any] = {}
-    build.AddressesHook(str(tmp_path), {}).update(metadata)
+    build.ProjectHook(str(tmp_path), HOOK).update(metadata)
     assert metadata["urls"] == {"Issues": "https://example.org/i"}
     assert metadata["readme"]["text"] == "# Title\nText"
 
@@ -251,7 +249,7 @@ def test_metadata_of_another_build_have_no_addresses(
 ) -> None:
     monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
     metadata: dict[str, Any] = {}
-    build.AddressesHook(str(REPOSITORY), {}).update(metadata)
+    build.ProjectHook(str(REPOSITORY), HOOK).update(metadata)
     assert metadata["urls"] == {}
 
 
@@ -271,62 +269,10 @@ COMMANDS = re.compile(
 )
 
 
-def call(*command: object) -> str:
-    """Return what a command prints; its exit status must be 0."""
-    settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
-    environment = {
-        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-    } | settings
-    result = subprocess.run(
-        [*map(str, command)],
-        cwd=REPOSITORY.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
-    return result.stdout
-
-
-def rename_wheel(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
-    """Write a copy of a wheel of onnxruntime under another name; return its path."""
-    _, version, tags = wheel.name.split("-", 2)
-    path = wheel.with_name(f"{name}-{version}-{tags}")
-    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(path, "w") as new:
-        for entry in old.infolist():
-            data = old.read(entry)
-            if entry.filename.endswith(".dist-info/METADATA"):
-                data = data.replace(b"\nName: onnxruntime\n", f"\nName: {name}\n".encode(), 1)
-            if entry.filename.endswith(".dist-info/RECORD"):
-                data = re.sub(
-                    rb",sha256=[^,\n]*,\d*\n",
-                    b",,\n",
-                    data.replace(b"onnxruntime-", f"{name}-".encode()),
-                )
-            new.writestr(entry.filename.replace("onnxruntime-", f"{name}-", 1), data)
-    return path
-
-
-def onnxruntime_files(python: Path) -> dict[str, str]:
-    """Return the hash of each file of onnxruntime, as this Python finds it."""
-    script = "from importlib.util import find_spec; print(find_spec('onnxruntime').origin)"
-    folder = Path(call(python, "-c", script).strip()).parent
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
-
-
 @pytest.mark.network
 @pytest.mark.timeout(900)
 def test_installation_does_not_change_another_build_of_onnxruntime(tmp_path: Path) -> None:
-    call(sys.executable, "-m", "venv", tmp_path / "beside")
-    python = tmp_path / "beside" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    call(python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path, "onnxruntime")
-    (wheel,) = tmp_path.glob("onnxruntime-*.whl")
-    call(python, "-m", "pip", "install", "--quiet", rename_wheel(wheel))
+    python = other_build_of_onnxruntime(tmp_path)
     before = onnxruntime_files(python)
     (commands,) = COMMANDS.findall(
         (REPOSITORY / "ort_gridsample" / "INSTALL.md").read_text(encoding="utf-8")

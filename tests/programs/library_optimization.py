@@ -2,9 +2,10 @@
 
 import llvmlite.binding as llvm
 from numba.core.codegen import CPUCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
 
 from ort_gridsample.kernels.kernel_factories import pack_for
-from ort_gridsample.library.emission import _NEVER_CALLED, Emitter
+from ort_gridsample.library.emission import _NEVER_CALLED, Compiler
 
 optimize = CPUCodeLibrary._optimize_final_module
 
@@ -20,5 +21,7 @@ def print_and_optimize(library: CPUCodeLibrary) -> None:
 
 
 CPUCodeLibrary._optimize_final_module = print_and_optimize
-emitter = Emitter(llvm.get_process_triple(), llvm.get_host_cpu_name(), 1)
-emitter.compile_function((pack_for, "float32", "float32"))
+triple = llvm.get_process_triple()
+function = Compiler(triple, llvm.get_host_cpu_name()).compile((pack_for, "float32", "float32"))
+with global_compiler_lock:
+    function.library.make_object(function.name, "pack", triple)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ...errors import GridSampleError
 from ...graph.files import atomic_write
-from ...kernels import library_file, target
+from ...kernels import library_trailer, target
 from ...kernels.cache_folder import cache_folder, digest
 from . import linking
 
@@ -312,7 +312,7 @@ def linked_library(folder: Path) -> Path:
     source_code = _source()
     properties = f"{target.system} {target.processor} {source_code}"
     key = hashlib.sha256(properties.encode()).hexdigest()[:16]
-    suffix = library_file.SUFFIXES.get(target.system, ".so")
+    suffix = library_trailer.SUFFIXES.get(target.system, ".so")
     for path in sorted(folder.glob(f"trampoline-{key}-*{suffix}")):
         with suppress(OSError):  # another process removed it, or it cannot be read
             if path.name == _library_name(key, path.read_bytes(), suffix):
