@@ -55,6 +55,7 @@ def key_of(code: str) -> str:
 #: What a change affects -> the code, where the kernel reads 1, and its change.
 CHANGES = {
     "literal": ("def kernel(): return 1", "1", "2"),
+    "operation": ("def kernel(m, n): return m + n", "+", "-"),
     "constant": ("N = 1\ndef kernel(): return N", "1", "2"),
     "type of a constant": ("N = 1\ndef kernel(): return N", "1", "1.0"),
     "item of a tuple": ("N = (0, (1, 2))\ndef kernel(): return N[1][0]", "1", "3"),
@@ -104,6 +105,11 @@ CHANGES = {
         "f, g = lambda: 1, lambda: 2\ndef kernel(): return f() - g()",
         "f, g = ",
         "g, f = ",
+    ),
+    "function in a table, after both": (
+        "f, g = lambda: 1, lambda: 2\nT = (f, g, f)\ndef kernel(): return T[2]()",
+        "g, f)",
+        "g, g)",
     ),
     "calls of two offsets": (
         "f, g = caller(0, 8), caller(0, 16)\ndef kernel(): return f(0, ()) - g(0, ())",
