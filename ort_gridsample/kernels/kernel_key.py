@@ -222,6 +222,8 @@ def _describe(value: Any, references: list[Any]) -> str:
             return f"{value.__module__}.{value.__qualname__}"
         references.append(value)
         return "*"
+    if isinstance(value, ModuleType):
+        return f"module {value.__name__}"
     if isinstance(value, np.dtype):
         return _describe_dtype(value)
     describe = partial(_describe, references=references)
@@ -235,7 +237,7 @@ def _describe(value: Any, references: list[Any]) -> str:
     if isinstance(value, (set, frozenset)):
         return f"{describe(type(value))}{sorted(map(describe, value))}"
     if isinstance(value, np.ndarray):
-        return f"{value.dtype!r}{value.shape}{value.tobytes().hex()}"
+        return f"{_describe_dtype(value.dtype)}{value.shape}{value.tobytes().hex()}"
     if _is_of_package(type(value).__module__) and hasattr(value, "__dict__"):
         return f"{describe(type(value))}{describe(vars(value))}"
     if hasattr(value, "__wrapped__"):  # a function with a cache
@@ -243,22 +245,29 @@ def _describe(value: Any, references: list[Any]) -> str:
     return _describe_other(value)
 
 
-#: The texts of dtypes by their ``id``, with the dtypes, which they keep alive. NumPy takes 0.1 ms
-#: to print a record.
+#: The texts of dtypes by their ``id``, with the dtypes, which they keep alive.
 _dtype_texts: dict[int, tuple[np.dtype[Any], str]] = {}
 
 
 def _describe_dtype(dtype: np.dtype[Any]) -> str:
-    """Return a text that determines ``dtype``."""
+    """Return a text that determines ``dtype``. NumPy's ``repr`` takes three times as long."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return f"{shape}{_describe_dtype(base)}"
+    if dtype.names is None:
+        return f"{dtype.type.__name__}{dtype.str}"
     if id(dtype) not in _dtype_texts:
-        _dtype_texts[id(dtype)] = dtype, repr(dtype)
+        fields = []
+        for name in dtype.names:
+            field_dtype, offset, *_ = dtype.fields[name]  # type: ignore[index]
+            fields.append(f"{name!r} {offset} {_describe_dtype(field_dtype)}")
+        text = f"{fields} {dtype.itemsize} {dtype.isalignedstruct}"
+        _dtype_texts[id(dtype)] = dtype, text
     return _dtype_texts[id(dtype)][1]
 
 
 def _describe_other(value: Any) -> str:
     """Return a text that determines an object of another package."""
-    if isinstance(value, ModuleType):
-        return f"module {value.__name__}"
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
     module = getattr(value, "__module__", "")
     if name and not _is_of_package(module):

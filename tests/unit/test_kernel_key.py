@@ -68,6 +68,25 @@ CHANGES = {
     "array": ("N = np.array([1, 2])\ndef kernel(): return N[0]", "1", "3"),
     "NumPy number": ("N = np.int64(1)\ndef kernel(): return N", "int64", "int32"),
     "record": ("R = structs.record('a b')\ndef kernel(): return R", "a b", "a c"),
+    "type of a field": ("R = np.dtype([('a', 'i4')])\ndef kernel(): return R", "i4", "f4"),
+    "length of a field": ("R = np.dtype([('a', 'i4', 2)])\ndef kernel(): return R", "2", "3"),
+    "field of a field": (
+        "R = structs.record(('a', structs.record('b')))\ndef kernel(): return R",
+        "'b'",
+        "'c'",
+    ),
+    "alignment": (
+        "R = np.dtype([('a', 'i8')], align=True)\ndef kernel(): return R",
+        "True",
+        "False",
+    ),
+    "offset of a field": (
+        "R = np.dtype({'names': ['a'], 'formats': ['i4'], 'offsets': [0], 'itemsize': 8})\n"
+        "def kernel(): return R",
+        "[0]",
+        "[4]",
+    ),
+    "byte order": ("R = np.dtype('<i4')\ndef kernel(): return R", "<", ">"),
     "order of fields": ("R = structs.record('a b')\ndef kernel(): return R", "a b", "b a"),
     "Numba type": ("T = types.int64\ndef kernel(): return T", "int64", "int32"),
     "C function": (
@@ -322,13 +341,13 @@ def test_comments_in_modules_without_kernels_compile_nothing(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "edited_modules",
     [
-        ["ort_gridsample.kernels.attention", "ort_gridsample.kernels.packing"],
+        [f"ort_gridsample.kernels.{name}" for name in ("attention", "code_library", "packing")],
         pytest.param(
             sorted({*kernel_key._MODULES_OF_ALL_KERNELS}.union(*kernel_modules().values())),
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["two modules", "all modules"],
+    ids=["three modules", "all modules"],
 )
 def test_edits_of_kernels_compile_the_kernels_that_contain_them(
     edited_modules: Sequence[str], tmp_path: Path
