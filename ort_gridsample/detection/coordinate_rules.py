@@ -17,8 +17,9 @@ from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
 from ..inference.lengths import int_attribute
 from ..inference.types import Inference
+from ..kernels.program_codes import MAX_STEPS, OPERATIONS
 from ..spec import Dim, Shape, known_lengths
-from .programs import MAX_STEPS, OPERATIONS, Component, Program, ProgramStep, Scalar
+from .programs import Component, Program, ProgramStep, Scalar
 
 
 class TracedNode(NamedTuple):
@@ -431,7 +432,8 @@ def _are_known_to_be_equal(pair: Sequence[Dim]) -> bool:
     return isinstance(first, int) and first == second
 
 
-#: Operator -> the rule for a node that computes a coordinate.
+#: Operator of :data:`.program_codes.COORDINATE_OPERATORS` -> the rule for a node that computes a
+#: coordinate.
 COORDINATE_RULES: Mapping[str, CoordinateRule] = {
     "Concat": _before_concat,
     "Gather": _before_gather,

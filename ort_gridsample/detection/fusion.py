@@ -13,10 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from ..graph.scope import display_name
 from ..graph.use_def import UseDef
 from ..inference.types import Inference
+from ..kernels.program_codes import MAX_SOURCES
 from .coordinate_rules import CoordinateTracer
 from .grid_rules import trace_grid
 from .match import FusedGrid, Match
-from .programs import MAX_SOURCES, TYPES, Component, Program
+from .programs import TYPES, Component, Program
 
 
 def find_fused_grid(

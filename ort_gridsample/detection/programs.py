@@ -32,20 +32,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..kernels.program_codes import (
+    MAX_SOURCES,
+    MAX_STEPS,
+    N_HEADER_NUMBERS,
+    OPERATIONS,
+    WITH_PROGRAM,
+)
+
 #: The types that programs compute in. Half precision is missing because runtimes round its
 #: arithmetic differently.
 TYPES = ("float32", "float64")
-#: The maximum number of values that a grid is computed from.
-MAX_SOURCES = 6
-#: The maximum number of steps of a program.
-MAX_STEPS = 16
-#: The operations of a step, on a coordinate x and an operand n: ``x op n`` or ``n op x``.
-OPERATIONS = ("Add", "Sub", "Mul", "Div")
-#: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
-#: code if another program computes the operand, so that it is not a scalar.
-WITH_PROGRAM = 2 * len(OPERATIONS)
-#: The number of integers before the steps of an encoded program.
-N_HEADER_NUMBERS = 5  # source, axis, index, length, n_steps
 #: A scalar operand: a number, or the name of a value that has one element.
 Scalar = float | str
 
@@ -73,7 +70,7 @@ class ProgramStep(NamedTuple):
     """One step of a program.
 
     Attributes:
-        operation: one of :data:`OPERATIONS`.
+        operation: one of :data:`~ort_gridsample.kernels.program_codes.OPERATIONS`.
         operand: a scalar, or the program that computes the operand.
         operand_first: whether the operand is the first input of the operation.
     """

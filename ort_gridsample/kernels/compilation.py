@@ -1,7 +1,6 @@
 """Compile functions to C function pointers, with an on-disk cache."""
 
 import hashlib
-import importlib.resources
 import logging
 import pickle
 import subprocess
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -25,6 +23,7 @@ from ..system.cpus import available_cpus
 from ..system.process import interpreter, keep_forever
 from . import cache_folder
 from .code_library import linking_lazily
+from .kernel_key import kernel_key
 from .kernel_lock import is_locked, try_lock
 
 logger = logging.getLogger("ort_gridsample")
@@ -50,22 +49,8 @@ _POLL_INTERVAL = 0.05
 MAX_BYTES = 1 << 28
 
 _PACKAGE = Path(__file__).parents[1]
-_PACKAGE_NAME = __name__.partition(".")[0]
 #: The name of the folder of kernels inside ``NUMBA_CACHE_DIR``.
 _SUBFOLDER = "ort_gridsample"
-
-#: The folders of the package (and "", the package itself) with code that becomes part of a kernel,
-#: or with constants that a kernel reads. Any change of a module in them compiles all kernels again.
-#: No kernel depends on modules of their subfolders, such as ``detection/attention``.
-_SOURCE_FOLDERS = (
-    "",
-    "custom_ops/compiled_ops",
-    "detection",
-    "dialects",
-    "functions",
-    "kernels",
-    "reference",
-)
 
 #: Numba's settings that change the code of a kernel.
 _CODE_SETTINGS = (
@@ -76,49 +61,6 @@ _CODE_SETTINGS = (
     "SLP_VECTORIZE",
     "ENABLE_AVX",
 )
-
-
-# --- The key of a kernel on disk ---
-
-
-@cache
-def kernel_sources(*other_folders: str) -> tuple[Traversable, ...]:
-    """List the source files of all folders that kernels come from, and of ``other_folders``.
-
-    Numba itself looks only at the file of the function that it compiles. These files may also be in
-    a zip archive.
-
-    Raises:
-        FileNotFoundError: a folder has no source files, as in a frozen program of bytecode only.
-    """
-    package = importlib.resources.files(_PACKAGE_NAME)
-    sources: list[Traversable] = []
-    for name in (*_SOURCE_FOLDERS, *other_folders):
-        folder = package.joinpath(name) if name else package
-        files = list(folder.iterdir()) if folder.is_dir() else []
-        modules = [file for file in files if file.name.endswith(".py")]
-        if not modules:
-            raise FileNotFoundError(f"no *.py in {folder}")
-        sources += sorted(modules, key=lambda file: file.name)
-    return tuple(sources)
-
-
-def fingerprint(sources: Sequence[Traversable]) -> str:
-    """Return a hash of the contents of ``sources``, which does not depend on their folder.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
-
-
-@cache
-def package_fingerprint(*other_folders: str) -> str:
-    """Return the :func:`fingerprint` of :func:`kernel_sources`, with the same arguments.
-
-    A process reads the files once.
-    """
-    return fingerprint(kernel_sources(*other_folders))
 
 
 # --- Numba's cache, in other folders and with another key ---
@@ -261,17 +203,16 @@ def kernel_folders() -> list[Path]:
 class KernelCache(FunctionCache):
     """Numba's on-disk cache of a function, independent of the folder of the sources.
 
-    The key of a kernel is a fingerprint of its sources, the processor, Numba's release and
-    settings. Kernels are read from the first of :func:`kernel_folders` that can be written, and
-    from the folders before it. They are written to that folder.
+    The key of a kernel consists of its :func:`.kernel_key.kernel_key`, the processor, Numba's
+    release and settings. Kernels are read from the first of :func:`kernel_folders` that can be
+    written, and from the folders before it. They are written to that folder.
 
     Args:
         function: the function to compile.
-        source_fingerprint: the :func:`fingerprint` of its sources.
+        key: its :func:`.kernel_key.kernel_key`.
     """
 
-    def __init__(self, function: Any, source_fingerprint: str) -> None:
-        self._fingerprint = source_fingerprint
+    def __init__(self, function: Any, key: str) -> None:
         self._name = repr(function)
         self._py_func = function
         candidates = kernel_folders()
@@ -287,7 +228,7 @@ class KernelCache(FunctionCache):
         self._cache_file: Any = _Files(
             self._cache_path,
             self._impl.filename_base,
-            self._fingerprint,
+            key,
             read_only,
         )
         self.enable()
@@ -368,31 +309,22 @@ class CompiledFunction:
 
     Args:
         function: the function to compile.
-        sources: the files that its code depends on. None selects :func:`kernel_sources`.
-        other_folders: the argument of :func:`kernel_sources`.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., int],
-        sources: Sequence[Traversable] | None = None,
-        *,
-        other_folders: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, function: Callable[..., int]) -> None:
         signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
         self._cfunc = CFunc(function, signature, {}, OPTIONS)
         self._cache: KernelCache | None = None
         self._not_kept_reason = ""
         try:
-            if sources is None:
-                source_fingerprint = package_fingerprint(*other_folders)
-            else:
-                source_fingerprint = fingerprint(sources)
-            self._cache = self._cfunc._cache = KernelCache(function, source_fingerprint)
+            key = kernel_key(function, OPTIONS)
+            self._cache = self._cfunc._cache = KernelCache(function, key)
         except OSError as error:
             self._not_kept_reason = f"a source file of ort_gridsample is missing: {error}"
             if getattr(sys, "frozen", False):
                 self._not_kept_reason += "; frozen programs need the sources, see INSTALL.md"
+        except TypeError as error:  # of a release of NumPy or Numba that no test has seen
+            self._not_kept_reason = str(error)
         self._address = 0
 
     @property

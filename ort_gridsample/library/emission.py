@@ -25,13 +25,13 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from ..custom_ops.compiled_ops.catalog import (
-    DESCRIPTION_FUNCTIONS,
     FOREIGN_DOMAINS,
     OPS,
     Fields,
     Op,
     schema_fields,
 )
+from ..custom_ops.compiled_ops.description_table import DESCRIPTION_FUNCTIONS
 from ..custom_ops.compiled_ops.descriptions import description_function
 from ..custom_ops.compiled_ops.record_image import RecordImage, Relocation
 from ..custom_ops.compiled_ops.sentences import create_brief_error, create_error

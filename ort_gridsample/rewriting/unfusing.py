@@ -9,13 +9,14 @@ from itertools import count
 import onnx
 from onnx import helper
 
-from ..detection.programs import OPERATIONS, WITH_PROGRAM, decode
+from ..detection.programs import decode
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, FUSED, PACKAGE_DIALECTS
 from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from ..graph.new_nodes import Names, Nodes
 from ..graph.scope import Scope, scopes_of
+from ..kernels.program_codes import OPERATIONS, WITH_PROGRAM
 from ..opsets.imports import import_used
 from .targets.compiled_op import label
 

@@ -43,7 +43,7 @@ def llvm_of(function: CompiledFunction) -> str:
 @pytest.fixture
 def compiled() -> CompiledFunction:
     """Return a kernel that is compiled in this process. It is not kept on disk."""
-    function = CompiledFunction(sum_of_halves, [])
+    function = CompiledFunction(sum_of_halves)
     function._cfunc._cache = NullCache()
     return function
 
@@ -61,7 +61,7 @@ def test_kernel_without_the_option_has_reference_counts(
 ) -> None:
     """The test above can fail."""
     monkeypatch.setitem(OPTIONS, "_nrt", True)
-    function = CompiledFunction(sum_of_halves, [])
+    function = CompiledFunction(sum_of_halves)
     function._cfunc._cache = NullCache()
     function.address()
     assert "NRT_incref" in llvm_of(function)

@@ -28,16 +28,15 @@ pytest.importorskip("numba", reason="kernels are compiled by Numba")
 from numba import config
 from numba.core.compiler_lock import global_compiler_lock
 
-from ort_gridsample.custom_ops.compiled_ops import affine
 from ort_gridsample.kernels import (
     cache_folder,
     compilation,
     jit_core,
     kernel_factories,
+    kernel_key,
     workers,
 )
 from ort_gridsample.system import memory
-from support.compiled_sources import compiled_functions, source_files
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -46,34 +45,18 @@ def one_more(number: int) -> int:
     return number + 1
 
 
-def load_or_compile(sources: list[Path]) -> bool:
+def two_more(number: int) -> int:
+    return number + 2
+
+
+def load_or_compile(python_function: Callable[[int], int] = one_more) -> bool:
     """Load a function from the cache or compile it; return whether it was ready."""
-    function = compilation.CompiledFunction(one_more, sources)
+    function = compilation.CompiledFunction(python_function)
     was_ready = function.needs_no_lock
-    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41) == 42
+    call_compiled = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())
+    assert call_compiled(41) == python_function(41)
     assert function.needs_no_lock
     return was_ready
-
-
-def test_kernel_cache_after_change_of_any_source_compiles_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel of the previous sources stays in the cache."""
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    kernels = sorted(Path(workers.__file__).parent.glob("*.py"))
-    copies = [Path(shutil.copy(path, tmp_path)) for path in kernels]
-    assert [load_or_compile(copies) for _ in range(2)] == [False, True]
-    function = compilation.CompiledFunction(one_more, copies)
-    fingerprints = {compilation.fingerprint(copies)}
-    for copy in copies:
-        before = copy.read_bytes()
-        copy.write_bytes(before + b"# changed\n")
-        assert not compilation.CompiledFunction(one_more, copies).needs_no_lock
-        fingerprints.add(compilation.fingerprint(copies))
-        copy.write_bytes(before)
-    assert len(fingerprints) == 1 + len(copies)
-    assert function.needs_no_lock
-    assert load_or_compile(copies)
 
 
 def with_wrong_bit(content: bytes, index: int, bit: int = 2) -> bytes:
@@ -146,37 +129,36 @@ def test_kernel_cache_with_damaged_file_compiles_again(
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    assert not load_or_compile([Path(__file__)])
+    assert not load_or_compile()
     (file,) = tmp_path.rglob("*.nb*")
     file.write_bytes(damage(file.read_bytes()))
-    assert not load_or_compile([Path(__file__)])
+    assert not load_or_compile()
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
-    assert load_or_compile([Path(__file__)])
+    assert load_or_compile()
 
 
 def test_kernel_cache_with_the_file_of_another_kernel_compiles_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    sources = [Path(__file__)], [Path(compilation.__file__)]
     files = []
-    for source in sources:
-        load_or_compile(source)
+    for function in (one_more, two_more):
+        load_or_compile(function)
         (file,) = {*tmp_path.rglob("*.nbc")} - {*files}
         files.append(file)
     shutil.copy(*files)
-    assert not load_or_compile(sources[1])
+    assert not load_or_compile(two_more)
 
 
 def test_kernel_cache_with_a_folder_in_place_of_a_file_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    load_or_compile([Path(__file__)])
+    load_or_compile()
     (file,) = tmp_path.rglob("*.nbc")
     file.unlink()
     file.mkdir()
-    function = compilation.CompiledFunction(one_more, [Path(__file__)])
+    function = compilation.CompiledFunction(one_more)
     assert not function.needs_no_lock
     assert function.address()
 
@@ -187,12 +169,12 @@ def test_kernel_cache_with_damaged_file_in_a_read_only_folder_writes_to_the_next
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "filled"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    load_or_compile([Path(__file__)])
+    load_or_compile()
     (file,) = tmp_path.rglob("*.nbc")
     damaged = damage(file.read_bytes())
     file.write_bytes(damaged)
     make_read_only(monkeypatch, tmp_path / "filled")
-    assert [load_or_compile([Path(__file__)]) for _ in range(2)] == [False, True]
+    assert [load_or_compile() for _ in range(2)] == [False, True]
     assert file.read_bytes() == damaged
     assert len([*(tmp_path / "home").rglob("*.nbc")]) == 1
 
@@ -202,11 +184,11 @@ def test_kernel_cache_without_a_writable_folder_compiles_a_damaged_kernel(
     damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    load_or_compile([Path(__file__)])
+    load_or_compile()
     (file,) = tmp_path.rglob("*.nbc")
     file.write_bytes(damage(file.read_bytes()))
     monkeypatch.setattr(cache_folder, "_is_writable", lambda path: False)
-    load_or_compile([Path(__file__)])
+    load_or_compile()
 
 
 @pytest.mark.slow
@@ -265,7 +247,7 @@ def test_kernel_cache_without_a_folder_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compilation, "_has_warned", False)
-    assert [load_or_compile([Path(__file__)]) for _ in range(2)] == [True, True]
+    assert [load_or_compile() for _ in range(2)] == [True, True]
     folders = ", ".join(map(str, compilation.kernel_folders()))
     assert kernel_warnings(caplog) == [
         "compiled kernels cannot be kept on disk, so each process compiles them again "
@@ -286,9 +268,9 @@ def test_kernel_cache_that_cannot_be_written_warns_once(
     monkeypatch.setattr(compilation, "_has_warned", False)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=error))
-    function = compilation.CompiledFunction(one_more, [Path(__file__)])
+    function = compilation.CompiledFunction(one_more)
     assert function.address()
-    assert compilation.CompiledFunction(one_more, [Path(__file__)]).address()
+    assert compilation.CompiledFunction(one_more).address()
     (warning,) = kernel_warnings(caplog)
     assert str(error) in warning
     assert not list(tmp_path.rglob("*.nb*"))
@@ -297,11 +279,26 @@ def test_kernel_cache_that_cannot_be_written_warns_once(
 def test_kernel_cache_without_sources_warns_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """As in a frozen program of bytecode only: every process compiles its kernels again."""
     monkeypatch.setattr(compilation, "_has_warned", False)
-    assert compilation.CompiledFunction(one_more, [tmp_path / "missing.py"]).address()
+    monkeypatch.setattr(kernel_key, "_source_digest", kernel_key._source_digest.__wrapped__)
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
+    function = compilation.CompiledFunction(one_more)
+    assert function.address()
+    assert function._cache is None
     (warning,) = kernel_warnings(caplog)
     assert "a source file of ort_gridsample is missing" in warning
-    assert str(tmp_path / "missing.py") in warning
+    assert str(tmp_path / "kernels") in warning
+
+
+def test_kernel_cache_of_a_kernel_without_a_key_warns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compilation, "_has_warned", False)
+    monkeypatch.setattr(compilation, "kernel_key", Mock(side_effect=TypeError("no text for it")))
+    assert compilation.CompiledFunction(one_more).address()
+    (warning,) = kernel_warnings(caplog)
+    assert "(no text for it)" in warning
 
 
 def test_kernel_cache_kept_in_a_folder_does_not_warn(
@@ -309,7 +306,7 @@ def test_kernel_cache_kept_in_a_folder_does_not_warn(
 ) -> None:
     monkeypatch.setattr(compilation, "_has_warned", False)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    load_or_compile([Path(__file__)])
+    load_or_compile()
     assert kernel_warnings(caplog) == []
 
 
@@ -378,10 +375,10 @@ def test_kernel_cache_in_a_read_only_folder_is_read(
     home = tmp_path / "home"
     monkeypatch.setattr(config, "CACHE_DIR", str(filled))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    assert not load_or_compile([Path(__file__)])
+    assert not load_or_compile()
     make_read_only(monkeypatch, filled)
-    assert load_or_compile([Path(__file__)])
-    assert not load_or_compile([Path(compilation.__file__)])
+    assert load_or_compile()
+    assert not load_or_compile(two_more)
     assert len([*filled.rglob("*.nbc")]) == len([*home.rglob("*.nbc")]) == 1
 
 
@@ -391,9 +388,9 @@ def test_kernel_key_depends_on_numba_setting(
 ) -> None:
     """Programs with other settings share the user's cache folder."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    assert not load_or_compile([Path(__file__)])
+    assert not load_or_compile()
     monkeypatch.setattr(config, setting, value)
-    assert not compilation.CompiledFunction(one_more, [Path(__file__)]).needs_no_lock
+    assert not compilation.CompiledFunction(one_more).needs_no_lock
 
 
 def create_files(folder: Path, ages: dict[str, float]) -> None:
@@ -424,10 +421,10 @@ def test_kernel_cache_marks_loaded_kernel_as_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    load_or_compile([Path(__file__)])
+    load_or_compile()
     (file,) = tmp_path.rglob("*.nbc")
     os.utime(file, (0, 0))
-    load_or_compile([Path(__file__)])
+    load_or_compile()
     assert time.time() - file.stat().st_mtime < 3600
 
 
@@ -441,91 +438,6 @@ def test_kernel_files_of_modules_with_the_same_last_name_differ() -> None:
         return str(cache._impl.filename_base)
 
     assert file_of("kernels.attention") != file_of("compiled_ops.attention")
-
-
-@pytest.fixture(scope="module")
-def compiled_files() -> set[Path]:
-    """Return the files with code and constants of kernels."""
-    return source_files(compiled_functions())
-
-
-def test_kernel_sources_contain_every_compiled_module(compiled_files: set[Path]) -> None:
-    assert compiled_files <= set(compilation.kernel_sources())
-
-
-def test_kernel_sources_have_no_folder_without_a_compiled_module(
-    compiled_files: set[Path],
-) -> None:
-    """A change there would discard the cache."""
-    folders = {Path(str(source)).parent for source in compilation.kernel_sources()}
-    assert folders == {file.parent for file in compiled_files}
-
-
-#: A module, and a change of a constant that kernels are compiled with.
-CHANGED_CONSTANTS = [
-    ("programs.py", b"MAX_STEPS = 16", b"MAX_STEPS = 17"),
-    ("programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
-    ("taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
-    ("helper_threads.py", b"SPIN_LIMIT = 1000", b"SPIN_LIMIT = 100"),
-    ("compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
-]
-
-
-@pytest.mark.parametrize(("file", "old", "new"), CHANGED_CONSTANTS)
-def test_kernel_key_depends_on_module_constants(
-    file: str, old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Path.read_bytes
-    text = next(read(path) for path in PACKAGE.rglob(file))
-    assert old in text
-    before = compilation.package_fingerprint.__wrapped__()
-    monkeypatch.setattr(
-        Path, "read_bytes", lambda p: text.replace(old, new) if p.name == file else read(p)
-    )
-    assert compilation.package_fingerprint.__wrapped__() != before
-
-
-def test_compiled_functions_with_other_folders_read_the_sources_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folders = ("custom_ops/provider",)
-    compilation.package_fingerprint.cache_clear()
-    paths = []
-    read = Path.read_bytes
-
-    def record_read(path: Path) -> bytes:
-        paths.append(path)
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", record_read)
-    for _ in range(2):
-        compilation.CompiledFunction(one_more, other_folders=folders)
-    assert paths == [*compilation.kernel_sources(*folders)]
-
-
-@pytest.mark.parametrize("spec", [(workers.process_items,), (affine.fill_for, "float32")])
-def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(
-    spec: compilation.FunctionSpec,
-) -> None:
-    function = compilation.compiled_function.__wrapped__(spec)
-    assert function._cache._fingerprint == compilation.package_fingerprint()
-
-
-def test_kernel_sources_of_a_program_without_sources_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "spec.pyc").touch()
-    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
-    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path))):
-        compilation.kernel_sources.__wrapped__()
-
-
-def test_compiled_function_without_sources_is_not_kept_on_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As in a frozen program without sources: every process compiles it again."""
-    monkeypatch.setattr(compilation, "package_fingerprint", Mock(side_effect=FileNotFoundError))
-    assert compilation.compiled_function.__wrapped__((workers.process_items,))._cache is None
 
 
 #: Load or compile a kernel in another copy of the package; print whether it was ready before and
@@ -679,8 +591,8 @@ def test_compilation_without_free_memory_raises(
         probe = Mock(side_effect=[MemoryError, None])
         monkeypatch.setattr(memory, "check_allocatable", probe)
         with pytest.raises(MemoryError):
-            load_or_compile([])
-        load_or_compile([])
+            load_or_compile()
+        load_or_compile()
         assert probe.call_args_list == [call(nbytes)] * 2
 
 
@@ -740,7 +652,7 @@ def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         compilation,
         "compiled_function",
-        lambda spec: compilation.CompiledFunction(one_more, [PACKAGE / "none"]),
+        lambda spec: compilation.CompiledFunction(one_more),
     )
     monkeypatch.setattr(compilation.CompiledFunction, "needs_no_lock", False)
     specs = kernel_factories.kernel_functions("float32", "float16", "linear").values()

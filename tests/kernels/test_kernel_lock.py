@@ -35,7 +35,7 @@ def locked_by_another_process(path: Path) -> Iterator[None]:
 def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> compilation.CompiledFunction:
     """A function that is not on disk, for each spec."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    function = compilation.CompiledFunction(one_less, [Path(__file__)])
+    function = compilation.CompiledFunction(one_less)
     monkeypatch.setattr(compilation, "compiled_function", lambda spec: function)
     return function
 

@@ -17,8 +17,13 @@ from onnx import TensorProto, helper, parser, shape_inference
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
 from ort_gridsample.detection import programs
-from ort_gridsample.detection.programs import MAX_SOURCES, MAX_STEPS, OPERATIONS
 from ort_gridsample.functions.validation import format_shape
+from ort_gridsample.kernels.program_codes import (
+    MAX_SOURCES,
+    MAX_STEPS,
+    OPERATIONS,
+    WITH_PROGRAM,
+)
 from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from support.cases import ATTRIBUTES, Attributes
@@ -1037,7 +1042,7 @@ def open_fused_op(coordinates: list[int], sources: Sequence[str]) -> onnxruntime
 #: A program is a source, its length, the index of the coordinate, its axis, and steps.
 VALID_X = [0, 3, 0, 2, 0]
 VALID_Y = [0, 3, 1, 2]
-STEP_WITH_PROGRAM = programs.WITH_PROGRAM
+STEP_WITH_PROGRAM = WITH_PROGRAM
 INVALID_X = [
     [1, 3, 0, 2],
     [0, 3, 2, 2],

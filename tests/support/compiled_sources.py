@@ -9,23 +9,26 @@ from functools import cache
 from pathlib import Path
 
 import ort_gridsample as ogs
-from ort_gridsample.custom_ops.compiled_ops.catalog import (
-    DESCRIPTION_FUNCTIONS,
-    FOREIGN_DOMAINS,
-    OPS,
-)
+from ort_gridsample.custom_ops.compiled_ops.catalog import FOREIGN_DOMAINS, OPS
+from ort_gridsample.custom_ops.compiled_ops.description_table import DESCRIPTION_FUNCTIONS
 from ort_gridsample.custom_ops.compiled_ops.descriptions import description_function
 from ort_gridsample.custom_ops.compiled_ops.record_image import RecordImage
-from ort_gridsample.custom_ops.compiled_ops.sentences import create_error
+from ort_gridsample.custom_ops.compiled_ops.sentences import create_brief_error, create_error
+from ort_gridsample.custom_ops.provider import compute_infos
+from ort_gridsample.custom_ops.provider.factory_image import add_factory
+from ort_gridsample.custom_ops.provider.fused_attention import compute_attention
+from ort_gridsample.custom_ops.provider.fused_grid import compute_grid_sample
+from ort_gridsample.custom_ops.provider.fused_nodes import compute_info_functions
 from ort_gridsample.kernels import jit_core
 from ort_gridsample.kernels.compilation import FunctionSpec
+from ort_gridsample.library.entry import create_ep_factories, find_functions, register
 
 #: A module, and a name in it.
 _Name = tuple[str, str]
 
 
-def compiled_functions() -> set[Callable[..., object]]:
-    """Return all functions of ops and of the compiled core, and the factories of such functions."""
+def compiled_specs() -> set[FunctionSpec]:
+    """Return the functions of ops, of the compiled core and of the execution provider."""
     specs: list[FunctionSpec] = [(create_error,), *jit_core._HELPER_FUNCTIONS.values()]
     specs += [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
     for op in (*OPS, *(op for ops in FOREIGN_DOMAINS.values() for op in ops)):
@@ -36,18 +39,50 @@ def compiled_functions() -> set[Callable[..., object]]:
             dtype, states = implementation.states(*types)
             image.add_records(dtype, *states)
             specs += image.functions.values()
-    return {spec[0] for spec in specs}
+    image = RecordImage()
+    add_factory(image, "", lambda overload: 0, ())
+    specs += [*image.functions.values(), (compute_infos.allocate_block,)]
+    for compute in (compute_attention, compute_grid_sample):
+        specs += compute_info_functions(compute).values()
+    return set(specs)
+
+
+def kernel_function(spec: FunctionSpec) -> Callable[..., int]:
+    """Return the function that is compiled for ``spec``."""
+    function, *types = spec
+    return function(*types) if types else function
+
+
+def kernel_name(spec: FunctionSpec) -> str:
+    """Return the module and the name of a factory or a function, and the types of a kernel."""
+    function, *types = spec
+    return " ".join([f"{function.__module__}.{function.__name__}", *types])
+
+
+def compiled_functions() -> set[Callable[..., object]]:
+    """Return the functions of :func:`compiled_specs`, and the factories of such functions."""
+    return {spec[0] for spec in compiled_specs()}
+
+
+def library_functions() -> set[Callable[..., object]]:
+    """Return the functions that are compiled for a library only."""
+    return {create_brief_error, create_ep_factories, find_functions, register}
 
 
 def source_files(functions: set[Callable[..., object]]) -> set[Path]:
-    """Return the files of the package with code and constants that ``functions`` read.
+    """Return the files of the package with code and constants that ``functions`` read."""
+    return {_file(module) for module, _ in reached_names(functions)}
+
+
+def reached_names(functions: set[Callable[..., object]]) -> set[_Name]:
+    """Return the modules and the names of the definitions that ``functions`` read.
 
     The search follows each name in the code of a function to its definition, and all names there,
     across imports.
     """
     pending = [(function.__module__, function.__name__) for function in functions]
     visited = set[_Name]()
-    files = set[Path]()
+    definitions = set[_Name]()
     while pending:
         name = pending.pop()
         if name in visited or not name[0].startswith(ogs.__name__):
@@ -58,9 +93,26 @@ def source_files(functions: set[Callable[..., object]]) -> set[Path]:
             if isinstance(statement, ast.ImportFrom):
                 pending += _imported_names(module, statement, name[1])
             else:
-                files.add(_file(module))
+                definitions.add(name)
                 pending += _names_in(module, statement)
-    return files
+    return definitions
+
+
+#: The decorators of functions that compiled code calls.
+_DECORATORS = {"by_types", "intrinsic", "register_jitable", "returns_array"}
+
+
+def is_decorated_for_compiled_code(name: _Name) -> bool:
+    """Whether a definition is a function that is decorated for compiled code."""
+    module, attribute = name
+    for statement in _definitions(module)[attribute]:
+        for decorator in getattr(statement, "decorator_list", ()):
+            if any(
+                isinstance(node, ast.Name) and node.id in _DECORATORS
+                for node in ast.walk(decorator)
+            ):
+                return True
+    return False
 
 
 @cache

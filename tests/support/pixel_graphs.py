@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.detection.programs import OPERATIONS
+from ort_gridsample.kernels.program_codes import OPERATIONS
 from support.cases import Attributes
 
 Shape = tuple[int, ...]

@@ -34,35 +34,11 @@ INTERFACE = 1
 
 #: The ``ONNXTensorElementDataType`` of strings.
 STRING = 8
-#: The ``ONNXTensorElementDataType`` of the status output.
-INT64 = ELEMENT_TYPES["int64"]
-
-#: ``OrtCustomOpInputOutputCharacteristic`` of an input.
-_REQUIRED = 0
-_VARIADIC = 2
 
 #: The values of a record's fields: a number, a compiled function as
 #: :data:`ort_gridsample.kernels.compilation.FunctionSpec` (None: 0), an
 #: :class:`.record_image.Relocation`, or the fields of a record inside the record.
 Fields = Mapping[str, Any]
-
-#: The functions of an OrtCustomOp that describe the op. Their arguments are a record
-#: :data:`.structs.OP` and, for some, an index. For ops that are compiled on demand they are called
-#: as Python; for a library they are compiled.
-DESCRIPTION_FUNCTIONS: Mapping[str, Callable[..., int]] = {
-    "GetName": lambda op: op.name,
-    "GetExecutionProviderType": lambda op: 0,  # null: the CPU's
-    "GetInputType": lambda op, index: op.types[index],
-    "GetInputTypeCount": lambda op: op.n_inputs,
-    "GetOutputType": lambda op, index: op.types[0] if index == 0 else INT64,
-    "GetOutputTypeCount": lambda op: op.n_outputs,
-    "GetInputCharacteristic": lambda op, index: _VARIADIC if index == op.variadic else _REQUIRED,
-    "GetOutputCharacteristic": lambda op, index: _REQUIRED,
-    "GetInputMemoryType": lambda op, index: 0,
-    "GetVariadicInputMinArity": lambda op: 1,
-    "GetVariadicInputHomogeneity": lambda op: 1,
-}
-
 
 #: The ops that a session needs: types of nodes, each with a type of the node's first input. None
 #: selects all ops.

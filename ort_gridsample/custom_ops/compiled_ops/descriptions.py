@@ -5,7 +5,7 @@ from collections.abc import Callable
 from numba.extending import register_jitable
 
 from ...kernels.pointers import record_at
-from .catalog import DESCRIPTION_FUNCTIONS
+from .description_table import DESCRIPTION_FUNCTIONS
 from .structs import OP
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...dialects.spelling import Spelling
-from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
+from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate, join_choices
 from ...kernels.pointers import array_at, c_string, local_record, record_at
 from ...kernels.structs import ATTENTION_LAUNCH, PADDING_CODES, Address, RecordRef
 from ...reference.taps import TAPS
@@ -50,20 +49,21 @@ from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 #: The modes and the paddings in the order of their codes.
 _CODED_MODES = ("linear", "nearest", "cubic")
 _CODED_PADDINGS = ("zeros", "border", "reflection")
-_SPELLINGS = (
-    Spelling("interpolation_mode", {mode: code for code, mode in enumerate(_CODED_MODES)}),
-    Spelling("padding_mode", {padding: code for code, padding in enumerate(_CODED_PADDINGS)}),
-    Spelling("align_corners", {0: 0, 1: 1}),
-)
+#: Attribute -> the texts of its values in an error message.
+_ATTRIBUTE_VALUES = {
+    "interpolation_mode": [f"{code} ({mode})" for code, mode in enumerate(_CODED_MODES)],
+    "padding_mode": [f"{code} ({padding})" for code, padding in enumerate(_CODED_PADDINGS)],
+    "align_corners": ["0", "1"],
+}
 
 
 def _attribute_rows() -> dict[str, bytes]:
     """Encode the error messages for attributes, by the attribute's name and what is wrong."""
     rows = {}
-    for spelling in _SPELLINGS:
+    for attribute, values in _ATTRIBUTE_VALUES.items():
         for problem, found in (("wrong", "{number}"), ("missing", "missing")):
-            template = ErrorTemplate(spelling.name, found, spelling.choices_text())
-            rows[f"{spelling.name} {problem}"] = encode(template)
+            template = ErrorTemplate(attribute, found, join_choices(values))
+            rows[f"{attribute} {problem}"] = encode(template)
     return rows
 
 

@@ -13,13 +13,6 @@ from numba import types
 from numba.extending import register_jitable
 
 from ... import spec
-from ...detection.programs import (
-    MAX_SOURCES,
-    MAX_STEPS,
-    N_HEADER_NUMBERS,
-    OPERATIONS,
-    WITH_PROGRAM,
-)
 from ...functions import validation
 from ...kernels import tap_table
 from ...kernels.compilation import compiles_in
@@ -32,6 +25,13 @@ from ...kernels.pointers import (
     memcpy,
     record_at,
     sizeof,
+)
+from ...kernels.program_codes import (
+    MAX_SOURCES,
+    MAX_STEPS,
+    N_HEADER_NUMBERS,
+    OPERATIONS,
+    WITH_PROGRAM,
 )
 from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
 from ...kernels.tiles import scratch_array

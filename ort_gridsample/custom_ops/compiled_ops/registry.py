@@ -32,15 +32,8 @@ from ...system.cpus import available_cpus
 from ...system.process import after_fork, created_once, keep_forever
 from ..signals import NeverRaising, with_signals_deferred
 from . import c_api, error_loading, trampoline
-from .catalog import (
-    DESCRIPTION_FUNCTIONS,
-    DOMAINS,
-    Op,
-    OpSelection,
-    find_op,
-    is_missing_state,
-    schema_fields,
-)
+from .catalog import DOMAINS, Op, OpSelection, find_op, is_missing_state, schema_fields
+from .description_table import DESCRIPTION_FUNCTIONS
 from .record_image import RecordImage
 from .structs import OP, OP_CONTEXT
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...detection.programs import MAX_SOURCES, MAX_STEPS
+from ...kernels.program_codes import MAX_SOURCES, MAX_STEPS
 from ...kernels.structs import KERNEL, LAUNCH, record
 from .c_api import FIELDS
 
@@ -171,7 +171,7 @@ PROGRAM = record(
     "index",  # the coordinate's index on that axis
     "length",  # the length of that axis
     "n_steps",  # the number of steps
-    # The codes of the steps: see :mod:`ort_gridsample.detection.programs`.
+    # The codes of the steps: see :mod:`ort_gridsample.kernels.program_codes`.
     ("steps", (np.int64, MAX_STEPS)),
 )
 

@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 
 from ...detection.match import FusedGrid, Match
-from ...detection.programs import MAX_STEPS, to_rows
+from ...detection.programs import to_rows
 from ...detection.records import NodeRecord
 from ...dialects.table import FUSED
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
+from ...kernels.program_codes import MAX_STEPS
 from ...kernels.structs import PADDING_CODES, record
 from ...reference.taps import COMPILED_MODES
 from ..compiled_ops import affine

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -25,13 +24,11 @@ from .ep_api import OLDEST, PROVIDER_API_VERSION, PROVIDER_FUNCTION_OFFSETS
 
 if TYPE_CHECKING:
     # These import Numba.
-    from ...kernels.compilation import CompiledFunction, FunctionSpec
+    from ...kernels.compilation import FunctionSpec
     from .fused_nodes import FusedNodes
 
 #: The place that errors name.
 _WHERE = "register_provider"
-#: The folder of the sources of the functions that only the provider has.
-_SOURCES = "custom_ops/provider"
 
 
 class Provider:
@@ -220,12 +217,6 @@ def _field(address: int, dtype: Any, name: str) -> Any:
 
 def _provider_function_addresses(function_specs: Sequence[FunctionSpec]) -> list[int]:
     """Compile functions of this folder, and return their addresses."""
-    return [_compiled_function(function).address() for (function,) in function_specs]
+    from ...kernels.compilation import compiled_function
 
-
-@cache
-def _compiled_function(function: Callable[..., int]) -> CompiledFunction:
-    """Return the compiled function of ``function``. There is one per process."""
-    from ...kernels import compilation
-
-    return compilation.CompiledFunction(function, other_folders=(_SOURCES,))
+    return [compiled_function(function_spec).address() for function_spec in function_specs]
