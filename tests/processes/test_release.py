@@ -260,7 +260,7 @@ def call_in(environment: dict[str, str], *command: object) -> str:
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(sys.platform != "linux", reason="the script is for Linux")
 def test_wheel_of_the_script_needs_neither_numba_nor_a_compiler(tmp_path: Path) -> None:
-    """The library has only the kernels of one model: all of them take 15 minutes of a processor."""
+    """The library has only the kernels of one model: all of them take 6 minutes of a processor."""
     import onnx
 
     model = tmp_path / "model.onnx"
