@@ -1,9 +1,7 @@
 """Fixtures and marks for all tests: cores, kinds of ops, and ways to call the operators."""
 
-import importlib.util
 import os
 from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 # A thread of onnxruntime's telemetry makes forked children hang at their end.
@@ -18,10 +16,12 @@ import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from support.paths import (
     HAS_PYTHON_OPS,
+    INSTALLED_CORES,
     NO_PYTHON_OPS,
     PATHS,
     Function,
     Model,
+    core_set_to,
     needs_python_ops,
     running_on,
 )
@@ -31,9 +31,6 @@ pytest_plugins = ["support.built_page"]
 
 fuzz.register()
 
-#: A library has the kernels of the compiled core, too.
-HAS_KERNELS = bool(importlib.util.find_spec("numba") or os.environ.get("ORT_GRIDSAMPLE_LIBRARY"))
-INSTALLED_CORES = ("numpy", "jit") if HAS_KERNELS else ("numpy",)
 #: The cores to test: all that are installed, or the one that ORT_GRIDSAMPLE_CORE names.
 CORES = tuple(
     core for core in INSTALLED_CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core
@@ -42,17 +39,6 @@ PYTHON_OPS = ("python",) if HAS_PYTHON_OPS else ()
 COMPILED_OPS = () if unavailable_reason() else ("compiled",)
 #: The kinds of ops that sessions of this package can run.
 OPS = (*PYTHON_OPS, *COMPILED_OPS)
-
-
-@contextmanager
-def core_set_to(core: str) -> Iterator[None]:
-    """Select a core, and the previous one at the end."""
-    before = ogs.get_core()
-    ogs.set_core(core)
-    try:
-        yield
-    finally:
-        ogs.set_core(before)
 
 
 @pytest.fixture(scope="module", params=CORES)

@@ -263,7 +263,7 @@ def test_grid_sample_3d_without_attributes_has_the_defaults() -> None:
     np.testing.assert_allclose(output, ogs.grid_sample(X_3D, GRID_3D), atol=1e-5)
 
 
-#: Without "tensorrt-plugins", which writes attentions only: see test_attention.py.
+#: Without "tensorrt-plugins", which writes attentions only: see contract/test_attention_nodes.py.
 TARGETS = [target for target in target_names() if target != "tensorrt-plugins"]
 #: The targets from which a model can be patched back to the same standard nodes.
 REVERSIBLE_TARGETS = [
@@ -669,6 +669,25 @@ def test_patch_to_a_dialect_without_the_padding_is_refused() -> None:
     assert error.where == "GridSample node 'sample0'"
     assert (error.argument, error.found) == ("padding_mode", "'reflection'")
     assert error.expected == "'zeros' or 'border' in mine"
+
+
+@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.parametrize(
+    ("grid", "expected_shape"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")]
+)
+def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
+    grid: str, expected_shape: str
+) -> None:
+    """A dialect cannot describe a grid whose coordinates are planes."""
+    ogs.add_dialect(MY_DIALECT)
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+        g (float[2, 3, 4, 5] X, float[{grid}] grid) => (float[2, 3, 9, 2] Y) {{
+            Y = my.domain.Warp <order = 1> (X, grid) }}""")
+    model.graph.node[0].name = "warp"
+    error = refusal(ogs.InferenceSession, model)
+    assert error.where == "Warp node 'warp'"
+    assert error.found == f"of shape {expected_shape}"
+    assert error.expected == "(2, 3, 9, 2), as the graph states"
 
 
 @pytest.mark.usefixtures("_new_registry")

@@ -1,0 +1,98 @@
+"""The contract suite uses the package as its users do."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ort_gridsample as ogs
+
+CONTRACT = Path(__file__).parent
+SUPPORT = CONTRACT.parent / "support"
+PACKAGE = "ort_gridsample"
+
+#: The modules of tests/support that the contract suite uses -> the internal modules that they
+#: import, because no public name has what they need.
+INTERNALS = {
+    # The types and modes, with their names in ONNX: the rows of every table of cases.
+    "cases.py": {"ort_gridsample.spec"},
+    "models.py": {"ort_gridsample.spec"},
+    # The entry point of the command.
+    "command.py": {"ort_gridsample.cli.main"},
+    # Whether ops are installed, and the oldest release of the provider: what is skipped.
+    "fused_models.py": {"ort_gridsample.custom_ops.compiled_ops.registry"},
+    "paths.py": {
+        "ort_gridsample.versions",
+        "ort_gridsample.custom_ops.compiled_ops.registry",
+        "ort_gridsample.custom_ops.provider.ep_api",
+        "ort_gridsample.custom_ops.python_ops.extensions",
+    },
+    # Whether ops are installed: which programs can run.
+    "processes.py": {"ort_gridsample.custom_ops.compiled_ops.registry"},
+}
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield the modules and names that a file imports, as dotted names."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path.name} has a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def internal_modules(path: Path) -> set[str]:
+    """Return what a file imports from inside the package, except public names."""
+    names = {name for name in imported_modules(path) if name.split(".")[0] == PACKAGE}
+    public = {PACKAGE, *(f"{PACKAGE}.{name}" for name in ogs.__all__)}
+    return names - public
+
+
+def support_modules(path: Path) -> set[Path]:
+    """Return the modules of tests/support that a file imports, and those that they import."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        for name in imported_modules(waiting.pop()):
+            package, *parts = name.split(".")
+            if package != "support":
+                continue
+            for part in parts[:1]:
+                module = SUPPORT / f"{part}.py"
+                if module.exists() and module not in found:
+                    found.add(module)
+                    waiting.append(module)
+    return found
+
+
+MODULES = sorted(CONTRACT.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_contract_module_imports_public_names_only(path: Path) -> None:
+    assert internal_modules(path) == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_contract_module_imports_no_other_folder_of_tests(path: Path) -> None:
+    folders = {entry.name for entry in CONTRACT.parent.iterdir() if entry.is_dir()}
+    packages = {name.split(".")[0] for name in imported_modules(path)}
+    assert packages & folders <= {"support", "fuzz"}
+
+
+def test_support_modules_import_only_the_listed_internals() -> None:
+    modules = set().union(*map(support_modules, MODULES))
+    internals = {path.name: internal_modules(path) for path in modules}
+    prefixes = {
+        name: {
+            internal
+            for internal in found
+            if not any(internal.startswith(f"{allowed}.") for allowed in INTERNALS.get(name, ()))
+        }
+        for name, found in internals.items()
+    }
+    unlisted = {name: found - INTERNALS.get(name, set()) for name, found in prefixes.items()}
+    assert {name: found for name, found in unlisted.items() if found} == {}
+    assert set(INTERNALS) <= set(internals)
