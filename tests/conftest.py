@@ -1,8 +1,7 @@
 """Fixtures and marks for all tests: cores, kinds of ops, and ways to call the operators."""
 
 import os
-from collections.abc import Container, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 # A thread of onnxruntime's telemetry makes forked children hang at their end.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -13,10 +12,10 @@ import pytest
 
 import fuzz
 import ort_gridsample as ogs
-from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
+from ort_gridsample.dialects import registry
+from support.parameters import COMPILED_OPS, CORES
 from support.paths import (
     HAS_PYTHON_OPS,
-    INSTALLED_CORES,
     NO_PYTHON_OPS,
     PATHS,
     Function,
@@ -31,15 +30,6 @@ pytest_plugins = ["support.built_page"]
 
 fuzz.register()
 
-#: The cores to test: all that are installed, or the one that ORT_GRIDSAMPLE_CORE names.
-CORES = tuple(
-    core for core in INSTALLED_CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core
-)
-PYTHON_OPS = ("python",) if HAS_PYTHON_OPS else ()
-COMPILED_OPS = () if unavailable_reason() else ("compiled",)
-#: The kinds of ops that sessions of this package can run.
-OPS = (*PYTHON_OPS, *COMPILED_OPS)
-
 
 @pytest.fixture(scope="module", params=CORES)
 def core(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -52,35 +42,6 @@ def pytest_sessionstart() -> None:
     """Let mutmut collect statistics in this process only: child processes lack its settings."""
     if os.environ.get("MUTANT_UNDER_TEST") == "stats":
         del os.environ["MUTANT_UNDER_TEST"]
-
-
-def with_slow(
-    names: str, values: Iterable[object], quick: Container[object], **options: Any
-) -> pytest.MarkDecorator:
-    """Parametrize a test; mark all values as slow except the ``quick`` ones."""
-    return _parametrize(names, values, quick, pytest.mark.slow, **options)
-
-
-def with_sweep(
-    names: str, values: Iterable[object], quick: Container[object], **options: Any
-) -> pytest.MarkDecorator:
-    """Parametrize a test; mark all values as part of the sweep except the ``quick`` ones."""
-    return _parametrize(names, values, quick, pytest.mark.sweep, **options)
-
-
-def _parametrize(
-    names: str,
-    values: Iterable[object],
-    quick: Container[object],
-    mark: pytest.MarkDecorator,
-    **options: Any,
-) -> pytest.MarkDecorator:
-    parameters = []
-    for value in values:
-        arguments = value if isinstance(value, tuple) else (value,)
-        marks = () if value in quick else mark
-        parameters.append(pytest.param(*arguments, marks=marks))
-    return pytest.mark.parametrize(names, parameters, **options)
 
 
 @pytest.fixture(params=[pytest.param("python", marks=needs_python_ops), *COMPILED_OPS])
@@ -97,6 +58,12 @@ def python_ops() -> Iterator[None]:
         pytest.skip(NO_PYTHON_OPS)
     with running_on("python"):
         yield
+
+
+@pytest.fixture
+def new_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo add_dialect after the test."""
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ from support.attention_models import (
 from support.command import printed
 from support.compare import refusal
 from support.fused_models import assert_saved_model_can_be_read, needs_compiled_ops
+from support.graphs import all_nodes
 from support.models import parsed
 from support.paths import (
     HAS_COMPILED_OPS,
@@ -404,20 +405,10 @@ def test_record_of_an_exported_attention_lists_its_samplers(name: str) -> None:
     """A level that is sampled in another mode is not one of them."""
     model = form_of(name).model
     attentions = [r for r in ogs.inspect_model(model) if r.operator == ATTENTION]
-    scopes = [
-        *(
-            body.g.node
-            for node in model.graph.node
-            for body in node.attribute
-            if body.HasField("g")
-        ),
-        *(function.node for function in model.functions),
-        model.graph.node,
-    ]
-    samplers = {node.name for nodes in scopes for node in nodes if node.op_type == "GridSample"}
+    nodes = [*all_nodes(model)]
+    samplers = {node.name for node in nodes if node.op_type == "GridSample"}
     nearest = {
         node.name
-        for nodes in scopes
         for node in nodes
         if any(attribute.s == b"nearest" for attribute in node.attribute)
     }

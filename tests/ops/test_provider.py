@@ -17,7 +17,6 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
-from conftest import with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import definitions, registration
@@ -31,6 +30,7 @@ from support.exported_models import (
 )
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.node_tests import NODE_TESTS
+from support.parameters import with_sweep
 from support.paths import (
     needs_provider,
     open_compiled,

@@ -12,7 +12,6 @@ from onnx import TensorProto, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
-from conftest import CORES
 from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.reference.coordinates import PADDING_RULES, Padding
@@ -29,6 +28,7 @@ from support.cases import ATTRIBUTES, Attributes, image
 from support.compare import about, assert_identical, refusal, type_name
 from support.models import PRIMITIVES, affine_grid_model, grid_sample_model, make_model
 from support.openvino_core import openvino_core
+from support.parameters import CORES
 
 #: The lowering adds up in the NumPy core's order, so results of some types are equal bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -12,9 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
-from ort_gridsample.dialects import registry
-from ort_gridsample.dialects.registry import target_names
-from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
+from ort_gridsample.patching import TargetName
 from support import faults
 from support.cases import (
     ATTRIBUTES,
@@ -56,11 +55,9 @@ def without_bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
 
 
-def test_evaluator_runs_an_added_dialect_of_the_onnx_domain(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("new_dialects")
+def test_evaluator_runs_an_added_dialect_of_the_onnx_domain() -> None:
     """The domain has two names: ai.onnx and the empty string."""
-    monkeypatch.setattr(registry, "_registry", registry.Registry())
     attributes = {
         "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1}, default="linear"),
         "padding_mode": ogs.Spelling("outside", {"zeros": "constant"}, default="zeros"),
@@ -344,7 +341,7 @@ def test_evaluator_runs_nodes_in_bodies_and_functions(graph: str) -> None:
     """Patched to any target. The evaluator gets inlined functions."""
     if graph == "Scan" and faults.SCAN_SEES_NOTHING:
         pytest.skip("in this onnx's evaluator, the body of a Scan cannot read outer values")
-    assert_outputs_of_onnxruntime(GRAPHS[graph], run, ["", *target_names()])
+    assert_outputs_of_onnxruntime(GRAPHS[graph], run, ["", *get_args(TargetName)])
 
 
 @pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])
@@ -482,16 +479,16 @@ def test_openvino_of_a_type_that_the_operator_lacks_raises(
     X_type: str, grid_type: str, argument: str
 ) -> None:
     model = parser.parse_model(f"""
-        <ir_version: 11, opset_import: ["": 23, "{DOMAIN}": 1]>
+        <ir_version: 11, opset_import: ["": 23, "ort_gridsample": 1]>
         g ({X_type}[1, 1, 2, 2] X, {grid_type}[1, 1, 1, 2] grid) => ({X_type}[1, 1, 1, 1] Y) {{
-            Y, positions = {DOMAIN}.GridSample <node = "warp"> (X, grid)
+            Y, positions = ort_gridsample.GridSample <node = "warp"> (X, grid)
         }}""")
     with pytest.raises(RuntimeError, match="GridSampleError") as raised:
         read(model)
     assert f"GridSample node 'warp': {argument} is of type " in str(raised.value)
 
 
-@pytest.mark.parametrize("domain", [DOMAIN, COMPILED_DOMAIN])
+@pytest.mark.parametrize("domain", ["ort_gridsample", "ort_gridsample.compiled"])
 def test_openvino_of_fused_attention_raises_with_a_remedy(domain: str) -> None:
     model = parser.parse_model(f"""
         <ir_version: 9, opset_import: ["": 20, "{domain}": 1]>
