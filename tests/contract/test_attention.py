@@ -99,6 +99,12 @@ LIMITS = [
         "Reshape",
     ),
     Limit(
+        _STANDARD,
+        r".*dynamic, opset 1[23], no points on",
+        "before opset 14, a Reshape to a length of 0 copies that of another axis",
+        "Reshape|GridSample node",
+    ),
+    Limit(
         (*_STANDARD, "declined"),
         f"{OWN} of bfloat16",
         "onnxruntime has no arithmetic of bfloat16",

@@ -426,8 +426,8 @@ class Node:
 
     Attributes:
         op_type: its domain and operator.
-        shapes: what the inputs declare: ``static`` shapes, ``dynamic`` ones, or ``fed`` if the
-            lengths of levels are inputs too.
+        shapes: what the inputs declare: ``static`` shapes, ``dynamic`` ones, ``batch`` if only
+            batches and queries are dynamic, or ``fed`` if the lengths of levels are inputs too.
         opset: that of the model.
         lengths: the lengths of the levels.
         starts: the first pixel of each level, by default after the level before.
@@ -510,8 +510,11 @@ class Node:
         types = dict(self.types)
         inputs = []
         for name, shape in self.input_shapes.items():
+            known = {"static": range(6), "batch": range(2, 6)}.get(self.shapes, ())
+            if self.shapes == "batch" and name == "value":
+                known = range(1, 6)
             dims = ", ".join(
-                str(length) if self.shapes == "static" else f"{name}{axis}"
+                str(length) if axis in known else f"{name}{axis}"
                 for axis, length in enumerate(shape)
             )
             kind = types.get(name, "float32")
@@ -872,6 +875,16 @@ NODES: dict[str, Build] = {
         )
     },
     **{
+        f"{op_type}, {shapes}, opset {opset}, no points on {len(lengths)} levels": partial(
+            node_form, op_type, shapes, opset, p=0, lengths=lengths
+        )
+        for op_type, (shapes, opset), lengths in itertools.product(
+            (MMCV, BEVFORMER[0]),
+            (("static", 13), ("batch", 13), ("batch", 17), ("dynamic", 12), ("dynamic", 13)),
+            (((4, 6),), ((4, 6), (2, 3))),
+        )
+    },
+    **{
         f"{op_type}, {shapes}, opset {opset}, {which} without pixels": partial(
             node_form, op_type, shapes, opset, lengths=lengths
         )
@@ -920,6 +933,15 @@ NODES: dict[str, Build] = {
             queries_of_weights=1,
         )
         for ranks in ("known", "unknown")
+    },
+    **{
+        f"{op_type}, dynamic, opset {opset}, a weight of NaN, first level without pixels": (
+            lambda op_type=op_type, opset=opset: with_weight(
+                node_form(op_type, "dynamic", opset, lengths=_LEVELS_WITHOUT_PIXELS["first level"]),
+                math.nan,
+            )
+        )
+        for op_type, opset in itertools.product((OWN, MMCV), (12, 17))
     },
     **{
         f"{OWN}, weights {weights}, {which} without pixels": lambda weights=weights, which=which: (

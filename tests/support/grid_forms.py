@@ -233,6 +233,11 @@ CHOICES = {
     "slice": Steps(FOUR, lambda g: g.add("Slice", "coords", [1], [4], [-1], [2]), 1),
     "negative slice": Steps(FOUR, lambda g: g.add("Slice", "coords", [-3], [-1], [3]), 1),
     "of two values": Steps({"y": (2, 3, 4, 2)}, second_of_each, 3),
+    "of a concatenation of pairs": Steps(
+        {"y": (2, 3, 4, 2)},
+        lambda g: g.add("Gather", g.add("Concat", "y", "coords", axis=3), [3, 0], axis=3),
+        2,
+    ),
     "of a concatenation": Steps({"y": (2, 3, 4, 1)}, last_two_of_three, 2),
     # With one position, shapes do not distinguish a coordinate from a number.
     "one position": Steps({"coords": (1, 1, 1, 2)}, one_by_another, 2),
