@@ -4,7 +4,7 @@ A module has a table of *forms* (models with feeds) and a table of *ways* to run
 (:mod:`support.ways`: a session on each kind of op, a patched file, the execution provider, a
 library, lowered models, onnx's evaluator). A test is a cell: this form, in this way, has the
 outputs of the oracle (:mod:`support.oracle`, and :mod:`support.oracle_evaluator` for whole models,
-neither of which uses this package). Where a way cannot run a form, a row of the table ``REFUSED``
+neither of which uses this package). Where a way cannot run a form, a row of the table ``LIMITS``
 states why, and the cell checks that the way refuses it.
 
 The tests import the public names of ``ort_gridsample`` and tests/support only

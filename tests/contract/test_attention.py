@@ -145,6 +145,11 @@ SAMPLE = {
         if re.search(r"Softmax|in a function|one query|half|other starts", name)
     ),
     f"{MMCV}, dynamic, no points",
+    f"{MMCV}, static, no queries",
+    f"{MMCV}, dynamic, opset 13, no points on 1 levels",
+    "float64 and float32 grids",
+    f"{OWN} of bfloat16, locations of bfloat16, planes, edges",
+    f"{OWN} of float32, locations of float32, planes, edges",
     f"{BEVFORMER[0]}, fed, no points",
     f"{OWN}, dynamic, opset 12, first level without pixels",
     f"{OWN}, merged axes, unknown ranks",
@@ -156,15 +161,16 @@ _EXPORTED_ONLY = ("declined",)
 
 
 def cells() -> list[object]:
-    """Return a parameter for each form and way."""
+    """Return a parameter for each form and way. Limits are tested with the forms of SAMPLE."""
     parameters = []
     for name in FORMS:
         for way in WAYS:
             if name in NODES and way in _EXPORTED_ONLY:
                 continue
             limit = limit_of(LIMITS, name, way)
-            is_quick = name in SAMPLE or (way in QUICK_WAYS and not limit)
-            marks = [] if is_quick else [pytest.mark.slow]
+            if limit and name not in SAMPLE:
+                continue
+            marks = [] if name in SAMPLE or way in QUICK_WAYS else [pytest.mark.slow]
             if limit and not limit.error:
                 marks.append(pytest.mark.skip(reason=limit.reason))
             parameters.append(way_param(name, way=way, marks=marks))
@@ -212,6 +218,11 @@ def test_attention_in_any_form_and_way_has_the_outputs_of_the_oracle(name: str, 
     session = WAYS[way](form.model)
     assert_fused(name, way, session)
     form.assert_outputs(session.run(None, form.feeds))
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.reason)
+def test_limit_is_that_of_a_form_that_all_ways_run(limit: Limit) -> None:
+    assert any(re.match(limit.forms, name) for name in SAMPLE)
 
 
 @pytest.mark.parametrize("way", [way_param(way=way) for way in ("python", "compiled", "provider")])

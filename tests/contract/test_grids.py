@@ -95,14 +95,16 @@ FUSES_IN_BODIES = not faults.before("1.25")
 
 
 def cells() -> list[Any]:
-    """Return a parameter for each form and way."""
+    """Return a parameter for each form and way. Limits are tested with the forms of SAMPLE."""
     parameters = []
     for name, way in product(FORMS, WAYS):
         if way == "tensorrt-plugins":
             continue
         limit = limit_of(LIMITS, name, way)
         is_slow = any(name.startswith(f"affine, {chain},") for chain in SLOW_AFFINE_CHAINS)
-        is_quick = name in SAMPLE or (way in QUICK_WAYS and not limit)
+        if limit and name not in SAMPLE:
+            continue
+        is_quick = name in SAMPLE or way in QUICK_WAYS
         marks = [pytest.mark.slow] if is_slow or not is_quick else []
         if limit and not limit.error:
             marks.append(pytest.mark.skip(reason=limit.reason))
@@ -136,6 +138,11 @@ def test_grid_in_any_form_and_way_has_the_outputs_of_the_oracle(name: str, way: 
         separate = WAYS["compiled file"](form.model)
         for Y, expected in zip(outputs, separate.run(None, form.feeds), strict=True):
             assert_identical(Y, expected)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.reason)
+def test_limit_is_that_of_a_form_that_all_ways_run(limit: Limit) -> None:
+    assert any(re.match(limit.forms, name) for name in SAMPLE)
 
 
 # More lengths than the oracle can compute

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,13 @@ INTERNALS = {
 }
 
 
-def imported_modules(path: Path) -> Iterator[str]:
-    """Yield the modules and names that a file imports, as dotted names."""
+@cache
+def imported_modules(path: Path) -> tuple[str, ...]:
+    """Return the modules and names that a file imports, as dotted names."""
+    return tuple(_imported_modules(path))
+
+
+def _imported_modules(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -61,13 +67,10 @@ def support_modules(path: Path) -> set[Path]:
     while waiting:
         for name in imported_modules(waiting.pop()):
             package, *parts = name.split(".")
-            if package != "support":
-                continue
-            for part in parts[:1]:
-                module = SUPPORT / f"{part}.py"
-                if module.exists() and module not in found:
-                    found.add(module)
-                    waiting.append(module)
+            module = SUPPORT / f"{parts[0]}.py" if parts else SUPPORT
+            if package == "support" and module.is_file() and module not in found:
+                found.add(module)
+                waiting.append(module)
     return found
 
 
@@ -88,15 +91,20 @@ def test_contract_module_imports_no_other_folder_of_tests(path: Path) -> None:
 
 def test_support_modules_import_only_the_listed_internals() -> None:
     modules = set().union(*map(support_modules, MODULES))
-    internals = {path.name: internal_modules(path) for path in modules}
-    prefixes = {
-        name: {
-            internal
-            for internal in found
-            if not any(internal.startswith(f"{allowed}.") for allowed in INTERNALS.get(name, ()))
+    unlisted = {}
+    for path in modules:
+        allowed = INTERNALS.get(path.name, set())
+        names = {
+            name
+            for name in internal_modules(path)
+            if not any(name == module or name.startswith(f"{module}.") for module in allowed)
         }
-        for name, found in internals.items()
-    }
-    unlisted = {name: found - INTERNALS.get(name, set()) for name, found in prefixes.items()}
-    assert {name: found for name, found in unlisted.items() if found} == {}
-    assert set(INTERNALS) <= set(internals)
+        if names:
+            unlisted[path.name] = names
+    assert unlisted == {}
+
+
+def test_every_listed_internal_is_imported() -> None:
+    for name, allowed in INTERNALS.items():
+        names = internal_modules(SUPPORT / name)
+        assert all(any(n.startswith(module) for n in names) for module in allowed), name
