@@ -405,6 +405,7 @@ IN_PLACE = {
     "weights of one query": "value locations weights Y",
     "computed grid": "value weights Y",
     "sum over a positive axis": "value locations weights Y",
+    "value of one axis of channels": "value locations weights Y",
 }
 
 

@@ -149,6 +149,7 @@ def variant(
     queries_of_weights: int = 3,
     kind: str = "float32",
     attentions: int = 1,
+    value_shape: tuple[int, ...] = (2, 10, 2, 4),
 ) -> Form:
     """Return the model of ``LINES`` with some of them changed.
 
@@ -158,10 +159,11 @@ def variant(
         queries_of_weights: 3, or 1 if all queries have the same weights.
         kind: the type of all floats.
         attentions: as of the form.
+        value_shape: the shape of the value.
     """
     inputs = ", ".join(
         [
-            "float[2, 10, 2, 4] value",
+            f"float{[*value_shape]} value",
             "float[2, 3, 2, 2, 2, 2] locations",
             f"float[2, {queries_of_weights}, 2, 2, 2] weights",
         ]
@@ -176,7 +178,7 @@ def variant(
         node.name = f"node{number}"  # onnxruntime 1.20 derives the names of new nodes from Slices'
     rng = np.random.default_rng(0)
     feeds = {
-        "value": rng.normal(size=(2, 10, 2, 4)),
+        "value": rng.normal(size=value_shape),
         "locations": rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)),
         "weights": rng.random((2, queries_of_weights, 2, 2, 2)),
     }
@@ -817,6 +819,8 @@ VARIANTS: dict[str, Build] = {
         f"{n} are read": partial(variant, None, f"{_OUTPUT}, {v}", attentions=0)
         for n, v in _READ_PRODUCTS.items()
     },
+    "value of one axis of channels": partial(variant, value_shape=(2, 10, 8)),
+    "value with other channels": partial(variant, value_shape=(2, 10, 4, 2)),
     "a sample is read": partial(variant, None, f"{_OUTPUT}, float[4, 4, 3, 2] S0"),
     "float64": partial(variant, None, kind="float64"),
     "float64, grids are an input": partial(variant, CHANGES["grids are an input"], kind="float64"),
