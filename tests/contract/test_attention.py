@@ -88,7 +88,7 @@ LIMITS = [
     ),
     Limit(
         ("evaluator",),
-        rf"{OWN}|{MMCV}|{MICROSOFT}|{_BEV}|half|in a function of different|.*behind a Softmax",
+        rf"{OWN}|{MMCV}|{MICROSOFT}|{_BEV}|half|mmcv|in a function of different|.*behind a Softmax",
         "reference_ops has the plugin of TensorRT only",
         "unknown|No registered schema",
     ),

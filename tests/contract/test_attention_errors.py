@@ -25,7 +25,7 @@ from support.attention_forms import (
 )
 from support.attention_models import Arrays, form, form_feeds, op_model
 from support.compare import refusal
-from support.models import parsed
+from support.models import loose, parsed
 from support.paths import open_native, quiet_options, running_on
 from support.ways import WAYS, way_param
 
@@ -544,6 +544,43 @@ def test_node_fed_other_starts_is_refused(way: str) -> None:
     error = refusal(WAYS[way](node.model).run, None, feeds)
     assert error.where == "MMCVMultiScaleDeformableAttention node 'attention'"
     assert error.argument == "level_start_index"
+
+
+#: Wrong lengths that are fed, and a part of the error.
+WRONG_LENGTHS = [
+    ([[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
+    ([[4, 6], [-2, 3]], "contains a negative length"),
+]
+
+
+@every_session
+def test_node_fed_negative_lengths_is_refused(way: str) -> None:
+    node = Node(MMCV, "fed")
+    feeds = node.feeds | {"lengths": np.array([[4, 6], [-2, 3]])}
+    error = refusal(WAYS[way](node.model).run, None, feeds)
+    assert error.where == "MMCVMultiScaleDeformableAttention node 'attention'"
+    assert error.argument == "spatial_shapes"
+
+
+@pytest.mark.parametrize("way", [way_param(way="provider")])
+@pytest.mark.parametrize(("lengths", "sentence"), WRONG_LENGTHS)
+def test_node_fed_wrong_lengths_is_refused_by_the_provider(
+    lengths: list[list[int]], sentence: str, way: str
+) -> None:
+    node = Node(MMCV, "fed")
+    feeds = node.feeds | {"lengths": np.array(lengths)}
+    with pytest.raises(Exception, match=r"node 'attention'") as raised:
+        WAYS[way](loose(node.model)).run(None, feeds)
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize("way", [way_param(way="provider")])
+def test_node_fed_other_starts_is_refused_by_the_provider(way: str) -> None:
+    node = Node(MMCV, "fed")
+    feeds = node.feeds | {"starts": np.array([0, 19])}
+    sentence = "level_start_index is inconsistent with spatial_shapes, expected the first pixel"
+    with pytest.raises(Exception, match=sentence):
+        WAYS[way](node.model).run(None, feeds)
 
 
 @every_session

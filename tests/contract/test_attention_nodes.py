@@ -251,7 +251,11 @@ CODES = [(2, 0, 0), (0, 1, 1), (1, 2, 0), (0, 0, 1)]
 
 
 @pytest.mark.parametrize(
-    "way", [way_param(way=way) for way in ("python", "compiled", "primitives", "patched file")]
+    "way",
+    [
+        way_param(way=way)
+        for way in ("python", "compiled", "primitives", "patched file", "evaluator")
+    ],
 )
 @pytest.mark.parametrize(("op_type", "codes"), [*itertools.product(SAMPLERS, CODES)])
 def test_planar_sampler_in_any_way_has_the_outputs_of_the_oracle(
@@ -265,7 +269,7 @@ def test_planar_sampler_in_any_way_has_the_outputs_of_the_oracle(
         np.testing.assert_allclose(Y, sampler.expected[0], rtol=0, atol=sampler.tolerance)
 
 
-@pytest.mark.parametrize("way", [way_param(way=way) for way in ("python", "compiled")])
+@pytest.mark.parametrize("way", [way_param(way=way) for way in ("python", "compiled", "evaluator")])
 def test_planar_sampler_of_half_precision_scales_in_single(way: str) -> None:
     sampler = Sampler("GridSampler2DTRT2", (0, 1, 0), kind="float16").form
     (Y,) = WAYS[way](sampler.model).run(None, sampler.feeds)
@@ -274,16 +278,23 @@ def test_planar_sampler_of_half_precision_scales_in_single(way: str) -> None:
     np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=sampler.tolerance)
 
 
-@pytest.mark.parametrize(("X", "grid", "argument"), [
+WRONG_PLANES = [
     ((2, 3, 4, 5), (2, 3, 4, 2), "grid"),
     ((2, 3, 4, 5), (1, 2, 3, 4), "grid"),
+    ((2, 3, 4, 5), (2, 2, 3), "grid"),
     ((2, 3, 4, 5, 6), (2, 2, 3, 4), "X"),
-])  # fmt: skip
+    ((2, 3, 4), (2, 2, 3, 2), "X"),
+]
+
+
+@pytest.mark.parametrize(("X", "grid", "argument"), WRONG_PLANES)
 def test_planar_sampler_of_a_wrong_shape_is_refused(
     X: tuple[int, ...], grid: tuple[int, ...], argument: str
 ) -> None:
     model = Sampler("GridSampler2DTRT", (0, 0, 0)).form.model
     for value, shape in zip(model.graph.input, (X, grid), strict=True):
         value.CopyFrom(helper.make_tensor_value_info(value.name, 1, shape))
+    feeds = {"X": np.zeros(X, np.float32), "grid": np.zeros(grid, np.float32)}
     error = refusal(ogs.InferenceSession, model)
     assert (error.where, error.argument) == ("GridSampler2DTRT node 'warp'", argument)
+    assert refusal(WAYS["evaluator"](model).run, None, feeds).argument == argument

@@ -15,6 +15,7 @@ import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.patching import TargetName
 from support import faults
+from support.attention_forms import TENSORRT, Node
 from support.cases import (
     ATTRIBUTES,
     RANKS,
@@ -227,44 +228,10 @@ def test_evaluator_reads_the_size_of_an_aten_grid_from_an_attribute() -> None:
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
-def plugin_model(domain: str) -> onnx.ModelProto:
-    """Return a model of one node, TensorRT's plugin for deformable attention."""
-    name = f"{domain}.{PLUGIN}" if domain else PLUGIN
-    imports = f', "{domain}": 1' if domain else ""
-    return parser.parse_model(f"""
-        <ir_version: 9, opset_import: ["": 17{imports}]>
-        g (float[B, S, H, D] value, int32[L, 2] lengths, int32[L] starts,
-           float[B, Q, H, L, P, 2] locations, float[B, Q, H, L, P] weights) => (float[] Y) {{
-            Y = {name} (value, lengths, starts, locations, weights)
-        }}""")
-
-
-def plugin_feeds() -> list[np.ndarray]:
-    """Return inputs of :func:`plugin_model`, with two levels."""
-    rng = np.random.default_rng(0)
-    lengths = np.array([[3, 4], [2, 2]], np.int32)
-    value = rng.normal(size=(2, 16, 3, 4)).astype(np.float32)
-    locations = rng.uniform(-0.2, 1.2, (2, 5, 3, 2, 2, 2)).astype(np.float32)
-    weights = rng.random((2, 5, 3, 2, 2)).astype(np.float32)
-    return [value, lengths, np.array([0, 12], np.int32), locations, weights]
-
-
-@pytest.mark.parametrize("domain", ["", "trt.plugins"])
-def test_evaluator_runs_tensorrts_plugin_of_attention(domain: str) -> None:
-    model = plugin_model(domain)
-    feeds = plugin_feeds()
-    (Y,) = run(model, *feeds)
-    value, lengths, _, locations, weights = feeds
-    expected = ogs.deformable_attention(value, lengths, locations, weights)
-    assert_identical(Y, expected.reshape(Y.shape))
-    assert Y.ndim == 4
-
-
 def test_evaluator_of_inconsistent_level_starts_raises() -> None:
-    value, lengths, starts, locations, weights = plugin_feeds()
-    error = refusal(
-        run, plugin_model("trt.plugins"), value, lengths, starts + 1, locations, weights
-    )
+    node = Node(f"trt.plugins.{TENSORRT}", "fed")
+    feeds = node.feeds | {"starts": node.feeds["starts"] + 1}
+    error = refusal(run, node.model, *(feeds[value.name] for value in node.model.graph.input))
     assert error.argument == "level_start_index"
     assert error.found == "inconsistent with spatial_shapes"
 

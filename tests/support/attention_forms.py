@@ -439,6 +439,7 @@ class Node:
         p: the number of points of a level.
         types: input name -> its type, by default float32.
         wrong: the name of an input and a shape that it has instead.
+        integers: the type of lengths and starts, by default that of the package's own exporter.
     """
 
     op_type: str
@@ -452,6 +453,7 @@ class Node:
     p: int = 4
     types: tuple[tuple[str, str], ...] = ()
     wrong: tuple[str, tuple[int, ...]] | None = None
+    integers: str = ""
 
     @property
     def is_offset(self) -> bool:
@@ -484,7 +486,7 @@ class Node:
     @property
     def level_arrays(self) -> Arrays:
         """The lengths of levels and their first pixels, as the node reads them."""
-        integers = np.int32 if "TRT" in self.op_type else np.int64
+        integers = np.dtype(self.integers or ("int32" if "TRT" in self.op_type else "int64"))
         axes = len(self.lengths[0]) if self.lengths else 2
         lengths = np.array(self.lengths, integers).reshape(-1, axes)
         if self.op_type == OWN:
@@ -902,6 +904,11 @@ NODES: dict[str, Build] = {
         f"{op_type}, {shapes}, no levels": partial(node_form, op_type, shapes, lengths=())
         for op_type, shapes in ((TENSORRT, "fed"), (MMCV, "fed"), (OWN, "static"), (OWN, "dynamic"))
     },
+    f"{MMCV}, fed, levels of int32": partial(node_form, MMCV, "fed", integers="int32"),
+    f"trt.plugins.{TENSORRT}, fed, levels of int64": partial(
+        node_form, f"trt.plugins.{TENSORRT}", "fed", integers="int64"
+    ),
+    "mmcv's own domain": partial(node_form, "mmcv.MMCVMultiScaleDeformableAttention", "fed"),
     f"{MMCV}, other starts": partial(node_form, MMCV, starts=(6, 0)),
     "half values": partial(
         node_form,

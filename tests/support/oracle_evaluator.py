@@ -123,6 +123,7 @@ _DEFINITIONS: dict[tuple[str, str], Compute] = {
     ("ort_gridsample.compiled", "DeformableAttention"): _own,
     ("", TENSORRT): _located,
     ("trt.plugins", TENSORRT): _located,
+    ("mmcv", "MMCVMultiScaleDeformableAttention"): _located,
     ("mmdeploy", "MMCVMultiScaleDeformableAttention"): _located,
     ("com.microsoft", "MultiScaleDeformableAttention"): _located,
     ("", "MultiScaleDeformableAttnTRT"): _offset,
