@@ -1,10 +1,7 @@
 """Fixtures and marks for all tests: cores, kinds of ops, and ways to call the operators."""
 
-import importlib.util
 import os
-from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 # A thread of onnxruntime's telemetry makes forked children hang at their end.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -15,13 +12,15 @@ import pytest
 
 import fuzz
 import ort_gridsample as ogs
-from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
+from ort_gridsample.dialects import registry
+from support.parameters import COMPILED_OPS, CORES
 from support.paths import (
     HAS_PYTHON_OPS,
     NO_PYTHON_OPS,
     PATHS,
     Function,
     Model,
+    core_set_to,
     needs_python_ops,
     running_on,
 )
@@ -30,29 +29,6 @@ from support.paths import (
 pytest_plugins = ["support.built_page"]
 
 fuzz.register()
-
-#: A library has the kernels of the compiled core, too.
-HAS_KERNELS = bool(importlib.util.find_spec("numba") or os.environ.get("ORT_GRIDSAMPLE_LIBRARY"))
-INSTALLED_CORES = ("numpy", "jit") if HAS_KERNELS else ("numpy",)
-#: The cores to test: all that are installed, or the one that ORT_GRIDSAMPLE_CORE names.
-CORES = tuple(
-    core for core in INSTALLED_CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core
-)
-PYTHON_OPS = ("python",) if HAS_PYTHON_OPS else ()
-COMPILED_OPS = () if unavailable_reason() else ("compiled",)
-#: The kinds of ops that sessions of this package can run.
-OPS = (*PYTHON_OPS, *COMPILED_OPS)
-
-
-@contextmanager
-def core_set_to(core: str) -> Iterator[None]:
-    """Select a core, and the previous one at the end."""
-    before = ogs.get_core()
-    ogs.set_core(core)
-    try:
-        yield
-    finally:
-        ogs.set_core(before)
 
 
 @pytest.fixture(scope="module", params=CORES)
@@ -66,35 +42,6 @@ def pytest_sessionstart() -> None:
     """Let mutmut collect statistics in this process only: child processes lack its settings."""
     if os.environ.get("MUTANT_UNDER_TEST") == "stats":
         del os.environ["MUTANT_UNDER_TEST"]
-
-
-def with_slow(
-    names: str, values: Iterable[object], quick: Container[object], **options: Any
-) -> pytest.MarkDecorator:
-    """Parametrize a test; mark all values as slow except the ``quick`` ones."""
-    return _parametrize(names, values, quick, pytest.mark.slow, **options)
-
-
-def with_sweep(
-    names: str, values: Iterable[object], quick: Container[object], **options: Any
-) -> pytest.MarkDecorator:
-    """Parametrize a test; mark all values as part of the sweep except the ``quick`` ones."""
-    return _parametrize(names, values, quick, pytest.mark.sweep, **options)
-
-
-def _parametrize(
-    names: str,
-    values: Iterable[object],
-    quick: Container[object],
-    mark: pytest.MarkDecorator,
-    **options: Any,
-) -> pytest.MarkDecorator:
-    parameters = []
-    for value in values:
-        arguments = value if isinstance(value, tuple) else (value,)
-        marks = () if value in quick else mark
-        parameters.append(pytest.param(*arguments, marks=marks))
-    return pytest.mark.parametrize(names, parameters, **options)
 
 
 @pytest.fixture(params=[pytest.param("python", marks=needs_python_ops), *COMPILED_OPS])
@@ -111,6 +58,12 @@ def python_ops() -> Iterator[None]:
         pytest.skip(NO_PYTHON_OPS)
     with running_on("python"):
         yield
+
+
+@pytest.fixture
+def new_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo add_dialect after the test."""
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import re
 
 from .. import spec
 from ..custom_ops.python_ops import failures
-from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..errors import GridSampleError
 
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
@@ -23,10 +22,10 @@ _CREATION_ERROR = re.compile(
     rf"(?s)Exception during initialization: .*?((?:{'|'.join(_OPERATORS)}) node .*?): "
     r"(\w+) (is|contains) (.*?), expected (.*)"
 )
-#: The error of a node that checks a shape. Its name has the parts of the error: see
-#: :func:`ort_gridsample.detection.helper_nodes.is_shape_check`.
+#: The error of a node that checks a shape or a value. Its name has the parts of the error: see
+#: :func:`ort_gridsample.rewriting.run_checks.fail_unless_equal`.
 _CHECK_ERROR = re.compile(
-    rf"(?s)Name:'(\w+ node .*?): (\w+) (is) ({FOUND_BY_SHAPE_CHECK}), expected (.*?)(?:_\d+)?' "
+    r"(?s)Name:'(\w+ node .*?): (\w+) (is|contains) (.*?), expected (.*?)(?:_\d+)?' "
     r"Status Message: "
 )
 

@@ -22,7 +22,6 @@ import pytest
 from onnx import numpy_helper
 
 import ort_gridsample as ogs
-from conftest import OPS
 from ort_gridsample import spec, versions
 from ort_gridsample.cli import COMMANDS, demo, main, output_comparison
 from ort_gridsample.cli.demo import _draw_grid
@@ -34,6 +33,7 @@ from ort_gridsample.session import decisions, prediction
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.models import grid_sample_model, parsed
+from support.parameters import OPS
 from support.paths import HAS_PROVIDER, Array
 
 #: A function of a command's words and its exit status, which returns its stdout, or its stderr if

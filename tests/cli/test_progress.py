@@ -12,13 +12,13 @@ import pytest
 from onnx import parser
 
 import ort_gridsample as ogs
-from conftest import OPS
 from ort_gridsample import progress
 from ort_gridsample.cli.timing import Turn, measure
 from ort_gridsample.detection.records import columns
 from support.cases import Attributes
 from support.graphs import MODELS
 from support.models import grid_sample_model, parsed
+from support.parameters import OPS
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conftest import COMPILED_OPS
+from support.parameters import COMPILED_OPS
 
 if not COMPILED_OPS:
     pytest.skip("there are no compiled ops", allow_module_level=True)

@@ -15,7 +15,6 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
-from conftest import with_slow, with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, error_loading, registry
 from ort_gridsample.detection.find import records_of
@@ -38,6 +37,7 @@ from support.cases import (
 from support.compare import about, assert_identical, assert_matches, refusal
 from support.fused_models import GridSteps, open_unfused, transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
+from support.parameters import with_slow, with_sweep
 from support.paths import (
     LIBRARY,
     needs_python_ops,

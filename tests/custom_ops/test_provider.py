@@ -17,7 +17,6 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
-from conftest import with_sweep
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import definitions, registration
@@ -31,6 +30,7 @@ from support.exported_models import (
 )
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.node_tests import NODE_TESTS
+from support.parameters import with_sweep
 from support.paths import (
     needs_provider,
     open_compiled,
@@ -180,68 +180,6 @@ def test_node_of_com_microsoft_runs_on_the_provider() -> None:
     feed = {name: array.astype(np.float64) for name, array in FEED.items()}
     expected = ogs.grid_sample(*feed.values(), "cubic")
     assert_identical(session.run(None, feed)[0], expected)
-
-
-ATTENTION_NODES = {
-    "mmcv": "MMCVMultiScaleDeformableAttention",
-    "mmdeploy": "MMCVMultiScaleDeformableAttention",
-    "trt.plugins": "MultiscaleDeformableAttnPlugin_TRT",
-}
-LENGTHS = np.array([[4, 5], [2, 3]])
-
-
-def attention_node_model(domain: str, integers: type) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """Return a model of another package's deformable attention, and a feed."""
-    feed = {
-        "value": _rng.normal(size=(1, 26, 2, 4)).astype(np.float32),
-        "shapes": LENGTHS.astype(integers),
-        "starts": np.array([0, 20], integers),
-        "locations": _rng.uniform(-0.1, 1.1, (1, 7, 2, 2, 3, 2)).astype(np.float32),
-        "weights": _rng.random((1, 7, 2, 2, 3)).astype(np.float32),
-    }
-    node = helper.make_node(ATTENTION_NODES[domain], list(feed), ["Y"], "node", domain=domain)
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
-        for name, value in feed.items()
-    ]
-    output = helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", inputs, [output])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=9), feed
-
-
-@pytest.mark.parametrize("integers", [np.int64, np.int32])
-@pytest.mark.parametrize("domain", ATTENTION_NODES)
-def test_attention_node_of_another_package_runs(domain: str, integers: type) -> None:
-    model, feed = attention_node_model(domain, integers)
-    (Y,) = open_provider(model).run(None, feed)
-    is_by_head = domain == "trt.plugins"
-    assert Y.shape == ((1, 7, 2, 4) if is_by_head else (1, 7, 8))
-    operands = (feed["value"], LENGTHS, feed["locations"], feed["weights"])
-    expected = ogs.deformable_attention(*operands)
-    assert_identical(Y.reshape(expected.shape), expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        (
-            "starts",
-            [0, 19],
-            "level_start_index is inconsistent with spatial_shapes, expected the first pixel",
-        ),
-        ("shapes", [[4], [2]], "spatial_shapes is of shape (2, 1), expected shape (L, 2)"),
-        ("shapes", [[4, 5], [-2, 3]], "contains a negative length or number of points, expected"),
-    ],
-)
-def test_attention_node_of_another_package_checks_levels(
-    name: str, value: Any, sentence: str
-) -> None:
-    model, feed = attention_node_model("mmcv", np.int64)
-    session = open_provider(model)
-    with pytest.raises(Exception, match="node 'node'") as raised:
-        session.run(None, feed | {name: np.array(value)})
-    assert sentence in str(raised.value)
 
 
 def sampler_model(domain: str, **attributes: int) -> onnx.ModelProto:

@@ -14,7 +14,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
-from conftest import with_sweep
 from ort_gridsample.detection import decomposed, find, trial_inputs, trials
 from ort_gridsample.detection.decomposed import DecomposedSearch
 from ort_gridsample.detection.find import records_of
@@ -37,6 +36,7 @@ from support.decomposed_models import (
 from support.fused_models import models_with_another_reader
 from support.graphs import all_nodes
 from support.models import affine_grid_model, function_of, grid_sample_model, parsed
+from support.parameters import with_sweep
 from support.paths import Open, open_compiled, open_native, open_patched_file, open_session
 
 

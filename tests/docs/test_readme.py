@@ -18,10 +18,10 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from conftest import OPS, with_slow
 from support.cases import Attributes
 from support.models import grid_sample_model
 from support.pages import PAGES, REPOSITORY, TEXT, blocks
+from support.parameters import OPS, with_slow
 from support.paths import HAS_BFLOAT16_VALUES, HAS_PROVIDER, HAS_PYTHON_OPS, LIBRARY
 
 #: A command in a line of the examples' page, and the picture below it.

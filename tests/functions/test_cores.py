@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
-from conftest import with_slow
 from ort_gridsample import settings, spec
 from ort_gridsample.functions import cores
 from ort_gridsample.reference import blocks, sampler
 from ort_gridsample.reference.plan import plan_for
 from support.cases import dtype_of, image
 from support.compare import about, finfo, refusal
+from support.parameters import with_slow
 from support.processes import run_script
 
 pytest.importorskip("numba", reason="the compiled core needs Numba")

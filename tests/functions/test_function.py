@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 
 import ort_gridsample as ogs
-from conftest import CORES, with_slow, with_sweep
 from ort_gridsample import affine_grid, grid_sample, spec
 from ort_gridsample.functions import validation
 from support import oracle
@@ -34,6 +33,7 @@ from support.cases import (
 )
 from support.compare import about, assert_identical, assert_matches, finfo, refusal
 from support.models import grid_sample_model
+from support.parameters import CORES, with_slow, with_sweep
 from support.paths import (
     PATHS,
     Function,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from conftest import CORES, with_slow
 from ort_gridsample import grid_sample, spec
 from support.cases import ATTRIBUTES, Attributes, dtype_of, image
 from support.compare import assert_same_to_rounding
+from support.parameters import CORES, with_slow
 
 pytestmark = pytest.mark.usefixtures("core")
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
-from conftest import with_slow
+from support.parameters import with_slow
 from support.processes import run_script
 
 pytest.importorskip("numba", reason="kernels are compiled by Numba")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
-from conftest import with_slow
 from support.cases import dtype_of
+from support.parameters import with_slow
 
 pytest.importorskip("numba", reason="the compiled core needs Numba")
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
-from conftest import with_slow
 from ort_gridsample.system import cgroups, cpus, memory
 from support import faults
 from support.compare import refusal
+from support.parameters import with_slow
 from support.paths import needs_provider, needs_python_ops
 from support.processes import (
     COMPILED_OPENERS,

@@ -12,9 +12,9 @@ import pytest
 from onnxruntime import SessionOptions
 
 import ort_gridsample as ogs
-from conftest import with_slow
 from support.cases import Attributes
 from support.models import grid_sample_model
+from support.parameters import with_slow
 from support.paths import needs_python_ops
 from support.processes import (
     COMPILED_OPENERS,

@@ -263,7 +263,7 @@ def test_grid_sample_3d_without_attributes_has_the_defaults() -> None:
     np.testing.assert_allclose(output, ogs.grid_sample(X_3D, GRID_3D), atol=1e-5)
 
 
-#: Without "tensorrt-plugins", which writes attentions only: see test_attention.py.
+#: Without "tensorrt-plugins", which writes attentions only: see contract/test_attention_nodes.py.
 TARGETS = [target for target in target_names() if target != "tensorrt-plugins"]
 #: The targets from which a model can be patched back to the same standard nodes.
 REVERSIBLE_TARGETS = [
@@ -640,13 +640,7 @@ DIALECT_ATTRIBUTES = {
 MY_DIALECT = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES)
 
 
-@pytest.fixture
-def _new_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo add_dialect after the test."""
-    monkeypatch.setattr(registry, "_registry", registry.Registry())
-
-
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 def test_added_dialect_is_read_and_written() -> None:
     dialect = replace(MY_DIALECT, identifying_attributes={"kind": ("spline",)})
     ogs.add_dialect(dialect)
@@ -660,7 +654,7 @@ def test_added_dialect_is_read_and_written() -> None:
     assert restored_attributes == sorted(model.graph.node[0].attribute, key=str)
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 def test_patch_to_a_dialect_without_the_padding_is_refused() -> None:
     ogs.add_dialect(MY_DIALECT)
     attributes = Attributes("linear", "reflection", False)
@@ -671,13 +665,32 @@ def test_patch_to_a_dialect_without_the_padding_is_refused() -> None:
     assert error.expected == "'zeros' or 'border' in mine"
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
+@pytest.mark.parametrize(
+    ("grid", "expected_shape"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")]
+)
+def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
+    grid: str, expected_shape: str
+) -> None:
+    """A dialect cannot describe a grid whose coordinates are planes."""
+    ogs.add_dialect(MY_DIALECT)
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+        g (float[2, 3, 4, 5] X, float[{grid}] grid) => (float[2, 3, 9, 2] Y) {{
+            Y = my.domain.Warp <order = 1> (X, grid) }}""")
+    model.graph.node[0].name = "warp"
+    error = refusal(ogs.InferenceSession, model)
+    assert error.where == "Warp node 'warp'"
+    assert error.found == f"of shape {expected_shape}"
+    assert error.expected == "(2, 3, 9, 2), as the graph states"
+
+
+@pytest.mark.usefixtures("new_dialects")
 def test_add_dialect_without_attributes_is_refused() -> None:
     error = refusal(ogs.add_dialect, replace(MY_DIALECT, name="half", attributes={}))
     assert (error.where, error.argument, error.verb) == ("dialect 'half'", "attributes", "are")
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 @pytest.mark.parametrize(
     "spelling",
     [
@@ -696,14 +709,14 @@ def test_add_dialect_with_a_synonym_of_a_mode_is_refused(spelling: ogs.Spelling)
     assert dialect not in registry.dialects()
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 def test_add_dialect_of_an_unknown_operator_is_refused() -> None:
     error = refusal(ogs.add_dialect, replace(MY_DIALECT, operator="Warp"))
     assert (error.argument, error.found) == ("operator", "'Warp'")
     assert error.expected == "'GridSample' or 'AffineGrid'"
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 @pytest.mark.parametrize(
     ("op_type", "domain"),
     [
@@ -728,7 +741,7 @@ def test_add_dialect_of_nodes_that_are_read_as_others_is_refused(
     assert dialect not in registry.dialects()
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 def test_added_dialect_of_integer_codes_is_read_in_the_standard_domain() -> None:
     attributes = DIALECT_ATTRIBUTES | {
         "mode": ogs.Spelling("mode", {"nearest": 7, "linear": 8, "cubic": 9})
@@ -740,7 +753,7 @@ def test_added_dialect_of_integer_codes_is_read_in_the_standard_domain() -> None
     assert (record.domain, record.mode, record.error) == ("", "nearest", None)
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 @pytest.mark.parametrize("node_domain", ["", "ai.onnx"])
 @pytest.mark.parametrize("dialect_domain", ["", "ai.onnx"])
 def test_added_dialect_of_the_onnx_domain_is_read_by_both_names(
@@ -753,7 +766,7 @@ def test_added_dialect_of_the_onnx_domain_is_read_by_both_names(
     assert record.dialect.name == "mine"
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 def test_added_dialect_of_the_onnx_domain_is_written_in_the_empty_domain() -> None:
     ogs.add_dialect(replace(MY_DIALECT, domains=("ai.onnx",)))
     model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
@@ -761,7 +774,7 @@ def test_added_dialect_of_the_onnx_domain_is_written_in_the_empty_domain() -> No
     assert (node.op_type, node.domain) == ("Warp", "")
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 def test_add_dialect_again_replaces_the_dialect() -> None:
     second = replace(MY_DIALECT, op_type="Resample")
     ogs.add_dialect(MY_DIALECT)
@@ -769,7 +782,7 @@ def test_add_dialect_again_replaces_the_dialect() -> None:
     assert [dialect for dialect in registry.dialects() if dialect.name == "mine"] == [second]
 
 
-@pytest.mark.usefixtures("_new_registry")
+@pytest.mark.usefixtures("new_dialects")
 @pytest.mark.parametrize("name", [*registry.target_names(), "decomposed"])
 def test_add_dialect_with_name_of_built_in_target_is_refused(name: str) -> None:
     dialect = replace(MY_DIALECT, name=name)

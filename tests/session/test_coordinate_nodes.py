@@ -16,7 +16,6 @@ import pytest
 from onnx import TensorProto, inliner, numpy_helper, parser
 
 import ort_gridsample as ogs
-from conftest import with_slow
 from ort_gridsample.custom_ops.compiled_ops import registry
 from support import faults
 from support.attention_models import form
@@ -26,6 +25,7 @@ from support.exported_models import EXPORTED_FOLDER, run_stored_inputs, stored_a
 from support.foreign_nodes import node_text
 from support.graphs import SIGNATURE
 from support.models import node_attributes
+from support.parameters import with_slow
 from support.paths import open_native, quiet_options
 
 pytestmark = faults.needs_named_nodes  # nodes are listed by name

@@ -12,7 +12,6 @@ import onnxruntime
 from onnx import parser
 
 import ort_gridsample as ogs
-from ort_gridsample.inference.types import value_of
 from support.cases import dtype_of
 from support.paths import Array, quiet_options
 
@@ -75,37 +74,6 @@ def operands(
         ]
 
 
-def definition(value: Array, levels: Array, locations: Array, weights: Array, align: bool) -> Array:
-    """Return deformable attention as the weighted sum of GridSamples of each level, in float64.
-
-    The arguments are those of :func:`operands`, and whether corners are aligned.
-    """
-    n, _, heads, channels = value.shape
-    queries = locations.shape[1]
-    total = np.zeros((n * heads, channels, queries))
-    first_pixel = 0
-    first_point = 0
-    for points, *lengths in levels.tolist():
-        pixels = slice(first_pixel, first_pixel + int(np.prod(lengths)))
-        image = value[:, pixels].transpose(0, 2, 3, 1).astype(np.float64)
-        image = image.reshape(n * heads, channels, *lengths)
-
-        level_points = slice(first_point, first_point + points)
-        grid = locations[:, :, :, level_points].astype(np.float64) * 2 - 1
-        axes_of_1 = [1] * (len(lengths) - 1)
-        grid = grid.transpose(0, 2, 1, 3, 4)
-        grid = grid.reshape(n * heads, queries * points, *axes_of_1, len(lengths))
-
-        samples = ogs.grid_sample(image, grid, align_corners=align)
-        level_weights = weights[:, :, :, level_points].astype(np.float64).transpose(0, 2, 1, 3)
-        level_weights = level_weights.reshape(n * heads, 1, queries, points)
-        samples = samples.reshape(n * heads, channels, queries, points)
-        total += (samples * level_weights).sum(-1)
-        first_pixel = pixels.stop
-        first_point = level_points.stop
-    return total.reshape(n, heads * channels, queries).transpose(0, 2, 1)
-
-
 def assert_attention_close(
     actual: Array, expected: Array, kind: str, locations: str = "float64"
 ) -> None:
@@ -157,7 +125,10 @@ def form_feeds(name: str, n: int = 2, q: int = 5) -> Arrays:
     """
     rng = np.random.default_rng(0)
     static = form(f"{name.split('/')[0]}/static-dynamo")
-    value, *others = (value_of(info.type).shape for info in static.graph.input)
+    value, *others = (
+        tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        for info in static.graph.input
+    )
     shapes = [(n, *value[1:]), *((n, q, *shape[2:]) for shape in others)]
     return {
         key: rng.uniform(-0.2, 1.2, shape).astype(np.float32)

@@ -111,11 +111,6 @@ def assert_saved_model_can_be_read(
     assert saved.SerializeToString(deterministic=True) == before
 
 
-def fused_counts(session: ogs.InferenceSession) -> list[int]:
-    """Return the number of nodes that are fused into each placed node."""
-    return [len(placement.fused) for placement in session.placements]
-
-
 def models_with_another_reader(model: onnx.ModelProto, name: str) -> dict[str, onnx.ModelProto]:
     """Return copies of a model in which something else reads ``name`` too, by the reader."""
     body = parser.parse_graph(f"body () => (float n) {{ n = Neg ({name}) }}")

@@ -1,12 +1,11 @@
 """Small models written as text, with their inputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.graph.scope import scopes_of
 from support.models import parsed
 from support.paths import open_native
 
@@ -88,7 +87,16 @@ SPARSE_TENSOR = helper.make_sparse_tensor(_SPARSE_VALUES, _SPARSE_INDICES, [3])
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the main graph, the bodies and the functions."""
-    return (node for scope in scopes_of(model) for node in scope)
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        yield from _with_bodies(nodes)
+
+
+def _with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _with_bodies(body.node)
 
 
 def is_standard(node: onnx.NodeProto) -> bool:

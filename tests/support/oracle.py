@@ -215,3 +215,47 @@ def affine_grid(theta: np.ndarray, size: Sequence[int], align_corners: bool = Fa
             terms = [factor * x for factor, x in zip(factors, position, strict=True)]
             grid[(batch, *index, row)] = sum(terms) + shift
     return grid
+
+
+def deformable_attention(
+    value: np.ndarray,
+    levels: np.ndarray,
+    locations: np.ndarray,
+    weights: np.ndarray,
+    align_corners: bool = False,
+    starts: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return the weighted sums of linear samples of several images, (B, Q, H, D), in float64.
+
+    Args:
+        value: (B, S, H, D).
+        levels: (L, 1 + r), the number of points of each level, and its lengths.
+        locations: (B, Q, H, P, r), with the points of all levels in one axis.
+        weights: (B, Q, H, P).
+        align_corners: whether 0 and 1 are the centers of the outer pixels.
+        starts: the first pixel of each level. By default each level follows the one before.
+    """
+    n, queries, heads, _, axes = locations.shape
+    value = value.astype(np.float64)
+    weights = weights.astype(np.float64)
+    grid = locations.astype(np.float64) * 2 - 1
+    areas = [math.prod(row[1:]) for row in levels.tolist()]
+    first_pixels = [sum(areas[:i]) for i in range(len(areas))] if starts is None else starts
+    rows = [
+        (first_pixel, row[1:])
+        for first_pixel, row in zip(first_pixels, levels.tolist(), strict=True)
+        for _ in range(row[0])
+    ]
+    Y = np.zeros((n, queries, heads, value.shape[3]))
+    for b, q, h in np.ndindex(n, queries, heads):
+        for p, (first_pixel, lengths) in enumerate(rows):
+            sample = np.zeros(value.shape[3])
+            coordinates = grid[b, q, h, p].reshape(axes)
+            for index, weight in position_taps(
+                coordinates, lengths, "linear", "zeros", align_corners
+            ):
+                if index is not None:
+                    pixel = first_pixel + int(np.ravel_multi_index(index, lengths))
+                    sample += weight * value[b, pixel, h]
+            Y[b, q, h] += weights[b, q, h, p] * sample
+    return Y

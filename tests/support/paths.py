@@ -1,5 +1,6 @@
 """The ways to call the operators, with the same interface: function, sessions and files."""
 
+import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,6 @@ from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import ep_api
 from ort_gridsample.custom_ops.python_ops import extensions
-from ort_gridsample.detection import programs
 from support import faults
 from support.cases import Attributes, Case, dtype_of
 from support.compare import type_name
@@ -56,6 +56,17 @@ def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(
         model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
     )
+
+
+@contextmanager
+def core_set_to(core: str) -> Iterator[None]:
+    """Select a core, and the previous one at the end."""
+    before = ogs.get_core()
+    ogs.set_core(core)
+    try:
+        yield
+    finally:
+        ogs.set_core(before)
 
 
 @contextmanager
@@ -118,6 +129,10 @@ HAS_PROVIDER = versions.is_at_least(onnxruntime.__version__, ep_api.OLDEST)
 #: Whether onnxruntime makes values of bfloat16 from the bits in an array.
 HAS_BFLOAT16_VALUES = hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type")
 _NO_COMPILED_OPS = registry.unavailable_reason()
+HAS_COMPILED_OPS = not _NO_COMPILED_OPS
+#: A library has the kernels of the compiled core, too.
+_HAS_KERNELS = bool(importlib.util.find_spec("numba") or os.environ.get("ORT_GRIDSAMPLE_LIBRARY"))
+INSTALLED_CORES = ("numpy", "jit") if _HAS_KERNELS else ("numpy",)
 #: The marks of a test module of the execution provider.
 needs_provider = [
     pytest.mark.skipif(not HAS_PROVIDER, reason=f"onnxruntime is older than {ep_api.OLDEST}"),
@@ -192,7 +207,7 @@ class Model(Function):
     def grid_samples(
         self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22
     ) -> list[Array]:
-        planar = self.planar and grid.dtype.name in programs.TYPES
+        planar = self.planar and grid.dtype.name in ("float32", "float64")
         model = grid_sample_model(
             type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar
         )

@@ -7,11 +7,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_gridsample.kernels.program_codes import OPERATIONS
 from support.cases import Attributes
 
 Shape = tuple[int, ...]
 
+#: The operators of arithmetic, which are fused.
+OPERATIONS = ("Add", "Sub", "Mul", "Div")
 #: With this padding no coordinate is outside.
 NEVER_OUTSIDE = Attributes("linear", "reflection")
 

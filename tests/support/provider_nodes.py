@@ -4,13 +4,14 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from ort_gridsample.custom_ops.provider import definitions
+import ort_gridsample as ogs
 
 
 def count_fused(session: onnxruntime.InferenceSession) -> int:
     """Return the number of a session's fused nodes."""
+    provider = ogs.register_provider()
     parts = session.get_provider_graph_assignment_info()
-    return sum(part.ep_name == definitions.NAME and len(part.get_nodes()) > 1 for part in parts)
+    return sum(part.ep_name == provider and len(part.get_nodes()) > 1 for part in parts)
 
 
 def in_both_branches(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, seed, settings
 
-from conftest import CORES, OPS, with_slow
 from fuzz import is_nightly
 from fuzz.inputs import FEW_TYPES, X_TYPES, Case, Tensor, cases
 from fuzz.worker import Worker
+from support.parameters import CORES, OPS, with_slow
 
 pytestmark = [
     pytest.mark.skipif(
@@ -86,7 +86,7 @@ def test_random_cases_have_right_outputs_or_errors(
 def command_of(worker: Worker, case: Case) -> str:
     """Return the command that repeats a case."""
     profile = "--hypothesis-profile=nightly " if is_nightly() else ""
-    test = f"tests/ops/test_fuzz.py::test_known_case[FUZZ_CASE-{worker.name}]"
+    test = f"tests/contract/test_fuzz.py::test_known_case[FUZZ_CASE-{worker.name}]"
     return f"FUZZ_CASE={shlex.quote(case.to_json())} python -m pytest {profile}'{test}'"
 
 

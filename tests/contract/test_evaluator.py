@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import astuple
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -12,10 +13,9 @@ from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
-from ort_gridsample.dialects import registry
-from ort_gridsample.dialects.registry import target_names
-from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
+from ort_gridsample.patching import TargetName
 from support import faults
+from support.attention_forms import TENSORRT, Node
 from support.cases import (
     ATTRIBUTES,
     RANKS,
@@ -56,11 +56,9 @@ def without_bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
 
 
-def test_evaluator_runs_an_added_dialect_of_the_onnx_domain(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("new_dialects")
+def test_evaluator_runs_an_added_dialect_of_the_onnx_domain() -> None:
     """The domain has two names: ai.onnx and the empty string."""
-    monkeypatch.setattr(registry, "_registry", registry.Registry())
     attributes = {
         "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1}, default="linear"),
         "padding_mode": ogs.Spelling("outside", {"zeros": "constant"}, default="zeros"),
@@ -230,44 +228,10 @@ def test_evaluator_reads_the_size_of_an_aten_grid_from_an_attribute() -> None:
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
-def plugin_model(domain: str) -> onnx.ModelProto:
-    """Return a model of one node, TensorRT's plugin for deformable attention."""
-    name = f"{domain}.{PLUGIN}" if domain else PLUGIN
-    imports = f', "{domain}": 1' if domain else ""
-    return parser.parse_model(f"""
-        <ir_version: 9, opset_import: ["": 17{imports}]>
-        g (float[B, S, H, D] value, int32[L, 2] lengths, int32[L] starts,
-           float[B, Q, H, L, P, 2] locations, float[B, Q, H, L, P] weights) => (float[] Y) {{
-            Y = {name} (value, lengths, starts, locations, weights)
-        }}""")
-
-
-def plugin_feeds() -> list[np.ndarray]:
-    """Return inputs of :func:`plugin_model`, with two levels."""
-    rng = np.random.default_rng(0)
-    lengths = np.array([[3, 4], [2, 2]], np.int32)
-    value = rng.normal(size=(2, 16, 3, 4)).astype(np.float32)
-    locations = rng.uniform(-0.2, 1.2, (2, 5, 3, 2, 2, 2)).astype(np.float32)
-    weights = rng.random((2, 5, 3, 2, 2)).astype(np.float32)
-    return [value, lengths, np.array([0, 12], np.int32), locations, weights]
-
-
-@pytest.mark.parametrize("domain", ["", "trt.plugins"])
-def test_evaluator_runs_tensorrts_plugin_of_attention(domain: str) -> None:
-    model = plugin_model(domain)
-    feeds = plugin_feeds()
-    (Y,) = run(model, *feeds)
-    value, lengths, _, locations, weights = feeds
-    expected = ogs.deformable_attention(value, lengths, locations, weights)
-    assert_identical(Y, expected.reshape(Y.shape))
-    assert Y.ndim == 4
-
-
 def test_evaluator_of_inconsistent_level_starts_raises() -> None:
-    value, lengths, starts, locations, weights = plugin_feeds()
-    error = refusal(
-        run, plugin_model("trt.plugins"), value, lengths, starts + 1, locations, weights
-    )
+    node = Node(f"trt.plugins.{TENSORRT}", "fed")
+    feeds = node.feeds | {"starts": node.feeds["starts"] + 1}
+    error = refusal(run, node.model, *(feeds[value.name] for value in node.model.graph.input))
     assert error.argument == "level_start_index"
     assert error.found == "inconsistent with spatial_shapes"
 
@@ -344,7 +308,7 @@ def test_evaluator_runs_nodes_in_bodies_and_functions(graph: str) -> None:
     """Patched to any target. The evaluator gets inlined functions."""
     if graph == "Scan" and faults.SCAN_SEES_NOTHING:
         pytest.skip("in this onnx's evaluator, the body of a Scan cannot read outer values")
-    assert_outputs_of_onnxruntime(GRAPHS[graph], run, ["", *target_names()])
+    assert_outputs_of_onnxruntime(GRAPHS[graph], run, ["", *get_args(TargetName)])
 
 
 @pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])
@@ -482,16 +446,16 @@ def test_openvino_of_a_type_that_the_operator_lacks_raises(
     X_type: str, grid_type: str, argument: str
 ) -> None:
     model = parser.parse_model(f"""
-        <ir_version: 11, opset_import: ["": 23, "{DOMAIN}": 1]>
+        <ir_version: 11, opset_import: ["": 23, "ort_gridsample": 1]>
         g ({X_type}[1, 1, 2, 2] X, {grid_type}[1, 1, 1, 2] grid) => ({X_type}[1, 1, 1, 1] Y) {{
-            Y, positions = {DOMAIN}.GridSample <node = "warp"> (X, grid)
+            Y, positions = ort_gridsample.GridSample <node = "warp"> (X, grid)
         }}""")
     with pytest.raises(RuntimeError, match="GridSampleError") as raised:
         read(model)
     assert f"GridSample node 'warp': {argument} is of type " in str(raised.value)
 
 
-@pytest.mark.parametrize("domain", [DOMAIN, COMPILED_DOMAIN])
+@pytest.mark.parametrize("domain", ["ort_gridsample", "ort_gridsample.compiled"])
 def test_openvino_of_fused_attention_raises_with_a_remedy(domain: str) -> None:
     model = parser.parse_model(f"""
         <ir_version: 9, opset_import: ["": 20, "{domain}": 1]>

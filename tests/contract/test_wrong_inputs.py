@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
-from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
+from ort_gridsample.patching import RuntimeName
 from support import faults
 from support.models import parsed
 from support.paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, OPENERS, Open
@@ -160,7 +161,7 @@ LOWERED: dict[str, dict[str, object]] = {
     "ai.onnx-2d": {"target": "ai.onnx-2d"},
     "com.microsoft": {"target": "com.microsoft"},
 }
-for _runtime in RUNTIMES:
+for _runtime in get_args(RuntimeName):
     LOWERED[f"primitives for {_runtime}"] = {"target": "primitives", "for_runtime": _runtime}
 #: The lowerings to basic operators or to 4-D GridSamples.
 REWRITTEN = [name for name in LOWERED if "primitives" in name or "2d" in name]

@@ -14,7 +14,6 @@ import onnxruntime as ort
 import pytest
 
 import ort_gridsample as ogs
-from conftest import with_slow
 from support import faults
 from support.exported_models import (
     EXPORTED_FOLDER,
@@ -25,6 +24,7 @@ from support.exported_models import (
     stored_arrays,
 )
 from support.graphs import all_nodes
+from support.parameters import with_slow
 
 OPTIONS = {"disabled_optimizers": ["MatmulTransposeFusion"]} if faults.FUSED_WITHOUT_KERNEL else {}
 RUNNABLE_MODELS = [path for path in EXPORTED_MODELS if path.stem not in WITHOUT_NATIVE_KERNELS]

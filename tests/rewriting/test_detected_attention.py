@@ -1,0 +1,36 @@
+"""The nodes that rearrange the operands of a detected attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ort_gridsample.detection.find import find_matches
+from ort_gridsample.detection.match import Match
+from ort_gridsample.graph.new_nodes import Names
+from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.rewriting.targets.detected_attention import DetectedAttention
+from support.attention_forms import form_of
+from support.paths import open_native
+
+
+def attentions_of(model: onnx.ModelProto) -> list[Match]:
+    """Return the deformable attentions that are detected around GridSamples."""
+    matches = find_matches(model, scopes_of(model), None, with_reasons=False)
+    return [match for match in matches if match.detected_attention is not None]
+
+
+def test_weights_of_one_query_are_rearranged_without_batches() -> None:
+    """A Reshape to a computed length (-1) would fail."""
+    model = form_of("weights of one query").model
+    (match,) = attentions_of(model)
+    assert match.detected_attention is not None
+    operands = DetectedAttention(match, match.detected_attention, Names(model))
+    output = helper.make_tensor_value_info(operands.write_weights(), TensorProto.FLOAT, None)
+    weights = helper.make_tensor_value_info("weights", TensorProto.FLOAT, ["B", 1, 2, 2, 2])
+    graph = helper.make_graph(operands.nodes, "g", [weights], [output])
+    opset = helper.make_opsetid("", 20)
+    session = open_native(helper.make_model(graph, opset_imports=[opset], ir_version=8))
+    (rearranged,) = session.run(None, {"weights": np.zeros((0, 1, 2, 2, 2), np.float32)})
+    assert rearranged.shape == (0, 1, 2, 4)

@@ -1,0 +1,155 @@
+"""The ways to run a model, with the same interface: sessions, files and lowered models.
+
+Each way opens a model as an object with ``run(None, feeds)``, which returns the outputs.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import inliner
+from onnx.reference import ReferenceEvaluator
+
+import ort_gridsample as ogs
+from support import faults
+from support.fused_models import needs_compiled_ops
+from support.paths import (
+    LIBRARY,
+    needs_provider,
+    needs_python_ops,
+    open_compiled,
+    open_compiled_file,
+    open_library,
+    open_native,
+    open_patched_file,
+    open_provider,
+    quiet_options,
+    running_on,
+    skip_unrunnable,
+)
+
+Arrays = dict[str, np.ndarray]
+ATTENTION = "DeformableAttention"
+
+
+class Runner(Protocol):
+    """A session, or what has the same method."""
+
+    def run(self, output_names: None, feeds: Arrays) -> list[np.ndarray]:
+        """Return the outputs."""
+
+
+Open = Callable[[onnx.ModelProto], Runner]
+
+
+def open_python(model: onnx.ModelProto) -> ogs.InferenceSession:
+    """Open this package's session; all nodes run on Python ops."""
+    skip_unrunnable(model)
+    with running_on("python"):
+        return ogs.InferenceSession(model, quiet_options(), nodes="all")
+
+
+def open_declined(model: onnx.ModelProto) -> ogs.InferenceSession:
+    """Open this package's session; the user declines attentions and fused grids."""
+    faults.skip_unread(model)
+
+    def is_single(record: ogs.NodeRecord) -> bool:
+        return record.operator != ATTENTION and not record.fused
+
+    return ogs.InferenceSession(model, quiet_options(), nodes=is_single)
+
+
+def open_saved(model: onnx.ModelProto) -> ogs.InferenceSession:
+    """Open the model that onnxruntime saves of this package's session, in another one."""
+    faults.skip_unread(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "saved.onnx"
+        options = quiet_options()
+        options.optimized_model_filepath = str(path)
+        ogs.InferenceSession(model, options)
+        return ogs.InferenceSession(path, quiet_options())
+
+
+def open_lowered(model: onnx.ModelProto, **arguments: Any) -> onnxruntime.InferenceSession:
+    """Lower a model; open it in onnxruntime's own session."""
+    faults.skip_unread(model)
+    return open_native(ogs.patch_model(model, **arguments))
+
+
+def open_plugin(model: onnx.ModelProto) -> ogs.InferenceSession:
+    """Write a model with TensorRT's plugins; open it in this package's session."""
+    faults.skip_unread(model)
+    return ogs.InferenceSession(ogs.patch_model(model, target="tensorrt-plugins"), quiet_options())
+
+
+def open_evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
+    """Open a model in onnx's evaluator, with this package's operators."""
+    if model.functions:  # the evaluator has no added operators in functions
+        model = inliner.inline_local_functions(model)
+    return ReferenceEvaluator(model, new_ops=ogs.reference_ops())
+
+
+#: The name of a way -> how it opens a model.
+WAYS: dict[str, Open] = {
+    "python": open_python,
+    "compiled": open_compiled,
+    "declined": open_declined,
+    "saved": open_saved,
+    "patched file": open_patched_file,
+    "compiled file": open_compiled_file,
+    "provider": open_provider,
+    **({"library": open_library} if LIBRARY else {}),
+    "ai.onnx": partial(open_lowered, target="ai.onnx"),
+    "primitives": partial(open_lowered, target="primitives"),
+    "functions": partial(open_lowered, target="primitives", functions=True),
+    "tensorrt-plugins": open_plugin,
+    "evaluator": open_evaluator,
+}
+#: The marks of ways that need what may not be installed.
+_MARKS = {
+    "python": [needs_python_ops],
+    "compiled": [needs_compiled_ops],
+    "saved": [needs_compiled_ops],
+    "compiled file": [needs_compiled_ops],
+    "provider": needs_provider,
+}
+
+
+def way_param(*values: object, way: str, marks: Sequence[pytest.MarkDecorator] = ()) -> Any:
+    """Return a parameter set of ``values`` and the way, skipped if the way is not installed."""
+    names = "-".join([*map(str, values), way])
+    return pytest.param(*values, way, marks=[*_MARKS.get(way, []), *marks], id=names)
+
+
+class Limit(NamedTuple):
+    """What some ways cannot do with some forms.
+
+    Attributes:
+        ways: the names of the ways.
+        forms: a regular expression of the names of the forms.
+        reason: why.
+        error: a regular expression of the error of the way. Empty if the way may depend on the
+            release of onnxruntime, so that it is not tried.
+    """
+
+    ways: Sequence[str]
+    forms: str
+    reason: str
+    error: str = ""
+
+
+def limit_of(limits: Sequence[Limit], name: str, way: str) -> Limit | None:
+    """Return why the way cannot run the form."""
+    for limit in limits:
+        if way in limit.ways and re.match(limit.forms, name):
+            return limit
+    return None
