@@ -1,6 +1,7 @@
 """Fixtures and marks for all tests: cores, kinds of ops, and ways to call the operators."""
 
 import os
+import zlib
 from collections.abc import Iterator
 
 # A thread of onnxruntime's telemetry makes forked children hang at their end.
@@ -36,6 +37,19 @@ def core(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test on every core; yield the core's name."""
     with core_set_to(request.param):
         yield request.param
+
+
+#: One of so many tests of the contract suite is quick.
+QUICK_SHARE = 25
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark a sample of the contract suite as quick. It is the same in each run and process."""
+    for item in items:
+        in_suite = "contract" in item.path.parts
+        is_long = any(item.get_closest_marker(name) for name in ("slow", "network", "sweep"))
+        if in_suite and not is_long and zlib.crc32(item.nodeid.encode()) % QUICK_SHARE == 0:
+            item.add_marker(pytest.mark.quick)
 
 
 def pytest_sessionstart() -> None:
