@@ -197,7 +197,7 @@ def assert_fused(name: str, way: str, session: onnxruntime.InferenceSession) -> 
     form = form_of(name)
     if way in FUSING_WAYS and form.attentions is not None:
         assert isinstance(session, ogs.InferenceSession)
-        ours = [placement for placement in session.replaced if placement.is_ours]
+        ours = [placement for placement in session.placements if placement.is_ours]
         operators = [placement.record.operator for placement in ours]
         assert operators.count(ATTENTION) == form.attentions
     elif way == "provider" and re.match(PROVIDER_FUSES, name):
@@ -442,7 +442,7 @@ def test_patched_file_has_the_grid_samples_of_an_attention() -> None:
 def test_session_that_declines_an_attention_replaces_its_grid_samples() -> None:
     session = WAYS["declined"](form("concatenated/static-dynamo"))
     assert isinstance(session, ogs.InferenceSession)
-    assert {placement.record.operator for placement in session.replaced} == {"GridSample"}
+    assert {placement.record.operator for placement in session.placements} == {"GridSample"}
 
 
 @needs_compiled_ops
@@ -451,7 +451,7 @@ def test_sample_of_an_attention_that_is_read_is_also_computed_alone() -> None:
     assert isinstance(session, ogs.InferenceSession)
     alone = [
         placement.record.output
-        for placement in session.replaced
+        for placement in session.placements
         if not placement.reason and not placement.fused
     ]
     assert alone == ["S0"]

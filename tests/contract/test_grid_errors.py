@@ -25,7 +25,7 @@ EVERY_WAY = [way_param(way=way) for way in ("compiled", "provider", "compiled fi
 
 
 def placed_counts(session: ogs.InferenceSession) -> list[int]:
-    return [len(placement.fused) for placement in session.replaced]
+    return [len(placement.fused) for placement in session.placements]
 
 
 # AffineGrid

@@ -116,7 +116,7 @@ def assert_fused(name: str, way: str, session: Any) -> None:
     """Check the numbers of fused nodes."""
     fused = form_of(name).fused
     if way == "compiled":
-        assert tuple(len(placement.fused) for placement in session.replaced) == fused
+        assert tuple(len(placement.fused) for placement in session.placements) == fused
     elif way == "provider" and name not in PROVIDER_LEAVES:
         is_left = name.startswith("branches") and not FUSES_IN_BODIES
         assert count_fused(session) == (0 if is_left else sum(map(bool, fused)))
@@ -221,7 +221,7 @@ def recorded_counts(model: onnx.ModelProto) -> list[int]:
 
 
 def placed_counts(session: ogs.InferenceSession) -> list[int]:
-    return [len(placement.fused) for placement in session.replaced]
+    return [len(placement.fused) for placement in session.placements]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -374,7 +374,7 @@ def test_record_lists_the_fused_nodes(chain: Chain) -> None:
 @needs_compiled_ops
 def test_placement_of_a_fused_affine_grid_names_its_grid_sample() -> None:
     session = open_compiled(transformer())
-    affine_grid, _ = session.replaced
+    affine_grid, _ = session.placements
     assert affine_grid.runs_on == "compiled op"
     assert affine_grid.reason == "fused into GridSample node 'sample'"
 
@@ -389,7 +389,7 @@ def test_placement_of_a_fused_affine_grid_names_its_grid_sample() -> None:
     ids=["several", "one"],
 )
 def test_placement_is_displayed_with_the_number_of_fused_nodes(chain: Chain, text: str) -> None:
-    displayed = str(open_compiled(chain_form(chain).model).replaced[0])
+    displayed = str(open_compiled(chain_form(chain).model).placements[0])
     assert ": compiled op" in displayed
     assert displayed.endswith(text)
 
@@ -398,7 +398,7 @@ def test_placement_is_displayed_with_the_number_of_fused_nodes(chain: Chain, tex
 def test_declined_fused_nodes_run_on_onnxruntime() -> None:
     session = WAYS["declined"](chain_form(remap).model)
     assert isinstance(session, ogs.InferenceSession)
-    placements = [(placement.runs_on, placement.fused) for placement in session.replaced]
+    placements = [(placement.runs_on, placement.fused) for placement in session.placements]
     assert placements == [("onnxruntime", ())]
 
 
@@ -411,7 +411,7 @@ def test_affine_grid_that_is_not_chosen_is_not_fused() -> None:
     )
     assert [
         (placement.record.operator, placement.runs_on, placement.fused)
-        for placement in session.replaced
+        for placement in session.placements
     ] == [("GridSample", "compiled op", ()), ("AffineGrid", "onnxruntime", ())]
     (expected,) = WAYS["compiled file"](model).run(None, feeds)
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)

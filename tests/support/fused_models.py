@@ -101,7 +101,7 @@ def assert_saved_model_can_be_read(
     assert [record.operator for record in ogs.inspect_model(saved)] == [*operators]
 
     session = ogs.InferenceSession(path, quiet_options())
-    assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
+    assert {placement.runs_on for placement in session.placements} == {"compiled op"}
     assert_identical(session.run(None, feeds)[0], expected)
 
     lowered = ogs.patch_model(saved, target="primitives")
