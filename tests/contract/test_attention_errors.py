@@ -133,7 +133,19 @@ SHAPE_MISTAKES = {
         "attention_weights", zeros(2, 5, 3), "of shape (2, 5, 3)", WEIGHTS
     ),
 }
-MISTAKES = TYPE_MISTAKES | SHAPE_MISTAKES
+#: Shapes that the op accepts.
+OP_SHAPES = {
+    "weights with the points of all levels": Mistake(
+        "attention_weights", zeros(2, 5, 3, 8), "of shape (2, 5, 3, 8)", WEIGHTS
+    ),
+    "weights of one query": Mistake(
+        "attention_weights", zeros(2, 1, 3, 8), "of shape (2, 1, 3, 8)", WEIGHTS
+    ),
+    "locations with the points of all levels": Mistake(
+        "sampling_locations", zeros(2, 5, 3, 8, 2), "of shape (2, 5, 3, 8, 2)", LOCATIONS
+    ),
+}
+MISTAKES = TYPE_MISTAKES | SHAPE_MISTAKES | OP_SHAPES
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
