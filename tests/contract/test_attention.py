@@ -116,11 +116,27 @@ LIMITS = [
         "onnxruntime has no GridSample of two types or of float64",
     ),
     Limit(
-        ("ai.onnx",),
+        ("ai.onnx", "tensorrt-plugins"),
         f"{OWN} of float(32|16)",
         "onnxruntime's GridSample differs where coordinates are not finite, and has no rank 3",
     ),
 ]
+if faults.EMPTY_CONSTANTS:
+    LIMITS += [
+        Limit(
+            (*_STANDARD, "tensorrt-plugins"),
+            r"images, (0 batches|.* 0 queries)|.*(dynamic|fed), no points$",
+            "this onnxruntime fails for tensors without elements",
+        )
+    ]
+if faults.NO_BFLOAT16_ARRAYS:
+    LIMITS += [
+        Limit(
+            tuple(WAYS),
+            f"{OWN} of bfloat16",
+            "this onnx has no arrays of bfloat16",
+        )
+    ]
 
 #: The forms that all ways run by default. Other forms run in QUICK_WAYS by default.
 SAMPLE = {

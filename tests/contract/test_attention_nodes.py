@@ -14,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import ort_gridsample as ogs
+from support import faults
 from support.attention_forms import (
     BEVFORMER,
     MICROSOFT,
@@ -129,6 +130,9 @@ def test_written_plugin_of_half_values_and_float32_locations_has_one_type() -> N
     np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=2e-3)
 
 
+@pytest.mark.skipif(
+    faults.EMPTY_CONSTANTS, reason="this onnxruntime fails for tensors without elements"
+)
 def test_detected_attention_without_points_is_not_written_as_a_plugin() -> None:
     """A Reshape to no points would copy the length of another axis."""
     model = parser.parse_model("""

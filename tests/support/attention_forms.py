@@ -735,7 +735,7 @@ def own_of_type(levels: str, kind: str, locations: str, align: bool, channels: i
     ):
         written = "float" if type_ == "bfloat16" else type_
         inputs.append(f"{written}{[*array.shape]} {name}")
-        to = helper.np_dtype_to_tensor_dtype(array.dtype)
+        to = TensorProto.DataType.Value(type_.upper())
         casts.append(f"{name}_cast = Cast <to = {to}> ({name})")
     points = " ".join(map(str, rows[:, 0]))
     values = ", ".join(map(str, rows.flat))

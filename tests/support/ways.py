@@ -23,6 +23,8 @@ import ort_gridsample as ogs
 from support import faults
 from support.fused_models import needs_compiled_ops
 from support.paths import (
+    HAS_COMPILED_OPS,
+    HAS_PYTHON_OPS,
     LIBRARY,
     needs_provider,
     needs_python_ops,
@@ -114,8 +116,14 @@ WAYS: dict[str, Open] = {
     "tensorrt-plugins": open_plugin,
     "evaluator": open_evaluator,
 }
+_needs_ops = [
+    pytest.mark.skipif(
+        not (HAS_PYTHON_OPS or HAS_COMPILED_OPS), reason="no ops of this package are installed"
+    )
+]
 #: The marks of ways that need what may not be installed.
 _MARKS = {
+    **dict.fromkeys(("declined", "patched file", "tensorrt-plugins"), _needs_ops),
     "python": [needs_python_ops],
     "compiled": [needs_compiled_ops],
     "saved": [needs_compiled_ops],
