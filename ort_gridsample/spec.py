@@ -24,6 +24,11 @@ MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 #: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.
 MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
+#: PyTorch's integers for modes and paddings, in its GridSamplerUtils.h.
+PYTORCH_MODES = {"linear": 0, "nearest": 1, "cubic": 2}
+PYTORCH_PADDING_MODES = {"zeros": 0, "border": 1, "reflection": 2}
+#: The mode and the padding of all samples of deformable attention.
+ATTENTION_SAMPLE = ("linear", "zeros")
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
 

@@ -216,7 +216,7 @@ def _near_ties(
     ties = generator.integers(-4, lengths + 4, shape) + 0.5
     pixels = np.where(has_tie, ties, centres)
     # The only coordinate on an aligned axis of one pixel is 0.
-    pixels = np.where((lengths == 1) & axis.align_corners, 0.0, pixels)
+    pixels = np.where(axis.scale == 0, 0.0, pixels)
     grid = normalize(pixels, axis.last, axis.span).astype(dtype)
     steps = generator.integers(-2, 3, shape[:-1])[..., None] * has_tie
     above, below = (np.array(limit, dtype) for limit in (np.inf, -np.inf))

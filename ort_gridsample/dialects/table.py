@@ -154,10 +154,10 @@ PACKAGE_NODES: Final = (
 
 # Nodes of other packages
 
-#: PyTorch's integers, in its GridSamplerUtils.h.
+#: PyTorch's integers.
 _PYTORCH_CODES: Mapping[str, Spelling] = {
-    "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}),
-    "padding_mode": Spelling("padding_mode", {"zeros": 0, "border": 1, "reflection": 2}),
+    "mode": Spelling("interpolation_mode", dict(spec.PYTORCH_MODES.items())),
+    "padding_mode": Spelling("padding_mode", dict(spec.PYTORCH_PADDING_MODES.items())),
     "align_corners": Spelling("align_corners", _BOOLEAN),
 }
 #: The same integers as constant inputs, or as attributes.

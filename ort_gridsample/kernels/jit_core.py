@@ -39,10 +39,10 @@ from .structs import (
     MAX_LEVEL_AXES,
     MAX_PIXELS,
     NEW,
-    PADDING_CODES,
     SLOT,
     ctypes_type,
 )
+from .tap_plans import PADDING_CODES
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -470,7 +470,8 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
             "from disk (NUMBA_CACHE_DIR)",
             kernels,
         )
-    _sampling_functions(*names, "zeros", False)
+    padding_mode = next(iter(PADDING_CODES))  # the kernels of a mode have all paddings
+    _sampling_functions(*names, padding_mode, False)
 
 
 _int64_at = ctypes.c_int64.from_address

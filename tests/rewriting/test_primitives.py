@@ -372,8 +372,8 @@ def lanczos_weights(xp, t):
     return weight / xp.sum(weight, axis=-2, keepdims=True)
 
 
-def wrap(xp, x, axis):
-    return xp.fmod(xp.fmod(x, axis.length) + axis.length, axis.length)
+def wrap_once(xp, x, axis):
+    return xp.fmod(x + axis.length, axis.length)
 
 
 @pytest.fixture
@@ -383,7 +383,7 @@ def _new_modes(monkeypatch):
     lanczos = Mode(lambda xp, x: xp.floor(x), LANCZOS_OFFSETS, lanczos_weights, pads_taps=True)
     monkeypatch.setitem(MODE_RULES, "upward", upward)
     monkeypatch.setitem(MODE_RULES, "lanczos3", lanczos)
-    monkeypatch.setitem(PADDING_RULES, "wrap", Padding(wrap))
+    monkeypatch.setitem(PADDING_RULES, "wrap", Padding(wrap_once, period=lambda axis: axis.length))
     monkeypatch.setattr(spec, "MODES", (*spec.MODES, "lanczos3"))
 
 
