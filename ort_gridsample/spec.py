@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The names of modes and padding modes, for type checkers. Code uses the tables below.
-ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
-PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
+ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "lanczos3", "bilinear", "bicubic"]
+PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection", "wrap"]
 
 #: The length of an axis: a number, or in a model also a name or None (unknown).
 Dim: TypeAlias = int | str | None
 #: A shape, as far as its lengths are known.
 Shape: TypeAlias = tuple[Dim, ...]
 
+#: The modes and paddings of the specifications. This package has more: the rows of ``MODE_RULES``
+#: and ``PADDING_RULES`` in :mod:`ort_gridsample.reference`.
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 #: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.

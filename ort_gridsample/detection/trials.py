@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from .. import spec
 from ..dialects.spelling import AttributeValue
 from ..inference.probe import Probe
 from ..inference.types import TypeAndShape
 from ..reference import affine, sampler
 from ..reference.arrays import Array
+from ..reference.coordinates import PADDING_RULES
 from ..reference.plan import plan_for
 from ..reference.taps import MODE_RULES
 from .trial_inputs import (
@@ -169,7 +169,7 @@ def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[Possi
     if has_flat_pixels:
         pixels = X_shape[2]
         possible_lengths = [(height, pixels // height) for height in _divisors(pixels)]
-    combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
+    combinations = product(MODE_RULES, PADDING_RULES, (False, True))
     all_attributes = [SampleAttributes(*combination) for combination in combinations]
     return [PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
 

@@ -128,11 +128,13 @@ PACKAGE_DIALECTS[ATTENTION] = Dialect(
 
 #: Operator -> the dialect of a subgraph that computes it.
 DECOMPOSED_DIALECTS = _newest_versions_as(DECOMPOSED, DECOMPOSED, reads_only=True)
+DECOMPOSED_DIALECTS["GridSample"] = _with_all_modes(DECOMPOSED_DIALECTS["GridSample"])
 DECOMPOSED_DIALECTS[ATTENTION] = replace(
     PACKAGE_DIALECTS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True
 )
 
 _COMPILED_DIALECTS = _newest_versions_as(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
+_COMPILED_DIALECTS["GridSample"] = _with_all_modes(_COMPILED_DIALECTS["GridSample"])
 for _operator, _dialect in _COMPILED_DIALECTS.items():
     _COMPILED_DIALECTS[_operator] = replace(_dialect, op_type=COMPILED_TYPES[_operator])
 _COMPILED_ATTENTION = replace(

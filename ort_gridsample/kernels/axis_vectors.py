@@ -103,7 +103,7 @@ class VectorAxis:
 
 
 def padded_once(plan: TapPlan, axis: VectorAxis, x: Lanes) -> tuple[Lanes, Any]:
-    """Pad pixel coordinates unless taps are padded, and tell whether some are too far.
+    """Pad pixel coordinates unless only taps are padded, and tell whether some are too far.
 
     Args:
         plan: the plan of a mode and a padding with a period.
@@ -111,27 +111,32 @@ def padded_once(plan: TapPlan, axis: VectorAxis, x: Lanes) -> tuple[Lanes, Any]:
         x: pixel coordinates, which may be infinite.
 
     Returns:
-        The coordinates, and a bit: whether some coordinates, or taps next to them, are more than a
-        period from 0. The coordinates are then wrong.
+        The coordinates, and a bit: whether some coordinates, or taps next to them, are too far for
+        ``pad_once``. The coordinates are then wrong.
     """
     padding = plan.padding
     assert padding.period is not None
     limit = padding.period(axis.numbers)
-    if plan.pads_taps:
-        return x, x.is_not_within(limit - plan.reach).any()
-    return padding.pad_once(VECTORS, x, axis.numbers), x.is_not_within(limit).any()
+    distance = x
+    if not plan.pads_coordinates:
+        limit = limit - plan.reach
+    elif plan.pads_taps:
+        # Such a padding pads once what is at most a period from X.
+        center = axis.numbers.last * 0.5
+        limit = limit + center
+        distance = x - center
+    is_far = distance.is_not_within(limit).any()
+    return (padding.pad_once(VECTORS, x, axis.numbers) if plan.pads_coordinates else x), is_far
 
 
 def padded(plan: TapPlan, axis: VectorAxis, normalized: Lanes) -> Lanes:
-    """Return finite pixel coordinates of any normalized ones, padded unless taps are."""
+    """Return finite pixel coordinates of any normalized ones, padded unless only taps are."""
     x = axis.unpadded(normalized)
     padding = plan.padding
     if padding.period is None:
         return _padded_without_period(plan, axis, x)
     x = infinity_at_edge(VECTORS, x, normalized, axis.numbers)
-    if padding.pads_taps:
-        x = VECTORS.fmod(x, padding.period(axis.numbers))
-    return x if plan.pads_taps else padding.pad(VECTORS, x, axis.numbers)
+    return padding.pad(VECTORS, x, axis.numbers) if plan.pads_coordinates else x
 
 
 def limits(plan: TapPlan, axis: VectorAxis) -> tuple[Lanes, Lanes]:
@@ -143,9 +148,9 @@ def limits(plan: TapPlan, axis: VectorAxis) -> tuple[Lanes, Lanes]:
 
 def _padded_without_period(plan: TapPlan, axis: VectorAxis, x: Lanes) -> Lanes:
     """Return finite coordinates for a padding to which all coordinates far outside are equal."""
-    if plan.pads_taps or not plan.padding.pad_handles_infinity:
+    if not (plan.pads_coordinates and plan.padding.pad_handles_infinity):
         x = axis.clip_outside(x, plan.reach)
-    return x if plan.pads_taps else plan.padding.pad(VECTORS, x, axis.numbers)
+    return plan.padding.pad(VECTORS, x, axis.numbers) if plan.pads_coordinates else x
 
 
 # --- Taps ---
@@ -260,7 +265,10 @@ def _without_periods(
     builder = base.builder
     period = plan.padding.period(axis.numbers)
     pointers = [variable(builder, x.value) for x in positions]
-    is_far = base.is_not_within(period - plan.reach).any()
+    limit = period - plan.reach
+    if plan.pads_coordinates:
+        limit = limit + axis.numbers.last  # no base is before the first pixel
+    is_far = base.is_not_within(limit).any()
     with builder.if_then(is_far, likely=False):
         for pointer, x in zip(pointers, positions, strict=True):
             builder.store(VECTORS.fmod(x, period).value, pointer)

@@ -25,7 +25,7 @@ from .. import versions
 from ..reference import sampler
 from ..reference.arrays import Array, Floats, Indices
 from ..reference.plan import Plan, type_name
-from ..reference.taps import MAX_TAPS, TAPS
+from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
 from ..system.process import after_fork
 from ..system.threads import submit
@@ -42,7 +42,7 @@ from .structs import (
     SLOT,
     ctypes_type,
 )
-from .tap_plans import PADDING_CODES
+from .tap_plans import PADDING_CODES, TAPS
 
 logger = logging.getLogger("ort_gridsample")
 

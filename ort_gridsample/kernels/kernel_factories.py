@@ -31,7 +31,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from ..reference.taps import MODE_RULES, TAPS
+from ..reference.taps import MODE_RULES
 from . import simd, tap_sums, tap_table, vector_sampling
 from .axis_vectors import VECTOR_SIZE
 from .compilation import FunctionSpec, compiles_in
@@ -39,7 +39,7 @@ from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
 from .simd import GATHERED, OUTSIDE_BIT, WIDE_PANEL
 from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
-from .tap_plans import MODE_CODES
+from .tap_plans import MODE_CODES, TAPS
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items

@@ -263,16 +263,14 @@ def _elementwise(function: Callable[..., Lanes], *operands: Any) -> Any:
     return Taps([function(*values) for values in zip(*columns, strict=True)])
 
 
-def _operator(float_name: str, integer_name: str) -> Callable[..., Lanes]:
-    """Return a function of two operands, at least one a vector, that emits an instruction."""
-
-    def function(first: Lanes | float, second: Lanes | float) -> Lanes:
-        like = first if isinstance(first, Lanes) else second
-        assert isinstance(like, Lanes)
-        emit = getattr(like.builder, float_name if like.is_float else integer_name)
-        return like.with_value(emit(like.operand(first), like.operand(second)))
-
-    return function
+def _binary(
+    float_name: str, integer_name: str, first: Lanes | float, second: Lanes | float
+) -> Lanes:
+    """Emit an instruction of two operands, at least one a vector, by the type of its elements."""
+    like = first if isinstance(first, Lanes) else second
+    assert isinstance(like, Lanes)
+    emit = getattr(like.builder, float_name if like.is_float else integer_name)
+    return like.with_value(emit(like.operand(first), like.operand(second)))
 
 
 def _commuting(method: Callable[..., Lanes]) -> Callable[..., Lanes]:
@@ -280,10 +278,20 @@ def _commuting(method: Callable[..., Lanes]) -> Callable[..., Lanes]:
     return lambda x, y: method(x, y) if isinstance(x, Lanes) else method(y, x)
 
 
-_add = _operator("fadd", "add")
-_subtract = _operator("fsub", "sub")
-_multiply = _operator("fmul", "mul")
-_divide = _operator("fdiv", "sdiv")
+def _add(first: Lanes | float, second: Lanes | float) -> Lanes:
+    return _binary("fadd", "add", first, second)
+
+
+def _subtract(first: Lanes | float, second: Lanes | float) -> Lanes:
+    return _binary("fsub", "sub", first, second)
+
+
+def _multiply(first: Lanes | float, second: Lanes | float) -> Lanes:
+    return _binary("fmul", "mul", first, second)
+
+
+def _divide(first: Lanes | float, second: Lanes | float) -> Lanes:
+    return _binary("fdiv", "sdiv", first, second)
 
 
 class _Vectors:

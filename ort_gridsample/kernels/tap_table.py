@@ -44,7 +44,14 @@ from .llvm_helpers import INT64, ITEMSIZE, array_structs, if_equal, load_vector,
 from .pointers import array_at
 from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
 from .structs import ArrayRef
-from .tap_plans import ALWAYS_PADS_TAPS, MOVES_INSIDE, ZERO_OUTSIDE, TapPlan, plans_of_mode
+from .tap_plans import (
+    ADJACENT,
+    ALWAYS_PADS_TAPS,
+    MOVES_INSIDE,
+    ZERO_OUTSIDE,
+    TapPlan,
+    plans_of_mode,
+)
 
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
@@ -302,7 +309,7 @@ class _Row:
                 self._write(self._weight, tap, begin, weight)
 
     def _padded(self, begin: Any, padding: Any, plans: Sequence[TapPlan]) -> Lanes:
-        """Return the pixel coordinates of a vector, padded unless taps are."""
+        """Return the pixel coordinates of a vector, padded unless only taps are."""
         normalized = self.coordinates(begin)
         (value,) = by_padding(
             self.builder,
@@ -321,9 +328,9 @@ class _Row:
 
 
 @register_jitable
-def can_be_contiguous(mode: int, padding: int) -> bool:
-    """Whether the taps on an axis can be contiguous at the borders, too, some of them masked."""
-    return MODE_TAPS[mode] > 1 and (MOVES_INSIDE[mode] >> padding) & 1 != 0
+def are_adjacent(mode: int, padding: int) -> bool:
+    """Whether nearly all taps on an axis are adjacent pixels."""
+    return (ADJACENT[mode] >> padding) & 1 != 0
 
 
 @register_jitable
@@ -336,7 +343,8 @@ def _can_mask(axis: Any, coordinates: ArrayRef) -> bool:
     is_exact = coordinates.itemsize > 4 or axis.length <= MAX_EXACT_LENGTH
     return (
         axis.length >= MODE_TAPS[axis.mode]
-        and can_be_contiguous(axis.mode, axis.padding)
+        and MODE_TAPS[axis.mode] > 1
+        and (MOVES_INSIDE[axis.mode] >> axis.padding) & 1 != 0
         and (is_exact or ALWAYS_PADS_TAPS[axis.mode])
     )
 

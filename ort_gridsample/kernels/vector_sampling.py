@@ -153,7 +153,7 @@ class _Tile:
     def coordinates(self, begin: Any) -> tuple[list[Lanes], Any]:
         """Return the pixel coordinates of a vector by axis, and whether some are too far outside.
 
-        The coordinates are padded unless taps are. Those too far outside are wrong.
+        The coordinates are padded unless only taps are. Those too far outside are wrong.
         """
         builder = self.builder
         unpadded = [
@@ -393,7 +393,10 @@ class _Channels(NamedTuple):
         """Emit loops as :meth:`add_up`, for taps that may be outside."""
         builder = self.builder
         if tile.plans[0].mode.taps > FEW_TAPS:
-            with builder.if_else(self._is_outside(tile, taps), likely=False) as (outside, inside):
+            with builder.if_else(self._is_outside(tile.axes, taps), likely=False) as (
+                outside,
+                inside,
+            ):
                 with outside:
                     self._add_up_moved_or_padded(tile, begin, taps)
                 with inside:
@@ -402,10 +405,10 @@ class _Channels(NamedTuple):
         else:
             self._add_up_moved_or_padded(tile, begin, taps)
 
-    def _is_outside(self, tile: _Tile, taps: Sequence[AxisTaps]) -> Any:
-        """Return a bit: whether some taps are outside."""
+    def _is_outside(self, axes: Sequence[VectorAxis], taps: Sequence[AxisTaps]) -> Any:
+        """Return a bit: whether some taps on these ``axes`` are outside."""
         is_outside = FALSE
-        for axis, axis_taps in zip(tile.axes, taps, strict=True):
+        for axis, axis_taps in zip(axes, taps, strict=True):
             inside = axis_taps.first.clip(0, axis.length - self.taps_per_row)
             is_outside = self.builder.or_(is_outside, axis_taps.first.differs(inside).any())
         return is_outside
@@ -418,7 +421,7 @@ class _Channels(NamedTuple):
         if tile.plans[0].mode.taps <= FEW_TAPS and unmoved:
             needs_padding = variable(builder, FALSE)
             with builder.if_then(is_unmoved):
-                builder.store(self._is_outside(tile, taps), needs_padding)
+                builder.store(self._is_outside(tile.axes, taps), needs_padding)
             is_unmoved = builder.load(needs_padding)
         with builder.if_else(is_unmoved, likely=False) as (padded, moved):
             with padded:
@@ -431,17 +434,34 @@ class _Channels(NamedTuple):
                 self.add_up(begin, tile.flat_index(_firsts(inside)), weights, counts)
 
     def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
-        """Emit the loop as :meth:`add_up`, for taps that are padded one by one."""
+        """Emit loops as :meth:`add_up`, for taps that are padded one by one.
+
+        Few taps are read in pairs if those on the innermost axis are inside. More taps would
+        lengthen the code.
+        """
+        builder = self.builder
         by_axis = tile.pixels_of_taps(taps, tile.plans)
         pixels = [[pixel for pixel, _ in axis_taps] for axis_taps in by_axis]
-        indices = [tile.flat_index(combination) for combination in product(*pixels)]
-
-        def values(channel: Any) -> Iterator[Any]:
-            for index in indices:
-                yield self._read(channel, index.value)
-
         weights = _products([axis_taps.weights for axis_taps in taps])
-        self._add_up(begin, values, weights, are_inside=())
+
+        def single_values(channel: Any) -> Iterator[Any]:
+            for combination in product(*pixels):
+                yield self._read(channel, tile.flat_index(combination).value)
+
+        def pairs_of_values(channel: Any) -> Iterator[Any]:
+            for combination in product(*pixels[:-1]):
+                first_of_row = tile.flat_index([*combination, taps[-1].first])
+                yield from self._read_pairs(channel, first_of_row.value)
+
+        if tile.plans[0].mode.taps != 2:
+            self._add_up(begin, single_values, weights, are_inside=())
+            return
+        is_row_broken = self._is_outside(tile.axes[-1:], taps[-1:])
+        with builder.if_else(is_row_broken) as (broken, whole):
+            with broken:
+                self._add_up(begin, single_values, weights, are_inside=())
+            with whole:
+                self._add_up(begin, pairs_of_values, weights, are_inside=())
 
     def _add_up(
         self,

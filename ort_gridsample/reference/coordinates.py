@@ -106,6 +106,16 @@ def _reflect_once(xp: Namespace, x: Values, axis: Axis) -> Values:
     return clip(xp, x, axis)
 
 
+def _wrap_once(xp: Namespace, x: Values, axis: Axis) -> Values:
+    """Add or subtract the length where ``x``, at most a length from X, is outside.
+
+    The period is the number of pixels, with either alignment. A coordinate between the last pixel
+    and the first one lies between them, as in SciPy's ``grid-wrap``.
+    """
+    x = xp.where(xp.less(x, 0), x + axis.length, x)
+    return xp.where(xp.less(x, axis.length), x, x - axis.length)
+
+
 @dataclass(frozen=True)
 class Padding:
     """A padding mode.
@@ -119,7 +129,10 @@ class Padding:
     #: all coordinates that are far outside on one side have the same result.
     period: Callable[[Axis], Number] | None = None
     zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
-    pads_taps: bool = False  #: whether the positions of taps are padded in every mode
+    #: Whether the positions of taps are padded in every mode, because those next to a coordinate
+    #: inside may be anywhere. Coordinates are padded as well, so that results repeat themselves to
+    #: the bit. ``pad_once`` then also pads taps up to a period after the last pixel.
+    pads_taps: bool = False
     pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well
 
     @property
@@ -148,8 +161,7 @@ class Padding:
         if self.period is None:
             return _clip_far(xp, g, axis, outside_coordinate)
         x = infinity_at_edge(xp, unnormalize(g, axis), g, axis)
-        # A tap next to a large coordinate would be rounded to another pixel.
-        return xp.fmod(x, self.period(axis)) if self.pads_taps else x
+        return self.pad(xp, x, axis) if self.pads_taps else x
 
 
 def _clip_far(xp: Namespace, g: Values, axis: Axis, outside_coordinate: float) -> Values:
@@ -178,4 +190,6 @@ PADDING_RULES: Mapping[str, Padding] = {
     "zeros": Padding(lambda xp, x, axis: x, zero_outside=True),
     "border": Padding(clip, pad_handles_infinity=True),
     "reflection": Padding(_reflect_once, period=lambda axis: axis.span * 2),
+    # An extension of this package: no specification has it.
+    "wrap": Padding(_wrap_once, period=lambda axis: axis.length, pads_taps=True),
 }

@@ -6,6 +6,7 @@ the shape (…, P), and with an axis of T taps (…, T, P).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,15 +14,7 @@ import numpy as np
 
 from ..spec import CUBIC_A
 from .arrays import Array
-from .coordinates import (
-    PADDING_RULES,
-    Axis,
-    Namespace,
-    Padding,
-    Values,
-    nan_as_minus_one,
-    unnormalize,
-)
+from .coordinates import Axis, Namespace, Padding, Values, nan_as_minus_one, unnormalize
 
 #: The maximum number of taps, of all axes together, of a position in a compiled op. Its table of
 #: taps is in scratch memory.
@@ -95,6 +88,61 @@ def _cubic(xp: Namespace, t: Values) -> Values:
     return weight
 
 
+#: The coefficients of the sine of π·x/3, divided by x, as a polynomial of x² for x in [0, 1]: its
+#: Taylor series. The last term is less than half a unit in the last place of float64.
+_SINE_TERMS = tuple(
+    (-1) ** n * (math.pi / 3) ** (2 * n + 1) / math.factorial(2 * n + 1) for n in range(10)
+)
+
+
+def _lanczos3(xp: Namespace, t: Values) -> Values:
+    """Return Lanczos' weights sinc(d)·sinc(d/3) for the distances d of six taps, 3 pixels wide.
+
+    They are divided by their sum, so that a constant image remains constant. This also removes the
+    sine of π·t, a factor of all of them up to the sign. What remains are the sines of π·d/3 divided
+    by d². With p and q, those of t and 1 - t, they are q, p + q, p, q, p + q and p up to the sign.
+    All are multiplied by t·(1 - t), so that no tap is divided by 0.
+
+    Source: Turkowski, "Filters for common resampling tasks" (1990).
+    """
+    rest = 1 - t
+    sine = _sine_of_third(t)
+    other_sine = _sine_of_third(rest)
+    factor = t * rest
+    p = factor * (t * sine)
+    q = factor * (rest * other_sine)
+    negative = (p + q) * -1
+    before_last = t + 1
+    first = t + 2
+    after_next = rest + 1
+    last = rest + 2
+    weights = (
+        q / (first * first),
+        negative / (before_last * before_last),
+        rest * sine,
+        t * other_sine,
+        negative / (after_next * after_next),
+        p / (last * last),
+    )
+    total = weights[0]
+    for weight in weights[1:]:
+        total = total + weight
+    scale = 1 / total
+    return xp.concatenate([weight * scale for weight in weights], axis=-2)
+
+
+def _sine_of_third(x: Values) -> Values:
+    """Return the sine of π·x/3, divided by x, for x in [0, 1]."""
+    # Terms that no rounding to the type of x shows are omitted.
+    smallest = float(np.finfo(x.dtype).eps) / 8
+    terms = [term for term in _SINE_TERMS if abs(term) > smallest]
+    square = x * x
+    total = square * terms[-1] + terms[-2]
+    for term in terms[-3::-1]:
+        total = total * square + term
+    return total
+
+
 def _distances(t: Values, offsets: Sequence[int]) -> Values:
     """Return the distances of a coordinate from pixels at these ``offsets`` from its base.
 
@@ -117,18 +165,13 @@ MODE_RULES: Mapping[str, Mode] = {
     "nearest": Mode(lambda xp, x: xp.rint(x), (0,), None, pads_taps=False),
     "linear": Mode(lambda xp, x: xp.floor(x), (0, 1), _linear, pads_taps=False),
     "cubic": Mode(lambda xp, x: xp.floor(x), (-1, 0, 1, 2), _cubic, pads_taps=True, largest_term=8),
+    # An extension of this package: no specification has it.
+    "lanczos3": Mode(lambda xp, x: xp.floor(x), tuple(range(-2, 4)), _lanczos3, pads_taps=True),
 }
-
-#: The modes and paddings that have compiled kernels, in the order of their codes there. A row that
-#: a program adds later runs on the NumPy core.
-COMPILED_MODES = tuple(MODE_RULES)
-COMPILED_PADDING = tuple(PADDING_RULES)
-#: The number of taps on an axis of each mode that has kernels.
-TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
 
 
 def pads_taps(mode: Mode, padding: Padding) -> bool:
-    """Whether the positions of taps are padded, and not coordinates."""
+    """Whether the positions of taps are padded."""
     return mode.pads_taps or padding.pads_taps
 
 

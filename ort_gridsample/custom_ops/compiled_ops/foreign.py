@@ -14,8 +14,7 @@ from ... import spec
 from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate, join_choices
 from ...kernels.pointers import array_at, c_string, local_record, record_at
 from ...kernels.structs import ATTENTION_LAUNCH, Address, RecordRef
-from ...kernels.tap_plans import PADDING_CODES
-from ...reference.taps import TAPS
+from ...kernels.tap_plans import PADDING_CODES, TAPS
 from . import attention, sampling
 from .catalog import Fields, OpImplementation
 from .creation import (

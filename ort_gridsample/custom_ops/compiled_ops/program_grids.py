@@ -34,8 +34,8 @@ from ...kernels.program_codes import (
     WITH_PROGRAM,
 )
 from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
+from ...kernels.tap_plans import TAPS
 from ...kernels.tiles import scratch_array
-from ...reference.taps import TAPS
 from .catalog import Fields, OpImplementation
 from .creation import (
     close_node,

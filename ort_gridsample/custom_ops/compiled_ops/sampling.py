@@ -22,9 +22,9 @@ from ...kernels.pointers import (
     record_at,
 )
 from ...kernels.structs import MAX_PIXELS, Address, ArrayRef, RecordRef
-from ...kernels.tap_plans import PADDING_CODES
+from ...kernels.tap_plans import PADDING_CODES, TAPS
 from ...reference.coordinates import PADDING_RULES
-from ...reference.taps import MAX_TAPS, MODE_RULES, TAPS
+from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -117,6 +117,9 @@ MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(TAPS))}")
 #: The values of the attributes, each followed by a blank. The synonyms follow the modes.
 MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
+#: Those that no specification has.
+EXTENSION_MODES = "".join(f"{name} " for name in TAPS if name not in spec.MODES)
+EXTENSION_PADDINGS = "".join(f"{name} " for name in _PADDINGS if name not in spec.PADDING_MODES)
 N_MODES = len(TAPS)
 LINEAR = _MODES.index("linear")
 #: The index of the mode of each word.
