@@ -12,18 +12,25 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The names of modes and padding modes, for type checkers. Code uses the tables below.
-ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
-PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
+ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "lanczos3", "bilinear", "bicubic"]
+PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection", "wrap"]
 
 #: The length of an axis: a number, or in a model also a name or None (unknown).
 Dim: TypeAlias = int | str | None
 #: A shape, as far as its lengths are known.
 Shape: TypeAlias = tuple[Dim, ...]
 
+#: The modes and paddings of the specifications. This package has more: the rows of ``MODE_RULES``
+#: and ``PADDING_RULES`` in :mod:`ort_gridsample.reference`.
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 #: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.
 MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
+#: PyTorch's integers for modes and paddings, in its GridSamplerUtils.h.
+PYTORCH_MODES = {"linear": 0, "nearest": 1, "cubic": 2}
+PYTORCH_PADDING_MODES = {"zeros": 0, "border": 1, "reflection": 2}
+#: The mode and the padding of all samples of deformable attention.
+ATTENTION_SAMPLE = ("linear", "zeros")
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
 

@@ -15,6 +15,7 @@ from ..graph.scope import domain_of
 from ..inference.probe import Probe
 from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import TypeAndShape
+from ..reference.taps import MODE_RULES
 from .foreign_attention_checks import check_inputs
 from .records import NOT_ASKED, NodeRecord, n_spatial_axes
 
@@ -216,7 +217,7 @@ def _check_grid_sample(record: NodeRecord, X: TypeAndShape, grid: TypeAndShape) 
         if grid_shape is not None:
             grid_shape = (grid_shape[0], *grid_shape[2:], grid_shape[1])
     validation.check_grid_sample_shapes(record.where, X.shape, grid_shape, record.padding_mode)
-    if X.type is not None and record.mode in spec.MODES:
+    if X.type is not None and record.mode in MODE_RULES:
         validation.check_mode_and_padding(
             record.where, str(record.mode), spec.PADDING_MODES[0], X.type
         )

@@ -40,9 +40,9 @@ class NodeRecord:
         dialect: the way in which the operator is written as a node.
         attributes: the operator's attributes with defaults filled in.
 
-            Modes have their names in :data:`ort_gridsample.spec.MODES`. The ``str()`` of an
-            attribute that a function passes on is ``@name``. Empty if the attributes cannot be
-            read.
+            A mode has its name in ``MODE_RULES`` of :mod:`ort_gridsample.reference.taps`. The
+            ``str()`` of an attribute that a function passes on is ``@name``. Empty if the
+            attributes cannot be read.
         cases: the types and shapes of its inputs, in their order. In a function, there is a case
             for each kind of call.
         values: input name -> the name of its value in the model, "" if it has none.
@@ -100,7 +100,7 @@ class NodeRecord:
 
     @property
     def mode(self) -> AttributeValue | None:
-        """The mode, by its name in :data:`ort_gridsample.spec.MODES`, or None for an AffineGrid."""
+        """The mode, by its name in ``MODE_RULES``, or None for an AffineGrid."""
         return self.attributes.get("mode")
 
     @property

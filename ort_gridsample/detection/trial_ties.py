@@ -19,8 +19,16 @@ from ..inference.probe import Probe
 from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES, Axis, normalize, unnormalize
+from ..reference.taps import MODE_RULES
 from .subgraphs import ROUNDINGS
-from .trial_inputs import MAX_RUNS, InputShapes, PossibleSample, n_runs_needed, typed_inputs
+from .trial_inputs import (
+    MAX_RUNS,
+    InputShapes,
+    PossibleSample,
+    SampleAttributes,
+    n_runs_needed,
+    typed_inputs,
+)
 
 #: The axis that lists the parts of an array: see :class:`_CoordinateLocation`.
 _PartAxis = Literal["first", "last", "after batch"]
@@ -68,7 +76,7 @@ def agrees_at_ties(
         return False  # the model does not round pixel coordinates, and so its ties are unknown
     for near_ties, (X, *_), run_outputs in zip(runs.grids, runs.feeds, outputs[1:], strict=True):
         image = X.reshape(*X.shape[:2], *lengths[::-1])
-        expected = _nearest_at(image, near_ties.pixels, axis, sample.attributes.padding_mode)
+        expected = _pixels_at(image, near_ties.pixels, axis, sample.attributes)
         differs = (run_outputs[0] != expected).any(1)
         if (differs & _is_at_tie(near_ties, coordinates, run_outputs)).any():
             return False
@@ -216,7 +224,7 @@ def _near_ties(
     ties = generator.integers(-4, lengths + 4, shape) + 0.5
     pixels = np.where(has_tie, ties, centres)
     # The only coordinate on an aligned axis of one pixel is 0.
-    pixels = np.where((lengths == 1) & axis.align_corners, 0.0, pixels)
+    pixels = np.where(axis.scale == 0, 0.0, pixels)
     grid = normalize(pixels, axis.last, axis.span).astype(dtype)
     steps = generator.integers(-2, 3, shape[:-1])[..., None] * has_tie
     above, below = (np.array(limit, dtype) for limit in (np.inf, -np.inf))
@@ -285,13 +293,16 @@ def _locate(rounded: Array, pixels: Array) -> dict[int, _CoordinateLocation]:
     return locations
 
 
-def _nearest_at(X: Array, pixels: Array, axis: Axis, padding_mode: str) -> Array:
-    """Return the pixels of X (N, C, D1, …, Dr) nearest to exact pixel coordinates (N, …, r).
+def _pixels_at(X: Array, pixels: Array, axis: Axis, attributes: SampleAttributes) -> Array:
+    """Return the pixels of X (N, C, D1, …, Dr) that a mode copies at exact pixel coordinates.
 
-    The innermost axis is the first coordinate.
+    The coordinates are (N, …, r), the innermost axis first.
     """
-    padding = PADDING_RULES[padding_mode]
-    nearest = np.rint(padding.pad(np, pixels, axis))
+    mode = MODE_RULES[attributes.mode]
+    padding = PADDING_RULES[attributes.padding_mode]
+    nearest = mode.base(np, padding.pad(np, pixels, axis))
+    if padding.pads_taps:
+        nearest = padding.pad(np, nearest, axis)
     is_inside = ((nearest >= 0) & (nearest <= axis.last)).all(-1)
     index = np.clip(nearest, 0, axis.last).astype(np.int64)
     batch = np.arange(len(X)).reshape(-1, *[1] * (pixels.ndim - 2))

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from .. import spec
 from ..dialects.spelling import AttributeValue
 from ..inference.probe import Probe
 from ..inference.types import TypeAndShape
 from ..reference import affine, sampler
 from ..reference.arrays import Array
+from ..reference.coordinates import PADDING_RULES
 from ..reference.plan import plan_for
+from ..reference.taps import MODE_RULES
 from .trial_inputs import (
     PossibleSample,
     SampleAttributes,
@@ -102,7 +103,7 @@ def try_sample(
     if len(possible) != 1:
         return None
     (sample,) = possible
-    if sample.attributes.mode == "nearest":
+    if MODE_RULES[sample.attributes.mode].copies_values:
         for run_shapes in shapes:
             if not agrees_at_ties(model, run_shapes, values, probe, sample):
                 return None
@@ -120,7 +121,7 @@ def _result_of(sample: PossibleSample) -> TrialResult:
 
 
 def _may_be_nearest(possible: Sequence[PossibleSample]) -> bool:
-    return any(sample.attributes.mode == "nearest" for sample in possible)
+    return any(MODE_RULES[sample.attributes.mode].copies_values for sample in possible)
 
 
 def _after_runs(
@@ -168,7 +169,7 @@ def _all_samples(X_shape: Sequence[int], *, has_flat_pixels: bool) -> list[Possi
     if has_flat_pixels:
         pixels = X_shape[2]
         possible_lengths = [(height, pixels // height) for height in _divisors(pixels)]
-    combinations = product(spec.MODES, spec.PADDING_MODES, (False, True))
+    combinations = product(MODE_RULES, PADDING_RULES, (False, True))
     all_attributes = [SampleAttributes(*combination) for combination in combinations]
     return [PossibleSample(*sample) for sample in product(all_attributes, possible_lengths)]
 
@@ -203,7 +204,7 @@ def _is_sample(
     sampler.grid_sample(X, coordinates, expected, plan_for(X.dtype, *attributes), 1)
     innermost_first = X.shape[2:][::-1]
     pixels = ((abs(coordinates) + 1) * innermost_first / 2).sum(-1)[:, None]
-    largest_term = 8 if attributes.mode == "cubic" else 1  # of a weight
+    largest_term = MODE_RULES[attributes.mode].largest_term
     # The effect of a coordinate's rounding grows with the differences in X.
     magnitudes = largest_term * np.max(np.abs(X)) + np.ptp(X) * pixels
     compared = result.reshape(*X.shape[:2], n_positions)[..., chosen]

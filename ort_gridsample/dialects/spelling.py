@@ -45,8 +45,8 @@ class Spelling:
 
     Attributes:
         name: the attribute's name on the node.
-        values: the operator's value (a mode by its name in :data:`ort_gridsample.spec.MODES`) ->
-            the value on the node.
+        values: the operator's value (a mode by its name in ``MODE_RULES`` of
+            :mod:`ort_gridsample.reference.taps`) -> the value on the node.
         default: the operator's value of a node without the attribute; None: the attribute is
             required.
         input_index: the index of the input that can hold the value instead, as a constant.

@@ -128,11 +128,13 @@ PACKAGE_DIALECTS[ATTENTION] = Dialect(
 
 #: Operator -> the dialect of a subgraph that computes it.
 DECOMPOSED_DIALECTS = _newest_versions_as(DECOMPOSED, DECOMPOSED, reads_only=True)
+DECOMPOSED_DIALECTS["GridSample"] = _with_all_modes(DECOMPOSED_DIALECTS["GridSample"])
 DECOMPOSED_DIALECTS[ATTENTION] = replace(
     PACKAGE_DIALECTS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True
 )
 
 _COMPILED_DIALECTS = _newest_versions_as(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
+_COMPILED_DIALECTS["GridSample"] = _with_all_modes(_COMPILED_DIALECTS["GridSample"])
 for _operator, _dialect in _COMPILED_DIALECTS.items():
     _COMPILED_DIALECTS[_operator] = replace(_dialect, op_type=COMPILED_TYPES[_operator])
 _COMPILED_ATTENTION = replace(
@@ -154,10 +156,10 @@ PACKAGE_NODES: Final = (
 
 # Nodes of other packages
 
-#: PyTorch's integers, in its GridSamplerUtils.h.
+#: PyTorch's integers.
 _PYTORCH_CODES: Mapping[str, Spelling] = {
-    "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}),
-    "padding_mode": Spelling("padding_mode", {"zeros": 0, "border": 1, "reflection": 2}),
+    "mode": Spelling("interpolation_mode", dict(spec.PYTORCH_MODES.items())),
+    "padding_mode": Spelling("padding_mode", dict(spec.PYTORCH_PADDING_MODES.items())),
     "align_corners": Spelling("align_corners", _BOOLEAN),
 }
 #: The same integers as constant inputs, or as attributes.

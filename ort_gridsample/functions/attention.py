@@ -172,7 +172,7 @@ def attend(
         Y = np.zeros(output_shape, dtype)
         # Without pixels, the samples are 0, but the product with an infinite or NaN weight is NaN.
         if Y.size > 0 and weights.size > 0:
-            plan = plan_for(dtype, "linear", "zeros", bool(align_corners))
+            plan = plan_for(dtype, *spec.ATTENTION_SAMPLE, bool(align_corners))
             _call_core(value, levels, locations, weights, Y, plan, resolve_num_threads(num_threads))
     except MemoryError as error:
         raise validation.memory_error(where, error) from error

@@ -71,9 +71,11 @@ def grid_sample(
         grid: (N, D1_out, …, Dr_out, r), floating point. Normalized coordinates: [-1, 1] is the
             extent of an axis of X. The last axis of ``grid`` lists the axes of X, innermost first.
             NaN counts as -1.
-        mode: ``"nearest"``, ``"linear"`` or ``"cubic"``. ``"bilinear"`` and ``"bicubic"`` are
-            synonyms of the latter two.
-        padding_mode: the values outside X: ``"zeros"``, ``"border"`` or ``"reflection"``.
+        mode: ``"nearest"``, ``"linear"``, ``"cubic"`` or ``"lanczos3"``. ``"bilinear"`` and
+            ``"bicubic"`` are synonyms of linear and cubic. No specification has ``"lanczos3"``:
+            only this function and the package's own ops do.
+        padding_mode: the values outside X: ``"zeros"``, ``"border"``, ``"reflection"`` or
+            ``"wrap"``, which no specification has either.
         align_corners: whether -1 and 1 are the centers of the outer pixels instead of their outer
             edges.
         where: the name of the function or node in error messages.

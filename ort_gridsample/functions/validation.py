@@ -217,8 +217,9 @@ def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str
         raise PADDING_MODE_UNKNOWN.error(
             where, value=repr(padding_mode), listed=format_choices(PADDING_RULES)
         )
-    if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
-        expected = f"'nearest', the only mode that is defined for {X_type} X"
+    if spec.TYPES[X_type].compute is None and not MODE_RULES[spec.mode_of(mode)].copies_values:
+        copying = format_choices([name for name, rule in MODE_RULES.items() if rule.copies_values])
+        expected = f"{copying}, the only mode that is defined for {X_type} X"
         raise GridSampleError(where, "mode", repr(mode), expected)
 
 
@@ -272,7 +273,9 @@ def check_grid_sample_shapes(
         )
     if _differ(grid[0], X[0]):
         raise GRID_BATCH_MISMATCH.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
-    has_no_pixel = 0 in X[2:] and padding_mode in ("border", "reflection")
+    # A node's attribute may have any value, also one without a hash.
+    needs_pixel = [name for name, padding in PADDING_RULES.items() if padding.needs_pixel]
+    has_no_pixel = 0 in X[2:] and padding_mode in needs_pixel
     if has_no_pixel and not spec.may_be_empty((*X[:2], *grid[1:-1])):
         raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
 

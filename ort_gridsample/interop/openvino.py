@@ -18,6 +18,7 @@ from ..dialects.table import ATTENTION, COMPILED, DOMAIN, PACKAGE_NODES
 from ..errors import GridSampleError, where_node
 from ..graph.element_types import elem_type
 from ..patching import patch_model
+from ..reference.taps import MODE_RULES
 
 #: OpenVINO's names of element types that are not a letter and a number of bits.
 _TYPES = {"bf16": "bfloat16", "boolean": "bool", "string": "str"}
@@ -101,7 +102,7 @@ def _is_supported(X: Any, X_type: str, mode: str) -> bool:
     shape = _shape(X)
     if shape is None or len(shape) != 4 or 0 in shape:
         return False
-    return mode == "nearest" or X_type in spec.FLOATS
+    return MODE_RULES[spec.mode_of(mode)].copies_values or X_type in spec.FLOATS
 
 
 def _openvino_grid_sample(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

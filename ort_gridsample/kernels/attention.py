@@ -10,17 +10,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, register_jitable
 
 from .. import spec
+from ..reference.coordinates import PADDING_RULES
+from ..reference.taps import MODE_RULES
 from . import helper_threads, tap_table
+from .axis_vectors import VECTOR_SIZE, VectorAxis, padded, taps_of, vectors_of
 from .compilation import FunctionSpec, compiles_in
 from .halves import stored_dtype_of, widened, write_rounded
+from .lanes import VECTORS, Lanes
+from .llvm_helpers import INT32, ITEMSIZE, array_structs, if_equal, load_vector, store_vector
 from .pointers import address_of, arena_alloc, array_at, by_types, fetch_add, free, record_at
 from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT
 from .simd_sums import sum_addressed
-from .structs import ATTENTION_LAUNCH, END, MAX_PIXELS, NEW, READING, Address, ArrayRef, RecordRef
+from .structs import ATTENTION_LAUNCH, END, NEW, READING, Address, ArrayRef, RecordRef
+from .tap_plans import tap_plan
 from .workers import MAX_SCRATCH_BYTES
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
@@ -30,6 +38,11 @@ MAX_COLUMNS = 256
 MIN_TAPS_PER_WORKER = 1 << 12
 #: A worker that must pause returns after this many of them.
 TAPS_PER_PAUSE = 1 << 20
+
+_MODE, _PADDING = spec.ATTENTION_SAMPLE
+#: How the taps of a sample are computed: two on each axis, which count as 0 if they are outside.
+_PLAN = tap_plan(MODE_RULES[_MODE], PADDING_RULES[_PADDING])
+assert (_PLAN.mode.offsets, _PLAN.padding.zero_outside) == ((0, 1), True)
 
 #: The scratch memory of a worker. Values and coordinates have at most 8 bytes.
 SCRATCH_ARRAYS = (
@@ -41,9 +54,9 @@ SCRATCH_ARRAYS = (
     # the coordinates or the distances from the first tap, the pixel of the first tap by axis, and
     # the pixel of a tap in the level.
     ScratchArray("level_offset", np.dtype(np.int64), ("samples",)),
-    ScratchArray("lengths", np.dtype(np.int32), ("r", "samples")),
-    ScratchArray("coordinates", 8, ("r", "samples")),
-    ScratchArray("base", np.dtype(np.int32), ("r", "samples")),
+    ScratchArray("lengths", np.dtype(np.int32), ("r", "table_columns")),
+    ScratchArray("coordinates", 8, ("r", "table_columns")),
+    ScratchArray("base", np.dtype(np.int32), ("r", "table_columns")),
     ScratchArray("index", np.dtype(np.uint32), ("samples",)),
     # The table.
     ScratchArray("addresses", np.dtype(np.int64), ("taps", "table_columns")),
@@ -124,8 +137,8 @@ def _divide(launch: RecordRef) -> None:
     launch.items = launch.n * launch.tiles_per_batch
     launch.next_item = 0
     launch.samples = launch.tile_queries * samples_per_query
-    # The head after the last one is prefetched, too.
-    launch.table_columns = launch.samples + launch.points
+    # The head after the last one is prefetched, too, and the last vector may be longer.
+    launch.table_columns = launch.samples + max(launch.points, tap_table.ROW_PADDING)
     launch.items_per_call = 1 << 62
     if launch.must_pause:
         launch.items_per_call = max(1, TAPS_PER_PAUSE // (launch.samples * launch.taps))
@@ -191,6 +204,7 @@ def _begin_tiles(launch: RecordRef, tile: Any, table: Any) -> None:
     for channel in range(launch.channels):
         table.zeros[channel] = 0
     table.addresses[:, launch.samples :] = np.int64(table.zeros.ctypes.data)
+    tile.lengths[:, launch.samples :] = 1
     head_size = launch.channels * table.zeros.itemsize
     _find_levels(launch, tile.level_offset, tile.lengths, head_size)
 
@@ -243,11 +257,12 @@ def _fill_table(
     samples = len(locations)
     tap_table.split_axes(locations, tile.coordinates)
     for axis in range(launch.r):
-        _split_coordinates(
-            tile.coordinates[axis, :samples],
+        _split_locations(
+            tile.coordinates[axis],
             tile.lengths[axis],
             launch.align_corners != 0,
             tile.base[axis],
+            samples,
         )
     for tap in range(launch.taps):
         _fill_tap_row(launch, batch, tap, tile, table, samples, sample_weights)
@@ -377,36 +392,88 @@ def _find_levels(
             lengths[axis, sample] = levels[level, 1 + axis]
 
 
-@register_jitable
-def _split_coordinates(
-    locations: ArrayRef, lengths: ArrayRef, align_corners: bool, base: ArrayRef
-) -> None:
+@intrinsic
+def _split_locations(
+    typing_context: Any,
+    locations: Any,
+    lengths: Any,
+    align_corners: Any,
+    base: Any,
+    samples: Any,
+) -> Any:
     """Split locations (0 to 1) on an axis into first taps and distances from them, in pixels.
 
     Args:
-        locations: the locations (P,), which are overwritten with the distances.
-        lengths: the lengths of the axis (≥ P,).
+        typing_context: Numba's; callers omit it.
+        locations: the locations (≥ samples,), which are overwritten with the distances. This array
+            and the others have at least :data:`.tap_table.ROW_PADDING` columns more than samples.
+        lengths: the length of the axis for each location.
         align_corners: the attribute.
-        base: where the first taps are written (≥ P,).
+        base: where the first taps are written.
+        samples: the number of locations.
     """
-    real = locations.dtype.type
-    # Beyond every level. In float32, the length of a long level plus 1 may be rounded to a pixel.
-    beyond = real(MAX_PIXELS)
-    for p in range(len(locations)):
-        normalized = locations[p] * real(2) - real(1)
-        length = real(lengths[p])
-        normalized = real(-1) if np.isnan(normalized) else normalized
-        # Infinity times a span of 0 is NaN, and not a coordinate.
-        pixel = (
-            normalized
-            if np.isinf(normalized)
-            else tap_table.unnormalize(normalized, length, align_corners)
-        )
-        locations[p] = min(max(pixel, real(-2)), beyond)
-    for p in range(len(locations)):
-        base[p] = np.int32(np.floor(locations[p]))
-    for p in range(len(locations)):
-        locations[p] -= np.floor(locations[p])
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = array_structs(context, builder, arguments, signature.args)
+        locations, lengths, base = arrays
+        _, _, align_corners, _, samples = arguments
+        coordinate = locations.data.type.pointee
+        lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
+        with vectors_of(builder, samples, lanes) as vector:
+            begin = vector.begin
+            x_pointer = builder.gep(locations.data, [begin])
+            length_pointer = builder.gep(lengths.data, [begin])
+            values = load_vector(builder, x_pointer, ir.VectorType(coordinate, lanes))
+            integers = load_vector(builder, length_pointer, ir.VectorType(INT32, lanes))
+            axis = VectorAxis.of(Lanes(builder, integers), align_corners, coordinate)
+            x = padded(_PLAN, axis, Lanes(builder, values) * 2 - 1)
+            taps = taps_of(_PLAN.mode, x, coordinate)
+            store_vector(builder, (x - taps.base).value, x_pointer)
+            store_vector(builder, taps.first.value, builder.gep(base.data, [begin]))
+        return context.get_dummy_value()
+
+    argument_types = locations, lengths, types.boolean, base, types.int64
+    return types.void(*argument_types), generate
+
+
+@intrinsic
+def _multiply_weights(
+    typing_context: Any, distances: Any, tap: Any, weight: Any, samples: Any
+) -> Any:
+    """Multiply ``weight`` by the weights of a tap on an axis.
+
+    Args:
+        typing_context: Numba's; callers omit it.
+        distances: the distances from the first tap (≥ samples,), with room as in
+            :func:`_split_locations`.
+        tap: the number of the tap.
+        weight: the weights so far, which are updated. It has the same shape.
+        samples: the number of samples.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        distances, weight = array_structs(context, builder, arguments, signature.args)
+        _, tap, _, samples = arguments
+        coordinate = distances.data.type.pointee
+        real = weight.data.type.pointee
+        lanes = VECTOR_SIZE // ITEMSIZE[str(real)]
+        assert _PLAN.mode.weights is not None
+        for number in range(_PLAN.mode.taps):
+            with (
+                if_equal(builder, tap, number),
+                vectors_of(builder, samples, lanes) as vector,
+            ):
+                begin = vector.begin
+                pointer = builder.gep(distances.data, [begin])
+                values = load_vector(builder, pointer, ir.VectorType(coordinate, lanes))
+                t = Lanes(builder, values).to_floats(real)
+                tap_weight = tuple(_PLAN.mode.weights(VECTORS, t))[number]
+                pointer = builder.gep(weight.data, [begin])
+                old = Lanes(builder, load_vector(builder, pointer, t.type))
+                store_vector(builder, (old * tap_weight).value, pointer)
+        return context.get_dummy_value()
+
+    return types.void(distances, types.int64, weight, types.int64), generate
 
 
 @register_jitable
@@ -432,9 +499,7 @@ def _combine_axis(
         is_first: whether this is the outermost axis, so that ``index`` is not initialized.
         samples: the number of samples. No array has fewer elements.
     """
-    real = weight.dtype.type
-    for p in range(samples):
-        weight[p] *= real(1) - real(distances[p]) if tap == 0 else real(distances[p])
+    _multiply_weights(distances, tap, weight, samples)
     for p in range(samples):
         i = np.uint32(base[p] + np.int32(tap))
         length = np.uint32(lengths[p])

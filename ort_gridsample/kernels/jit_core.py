@@ -25,7 +25,7 @@ from .. import versions
 from ..reference import sampler
 from ..reference.arrays import Array, Floats, Indices
 from ..reference.plan import Plan, type_name
-from ..reference.taps import MAX_TAPS, TAPS
+from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
 from ..system.process import after_fork
 from ..system.threads import submit
@@ -39,10 +39,10 @@ from .structs import (
     MAX_LEVEL_AXES,
     MAX_PIXELS,
     NEW,
-    PADDING_CODES,
     SLOT,
     ctypes_type,
 )
+from .tap_plans import PADDING_CODES, TAPS
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -470,7 +470,8 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
             "from disk (NUMBA_CACHE_DIR)",
             kernels,
         )
-    _sampling_functions(*names, "zeros", False)
+    padding_mode = next(iter(PADDING_CODES))  # the kernels of a mode have all paddings
+    _sampling_functions(*names, padding_mode, False)
 
 
 _int64_at = ctypes.c_int64.from_address

@@ -31,13 +31,15 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from ..reference.taps import TAPS
+from ..reference.taps import MODE_RULES
 from . import simd, tap_sums, tap_table, vector_sampling
+from .axis_vectors import VECTOR_SIZE
 from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
 from .simd import GATHERED, OUTSIDE_BIT, WIDE_PANEL
 from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
+from .tap_plans import MODE_CODES, TAPS
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
@@ -95,9 +97,9 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
         length = array_at(launch.lengths, (launch.r,), np.int64)[axis]
         normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
         return tap_table.compute_axis_taps(
-            tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, taps),
-            normalized[axis, :positions],
-            scratch_array(launch, worker_address, "pixel_coordinates", coordinate_dtype),
+            tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, kernel.mode),
+            normalized[axis],
+            positions,
             array_at(index_address, (taps, launch.table_columns), np.uint32),
             array_at(weight_address, (taps, launch.table_columns), weight_dtype),
             kernel.may_mask != 0,
@@ -325,16 +327,17 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
 
 
 @compiles_in(2.6)
-def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., int]:
-    """Return the kernel that copies the nearest pixels without a table, if it can.
+def copy_in_vectors_for(coordinate_type: str, bits_type: str, mode: str) -> Callable[..., int]:
+    """Return the kernel that copies pixels without a table, if it can.
 
     Args:
         coordinate_type: the type of the coordinates.
         bits_type: a type of the size of X's elements.
+        mode: a mode without weights.
     """
     coordinate_dtype = np.dtype(coordinate_type)
     stored_dtype = np.dtype(bits_type)
-    lanes = vector_sampling.VECTOR_SIZE // coordinate_dtype.itemsize
+    lanes = VECTOR_SIZE // coordinate_dtype.itemsize
 
     def sample(
         launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
@@ -343,7 +346,8 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str) -> Callable[..., i
         if not _fits_vectors(launch, positions, lanes):
             return 0
         kernel = record_at(launch.kernel, KERNEL)
-        is_done = vector_sampling.nearest_pixels(
+        is_done = vector_sampling.pixels_to_copy(
+            mode,
             scratch_array(launch, worker_address, "coordinates", coordinate_dtype),
             array_at(launch.lengths, (launch.r,), np.int64),
             kernel.padding,
@@ -366,7 +370,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
     stored_dtype = stored_dtype_of(X_type)
     weight_dtype = weight_dtype_of(X_type)
     are_halves = X_type in HALVES
-    lanes = vector_sampling.VECTOR_SIZE // weight_dtype.itemsize
+    lanes = VECTOR_SIZE // weight_dtype.itemsize
 
     def sample(
         launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
@@ -459,8 +463,9 @@ def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
     """Return the constants of a :data:`.structs.KERNEL` that depend on types and mode."""
     coordinate, weight = _compute_types(X_type, grid_type, mode)
     X_size = stored_dtype_of(X_type).itemsize
-    has_weights = mode != "nearest"
+    has_weights = not MODE_RULES[mode].copies_values
     return {
+        "mode": MODE_CODES[mode],
         "taps_per_axis": TAPS[mode],
         "X_size": X_size,
         "coordinate_size": stored_dtype_of(coordinate).itemsize,
@@ -485,7 +490,8 @@ def kernel_functions(
     pack: FunctionSpec | None = None
     read_packed: FunctionSpec | None = None
     sample_in_vectors: FunctionSpec | None = None
-    if mode == "nearest":
+    has_vectors = bool(vector_sampling.supported_axes(TAPS[mode]))
+    if MODE_RULES[mode].copies_values:
         # There is no integer of 16 bytes.
         read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)
         if size <= 8:
@@ -493,11 +499,11 @@ def kernel_functions(
             shared_type = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}[size]
             pack = (pack_for, shared_type, shared_type)
             read_packed = (copy_packed_for, shared_type)
-            sample_in_vectors = (copy_in_vectors_for, coordinate, f"uint{8 * size}")
+            sample_in_vectors = (copy_in_vectors_for, coordinate, f"uint{8 * size}", mode)
     elif is_float:
         pack = (pack_for, X_type, weight)
         read_packed = (sum_packed_for, X_type)
-        if mode in vector_sampling.WEIGHTED_TAPS:
+        if has_vectors:
             sample_in_vectors = (sum_in_vectors_for, coordinate, X_type, mode)
     return {
         "process_items": (process_items,),
@@ -515,8 +521,9 @@ def kernel_functions(
 def _compute_types(X_type: str, grid_type: str, mode: str) -> tuple[str, str]:
     """Return the types of the coordinates and of the weights.
 
-    In mode nearest there are no weights; their type is then that of the coordinates.
+    In a mode without weights, their type is that of the coordinates.
     """
     coordinate = str(spec.TYPES[grid_type].compute)
-    weight = coordinate if mode == "nearest" else weight_dtype_of(X_type).name
+    copies_values = MODE_RULES[mode].copies_values
+    weight = coordinate if copies_values else weight_dtype_of(X_type).name
     return coordinate, weight

@@ -81,7 +81,7 @@ def _min_reads(launch: RecordRef, is_narrow: bool) -> tuple[float, float]:
         return float(MIN_READS_WIDE), float(MIN_READS_INCOHERENT)
     if not CPU_HAS_FAST_VECTORS:
         return float(MIN_READS_NARROW), float(MIN_READS_INCOHERENT)
-    if CPU_GATHERS_FAST or tap_table.can_be_contiguous(kernel.taps_per_axis, kernel.padding):
+    if CPU_GATHERS_FAST or tap_table.are_adjacent(kernel.mode, kernel.padding):
         return np.nan, np.nan
     return np.nan, float(MIN_READS_INCOHERENT)
 

@@ -23,10 +23,6 @@ RecordRef: TypeAlias = Any
 ArrayRef: TypeAlias = Any
 Address: TypeAlias = int
 
-#: The codes of the paddings that have kernels.
-ZEROS, BORDER, REFLECTION = range(3)
-#: The codes by name. Other paddings run on the NumPy core.
-PADDING_CODES = {"zeros": ZEROS, "border": BORDER, "reflection": REFLECTION}
 #: The maximum number of pixels of a channel. Coordinates outside of X must be int32, too.
 MAX_PIXELS = 1 << 30
 #: The maximum number of axes of a level of deformable attention. A table has 2 ** axes rows.
@@ -91,8 +87,9 @@ KERNEL = record(
     "pack",  # packs a part of X; 0 if X is never packed
     "read_packed",  # reads packed panels through the table; 0 if X is never packed
     # Constants.
+    "mode",  # one of tap_plans.MODE_CODES
     "taps_per_axis",  # the number of taps of a position on one axis
-    "padding",  # one of PADDING_CODES
+    "padding",  # one of tap_plans.PADDING_CODES
     "align_corners",  # the attribute
     "X_size",  # the size of an element of X, in bytes
     "coordinate_size",  # the size of a coordinate, in bytes

@@ -4,7 +4,7 @@ The table has one row per tap and one column per position: the index of the pixe
 tap reads, and the tap's weight. :mod:`.tap_sums` reads the channels of X through this table. Its
 layouts, ``GATHERED``, ``MASKED`` and ``CONTIGUOUS``, are defined in :mod:`.simd`.
 
-The NumPy core defines the same computations on arrays, in ``coordinates.py`` and ``taps.py`` of
+The taps on an axis are computed in vectors (:mod:`.axis_vectors`), by the formulas of
 :mod:`ort_gridsample.reference`. The order of the operations on a coordinate is the same, and no
 compiler flag in this module lets the compiler change it.
 
@@ -12,26 +12,50 @@ Names in docstrings and loops:
 
 - ``p``: a position of the tile, 0 ≤ p < P. Arrays of shape (≥ P,) have room for a longer tile.
 - ``normalized``: coordinates as in the grid. On each axis, X extends from -1 to 1.
-- ``coordinates``: coordinates in pixels. The center of pixel i is at i.
 - ``index``: indices of pixels, on one axis or in flat X.
-- ``low`` and ``span``: where reflection begins on an axis, the first pixel's center
-  (``align_corners``) or outer edge, and the distance from there to the same point of the last
-  pixel.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
 
-from ..spec import CUBIC_A
+from ..reference.coordinates import unnormalize
+from ..reference.taps import MODE_RULES
+from .axis_vectors import (
+    FALSE,
+    VECTOR_SIZE,
+    VectorAxis,
+    by_padding,
+    moved_inside,
+    padded,
+    pixels_of_taps,
+    taps_of,
+    variable,
+    vectors_of,
+)
 from .halves import widened
+from .lanes import Lanes
+from .llvm_helpers import INT64, ITEMSIZE, array_structs, if_equal, load_vector, store_vector
 from .pointers import array_at
 from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
-from .structs import BORDER, REFLECTION, ZEROS, ArrayRef
+from .structs import ArrayRef
+from .tap_plans import (
+    ADJACENT,
+    ALWAYS_PADS_TAPS,
+    MOVES_INSIDE,
+    ZERO_OUTSIDE,
+    TapPlan,
+    plans_of_mode,
+)
 
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
+OUTSIDE_INT32 = -1
 #: The maximum number of positions of a tile, and of positions times taps: the table stays in the
 #: L2 cache.
 MAX_TILE_POSITIONS = 2048
@@ -44,10 +68,10 @@ MAX_TILE_POSITIONS_OF_FEW_CHANNELS = 512
 #: the same cache lines.
 ROW_PADDING = 16
 
-#: The region of a tile's coordinates: all taps are inside; or no coordinate is further from 0 than
-#: MAX_NEAR; or some are.
-INSIDE, NEAR, FAR_OUT = range(3)
+#: The maximum length of an axis on which a rounded coordinate tells exactly which taps are inside.
 MAX_NEAR = 1 << 22
+#: The number of taps on an axis of each mode.
+MODE_TAPS = tuple(mode.taps for mode in MODE_RULES.values())
 #: The maximum length of an axis whose pixels all are exact coordinates in float32. In float64, they
 #: are exact on every axis.
 MAX_EXACT_LENGTH = 1 << 24
@@ -58,11 +82,11 @@ class Axis(NamedTuple):
 
     #: The number of pixels.
     length: int
-    #: ZEROS, BORDER or REFLECTION.
+    #: The code of the padding.
     padding: int
     align_corners: bool
-    #: The number of taps of a position: 1 for nearest, 2 for linear, 4 for cubic.
-    taps: int
+    #: The code of the mode.
+    mode: int
 
 
 class TapTable(NamedTuple):
@@ -78,392 +102,250 @@ class TapTable(NamedTuple):
     layout: int
 
 
-# --- Coordinates ---
-
-
-@register_jitable
-def _clip(value: Any, low: Any, high: Any) -> Any:
-    return min(max(value, low), high)
-
-
-@register_jitable
-def unnormalize(normalized: Any, length: Any, align_corners: bool) -> Any:
-    """Return the pixel coordinate of a normalized coordinate on an axis of ``length`` pixels."""
-    real = type(normalized)
-    if align_corners:
-        return (normalized + real(1)) * (real(length - 1) * real(0.5))
-    return (normalized + real(1)) * (real(length) * real(0.5)) - real(0.5)
-
-
-@register_jitable
-def _reflect_once(coordinate: Any, low: Any, last: Any) -> Any:
-    """Reflect a coordinate, less than a period from 0, once at each end.
-
-    The result is clipped to 0 … ``last``, because rounding may leave it on the outer edge.
-    """
-    real = type(coordinate)
-    coordinate = max(coordinate, real(2) * low - coordinate)
-    coordinate = min(coordinate, real(2) * (last - low) - coordinate)
-    return _clip(coordinate, real(0), last)
-
-
-@register_jitable
-def _reflect(coordinate: Any, low: Any, span: Any, last: Any) -> Any:
-    """Reflect a finite coordinate until it lies inside 0 … ``last``."""
-    real = type(coordinate)
-    if span == 0:
-        return real(0)
-    period = real(2) * span
-    remainder = coordinate if abs(coordinate) < period else real(np.fmod(coordinate, period))
-    return _reflect_once(remainder, low, last)
-
-
-@register_jitable
-def _reflection_range(axis: Any, real: Any) -> Any:
-    """Return ``low`` and ``span`` of an axis (see the module) as numbers of the type ``real``."""
-    if axis.align_corners:
-        return real(0), real(axis.length - 1)
-    return real(-0.5), real(axis.length)
-
-
-@register_jitable
-def _pad_coordinates(axis: Any, normalized: ArrayRef, coordinates: ArrayRef) -> bool:
-    """Compute finite pixel coordinates.
-
-    For nearest and linear, BORDER and REFLECTION move them inside X. In mode cubic the padding acts
-    on the taps' indices.
-
-    Args:
-        axis: the axis.
-        normalized: the normalized coordinates (P,).
-        coordinates: where the pixel coordinates are written (≥ P,).
-
-    Returns:
-        Whether all coordinates are so near to X that one reflection at each end suffices for them
-        and for the taps around them.
-    """
-    real = coordinates.dtype.type
-    length = axis.length
-    padding = axis.padding
-    align_corners = axis.align_corners
-    pads_index = axis.taps == 4
-    low, span = _reflection_range(axis, real)
-    at_nan = unnormalize(real(-1), length, align_corners)
-    # Beyond every tap, also after ``highest`` is rounded to float32.
-    lowest = real(-4)
-    highest = real(length + 3 + (length >> 20))
-    if padding == REFLECTION or (padding == BORDER and not pads_index):
-        lowest = real(0)
-        highest = real(length - 1)
-    max_reflected_once = real(2) * span - real(3)
-    needs_several_reflections = np.uint32(0)
-    for p in range(len(normalized)):
-        # Infinity times a span of 0 is NaN, and not a coordinate.
-        is_infinite = np.isinf(normalized[p])
-        finite = normalized[p] if is_infinite else unnormalize(normalized[p], length, align_corners)
-        finite = at_nan if np.isnan(normalized[p]) else finite
-        needs_several_reflections = np.uint32(
-            needs_several_reflections
-            | (np.uint32(0) if abs(finite) <= max_reflected_once else np.uint32(1))
-        )
-        is_reflected = padding == REFLECTION and not np.isinf(finite)
-        coordinates[p] = finite if is_reflected else _clip(finite, lowest, highest)
-    if padding == REFLECTION and not pads_index:
-        if needs_several_reflections:
-            for p in range(len(normalized)):
-                coordinates[p] = _reflect(coordinates[p], low, span, highest)
-        else:
-            for p in range(len(normalized)):
-                coordinates[p] = _reflect_once(coordinates[p], low, highest)
-    return needs_several_reflections == 0
-
-
-# --- Weights ---
-
-
-@register_jitable
-def _inner_cubic_weight(distance: Any, real: Any) -> Any:
-    """Return the weight of a tap at a ``distance`` ≤ 1."""
-    a = real(CUBIC_A)
-    return ((a + real(2)) * distance - (a + real(3))) * distance * distance + real(1)
-
-
-@register_jitable
-def _outer_cubic_weight(distance: Any, real: Any) -> Any:
-    """Return the weight of a tap at a ``distance`` from 1 to 2."""
-    a = real(CUBIC_A)
-    return ((distance - real(5)) * distance + real(8)) * distance * a - real(4) * a
-
-
-@register_jitable
-def cubic_weights(distance: Any, real: Any) -> Any:
-    """Return the weights of four taps. The second one lies ``distance`` before the coordinate.
-
-    ``distance`` is a number, or a vector of generated code, and ``real`` converts a number to its
-    type.
-    """
-    return (
-        _outer_cubic_weight(real(1) + distance, real),
-        _inner_cubic_weight(distance, real),
-        _inner_cubic_weight(real(1) - distance, real),
-        _outer_cubic_weight(real(2) - distance, real),
-    )
-
-
-@register_jitable
-def _write_weights(coordinate: Any, weight: ArrayRef, p: int, taps: int) -> Any:
-    """Write the weights of a coordinate's taps to column ``p`` of ``weight`` (taps, ≥ P).
-
-    Returns:
-        The pixel from which the taps are counted, as a coordinate. For nearest, which has no
-        weights, this is the tap itself.
-    """
-    if taps == 1:
-        return np.rint(coordinate)  # half to even
-    real = weight.dtype.type
-    base = np.floor(coordinate)
-    distance = real(coordinate - base)
-    if taps == 2:
-        weight[0, p] = real(1) - distance
-        weight[1, p] = distance
-    else:
-        weight[0, p], weight[1, p], weight[2, p], weight[3, p] = cubic_weights(distance, real)
-    return base
-
-
 # --- The taps on one axis ---
 
 
-@register_jitable
-def _first_offset(axis: Any) -> int:
-    """Return the first tap, counted from the pixel that :func:`_write_weights` returns."""
-    return -1 if axis.taps == 4 else 0
-
-
-@register_jitable
-def _unpadded_taps(
-    axis: Any, normalized: ArrayRef, coordinates: ArrayRef, index: ArrayRef, weight: ArrayRef
-) -> int:
-    """Compute pixel coordinates, first taps and weights without padding.
+@intrinsic
+def _write_unpadded_taps(
+    typing_context: Any,
+    mode: Any,
+    length: Any,
+    align_corners: Any,
+    normalized: Any,
+    positions: Any,
+    index: Any,
+    weight: Any,
+) -> Any:
+    """Write first taps and weights without padding.
 
     Args:
-        axis: the axis.
-        normalized: the normalized coordinates (P,).
-        coordinates: where the pixel coordinates are written (≥ P,).
-        index: where the first taps are written (≥ P,).
-        weight: where the weights are written (taps, ≥ P).
+        typing_context: Numba's; callers omit it.
+        mode: the code of the mode.
+        length: the number of pixels of the axis.
+        align_corners: the attribute.
+        normalized: the normalized coordinates (≥ P + ROW_PADDING,).
+        positions: P.
+        index: where the first taps are written (1, ≥ P + ROW_PADDING).
+        weight: where the weights are written (taps, ≥ P + ROW_PADDING).
 
     Returns:
-        The region of the coordinates. If INSIDE, no padding is needed. If FAR_OUT, some coordinates
-        may be infinite or NaN.
+        Whether all taps are inside. Otherwise not all are written.
     """
-    length = axis.length
-    align_corners = axis.align_corners
-    taps = axis.taps
-    first_offset = _first_offset(axis)
-    real = normalized.dtype.type
-    lowest = real(-first_offset)
-    highest = real(length - 1 - (taps - 1 + first_offset))
-    offset = real(first_offset)
-    max_near = real(MAX_NEAR)
-    if length > MAX_NEAR:
-        # Rounded coordinates do not tell exactly which taps are inside: none is INSIDE.
-        highest = lowest - real(1)
-    # As wide as the other values of the loops: wider flags halve the speed.
-    has_outside = np.uint32(0)
-    has_far = np.uint32(0)
-    for p in range(len(normalized)):
-        coordinate = unnormalize(normalized[p], length, align_corners)
-        is_inside = (coordinate >= lowest) & (coordinate <= highest)
-        has_outside = np.uint32(has_outside | (np.uint32(0) if is_inside else np.uint32(1)))
-        base = _write_weights(coordinate, weight, p, taps)
-        index[p] = np.uint32(np.int32(base + offset))
-        coordinates[p] = coordinate
-    if has_outside == 0:
-        return INSIDE
-    for p in range(len(normalized)):
-        is_near = abs(coordinates[p]) <= max_near
-        has_far = np.uint32(has_far | (np.uint32(0) if is_near else np.uint32(1)))
-    return FAR_OUT if has_far else NEAR
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        normalized, index, weight = array_structs(context, builder, arguments, signature.args)
+        mode, length, align_corners, _, positions, _, _ = arguments
+        row = _Row(builder, length, align_corners, normalized, index, weight)
+        # Rounded coordinates of longer axes do not tell exactly which taps are inside.
+        is_short = builder.icmp_signed("<=", length, INT64(MAX_NEAR))
+        result = variable(builder, is_short)
+        for code, rule in enumerate(MODE_RULES.values()):
+            with if_equal(builder, mode, code):
+                lowest = float(-rule.offsets[0])
+                highest = row.axis.numbers.last - rule.offsets[-1]
+                with vectors_of(builder, positions, row.lanes) as vector:
+                    begin = vector.begin
+                    x = unnormalize(row.coordinates(begin), row.axis.numbers)
+                    is_inside = x.is_at_least(lowest) & highest.is_at_least(x)
+                    with builder.if_then(builder.not_(is_inside.all()), likely=False):
+                        builder.store(FALSE, result)
+                        vector.end_loop()
+                    taps = taps_of(rule, x, row.weight_type)
+                    row.write(begin, taps.first, taps.weights)
+        return builder.load(result)
+
+    argument_types = (
+        types.int64,
+        types.int64,
+        types.boolean,
+        normalized,
+        types.int64,
+        index,
+        weight,
+    )
+    return types.boolean(*argument_types), generate
 
 
-# The next two loops do not write to an array that they read: that takes three times as long.
-
-
-@register_jitable
-def _pad_pixels(axis: Any, coordinates: ArrayRef, positions: int, index: ArrayRef) -> None:
-    """Write the pixels of nearest, padded with ZEROS or BORDER.
+@intrinsic
+def _write_padded_taps(
+    typing_context: Any,
+    mode: Any,
+    padding: Any,
+    length: Any,
+    align_corners: Any,
+    normalized: Any,
+    positions: Any,
+    moves_inside: Any,
+    index: Any,
+    weight: Any,
+) -> Any:
+    """Write taps and weights with padding.
 
     Args:
-        axis: the axis.
-        coordinates: the pixel coordinates (≥ P,), whose region is NEAR.
+        typing_context: Numba's; callers omit it.
+        mode: the code of the mode.
+        padding: the code of the padding.
+        length: the number of pixels of the axis.
+        align_corners: the attribute.
+        normalized: the normalized coordinates (≥ P + ROW_PADDING,).
         positions: P.
-        index: where the pixels are written (≥ P,).
+        moves_inside: whether the taps are moved inside together, and those that were outside are
+            masked. Only the first row of ``index`` is written then. The plan of mode and padding
+            (:data:`.tap_plans.PLANS`) allows it, and the axis is not shorter than the taps.
+            Otherwise the index of each tap is written, OUTSIDE for one that counts as 0.
+        index: where the pixels are written (taps, ≥ P + ROW_PADDING).
+        weight: where the weights are written (taps, ≥ P + ROW_PADDING).
     """
-    last = np.int32(axis.length - 1)
-    outside = OUTSIDE if axis.padding == ZEROS else np.uint32(0)
-    for p in range(positions):
-        pixel = np.int32(np.rint(coordinates[p]))
-        inside = min(max(pixel, np.int32(0)), last)
-        index[p] = np.uint32(inside) if inside == pixel else np.uint32(inside) | outside
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        normalized, index, weight = array_structs(context, builder, arguments, signature.args)
+        mode, padding, length, align_corners, _, positions, moves_inside, _, _ = arguments
+        row = _Row(builder, length, align_corners, normalized, index, weight)
+        for code, rule in enumerate(MODE_RULES.values()):
+            plans = plans_of_mode(code)
+            with if_equal(builder, mode, code):
+                if rule.taps == 1:
+                    row.write_gathered(positions, padding, plans)
+                else:
+                    with builder.if_else(moves_inside) as (moved, gathered):
+                        with moved:
+                            row.write_moved(positions, padding, plans)
+                        with gathered:
+                            row.write_gathered(positions, padding, plans)
+        return context.get_dummy_value()
+
+    argument_types = (
+        types.int64,
+        types.int64,
+        types.int64,
+        types.boolean,
+        normalized,
+        types.int64,
+        types.boolean,
+        index,
+        weight,
+    )
+    return types.void(*argument_types), generate
 
 
-@register_jitable
-def _pad_pairs(
-    axis: Any, coordinates: ArrayRef, positions: int, index: ArrayRef, weight: ArrayRef
-) -> None:
-    """Write the taps of linear as pairs of pixels inside.
-
-    A pair that is partly outside is moved inside, and one tap is masked. So is a tap beyond the
-    last pixel whose weight is 0. Coordinates are clipped to the image unless the padding is ZEROS.
+class _Row:
+    """Generate the taps of a tile on one axis.
 
     Args:
+        builder: LLVM's.
+        length: the number of pixels of the axis, as int64.
+        align_corners: the attribute.
+        normalized: the normalized coordinates.
+        index: where pixels are written.
+        weight: where weights are written.
+
+    Attributes:
         axis: the axis.
-        coordinates: the pixel coordinates (≥ P,): NEAR ones, or those that
-            :func:`_pad_coordinates` wrote.
-        positions: P.
-        index: where the first taps are written (≥ P,).
-        weight: where the weights are written (2, ≥ P).
+        lanes: the number of lanes of a vector.
+        weight_type: the LLVM type of weights.
     """
-    length = axis.length
-    weight_type = weight.dtype.type
-    coordinate_type = coordinates.dtype.type
-    masked = weight_type(np.nan)
-    last_first = np.int32(length - 2)
-    first_weight = weight[0]
-    second_weight = weight[1]
-    minus_one = coordinate_type(-1)
-    zero = coordinate_type(0)
-    one = coordinate_type(1)
-    two = coordinate_type(2)
-    lowest = coordinate_type(-np.inf)
-    highest = coordinate_type(np.inf)
-    if axis.padding != ZEROS:
-        lowest = coordinate_type(0)
-        highest = coordinate_type(length - 1)
-    for p in range(positions):
-        coordinate = _clip(coordinates[p], lowest, highest)
-        first = min(max(np.int32(np.floor(coordinate)), np.int32(0)), last_first)
-        distance = coordinate - coordinate_type(first)
-        t = weight_type(distance)
-        # The operations have the same order as for a pair that was not moved, so the results are
-        # bit-identical.
-        if_moved_right = weight_type(distance + one)
-        if_moved_left = weight_type(1) - weight_type(distance - one)
-        # Compare the distance: a weight is rounded to its type, and may be 0 or 1.
-        is_first_inside = (distance >= minus_one) & (distance < one)
-        is_second_inside = (distance >= zero) & (distance < two)
-        weight_of_first = if_moved_right if t < weight_type(0) else weight_type(1) - t
-        first_weight[p] = weight_of_first if is_first_inside else masked
-        second_weight[p] = min(t, if_moved_left) if is_second_inside else masked
-        index[p] = np.uint32(first)
+
+    def __init__(
+        self,
+        builder: Any,
+        length: Any,
+        align_corners: Any,
+        normalized: Any,
+        index: Any,
+        weight: Any,
+    ) -> None:
+        self.builder = builder
+        self._normalized = normalized
+        self._index = index
+        self._weight = weight
+        self.weight_type = weight.data.type.pointee
+        self.lanes = VECTOR_SIZE // ITEMSIZE[str(self.weight_type)]
+        assert self.lanes <= ROW_PADDING
+        coordinate = normalized.data.type.pointee
+        self._vector = ir.VectorType(coordinate, self.lanes)
+        self.axis = VectorAxis.of_number(builder, length, align_corners, coordinate, self.lanes)
+
+    def coordinates(self, begin: Any) -> Lanes:
+        """Return the normalized coordinates of a vector."""
+        builder = self.builder
+        pointer = builder.gep(self._normalized.data, [begin])
+        return Lanes(builder, load_vector(builder, pointer, self._vector))
+
+    def write(self, begin: Any, first: Lanes, weights: Sequence[Lanes]) -> None:
+        """Write the first taps of a vector, and the weights of all."""
+        self._write(self._index, 0, begin, first)
+        for tap, weight in enumerate(weights):
+            self._write(self._weight, tap, begin, weight)
+
+    def write_moved(self, positions: Any, padding: Any, plans: Sequence[TapPlan]) -> None:
+        """Write the taps of all positions, moved inside. The weights of masked taps are NaN."""
+        builder = self.builder
+        with vectors_of(builder, positions, self.lanes) as vector:
+            begin = vector.begin
+            x = self._padded(begin, padding, plans)
+            taps = moved_inside(self.axis, taps_of(plans[0].mode, x, self.weight_type))
+            weights = [
+                counts.choose(weight, float("nan"))
+                for weight, counts in zip(taps.weights, taps.are_inside, strict=True)
+            ]
+            self.write(begin, taps.first, weights)
+
+    def write_gathered(self, positions: Any, padding: Any, plans: Sequence[TapPlan]) -> None:
+        """Write the index of each tap, and the weights, of all positions."""
+        builder = self.builder
+        with vectors_of(builder, positions, self.lanes) as vector:
+            begin = vector.begin
+            x = self._padded(begin, padding, plans)
+            taps = taps_of(plans[0].mode, x, self.weight_type)
+
+            def emit(plan: TapPlan) -> list[Any]:
+                pixels = pixels_of_taps(plan, self.axis, taps.base, are_near=False)
+                return [counts.choose(pixel, OUTSIDE_INT32).value for pixel, counts in pixels]
+
+            pixels = by_padding(builder, padding, plans, emit)
+            for tap, pixel in enumerate(pixels):
+                self._write(self._index, tap, begin, Lanes(builder, pixel))
+            for tap, weight in enumerate(taps.weights):
+                self._write(self._weight, tap, begin, weight)
+
+    def _padded(self, begin: Any, padding: Any, plans: Sequence[TapPlan]) -> Lanes:
+        """Return the pixel coordinates of a vector, padded unless only taps are."""
+        normalized = self.coordinates(begin)
+        (value,) = by_padding(
+            self.builder,
+            padding,
+            plans,
+            lambda plan: [padded(plan, self.axis, normalized).value],
+        )
+        return Lanes(self.builder, value)
+
+    def _write(self, array: Any, row: int, begin: Any, values: Lanes) -> None:
+        """Write a vector to a row of an array, from the column ``begin`` on."""
+        builder = self.builder
+        columns = cgutils.unpack_tuple(builder, array.shape)[1]
+        entry = builder.add(builder.mul(INT64(row), columns), begin)
+        store_vector(builder, values.value, builder.gep(array.data, [entry]))
 
 
 @register_jitable
-def _pad_quads(axis: Any, positions: int, index: ArrayRef, weight: ArrayRef) -> None:
-    """Replace the taps of cubic, padded with ZEROS, by four pixels inside.
-
-    Four taps that are partly outside are moved inside, and some of them are masked.
-
-    Args:
-        axis: the axis.
-        positions: P.
-        index: the first taps without padding (≥ P,), as int32. They are overwritten.
-        weight: the weights (4, ≥ P). They are overwritten.
-    """
-    masked = weight.dtype.type(np.nan)
-    last_first = np.int32(axis.length - 4)
-    for p in range(positions):
-        unmoved = np.int32(index[p])
-        first = min(max(unmoved, np.int32(0)), last_first)
-        # Few quads are moved. A loop without a branch takes five times as long.
-        if first != unmoved:
-            w0 = weight[0, p]
-            w1 = weight[1, p]
-            w2 = weight[2, p]
-            w3 = weight[3, p]
-            for tap in range(4):
-                unmoved_tap = first - unmoved + tap
-                w = w0 if unmoved_tap == 0 else masked
-                w = w1 if unmoved_tap == 1 else w
-                w = w2 if unmoved_tap == 2 else w
-                weight[tap, p] = w3 if unmoved_tap == 3 else w
-            index[p] = np.uint32(first)
-
-
-@register_jitable
-def _write_quads(coordinates: ArrayRef, positions: int, index: ArrayRef, weight: ArrayRef) -> None:
-    """Write the taps and weights of cubic for pixel coordinates (≥ P,), without padding."""
-    for p in range(positions):
-        base = _write_weights(coordinates[p], weight, p, 4)
-        index[p] = np.uint32(np.int32(base) - np.int32(1))
-
-
-@register_jitable
-def _gathered_taps(
-    axis: Any,
-    coordinates: ArrayRef,
-    positions: int,
-    reflects_once: bool,
-    index: ArrayRef,
-    weight: ArrayRef,
-) -> None:
-    """Write the index of each tap, and the weights.
-
-    Args:
-        axis: the axis.
-        coordinates: the pixel coordinates (≥ P,), as :func:`_pad_coordinates` writes them. They are
-            overwritten.
-        positions: P.
-        reflects_once: what :func:`_pad_coordinates` returned.
-        index: where the taps' pixels are written (taps, ≥ P).
-        weight: where the weights are written (taps, ≥ P).
-    """
-    padding = axis.padding
-    taps = axis.taps
-    first_offset = _first_offset(axis)
-    real = coordinates.dtype.type
-    low, span = _reflection_range(axis, real)
-    for p in range(positions):
-        coordinates[p] = _write_weights(coordinates[p], weight, p, taps)
-    reflects_index = taps == 4 and padding == REFLECTION
-    last = np.int32(axis.length - 1)
-    outside = OUTSIDE if padding == ZEROS else np.uint32(0)
-    for tap in range(taps):
-        offset = real(tap + first_offset)
-        row = index[tap]
-        if reflects_index and reflects_once:
-            for p in range(positions):
-                reflected = _reflect_once(coordinates[p] + offset, low, real(last))
-                row[p] = np.uint32(np.int32(reflected))
-        elif reflects_index:
-            for p in range(positions):
-                row[p] = np.uint32(_reflect(coordinates[p] + offset, low, span, real(last)))
-        else:
-            for p in range(positions):
-                pixel = np.int32(coordinates[p] + offset)
-                inside = min(max(pixel, np.int32(0)), last)
-                row[p] = np.uint32(inside) if inside == pixel else np.uint32(inside) | outside
-
-
-@register_jitable
-def can_be_contiguous(taps: int, padding: int) -> bool:
-    """Whether the taps on an axis can be contiguous at the borders, too, some of them masked."""
-    return taps == 2 or (taps == 4 and padding == ZEROS)
+def are_adjacent(mode: int, padding: int) -> bool:
+    """Whether nearly all taps on an axis are adjacent pixels."""
+    return (ADJACENT[mode] >> padding) & 1 != 0
 
 
 @register_jitable
 def _can_mask(axis: Any, coordinates: ArrayRef) -> bool:
-    """Whether the taps on an axis can be MASKED, given the array of their pixel coordinates.
+    """Whether the taps on an axis can be MASKED, given the array of their coordinates.
 
-    :func:`_pad_pairs` computes the distance of a coordinate to the last but one pixel. In float32,
-    that pixel of a long axis may be rounded to a neighbor.
+    A coordinate that is padded may be the last pixel. In float32, that pixel of a long axis may be
+    rounded to a neighbor.
     """
     is_exact = coordinates.itemsize > 4 or axis.length <= MAX_EXACT_LENGTH
     return (
-        axis.length >= axis.taps
-        and can_be_contiguous(axis.taps, axis.padding)
-        and (axis.taps == 4 or is_exact)
+        axis.length >= MODE_TAPS[axis.mode]
+        and MODE_TAPS[axis.mode] > 1
+        and (MOVES_INSIDE[axis.mode] >> axis.padding) & 1 != 0
+        and (is_exact or ALWAYS_PADS_TAPS[axis.mode])
     )
 
 
@@ -471,7 +353,7 @@ def _can_mask(axis: Any, coordinates: ArrayRef) -> bool:
 def compute_axis_taps(
     axis: Any,
     normalized: ArrayRef,
-    coordinates: ArrayRef,
+    positions: int,
     index: ArrayRef,
     weight: ArrayRef,
     may_mask: bool,
@@ -480,45 +362,43 @@ def compute_axis_taps(
 
     Args:
         axis: the :class:`Axis`.
-        normalized: the normalized coordinates (P,).
-        coordinates: scratch memory for pixel coordinates (≥ P,).
-        index: where the taps' pixels are written (taps, ≥ P). Only the first row is written unless
-            the layout is GATHERED.
-        weight: where the weights are written (taps, ≥ P).
+        normalized: the normalized coordinates (≥ P + ROW_PADDING,). Those after the first P are
+            overwritten.
+        positions: P.
+        index: where the taps' pixels are written (taps, ≥ P + ROW_PADDING). Only the first row is
+            written unless the layout is GATHERED.
+        weight: where the weights are written (taps, ≥ P + ROW_PADDING).
         may_mask: whether the layout may be MASKED.
 
     Returns:
-        The layout of the taps. INSIDE → CONTIGUOUS; one tap → CONTIGUOUS, or GATHERED if some may
-        be outside with ZEROS; linear, and cubic with ZEROS, if masks are allowed and
-        :func:`_can_mask` → MASKED; all others → GATHERED.
+        The layout of the taps. If all are inside it is CONTIGUOUS. One tap is CONTIGUOUS, or
+        GATHERED if it may be outside and count as 0. Several taps are MASKED if masks are allowed
+        and :func:`_can_mask`, otherwise GATHERED.
     """
-    positions = len(normalized)
-    padding = axis.padding
-    taps = axis.taps
-    first_index = index[0]
-    region = _unpadded_taps(axis, normalized, coordinates, first_index, weight)
-    if region == INSIDE:
+    # The last vector has columns after the last position, whose taps must not be outside if those
+    # of all positions are inside.
+    for p in range(positions, positions + ROW_PADDING):
+        normalized[p] = normalized[0]
+    mode = axis.mode
+    length = axis.length
+    align_corners = axis.align_corners
+    if _write_unpadded_taps(mode, length, align_corners, normalized, positions, index, weight):
         return CONTIGUOUS
-    # A single tap that is never outside is contiguous.
-    single_layout = GATHERED if padding == ZEROS else CONTIGUOUS
-    # For NEAR coordinates the loops of _pad_* do the padding themselves, except reflection.
-    pads_in_loop = region == NEAR and padding != REFLECTION
-    if taps == 1 and pads_in_loop:
-        _pad_pixels(axis, coordinates, positions, first_index)
-        return single_layout
-    if may_mask and _can_mask(axis, coordinates):
-        if not pads_in_loop:
-            _pad_coordinates(axis, normalized, coordinates)
-        if taps == 2:
-            _pad_pairs(axis, coordinates, positions, first_index, weight)
-            return MASKED
-        if not pads_in_loop:
-            _write_quads(coordinates, positions, first_index, weight)
-        _pad_quads(axis, positions, first_index, weight)
-        return MASKED
-    reflects_once = _pad_coordinates(axis, normalized, coordinates)
-    _gathered_taps(axis, coordinates, positions, reflects_once, index, weight)
-    return single_layout if taps == 1 else GATHERED
+    moves_inside = may_mask and _can_mask(axis, normalized)
+    _write_padded_taps(
+        mode,
+        axis.padding,
+        length,
+        align_corners,
+        normalized,
+        positions,
+        moves_inside,
+        index,
+        weight,
+    )
+    if MODE_TAPS[mode] == 1:
+        return GATHERED if ZERO_OUTSIDE[axis.padding] else CONTIGUOUS
+    return MASKED if moves_inside else GATHERED
 
 
 @register_jitable

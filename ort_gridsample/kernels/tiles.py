@@ -20,9 +20,9 @@ assert CHANNELS_PER_GROUP >= WIDE_PANEL
 
 #: The scratch memory of a worker, after a WORKER.
 SCRATCH_ARRAYS = (
-    # The coordinates of a tile: normalized ones by axis, and those of one axis in pixels.
-    ScratchArray("coordinates", "kernel.coordinate_size", ("r", "tile_positions")),
-    ScratchArray("pixel_coordinates", "kernel.coordinate_size", ("tile_positions",)),
+    # The normalized coordinates of a tile by axis, and memory for those of one axis.
+    ScratchArray("coordinates", "kernel.coordinate_size", ("r", "table_columns")),
+    ScratchArray("axis_coordinates", "kernel.coordinate_size", ("tile_positions",)),
     # The taps of an inner axis, and their weights.
     ScratchArray("axis_index", np.dtype(np.uint32), ("kernel.taps_per_axis", "table_columns")),
     ScratchArray("axis_weight", "kernel.weight_size", ("kernel.taps_per_axis", "table_columns")),

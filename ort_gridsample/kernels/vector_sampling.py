@@ -1,8 +1,9 @@
 """Sampling in vector registers, without a table of taps.
 
-A vector holds the coordinates of some positions. Their taps are computed in registers, and then
-all channels are read. With few channels, computing a table (:mod:`.tap_table`) and reading it takes
-up to three times as long. The results are bit-identical to those of a table.
+A vector holds the coordinates of some positions. Their taps are computed in registers
+(:mod:`.axis_vectors`), and then all channels are read. With few channels, computing a table
+(:mod:`.tap_table`) and reading it takes up to three times as long. The results are bit-identical to
+those of a table.
 
 Here ``builder`` is the llvmlite.ir.IRBuilder that emits instructions. Names: X has S pixels and C
 channels; a tile has P positions and r axes.
@@ -11,7 +12,6 @@ channels; a tile has P positions and r axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -20,10 +20,24 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from . import target
-from .lanes import Lanes, filled_lanes
+from .axis_vectors import (
+    FALSE,
+    TRUE,
+    VECTOR_SIZE,
+    AxisTaps,
+    TapsInside,
+    VectorAxis,
+    by_padding,
+    is_one_of,
+    limits,
+    moved_inside,
+    padded_once,
+    pixels_of_taps,
+    taps_of,
+    variable,
+)
+from .lanes import Lanes
 from .llvm_helpers import (
-    INT32,
     INT64,
     ITEMSIZE,
     array_structs,
@@ -35,70 +49,22 @@ from .llvm_helpers import (
     store_vector,
     widen_halves,
 )
-from .simd import NARROW_VECTOR, WIDE_VECTOR
-from .structs import REFLECTION, ZEROS
-from .tap_table import cubic_weights
+from .tap_plans import MODE_CODES, TapPlan, plans_of_mode
 
-#: The size of a vector of weights or, in mode nearest, of coordinates.
-VECTOR_SIZE = WIDE_VECTOR if target.has("avx512f") else NARROW_VECTOR
-#: The numbers of axes for which there is code. With one axis a table is small; with more than three
-#: axes the taps would not fit the registers.
-SUPPORTED_AXES = 2, 3
+#: The maximum number of axes for which there is code, and of taps of a position, which would not
+#: fit the registers otherwise. With one axis a table is small.
+MAX_AXES = 3
+MAX_TAPS = 64
 #: :data:`.tap_table.OUTSIDE`, as int32.
 OUTSIDE = -1
-FALSE = ir.IntType(1)(0)
-TRUE = ir.IntType(1)(1)
+#: So many taps are always moved inside. The code for more taps first tells whether some are
+#: outside, because moving takes a time that grows with their square.
+FEW_TAPS = 2
 
 
-@dataclass(frozen=True)
-class _AxisLanes:
-    """Numbers of an axis, in all lanes of a vector.
-
-    Attributes:
-        length: the number of pixels, as int32.
-        scale: the pixels per unit of a normalized coordinate.
-        offset: the distance of the first pixel from the normalized coordinate -1, in pixels.
-        lowest: the lower limit of pixel coordinates.
-        highest: the upper limit.
-        low_sum: the sum of a coordinate and its reflection at the lower end of X.
-        high_sum: the sum of a coordinate and its reflection at the upper end.
-        max_reflected_once: the maximum distance from 0 at which one reflection at each end
-            suffices.
-    """
-
-    length: Lanes
-    scale: Lanes
-    offset: Lanes
-    lowest: Lanes
-    highest: Lanes
-    low_sum: Lanes
-    high_sum: Lanes
-    max_reflected_once: Lanes
-
-    def reflected(self, values: Lanes) -> Lanes:
-        """Reflect pixel coordinates, or pixels as int32, once at each end."""
-        low_sum = self.low_sum
-        high_sum = self.high_sum
-        if not values.is_float:
-            low_sum = low_sum.to_integers()
-            high_sum = high_sum.to_integers()
-        values = values.maximum(low_sum - values)
-        return values.minimum(high_sum - values)
-
-
-@dataclass(frozen=True)
-class _AxisTaps:
-    """The taps of an axis, which are adjacent.
-
-    Attributes:
-        first: the first pixel, as int32. In mode cubic it may be outside.
-        weights: the weight of each tap; none in mode nearest.
-        are_inside: for each tap, whether it is inside; none in mode cubic until the taps are moved.
-    """
-
-    first: Lanes
-    weights: list[Lanes]
-    are_inside: list[Lanes]
+def supported_axes(taps_per_axis: int) -> list[int]:
+    """Return the numbers of axes for which there is code, given the taps on an axis."""
+    return [r for r in range(2, MAX_AXES + 1) if taps_per_axis**r <= MAX_TAPS]
 
 
 class _TileArguments(NamedTuple):
@@ -108,7 +74,7 @@ class _TileArguments(NamedTuple):
     normalized: Any
     #: The lengths of X (r,).
     lengths: Any
-    #: ZEROS, BORDER or REFLECTION.
+    #: The code of the padding.
     padding: Any
     align_corners: Any
     #: P.
@@ -123,7 +89,7 @@ class _Tile:
         arguments: the arguments of the generated code.
         r: the number of axes.
         lanes: the number of lanes of a vector.
-        pads_taps: whether the padding acts on the taps' pixels instead of the coordinates.
+        plans: the plans of the mode, by the code of the padding.
 
     Attributes:
         lengths: the length of each axis, as int64.
@@ -131,55 +97,41 @@ class _Tile:
     """
 
     def __init__(
-        self, builder: Any, arguments: _TileArguments, r: int, lanes: int, pads_taps: bool
+        self,
+        builder: Any,
+        arguments: _TileArguments,
+        r: int,
+        lanes: int,
+        plans: Sequence[TapPlan],
     ) -> None:
         self.builder = builder
         self.arguments = arguments
         self.lanes = lanes
-        self.pads_taps = pads_taps
+        self.plans = plans
         self.coordinate = arguments.normalized.data.type.pointee
         self.lengths = [
             builder.load(builder.gep(arguments.lengths.data, [INT64(axis)])) for axis in range(r)
         ]
-        self.axes = [self._axis_lanes(length) for length in self.lengths]
+        self._periodic = [None if plan.padding.period is None else plan for plan in plans]
+        self.axes = [
+            VectorAxis.of_number(builder, length, arguments.align_corners, self.coordinate, lanes)
+            for length in self.lengths
+        ]
 
-    def _axis_lanes(self, length: Any) -> _AxisLanes:
-        """Return the numbers of an axis, given its length."""
+        self._limits = self._limits_by_axis()
+
+    def _limits_by_axis(self) -> list[tuple[Lanes, Lanes]]:
+        """Return the limits of coordinates on each axis, which only clipping paddings have."""
         builder = self.builder
-        integers = filled_lanes(builder, builder.trunc(length, INT32), self.lanes)
-        pixels = integers.to_floats(self.coordinate)
-        zero = pixels.filled_with(0)
-        last = pixels - 1
-        after_taps = builder.add(length, builder.add(INT64(3), builder.ashr(length, INT64(20))))
-        beyond = filled_lanes(builder, builder.trunc(after_taps, INT32), self.lanes)
-        align_corners = self.arguments.align_corners
 
-        def choose(condition: Any, if_true: Lanes, otherwise: Lanes) -> Lanes:
-            return Lanes(builder, builder.select(condition, if_true.value, otherwise.value))
+        def emit(plan: TapPlan) -> list[Any]:
+            if plan.padding.period is not None:
+                return [axis.numbers.last.value for axis in self.axes for _ in range(2)]
+            return [limit.value for axis in self.axes for limit in limits(plan, axis)]
 
-        span = choose(align_corners, last, pixels)
-        max_reflected_once = span * 2 - 3
-        # So far outside that no tap is inside, but within int32; as in tap_table.
-        lowest = pixels.filled_with(-4)
-        highest = beyond.to_floats(self.coordinate)
-        if self.pads_taps:
-            is_reflected = self.has_padding(REFLECTION)
-            lowest = choose(is_reflected, 0 - max_reflected_once, lowest)
-            highest = choose(is_reflected, max_reflected_once, highest)
-        else:
-            has_zeros = self.has_padding(ZEROS)
-            lowest = choose(has_zeros, lowest, zero)
-            highest = choose(has_zeros, highest, last)
-        return _AxisLanes(
-            length=integers,
-            scale=span * 0.5,
-            offset=choose(align_corners, zero, pixels.filled_with(0.5)),
-            lowest=lowest,
-            highest=highest,
-            low_sum=choose(align_corners, zero, pixels.filled_with(-1)),
-            high_sum=choose(align_corners, last, last + 0.5) * 2,
-            max_reflected_once=max_reflected_once,
-        )
+        values = by_padding(builder, self.arguments.padding, self.plans, emit)
+        all_limits = [Lanes(builder, value) for value in values]
+        return list(zip(all_limits[::2], all_limits[1::2], strict=True))
 
     @property
     def n_vectors(self) -> Any:
@@ -201,42 +153,46 @@ class _Tile:
     def coordinates(self, begin: Any) -> tuple[list[Lanes], Any]:
         """Return the pixel coordinates of a vector by axis, and whether some are too far outside.
 
-        Those must be reflected several times. The coordinates are padded, unless the padding acts
-        on the taps' pixels.
+        The coordinates are padded unless only taps are. Those too far outside are wrong.
         """
         builder = self.builder
-        unpadded = [self._unpadded(number, begin) for number in range(len(self.axes))]
-        pointers = [_variable(builder, values.value) for values in unpadded]
-        is_far = _variable(builder, FALSE)
-        with builder.if_then(self.has_padding(REFLECTION)):
-            for axis, values, pointer in zip(self.axes, unpadded, pointers, strict=True):
-                is_axis_far = axis.max_reflected_once.is_less(values.absolute()).any()
-                builder.store(builder.or_(builder.load(is_far), is_axis_far), is_far)
-                if not self.pads_taps:
-                    builder.store(axis.reflected(values).value, pointer)
-        limited = [
-            Lanes(builder, builder.load(pointer)).clip(axis.lowest, axis.highest)
-            for axis, pointer in zip(self.axes, pointers, strict=True)
+        unpadded = [
+            axis.unpadded(self._normalized(number, begin)) for number, axis in enumerate(self.axes)
         ]
-        return limited, builder.load(is_far)
 
-    def has_padding(self, padding: int) -> Any:
-        """Return a bit: whether the padding is this one."""
-        return self.builder.icmp_signed("==", self.arguments.padding, INT64(padding))
+        def emit(plan: TapPlan) -> list[Any]:
+            values = []
+            is_far = FALSE
+            for axis, x in zip(self.axes, unpadded, strict=True):
+                padded, is_axis_far = padded_once(plan, axis, x)
+                values.append(padded.value)
+                is_far = builder.or_(is_far, is_axis_far)
+            return [*values, is_far]
 
-    def _unpadded(self, number: int, begin: Any) -> Lanes:
-        """Return the pixel coordinates of a vector on the axis with this number."""
+        codes = [code for code, plan in enumerate(self._periodic) if plan is not None]
+        results = [variable(builder, value) for value in (*(x.value for x in unpadded), FALSE)]
+        # Clipping shares its instructions, which is faster than a branch for each padding.
+        is_periodic = is_one_of(builder, self.arguments.padding, codes)
+        with builder.if_else(is_periodic) as (periodic, clipping):
+            with periodic:
+                values = by_padding(builder, self.arguments.padding, self._periodic, emit)
+                for pointer, value in zip(results, values, strict=True):
+                    builder.store(value, pointer)
+            with clipping:
+                clipped = zip(results[:-1], unpadded, self._limits, strict=True)
+                for pointer, x, (low, high) in clipped:
+                    builder.store(x.clip(low, high).value, pointer)
+        *values, is_far = map(builder.load, results)
+        return [Lanes(builder, value) for value in values], is_far
+
+    def _normalized(self, number: int, begin: Any) -> Lanes:
+        """Return the normalized coordinates of a vector on the axis with this number."""
         builder = self.builder
-        axis = self.axes[number]
         source = self.arguments.normalized
         columns = cgutils.unpack_tuple(builder, source.shape)[1]
         entry = builder.add(builder.mul(INT64(number), columns), begin)
         vector = ir.VectorType(self.coordinate, self.lanes)
-        pointer = builder.gep(source.data, [entry])
-        normalized = Lanes(builder, load_vector(builder, pointer, vector))
-        # NaN counts as -1.
-        numbers = normalized.is_nan().choose(normalized.filled_with(-1), normalized)
-        return (numbers + 1) * axis.scale - axis.offset
+        return Lanes(builder, load_vector(builder, builder.gep(source.data, [entry]), vector))
 
     def flat_index(self, pixels: Sequence[Lanes]) -> Lanes:
         """Return the indices of pixels in flat X, given those by axis."""
@@ -245,12 +201,34 @@ class _Tile:
             index = index * axis.length + inner
         return index
 
+    def pixels_of_taps(
+        self, taps: Sequence[AxisTaps], plans: Sequence[TapPlan]
+    ) -> list[list[tuple[Lanes, Lanes]]]:
+        """Return for each axis the pixel of each tap, padded, and whether the tap counts.
+
+        The padding is one of ``plans``, whose indices are the codes of the paddings.
+        """
+        builder = self.builder
+        n_taps = plans[0].mode.taps
+
+        def emit(plan: TapPlan) -> list[Any]:
+            values = []
+            for axis, axis_taps in zip(self.axes, taps, strict=True):
+                for pixel, counts in pixels_of_taps(plan, axis, axis_taps.base, are_near=True):
+                    values += [pixel.value, counts.value]
+            return values
+
+        values = by_padding(builder, self.arguments.padding, plans, emit)
+        all_lanes = [Lanes(builder, value) for value in values]
+        pairs = list(zip(all_lanes[::2], all_lanes[1::2], strict=True))
+        return [pairs[first : first + n_taps] for first in range(0, len(pairs), n_taps)]
+
 
 def _emit_vectors(
     builder: Any,
     arguments: _TileArguments,
     lanes: int,
-    pads_taps: bool,
+    plans: Sequence[TapPlan],
     emit_vector: Callable[[_Tile, Any, list[Lanes]], None],
 ) -> Any:
     """Emit the code for all vectors of a tile.
@@ -259,20 +237,20 @@ def _emit_vectors(
         builder: LLVM's.
         arguments: the arguments of the generated code.
         lanes: the number of lanes of a vector.
-        pads_taps: whether the padding acts on the taps' pixels instead of the coordinates.
+        plans: the plans of the mode, by the code of the padding.
         emit_vector: emits the code for a vector. Its arguments are the tile, the first position,
             and the pixel coordinates by axis.
 
     Returns:
         A bit: whether all vectors have been processed. They have not if r is not one of
-        SUPPORTED_AXES, or if coordinates must be reflected several times. Some may have been.
+        :func:`supported_axes`, or if some coordinates are too far outside. Some may have been.
     """
-    is_done = _variable(builder, FALSE)
+    is_done = variable(builder, FALSE)
     (r,) = cgutils.unpack_tuple(builder, arguments.lengths.shape)
-    for n_axes in SUPPORTED_AXES:
+    for n_axes in supported_axes(plans[0].mode.taps):
         with if_equal(builder, r, n_axes):
             builder.store(TRUE, is_done)
-            tile = _Tile(builder, arguments, n_axes, lanes, pads_taps)
+            tile = _Tile(builder, arguments, n_axes, lanes, plans)
             with cgutils.for_range(builder, tile.n_vectors) as loop:
                 begin = tile.begin_of(loop.index)
                 coordinates, is_far = tile.coordinates(begin)
@@ -283,119 +261,33 @@ def _emit_vectors(
     return builder.load(is_done)
 
 
-def _variable(builder: Any, value: Any) -> Any:
-    """Return a pointer to a variable, to which ``value`` is assigned."""
-    pointer = cgutils.alloca_once(builder, value.type)
-    builder.store(value, pointer)
-    return pointer
-
-
-# --- The taps on one axis ---
-
-
-def _nearest_taps(axis: _AxisLanes, coordinates: Lanes) -> _AxisTaps:
-    """Return the taps of nearest."""
-    pixels = coordinates.rint().to_integers()
-    inside = pixels.clip(0, axis.length - 1)
-    return _AxisTaps(inside, [], [pixels.equals(inside)])
-
-
-def _linear_taps(axis: _AxisLanes, coordinates: Lanes, weight: Any) -> _AxisTaps:
-    """Return the taps of linear, with weights of this LLVM type. Taps outside are moved inside."""
-    floor = coordinates.floor()
-    distance = (coordinates - floor).to_floats(weight)
-    base = floor.to_integers()
-    first = base.clip(0, axis.length - 2)
-    weight_of_base = 1 - distance
-    move = base - first
-    is_unmoved = move.equals(0)
-    return _AxisTaps(
-        first,
-        [
-            is_unmoved.choose(weight_of_base, distance),
-            is_unmoved.choose(distance, weight_of_base),
-        ],
-        [is_unmoved | move.equals(-1), is_unmoved | move.equals(1)],
-    )
-
-
-def _cubic_taps(axis: _AxisLanes, coordinates: Lanes, weight: Any) -> _AxisTaps:
-    """Return the taps of cubic, with weights of this LLVM type. The first one may be outside."""
-    floor = coordinates.floor()
-    distance = (coordinates - floor).to_floats(weight)
-    weights = list(cubic_weights(distance, distance.filled_with))
-    return _AxisTaps(floor.to_integers() - 1, weights, [])
-
-
-def _moved_inside(axis: _AxisLanes, taps: _AxisTaps) -> _AxisTaps:
-    """Return the taps of an axis moved inside, where those that were outside are not inside."""
-    n_taps = len(taps.weights)
-    first = taps.first.clip(0, axis.length - n_taps)
-    move = first - taps.first
-    weights = []
-    are_inside = []
-    for tap in range(n_taps):
-        weight = taps.weights[0]
-        is_inside = move.equals(-tap)
-        for number, other_weight in enumerate(taps.weights[1:], start=1):
-            is_other = move.equals(number - tap)
-            weight = is_other.choose(other_weight, weight)
-            is_inside = is_inside | is_other
-        weights.append(weight)
-        are_inside.append(is_inside)
-    return _AxisTaps(first, weights, are_inside)
-
-
-def _padded_pixels(tile: _Tile, axis: _AxisLanes, taps: _AxisTaps) -> list[Lanes]:
-    """Return the pixel of each tap, with the padding BORDER or REFLECTION."""
-    builder = tile.builder
-    is_reflected = tile.has_padding(REFLECTION)
-    pixels = []
-    for tap in range(len(taps.weights)):
-        unpadded = taps.first + tap
-        reflected = axis.reflected(unpadded)
-        pixel = Lanes(builder, builder.select(is_reflected, reflected.value, unpadded.value))
-        pixels.append(pixel.clip(0, axis.length - 1))
-    return pixels
-
-
-class _Rule(NamedTuple):
-    """How a mode computes the weighted taps of an axis."""
-
-    axis_taps: Callable[[_AxisLanes, Lanes, Any], _AxisTaps]
-    #: The number of taps.
-    n_taps: int
-    #: Whether the padding acts on the taps' pixels instead of the coordinates. The first tap may
-    #: then be outside. Otherwise the taps are moved inside.
-    pads_taps: bool
-
-
-WEIGHTED_TAPS = {
-    "linear": _Rule(_linear_taps, 2, pads_taps=False),
-    "cubic": _Rule(_cubic_taps, 4, pads_taps=True),
-}
-
-
-def _firsts(all_taps: Sequence[_AxisTaps]) -> list[Lanes]:
+def _firsts(all_taps: Sequence[AxisTaps] | Sequence[TapsInside]) -> list[Lanes]:
     return [axis_taps.first for axis_taps in all_taps]
 
 
-def _combine(all_taps: Sequence[_AxisTaps]) -> tuple[list[Lanes], list[Lanes]]:
-    """Return the weights of the taps on all axes together, and whether they are inside."""
-    weights = all_taps[0].weights
-    are_inside = all_taps[0].are_inside
-    for inner in all_taps[1:]:
-        weights = [outer * weight for outer in weights for weight in inner.weights]
-        are_inside = [outer & is_inside for outer in are_inside for is_inside in inner.are_inside]
-    return weights, are_inside
+def _products(by_axis: Sequence[Sequence[Lanes]]) -> list[Lanes]:
+    """Return the products of the weights on all axes, for each combination of taps."""
+    products = list(by_axis[0])
+    for inner in by_axis[1:]:
+        products = [outer * weight for outer in products for weight in inner]
+    return products
 
 
-# --- Nearest ---
+def _conjunctions(by_axis: Sequence[Sequence[Lanes]]) -> list[Lanes]:
+    """Return whether a tap counts on all axes, for each combination of taps."""
+    conjunctions = list(by_axis[0])
+    for inner in by_axis[1:]:
+        conjunctions = [outer & counts for outer in conjunctions for counts in inner]
+    return conjunctions
 
 
-@intrinsic
-def nearest_pixels(
+# --- Modes without weights ---
+
+
+@intrinsic(prefer_literal=True)
+def pixels_to_copy(
     typing_context: Any,
+    mode: Any,
     normalized: Any,
     lengths: Any,
     padding: Any,
@@ -403,39 +295,43 @@ def nearest_pixels(
     positions: Any,
     index: Any,
 ) -> Any:
-    """Find the nearest pixel of each position.
+    """Find the pixel of each position, in a mode without weights.
 
     Args:
         typing_context: Numba's; callers omit it.
+        mode: the mode, as a constant.
         normalized: the normalized coordinates (r, ≥ P), the outermost axis first.
         lengths: the lengths of X (r,).
-        padding: ZEROS, BORDER or REFLECTION.
+        padding: the code of the padding.
         align_corners: the attribute.
         positions: P, not less than the lanes of a vector of coordinates.
-        index: where the pixels are written (≥ P,): OUTSIDE for a position outside.
+        index: where the pixels are written (≥ P,): OUTSIDE for a position that counts as 0.
 
     Returns:
-        Whether the pixels have been found. They have not if r is not one of SUPPORTED_AXES, or if
-        coordinates must be reflected several times.
+        Whether the pixels have been found. They have not if r is not one of
+        :func:`supported_axes`, or if some coordinates are too far outside.
     """
+    plans = plans_of_mode(MODE_CODES[mode.literal_value])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
         normalized, lengths, index = arrays
-        _, _, padding, align_corners, positions, _ = arguments
+        _, _, _, padding, align_corners, positions, _ = arguments
         tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
+        coordinate = normalized.data.type.pointee
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
-            taps = list(map(_nearest_taps, tile.axes, coordinates))
-            pixels = tile.flat_index(_firsts(taps))
-            (is_inside,) = _combine(taps)[1]
-            marked = is_inside.choose(pixels, OUTSIDE)
+            taps = [taps_of(plans[0].mode, x, coordinate) for x in coordinates]
+            by_axis = tile.pixels_of_taps(taps, plans)
+            pixels = tile.flat_index([pixel for ((pixel, _),) in by_axis])
+            (counts,) = _conjunctions([[counts] for ((_, counts),) in by_axis])
+            marked = counts.choose(pixels, OUTSIDE)
             store_vector(builder, marked.value, builder.gep(index.data, [begin]))
 
-        lanes = VECTOR_SIZE // ITEMSIZE[str(normalized.data.type.pointee)]
-        return _emit_vectors(builder, tile_arguments, lanes, False, emit_vector)
+        lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
+        return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
 
-    argument_types = normalized, lengths, types.int64, types.boolean, types.int64, index
+    argument_types = mode, normalized, lengths, types.int64, types.boolean, types.int64, index
     return types.boolean(*argument_types), generate
 
 
@@ -493,40 +389,79 @@ class _Channels(NamedTuple):
 
         self._add_up(begin, values, weights, are_inside)
 
-    def add_up_padded(self, tile: _Tile, begin: Any, taps: Sequence[_AxisTaps]) -> None:
-        """Emit loops as :meth:`add_up`, for taps of which the first one may be outside."""
+    def add_up_padded(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
+        """Emit loops as :meth:`add_up`, for taps that may be outside."""
         builder = self.builder
+        if tile.plans[0].mode.taps > FEW_TAPS:
+            with builder.if_else(self._is_outside(tile.axes, taps), likely=False) as (
+                outside,
+                inside,
+            ):
+                with outside:
+                    self._add_up_moved_or_padded(tile, begin, taps)
+                with inside:
+                    weights = _products([axis_taps.weights for axis_taps in taps])
+                    self.add_up(begin, tile.flat_index(_firsts(taps)), weights)
+        else:
+            self._add_up_moved_or_padded(tile, begin, taps)
+
+    def _is_outside(self, axes: Sequence[VectorAxis], taps: Sequence[AxisTaps]) -> Any:
+        """Return a bit: whether some taps on these ``axes`` are outside."""
         is_outside = FALSE
-        for axis, axis_taps in zip(tile.axes, taps, strict=True):
+        for axis, axis_taps in zip(axes, taps, strict=True):
             inside = axis_taps.first.clip(0, axis.length - self.taps_per_row)
-            is_outside = builder.or_(is_outside, axis_taps.first.differs(inside).any())
-        with builder.if_else(is_outside, likely=False) as (some_outside, all_inside):
-            with some_outside:
-                has_zeros = tile.has_padding(ZEROS)
-                with builder.if_else(has_zeros) as (with_zeros, with_other_padding):
-                    with with_zeros:
-                        moved = list(map(_moved_inside, tile.axes, taps))
-                        self.add_up(begin, tile.flat_index(_firsts(moved)), *_combine(moved))
-                    with with_other_padding:
-                        self._add_up_one_by_one(tile, begin, taps)
-            with all_inside:
-                weights, _ = _combine(taps)
-                self.add_up(begin, tile.flat_index(_firsts(taps)), weights)
+            is_outside = self.builder.or_(is_outside, axis_taps.first.differs(inside).any())
+        return is_outside
 
-    def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[_AxisTaps]) -> None:
-        """Emit the loop as :meth:`add_up`, for taps that are padded one by one."""
-        padded = [
-            _padded_pixels(tile, axis, axis_taps)
-            for axis, axis_taps in zip(tile.axes, taps, strict=True)
-        ]
-        indices = [tile.flat_index(pixels) for pixels in product(*padded)]
+    def _add_up_moved_or_padded(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
+        """Emit loops as :meth:`add_up`, for taps moved inside together, or padded one by one."""
+        builder = self.builder
+        unmoved = [code for code, plan in enumerate(tile.plans) if not plan.moves_inside]
+        is_unmoved = is_one_of(builder, tile.arguments.padding, unmoved)
+        if tile.plans[0].mode.taps <= FEW_TAPS and unmoved:
+            needs_padding = variable(builder, FALSE)
+            with builder.if_then(is_unmoved):
+                builder.store(self._is_outside(tile.axes, taps), needs_padding)
+            is_unmoved = builder.load(needs_padding)
+        with builder.if_else(is_unmoved, likely=False) as (padded, moved):
+            with padded:
+                if unmoved:
+                    self._add_up_one_by_one(tile, begin, taps)
+            with moved:
+                inside = list(map(moved_inside, tile.axes, taps))
+                weights = _products([axis_taps.weights for axis_taps in inside])
+                counts = _conjunctions([axis_taps.are_inside for axis_taps in inside])
+                self.add_up(begin, tile.flat_index(_firsts(inside)), weights, counts)
 
-        def values(channel: Any) -> Iterator[Any]:
-            for index in indices:
-                yield self._read(channel, index.value)
+    def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
+        """Emit loops as :meth:`add_up`, for taps that are padded one by one.
 
-        weights, _ = _combine(taps)
-        self._add_up(begin, values, weights, are_inside=())
+        Few taps are read in pairs if those on the innermost axis are inside. More taps would
+        lengthen the code.
+        """
+        builder = self.builder
+        by_axis = tile.pixels_of_taps(taps, tile.plans)
+        pixels = [[pixel for pixel, _ in axis_taps] for axis_taps in by_axis]
+        weights = _products([axis_taps.weights for axis_taps in taps])
+
+        def single_values(channel: Any) -> Iterator[Any]:
+            for combination in product(*pixels):
+                yield self._read(channel, tile.flat_index(combination).value)
+
+        def pairs_of_values(channel: Any) -> Iterator[Any]:
+            for combination in product(*pixels[:-1]):
+                first_of_row = tile.flat_index([*combination, taps[-1].first])
+                yield from self._read_pairs(channel, first_of_row.value)
+
+        if tile.plans[0].mode.taps != 2:
+            self._add_up(begin, single_values, weights, are_inside=())
+            return
+        is_row_broken = self._is_outside(tile.axes[-1:], taps[-1:])
+        with builder.if_else(is_row_broken) as (broken, whole):
+            with broken:
+                self._add_up(begin, single_values, weights, are_inside=())
+            with whole:
+                self._add_up(begin, pairs_of_values, weights, are_inside=())
 
     def _add_up(
         self,
@@ -593,21 +528,22 @@ def sum_taps(
 
     Args:
         typing_context: Numba's; callers omit it.
-        mode: a mode of WEIGHTED_TAPS, as a constant.
+        mode: a mode with weights, as a constant.
         X: channels (C, S).
         normalized: the normalized coordinates (r, ≥ P), the outermost axis first.
         lengths: the lengths of X (r,). None is less than the number of taps of an axis.
-        padding: ZEROS, BORDER or REFLECTION.
+        padding: the code of the padding.
         align_corners: the attribute.
         positions: P, not less than the lanes of a vector of weights.
         Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
         start: see ``Y``.
 
     Returns:
-        Whether Y has been filled. It has not if r is not one of SUPPORTED_AXES, or if coordinates
-        must be reflected several times.
+        Whether Y has been filled. It has not if r is not one of :func:`supported_axes`, or if some
+        coordinates are too far outside.
     """
-    rule = WEIGHTED_TAPS[mode.literal_value]
+    plans = plans_of_mode(MODE_CODES[mode.literal_value])
+    rule = plans[0].mode
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
@@ -617,21 +553,13 @@ def sum_taps(
         weight = Y_array.data.type.pointee
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
-            taps = [
-                rule.axis_taps(axis, values, weight)
-                for axis, values in zip(tile.axes, coordinates, strict=True)
-            ]
-            row_offsets = _row_offsets(builder, tile.lengths, rule.n_taps)
-            channels = _Channels(
-                builder, X_array, X.dtype, Y_array, start, row_offsets, rule.n_taps
-            )
-            if rule.pads_taps:
-                channels.add_up_padded(tile, begin, taps)
-            else:
-                channels.add_up(begin, tile.flat_index(_firsts(taps)), *_combine(taps))
+            taps = [taps_of(rule, x, weight) for x in coordinates]
+            row_offsets = _row_offsets(builder, tile.lengths, rule.taps)
+            channels = _Channels(builder, X_array, X.dtype, Y_array, start, row_offsets, rule.taps)
+            channels.add_up_padded(tile, begin, taps)
 
         lanes = VECTOR_SIZE // ITEMSIZE[str(weight)]
-        return _emit_vectors(builder, tile_arguments, lanes, rule.pads_taps, emit_vector)
+        return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
 
     argument_types = (
         mode,

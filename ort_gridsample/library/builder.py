@@ -30,7 +30,7 @@ from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import library_file, library_trailer
 from ..kernels import target as this_machine
-from ..reference.taps import COMPILED_MODES
+from ..kernels.tap_plans import COMPILED_MODES
 from ..rewriting.unfusing import unfused
 from ..system.cpus import available_cpus
 from ..system.process import interpreter

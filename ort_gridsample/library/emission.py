@@ -44,7 +44,7 @@ from ..kernels.code_library import LinkedLibrary
 from ..kernels.compilation import OPTIONS, FunctionSpec
 from ..kernels.library_kernels import EXPORT, kernel_name
 from ..kernels.structs import FUNCTIONS, KERNEL, NAMED_KERNEL, layout_number
-from ..reference.taps import COMPILED_MODES
+from ..kernels.tap_plans import COMPILED_MODES
 from .entry import create_ep_factories, find_functions, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The

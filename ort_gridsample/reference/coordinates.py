@@ -4,9 +4,8 @@ In pixel coordinates the center of pixel i is at i. All functions work on one ax
 several axes at once. Their namespace ``xp`` is :mod:`numpy`, or an object that has the same
 functions for values of another kind:
 
-- for paddings ``clip``, ``equal``, ``fmod``, ``maximum``, ``minimum``, ``where``;
-- for modes also ``abs``, ``concatenate``, ``floor``, ``rint``, ``sin``, ``sum``;
-- for sums also ``less``.
+- for paddings ``clip``, ``equal``, ``fmod``, ``less``, ``maximum``, ``minimum``, ``where``;
+- for modes also ``abs``, ``concatenate``, ``floor``, ``rint``, ``sin``, ``sum``.
 
 Such values have arithmetic operators, ``dtype`` and ``astype``. Arithmetic is preferred to logic,
 because more runtimes have the operators.
@@ -30,13 +29,11 @@ class Axis:
     length: Number  #: its number of pixels, as a coordinate
     last: Number  #: the coordinate of its last pixel
     span: Number  #: the distance of the two points of reflection; 1 if they coincide
-    align_corners: bool  #: the operator's attribute
-    may_be_single: bool  #: whether the axis may have a length of 1
-
-    @property
-    def may_collapse(self) -> bool:
-        """Whether all finite coordinates may map to one pixel; infinity times 0 is NaN there."""
-        return self.align_corners and self.may_be_single
+    scale: Number  #: the pixels per unit of a normalized coordinate
+    offset: Number | None  #: the distance of the first pixel from -1, in pixels; None: it is 0
+    low: Number  #: the lower point of reflection: the center or the outer edge of the first pixel
+    #: Whether all finite coordinates may map to one pixel; infinity times 0 is NaN there.
+    may_collapse: bool
 
     @classmethod
     def of(
@@ -56,8 +53,15 @@ class Axis:
             maximum: the function that computes the maximum of a length and a number.
         """
         last = length - 1
-        span = maximum(last, 1) if align_corners else length
-        return cls(length, last, span, align_corners, may_be_single)
+        if align_corners:
+            span = maximum(last, 1)
+            return cls(length, last, span, last * 0.5, None, 0.0, may_collapse=may_be_single)
+        return cls(length, last, length, length * 0.5, 0.5, -0.5, may_collapse=False)
+
+
+def nan_as_minus_one(xp: Namespace, g: Values) -> Values:
+    """Replace NaN among normalized coordinates by -1."""
+    return xp.where(xp.equal(g, g), g, -1)
 
 
 def unnormalize(g: Values, axis: Axis) -> Values:
@@ -69,11 +73,9 @@ def unnormalize(g: Values, axis: Axis) -> Values:
     exact.
     """
     x = g + 1
-    if axis.align_corners:
-        x *= axis.last * 0.5
-    else:
-        x *= axis.length * 0.5
-        x -= 0.5
+    x *= axis.scale
+    if axis.offset is not None:
+        x -= axis.offset
     return x
 
 
@@ -92,19 +94,74 @@ def clip(xp: Namespace, x: Values, axis: Axis) -> Values:
     return xp.minimum(xp.maximum(x, 0), axis.last)
 
 
-def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
-    """Reflect finite ``x`` until it lies inside X.
+def _reflect_once(xp: Namespace, x: Values, axis: Axis) -> Values:
+    """Reflect ``x``, less than a period from 0, once at each end.
 
     The points of reflection are the centers of the outer pixels with ``align_corners``, otherwise
     their outer edges. Coordinates inside X keep every bit. Others are clipped as well, because
     rounding may leave them on the outer edge.
     """
-    low = 0.0 if axis.align_corners else -0.5
-    # Remove whole periods first: fmod is exact, however large x is. Then reflect at both ends.
-    x = xp.fmod(x, axis.span * 2)
-    x = xp.maximum(x, 2 * low - x)
-    x = xp.minimum(x, (axis.last - low) * 2 - x)
+    x = xp.maximum(x, axis.low * 2 - x)
+    x = xp.minimum(x, (axis.last - axis.low) * 2 - x)
     return clip(xp, x, axis)
+
+
+def _wrap_once(xp: Namespace, x: Values, axis: Axis) -> Values:
+    """Add or subtract the length where ``x``, at most a length from X, is outside.
+
+    The period is the number of pixels, with either alignment. A coordinate between the last pixel
+    and the first one lies between them, as in SciPy's ``grid-wrap``.
+    """
+    x = xp.where(xp.less(x, 0), x + axis.length, x)
+    return xp.where(xp.less(x, axis.length), x, x - axis.length)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A padding mode.
+
+    A mode pads coordinates (nearest, linear) or the positions of taps (cubic).
+    """
+
+    #: Pads finite pixel coordinates. If there is a ``period``, only those at most a period from 0.
+    pad_once: Callable[[Namespace, Values, Axis], Values]
+    #: The number of pixels after which the padding repeats itself. None: it never does, and then
+    #: all coordinates that are far outside on one side have the same result.
+    period: Callable[[Axis], Number] | None = None
+    zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
+    #: Whether the positions of taps are padded in every mode, because those next to a coordinate
+    #: inside may be anywhere. Coordinates are padded as well, so that results repeat themselves to
+    #: the bit. ``pad_once`` then also pads taps up to a period after the last pixel.
+    pads_taps: bool = False
+    pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well
+
+    @property
+    def needs_pixel(self) -> bool:
+        """Whether the padding reads a pixel of X at every coordinate."""
+        return not self.zero_outside
+
+    def pad(self, xp: Namespace, x: Values, axis: Axis) -> Values:
+        """Pad finite pixel coordinates, or positions of taps."""
+        if self.period is not None:
+            # fmod is exact, however large x is.
+            x = xp.fmod(x, self.period(axis))
+        return self.pad_once(xp, x, axis)
+
+    def to_finite_pixels(
+        self, xp: Namespace, g: Values, axis: Axis, outside_coordinate: float
+    ) -> Values:
+        """Convert any normalized coordinates to finite pixel coordinates with the same result.
+
+        Args:
+            xp: numpy, or another namespace.
+            g: normalized coordinates, which may be infinite.
+            axis: the axis of X.
+            outside_coordinate: :attr:`.taps.Mode.outside_coordinate`.
+        """
+        if self.period is None:
+            return _clip_far(xp, g, axis, outside_coordinate)
+        x = infinity_at_edge(xp, unnormalize(g, axis), g, axis)
+        return self.pad(xp, x, axis) if self.pads_taps else x
 
 
 def _clip_far(xp: Namespace, g: Values, axis: Axis, outside_coordinate: float) -> Values:
@@ -121,28 +178,18 @@ def _clip_far(xp: Namespace, g: Values, axis: Axis, outside_coordinate: float) -
     return x
 
 
-def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, outside_coordinate: float) -> Values:
-    """Unnormalize ``g``; infinities, and coordinates that overflow, become the outer pixels."""
-    x = unnormalize(g, axis)
+def infinity_at_edge(xp: Namespace, x: Values, g: Values, axis: Axis) -> Values:
+    """Replace the pixel coordinates ``x`` of ``g`` that are not finite by the outer pixels.
+
+    They are those of infinite coordinates, and of coordinates that overflow.
+    """
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
 
-@dataclass(frozen=True)
-class Padding:
-    """A padding mode."""
-
-    #: Pads pixel coordinates if the mode pads coordinates (nearest, linear), or the positions of
-    #: taps if it pads taps (cubic).
-    pad: Callable[[Namespace, Values, Axis], Values]
-    #: Converts normalized coordinates, which may be infinite, to finite pixel coordinates that have
-    #: the same result. Its last argument is :attr:`.taps.Mode.outside_coordinate`.
-    to_finite_pixels: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
-    zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
-    pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well
-
-
 PADDING_RULES: Mapping[str, Padding] = {
-    "zeros": Padding(lambda xp, x, axis: x, _clip_far, zero_outside=True),
-    "border": Padding(clip, _clip_far, pad_handles_infinity=True),
-    "reflection": Padding(reflect),
+    "zeros": Padding(lambda xp, x, axis: x, zero_outside=True),
+    "border": Padding(clip, pad_handles_infinity=True),
+    "reflection": Padding(_reflect_once, period=lambda axis: axis.span * 2),
+    # An extension of this package: no specification has it.
+    "wrap": Padding(_wrap_once, period=lambda axis: axis.length, pads_taps=True),
 }

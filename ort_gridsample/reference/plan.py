@@ -9,14 +9,15 @@ import numpy as np
 
 from .. import spec
 from . import sums
+from .taps import MODE_RULES
 
 
 @dataclass(frozen=True)
 class Plan:
     """The operator's attributes, and what follows from them and from the type of X."""
 
-    mode: str  #: one of :data:`ort_gridsample.spec.MODES`
-    padding_mode: str  #: one of :data:`ort_gridsample.spec.PADDING_MODES`
+    mode: str  #: one of :data:`.taps.MODE_RULES`
+    padding_mode: str  #: one of :data:`.coordinates.PADDING_RULES`
     align_corners: bool  #: the operator's attribute
     compute: np.dtype[np.generic]  #: the type in which values are added up
     weights: np.dtype[np.generic]  #: the type of the weights: ``compute``, or its real part
@@ -40,6 +41,7 @@ def plan_for(
     X_type = type_name(dtype)
     # Strings have no type to compute in, and need none: only nearest is defined for them.
     compute = np.dtype(spec.TYPES[X_type].compute or "float32")
+    copies_values = MODE_RULES[mode].copies_values
     return Plan(
         mode=mode,
         padding_mode=padding_mode,
@@ -47,7 +49,7 @@ def plan_for(
         compute=compute,
         weights=np.finfo(compute).dtype,
         zero="" if X_type == "str" else 0,
-        sum=None if mode == "nearest" else _SUM_FUNCTIONS.get(dtype.kind, sums.sum_floats),
+        sum=None if copies_values else _SUM_FUNCTIONS.get(dtype.kind, sums.sum_floats),
     )
 
 

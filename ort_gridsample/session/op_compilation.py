@@ -9,7 +9,7 @@ from ..custom_ops.compiled_ops.fused_types import source_types, state_index
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..dialects.table import FUSED
-from ..reference.taps import COMPILED_MODES
+from ..kernels.tap_plans import COMPILED_MODES
 from ..rewriting.foreign_attention_facts import op_record
 from .decisions import Decision
 from .placement import COMPILED_OP

@@ -11,6 +11,7 @@ from .. import spec
 from ..custom_ops.python_ops import extensions
 from ..detection.records import NodeRecord
 from ..functions.cores import load_core
+from ..reference.taps import MODE_RULES
 
 
 def prepare_python_ops(records: Sequence[NodeRecord]) -> None:
@@ -24,9 +25,9 @@ def prepare_python_ops(records: Sequence[NodeRecord]) -> None:
         return
     _check_python_ops(records)
     kernels = {
-        (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
+        (spec.TYPES[X].transport, spec.TYPES[grid].transport, str(record.mode))
         for record in records
-        if record.operator == "GridSample" and record.mode in spec.MODES
+        if record.operator == "GridSample" and record.mode in MODE_RULES
         for X, grid in product(record.types["X"], record.types["grid"])
     }
     for X, grid, mode in sorted(kernels, key=str):

@@ -19,8 +19,8 @@ from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, error_loading, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
+from ort_gridsample.kernels.tap_plans import COMPILED_MODES
 from ort_gridsample.reference import sampler
-from ort_gridsample.reference.taps import COMPILED_MODES
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from ort_gridsample.system.memory import available
 from support.cases import (

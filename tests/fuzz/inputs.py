@@ -174,7 +174,7 @@ _mode_or_not = _mostly(
     st.sampled_from(MODES), st.sampled_from(("", "lanczos", "LINEAR", "nearest ", 3, None)), 16
 )
 _padding_or_not = _mostly(
-    st.sampled_from(PADDING), st.sampled_from(("", "wrap", "zero", 0, None)), 16
+    st.sampled_from(PADDING), st.sampled_from(("", "mirror", "zero", 0, None)), 16
 )
 _aligned_or_not = _mostly(st.sampled_from((0, 1)), st.sampled_from((2, -1, 1 << 40)), 16)
 

@@ -197,7 +197,7 @@ def test_kernel_key_after_a_change_of_the_kernel_differs(code: str, old: str, ne
     assert key_of(changed) != key_of(code)
 
 
-@pytest.mark.parametrize("attribute", ["CACHE_LINE", "KERNEL", "PADDING_CODES"])
+@pytest.mark.parametrize("attribute", ["CACHE_LINE", "KERNEL", "MAX_PIXELS"])
 def test_kernel_key_depends_on_an_attribute_of_a_module(
     attribute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,7 +239,7 @@ def with_attribute(model: onnx.ModelProto, name: str, value: object) -> onnx.Mod
 @pytest.mark.parametrize("mode", ["bogus", "it's", "\"'\\", "tab\t\x01 line\n", "größer"])
 def test_library_of_an_unknown_mode_shows_its_repr(mode: str, built: Path) -> None:
     model = with_attribute(sample_models()["linear 2"].model, "mode", mode)
-    expected = "expected 'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"
+    expected = "expected 'nearest', 'linear', 'cubic', 'lanczos3', 'bilinear' or 'bicubic'"
     error = f"GridSample node 'sample0': mode is {mode!r}, {expected}"
     assert error in error_with_library(model, built)
 

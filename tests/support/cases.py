@@ -92,6 +92,16 @@ ATTRIBUTES = tuple(
 )
 
 
+#: Those with a mode or a padding that no specification has.
+EXTENDED_ATTRIBUTES = tuple(
+    Attributes(*values)
+    for values in itertools.product(
+        (*spec.MODES, "lanczos3"), (*spec.PADDING_MODES, "wrap"), (False, True)
+    )
+    if Attributes(*values) not in ATTRIBUTES
+)
+
+
 def is_defined(X_type: str, mode: str) -> bool:
     """Whether the mode is defined for the type. Strings cannot be interpolated."""
     return mode == "nearest" or spec.TYPES[X_type].compute is not None

@@ -17,7 +17,7 @@ IN_FLOAT64 = ("float64", "complex128", "int32", "int64", "uint32", "uint64")
 
 #: The rounding errors of the weights and sums of one axis, as a multiple of the compute type's
 #: epsilon times the largest value that is read.
-ROUNDINGS = {"nearest": 0, "linear": 8, "cubic": 32}
+ROUNDINGS = {"nearest": 0, "linear": 8, "cubic": 32, "lanczos3": 48}
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def tolerance(
     """Return the rounding error that each sum may have, for an X of ``dtype``."""
     rank = expected.values.ndim - 2
     eps = float(np.finfo(np.float64 if dtype.name in IN_FLOAT64 else np.float32).eps)
-    if padding_mode == "reflection" and grid_dtype != np.float64:
-        # A coordinate is reflected in the compute type of the grid.
+    if padding_mode in ("reflection", "wrap") and grid_dtype != np.float64:
+        # A coordinate is padded in the compute type of the grid.
         eps = max(eps, float(np.finfo(np.float32).eps))
     return ROUNDINGS[mode] * rank * eps * expected.scale
 

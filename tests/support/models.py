@@ -45,6 +45,11 @@ PRIMITIVES = {
 _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 
+#: The domain of this package's own nodes, and its version.
+DOMAIN = "ort_gridsample"
+VERSION = 1
+
+
 def parsed(text: str, opset: int = 20) -> onnx.ModelProto:
     """Parse the text of a graph, and of the functions that follow it.
 
@@ -58,6 +63,12 @@ def parsed(text: str, opset: int = 20) -> onnx.ModelProto:
 def tensor_type(name: str) -> int:
     """Return the ONNX element type of a name in ``spec.TYPES``."""
     return TensorProto.DataType.Value(spec.TYPES[name].onnx.upper())
+
+
+def is_standard(attributes: Attributes) -> bool:
+    """Whether a standard node can have these attributes."""
+    has_mode = spec.mode_of(attributes.mode) in spec.MODES
+    return has_mode and attributes.padding_mode in spec.PADDING_MODES
 
 
 def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
@@ -84,7 +95,8 @@ def grid_sample_model(
         X_type: a name in ``spec.TYPES``.
         grid_type: a name in ``spec.FLOATS``.
         rank: the number of spatial axes.
-        attributes: those of the nodes. Node i has the output ``Yi``.
+        attributes: those of the nodes. Node i has the output ``Yi``. Nodes with a mode or a padding
+            that no specification has are of this package's domain.
         opset: by default the newest that onnxruntime reads, or 22 for bfloat16.
         planar: whether the input grid has its coordinates in axis 1. Each node is then preceded by
             a Transpose.
@@ -99,6 +111,8 @@ def grid_sample_model(
             nodes.append(helper.make_node("Transpose", ["grid"], [grid], perm=perm))
         written = node_attributes(node_values, opset)
         node = helper.make_node("GridSample", ["X", grid], [f"Y{i}"], f"sample{i}", **written)
+        if not is_standard(node_values):
+            node.domain = DOMAIN
         nodes.append(node)
     lengths = [f"D{i}" for i in range(rank)]
     output_lengths = [f"D{i}_out" for i in range(rank)]
@@ -161,8 +175,11 @@ def make_model(
         cast = helper.make_node("Cast", [f"{name}_bfloat16"], [name], to=TensorProto.FLOAT)
         nodes.append(cast)
     graph = helper.make_graph(nodes, "test", _value_infos(inputs), _value_infos(outputs))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-    onnx.checker.check_model(model, full_check=True)
+    imports = [helper.make_opsetid("", opset)]
+    domains = {node.domain for node in nodes} - {""}
+    imports += [helper.make_opsetid(domain, VERSION) for domain in sorted(domains)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    onnx.checker.check_model(model, full_check=not domains)
     return model
 
 

@@ -50,11 +50,16 @@ def clip(x: float, length: int) -> float:
 
 
 def pad(x: float, length: int, padding_mode: str, align_corners: bool) -> float:
-    """Move a pixel coordinate into the axis, unless the padding is zeros."""
+    """Move a pixel coordinate into the axis, unless the padding is zeros.
+
+    With the padding wrap, a coordinate may lie between the last pixel and the first one.
+    """
     if padding_mode == "border":
         return clip(x, length)
     if padding_mode == "reflection":
         return clip(reflect(x, length, align_corners), length)
+    if padding_mode == "wrap":
+        return x % length
     return x
 
 
@@ -69,6 +74,16 @@ def cubic_weight(distance: float) -> float:
     return 0.0
 
 
+def lanczos_weights(t: float) -> list[float]:
+    """Return Lanczos' weights of the pixels -2 to 3 for a coordinate ``t``; their sum is 1."""
+
+    def sinc(x: float) -> float:
+        return math.sin(math.pi * x) / (math.pi * x) if x != 0 else 1.0
+
+    weights = [sinc(t - k) * sinc((t - k) / 3) for k in range(-2, 4)]
+    return [weight / sum(weights) for weight in weights]
+
+
 def axis_taps(
     g: np.generic, length: int, mode: str, padding_mode: str, align_corners: bool
 ) -> list[AxisTap]:
@@ -79,22 +94,32 @@ def axis_taps(
             return [(None, 1.0)]
         x = clip(x, length)
 
+    if padding_mode == "wrap":
+        x = pad(x, length, padding_mode, align_corners)
     if mode == "nearest":
         taps = [(round(pad(x, length, padding_mode, align_corners)), 1.0)]
+        if padding_mode == "wrap":
+            taps = [(i % length, weight) for i, weight in taps]
     elif mode == "linear":
         x = pad(x, length, padding_mode, align_corners)
         base = math.floor(x)
         taps = [(base, 1 - (x - base)), (base + 1, x - base)]
-        if padding_mode != "zeros":
+        if padding_mode == "wrap":
+            taps = [(i % length, weight) for i, weight in taps]
+        elif padding_mode != "zeros":
             # At x = length - 1 the second tap has the weight 0.
             taps = [(min(i, length - 1), weight) for i, weight in taps]
     else:
         base = math.floor(x)
         # For a large x, base + 1 may equal base in floating point.
         t = x - base
+        if mode == "lanczos3":
+            weights = dict(zip(range(-2, 4), lanczos_weights(t), strict=True))
+        else:
+            weights = {k: cubic_weight(t - k) for k in (-1, 0, 1, 2)}
         taps = [
-            (round(pad(base + k, length, padding_mode, align_corners)), cubic_weight(t - k))
-            for k in (-1, 0, 1, 2)
+            (round(pad(base + k, length, padding_mode, align_corners)), weight)
+            for k, weight in weights.items()
         ]
     return [(i if 0 <= i < length else None, weight) for i, weight in taps]
 

@@ -26,10 +26,10 @@ from ...kernels.pointers import (
     round_up_to_line,
 )
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER, Address, ArrayRef, RecordRef
+from ...kernels.tap_plans import TAPS
 from ...kernels.tiles import scratch_array
 from ...kernels.workers import DEFAULT_WORKERS
 from ...reference import coordinates as reference_coordinates
-from ...reference.taps import TAPS
 from .catalog import Fields, OpImplementation
 from .creation import (
     LAST_SENTENCES,

@@ -21,7 +21,7 @@ from ...dialects.table import (
     DOMAIN,
     FUSED,
 )
-from ...reference.taps import COMPILED_MODES
+from ...kernels.tap_plans import COMPILED_MODES
 from .c_api import ELEMENT_TYPES, VERSION
 from .structs import MAX_TYPED_INPUTS
 

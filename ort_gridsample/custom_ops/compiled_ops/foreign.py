@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from ... import spec
 from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate, join_choices
 from ...kernels.pointers import array_at, c_string, local_record, record_at
-from ...kernels.structs import ATTENTION_LAUNCH, PADDING_CODES, Address, RecordRef
-from ...reference.taps import TAPS
+from ...kernels.structs import ATTENTION_LAUNCH, Address, RecordRef
+from ...kernels.tap_plans import PADDING_CODES, TAPS
 from . import attention, sampling
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -46,9 +47,11 @@ from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 
 # --- grid_sampler ---
 
-#: The modes and the paddings in the order of their codes.
-_CODED_MODES = ("linear", "nearest", "cubic")
-_CODED_PADDINGS = ("zeros", "border", "reflection")
+#: The modes and the paddings in the order of their codes, which count from 0.
+_CODED_MODES = sorted(spec.PYTORCH_MODES, key=lambda mode: spec.PYTORCH_MODES[mode])
+_CODED_PADDINGS = sorted(
+    spec.PYTORCH_PADDING_MODES, key=lambda padding: spec.PYTORCH_PADDING_MODES[padding]
+)
 #: Attribute -> the texts of its values in an error message.
 _ATTRIBUTE_VALUES = {
     "interpolation_mode": [f"{code} ({mode})" for code, mode in enumerate(_CODED_MODES)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ... import spec
 from ...detection.match import FusedGrid
 from ...detection.records import NodeRecord
-from ...reference.taps import COMPILED_MODES
+from ...kernels.tap_plans import COMPILED_MODES
 
 
 def source_types(grid: FusedGrid) -> list[tuple[str, ...]]:

@@ -34,8 +34,8 @@ from ...kernels.program_codes import (
     WITH_PROGRAM,
 )
 from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
+from ...kernels.tap_plans import TAPS
 from ...kernels.tiles import scratch_array
-from ...reference.taps import TAPS
 from .catalog import Fields, OpImplementation
 from .creation import (
     close_node,
@@ -502,8 +502,8 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         operand = r
         normalized = scratch_array(launch, worker_address, "coordinates", dtype)
         # The worker does not use this memory before it has the coordinates.
-        pixel_coordinates = scratch_array(launch, worker_address, "pixel_coordinates", dtype)
-        operand_values = pixel_coordinates[:positions]
+        axis_coordinates = scratch_array(launch, worker_address, "axis_coordinates", dtype)
+        operand_values = axis_coordinates[:positions]
         is_grid = _is_grid(components[:r], launch.positions)
         if is_grid:
             source = _element_address(components[0], lengths, first, normalized.itemsize)

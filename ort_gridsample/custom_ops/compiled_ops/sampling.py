@@ -21,9 +21,10 @@ from ...kernels.pointers import (
     local_record,
     record_at,
 )
-from ...kernels.structs import MAX_PIXELS, PADDING_CODES, ZEROS, Address, ArrayRef, RecordRef
+from ...kernels.structs import MAX_PIXELS, Address, ArrayRef, RecordRef
+from ...kernels.tap_plans import PADDING_CODES, TAPS
 from ...reference.coordinates import PADDING_RULES
-from ...reference.taps import MAX_TAPS, MODE_RULES, TAPS
+from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -113,12 +114,18 @@ PADDING_MODE_UNKNOWN_INDEX = _TABLE.index("PADDING_MODE_UNKNOWN")
 #: The first of one sentence per mode.
 MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(TAPS))}")
 
-#: The values of the attributes, each followed by a blank. The synonyms follow the modes, in the
-#: order of the modes from LINEAR on that they are synonyms of.
+#: The values of the attributes, each followed by a blank. The synonyms follow the modes.
 MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
+#: Those that no specification has.
+EXTENSION_MODES = "".join(f"{name} " for name in TAPS if name not in spec.MODES)
+EXTENSION_PADDINGS = "".join(f"{name} " for name in _PADDINGS if name not in spec.PADDING_MODES)
 N_MODES = len(TAPS)
 LINEAR = _MODES.index("linear")
+#: The index of the mode of each word.
+MODE_OF_WORD = tuple(list(TAPS).index(spec.mode_of(name)) for name in _MODES)
+#: For each padding, whether it reads a pixel at every coordinate.
+NEEDS_PIXEL = tuple(PADDING_RULES[name].needs_pixel for name in _PADDINGS)
 #: The group of states of an op that has one group.
 FIRST_GROUP = 0
 #: The number of inputs: X and grid.
@@ -173,9 +180,9 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
 def mode_of_word(index: int) -> int:
     """Return the index of a mode in the modes with kernels, given that of its word in MODE_WORDS.
 
-    The synonyms follow all modes, in the order of the modes from linear on.
+    The result is -1 if there is no such word: the index is then -1, too.
     """
-    return index if index < N_MODES else index - N_MODES + LINEAR
+    return MODE_OF_WORD[index] if index >= 0 else -1
 
 
 @register_jitable
@@ -218,7 +225,7 @@ def create_mode_state(
     """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
 
     The mode is an index of :data:`~ort_gridsample.reference.taps.TAPS`, and the padding one of
-    :data:`~ort_gridsample.kernels.structs.PADDING_CODES`.
+    :data:`~ort_gridsample.kernels.tap_plans.PADDING_CODES`.
     """
     index = group * N_MODES + mode
     state_address = create_state(
@@ -335,7 +342,7 @@ def _set_lengths(
     if nbytes >= 2.0**63:
         return Y_TOO_LARGE_INDEX
     if n * c * positions > 0:
-        if pixels == 0 and state.kernel.padding != ZEROS:
+        if pixels == 0 and NEEDS_PIXEL[state.kernel.padding]:
             return X_HAS_NO_PIXEL_INDEX + state.kernel.padding
         if pixels > MAX_PIXELS:
             return TOO_MANY_PIXELS_INDEX

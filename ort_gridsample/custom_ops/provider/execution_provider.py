@@ -25,7 +25,13 @@ from ...kernels.structs import Address, RecordRef
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.requests import Status
-from ..compiled_ops.sampling import LINEAR, MODE_WORDS, mode_of_word
+from ..compiled_ops.sampling import (
+    EXTENSION_MODES,
+    EXTENSION_PADDINGS,
+    LINEAR,
+    MODE_WORDS,
+    mode_of_word,
+)
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
 from .api_functions import ep_function, provider_api_function, write_word
@@ -170,7 +176,8 @@ def _has_state(factory: RecordRef, node: int) -> bool:
     """Whether there is a state for a node, so that its kernel can be created.
 
     A library may be built without some types and modes. A mode that does not exist counts as
-    supported, so that creating the kernel fails with an error that lists the modes.
+    supported, so that creating the kernel fails with an error that lists the modes. One that only
+    this package's own ops have is left to onnxruntime, which refuses it in a standard node.
     """
     inputs = local_record(NODE_INPUTS)
     if not _read_inputs(factory, node, inputs):
@@ -179,6 +186,10 @@ def _has_state(factory: RecordRef, node: int) -> bool:
     second = _value_type(factory, inputs.values[1])
     overload_address = find_overload(factory, first, second)
     if overload_address == 0:
+        return False
+    if _has_word(factory, node, c_string("mode"), c_string(EXTENSION_MODES)):
+        return False
+    if _has_word(factory, node, c_string("padding_mode"), c_string(EXTENSION_PADDINGS)):
         return False
     overload = record_at(overload_address, OVERLOAD)
     op = record_at(overload.op, OP)
@@ -202,12 +213,27 @@ def _value_type(factory: RecordRef, value: int) -> int:
 @register_jitable
 def _mode(factory: RecordRef, node: int) -> int:
     """Return the index of a node's mode; -1 if there is no such mode."""
-    status, attribute = _get_attribute(factory.api, (node, c_string("mode")))
+    return mode_of_word(_word(factory, node, c_string("mode"), c_string(MODE_WORDS), LINEAR))
+
+
+@register_jitable
+def _has_word(factory: RecordRef, node: int, name: Address, words: Address) -> bool:
+    """Whether an attribute of a node is one of ``words``, each followed by a blank."""
+    return _word(factory, node, name, words, -1) >= 0
+
+
+@register_jitable
+def _word(factory: RecordRef, node: int, name: Address, words: Address, default: int) -> int:
+    """Return the index of a node's attribute among ``words``, each followed by a blank.
+
+    The result is ``default`` if the node has no such attribute, and -1 if there is no such word.
+    """
+    status, attribute = _get_attribute(factory.api, (node, name))
     if status != 0:
         release_status(factory.api, (status,))
-        return LINEAR
+        return default
     if attribute == 0:
-        return LINEAR
+        return default
     value = local_record(BUFFER)
     for index in range(len(value.words)):
         value.words[index] = 0
@@ -219,7 +245,7 @@ def _mode(factory: RecordRef, node: int) -> int:
     word = local_record(TEXT)
     word.data = address_of(value)
     word.length = strlen(word.data)
-    return mode_of_word(word_index(c_string(MODE_WORDS), word))
+    return word_index(words, word)
 
 
 # --- Kernels ---

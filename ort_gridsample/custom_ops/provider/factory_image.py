@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...kernels.compilation import FunctionSpec
-from ...reference.taps import COMPILED_MODES
+from ...kernels.tap_plans import COMPILED_MODES
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation

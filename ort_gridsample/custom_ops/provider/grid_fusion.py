@@ -16,8 +16,8 @@ from ...dialects.table import FUSED
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
 from ...kernels.program_codes import MAX_STEPS
-from ...kernels.structs import PADDING_CODES, record
-from ...reference.taps import COMPILED_MODES
+from ...kernels.structs import record
+from ...kernels.tap_plans import COMPILED_MODES, PADDING_CODES
 from ..compiled_ops import affine
 from ..compiled_ops.catalog import Fields, Op, find_op
 from ..compiled_ops.fused_types import source_types, state_index

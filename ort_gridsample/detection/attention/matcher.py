@@ -21,7 +21,7 @@ from ...inference.lengths import (
     product_of,
 )
 from ...inference.types import Inference
-from ...spec import FLOATS
+from ...spec import ATTENTION_SAMPLE, FLOATS
 from ..match import Match
 from ..records import NodeRecord
 from .axes import Factor, known_product, leaves
@@ -43,7 +43,7 @@ def is_attention_sample(record: NodeRecord) -> bool:
 
     It is linear, has zeros outside, and its image is of a floating-point type.
     """
-    if (record.mode, record.padding_mode) != ("linear", "zeros"):
+    if (record.mode, record.padding_mode) != ATTENTION_SAMPLE:
         return False
     if record.align_corners not in (0, 1):
         return False

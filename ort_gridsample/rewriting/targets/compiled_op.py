@@ -13,8 +13,9 @@ from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
 from ...graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
 from ...graph.new_nodes import Names, Nodes
+from ...kernels.tap_plans import COMPILED_MODES, COMPILED_PADDING
 from ...reference.coordinates import PADDING_RULES
-from ...reference.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODE_RULES
+from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import Replacement, typed_in_function
 from .dialect_target import DialectTarget
 

@@ -63,6 +63,9 @@ class Tensor:
     def __rsub__(self, other: TensorLike) -> Tensor:
         return self.owner.op("Sub", other, self)
 
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return self.owner.op("Div", other, self)
+
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """The NumPy type of the elements."""

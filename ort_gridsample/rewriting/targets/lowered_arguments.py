@@ -9,6 +9,7 @@ from ... import spec
 from ...errors import GridSampleError
 from ...functions import validation
 from ...reference.arrays import Array
+from ...reference.coordinates import PADDING_RULES
 from .expressions import DimLike, Expressions, Tensor
 
 #: A constant grid of more bytes stays in the model as it is: its indices and weights take 5
@@ -134,7 +135,8 @@ def check_grid_sample(
     grid_shape = known_grid_shape if known_grid_shape is not None else (None,) * len(X_shape)
     validation.check_grid_sample_shapes(name, X_shape, grid_shape, padding_mode)
     is_Y_empty = 0 in (*X_shape[:2], *grid_shape[1:-1])
-    if 0 in X_shape[2:] and padding_mode != "zeros" and not is_Y_empty:
+    needs_pixel = PADDING_RULES[padding_mode].needs_pixel
+    if 0 in X_shape[2:] and needs_pixel and not is_Y_empty:
         expected = f"a pixel, which {padding_mode!r} padding needs"
         found = f"of shape {validation.format_shape(X_shape)}"
         raise GridSampleError(name, "X", found, expected)

@@ -86,7 +86,9 @@ def lower_grid_sample(
     image_shape = [prepared.image_batches, prepared.channels, *prepared.lengths]
     zero_rows = zero_rows_for(e, MODE_RULES[mode], padding, image_shape)
     sampled_shape = [prepared.grid_batches, prepared.channels, *prepared.lengths]
-    sampler = RowSampler(e, MODE_RULES[mode], sampled_shape, prepared.output_lengths, zero_rows)
+    sampler = RowSampler(
+        e, MODE_RULES[mode], padding, sampled_shape, prepared.output_lengths, zero_rows
+    )
     rows_of_X = sampler.joined_rows(
         _image_rows(e, prepared, zero_rows), prepared.image_batches, prepared.channels
     )

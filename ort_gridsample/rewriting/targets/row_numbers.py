@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from ...reference.coordinates import Axis
-from ...reference.taps import Mode
+from ...reference.coordinates import Axis, Padding
+from ...reference.taps import Mode, pads_taps
 from .expressions import DimLike, Expressions, Tensor
 from .tap_groups import TapGroups
 from .zero_rows import ZeroRows
@@ -22,6 +22,7 @@ class RowNumbers:
     Args:
         e: writes the nodes.
         mode: determines the taps on each axis.
+        padding: the padding mode.
         n_batches: N.
         lengths: (D1, …, Dr).
         output_lengths: (D1_out, …, Dr_out).
@@ -38,6 +39,7 @@ class RowNumbers:
         self,
         e: Expressions,
         mode: Mode,
+        padding: Padding,
         *,
         n_batches: DimLike,
         lengths: Sequence[DimLike],
@@ -46,6 +48,7 @@ class RowNumbers:
     ) -> None:
         self._e = e
         self._mode = mode
+        self._padding = padding
         self._n_batches = n_batches
         self._lengths = lengths
         self._output_lengths = output_lengths
@@ -110,7 +113,7 @@ class RowNumbers:
             return e.minimum(e.maximum(position, 0), axis.length + 1)
         if self._zero_rows.has_zero_row:
             return e.minimum(e.maximum(position, 0), axis.last)
-        if self._mode.taps > 1 and not self._mode.pads_taps:
+        if self._mode.taps > 1 and not pads_taps(self._mode, self._padding):
             # The coordinate is inside, but the pixel after it need not be.
             return e.minimum(position, axis.last)
         return position

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from ...reference.coordinates import Padding
 from ...reference.sums import to_integers
 from ...reference.taps import Mode
 from .expressions import DimLike, Expressions, Tensor
@@ -30,6 +31,7 @@ class RowSampler:
     Args:
         e: writes the nodes.
         mode: determines the taps on each axis.
+        padding: the padding mode.
         sampled_shape: (N, C, D1, …, Dr).
         output_lengths: (D1_out, …, Dr_out).
         zero_rows: the zeros among the rows of X.
@@ -44,6 +46,7 @@ class RowSampler:
         self,
         e: Expressions,
         mode: Mode,
+        padding: Padding,
         sampled_shape: Sequence[DimLike],
         output_lengths: list[DimLike],
         zero_rows: ZeroRows,
@@ -58,6 +61,7 @@ class RowSampler:
         self.row_numbers = RowNumbers(
             e,
             mode,
+            padding,
             n_batches=n_batches,
             lengths=lengths,
             output_lengths=output_lengths,

@@ -41,11 +41,15 @@ FIRST_OPSET = 16
 LAST_OPSET = 19
 #: The error of a coordinate, relative to the pixels that it spans: 4 roundings of a float32.
 COORDINATE_ERROR = 2.0**-22
+#: The modes for three axes: two neighboring slices of X are weighted, or one is copied.
+_MODES_OF_VOLUMES = ("linear", "nearest")
 #: The types of X with three axes, which is sampled in float32: accelerators have no wider type.
 _TYPES_OF_VOLUMES = ("float16", "bfloat16", "float32")
 
+_ATTRIBUTES = spec.OPERATORS["GridSample"][FIRST_OPSET].attributes
 #: Mode -> its name in opset 16.
-_MODE_WORDS = {spec.mode_of(word): word for word in ("bilinear", "nearest", "bicubic")}
+_MODE_WORDS = {spec.mode_of(str(word)): str(word) for word in _ATTRIBUTES["mode"].allowed}
+_PADDING_MODES = [str(word) for word in _ATTRIBUTES["padding_mode"].allowed]
 
 
 def lower_grid_sample(
@@ -74,7 +78,7 @@ def lower_grid_sample(
     check_opset(e, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
     r = len(X_shape) - 2
-    _check_axes(e.prefix, X, mode, r)
+    _check_arguments(e.prefix, X, mode, padding_mode, r)
     image = e.input(X.name, X.type)
     # Volumes are sampled at computed coordinates, images at those of the grid.
     coordinates = input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
@@ -124,7 +128,7 @@ class _PlaneOperands(NamedTuple):
     output_lengths: Sequence[DimLike]
 
 
-def _check_axes(name: str, X: Argument, mode: str, r: int) -> None:
+def _check_arguments(name: str, X: Argument, mode: str, padding_mode: str, r: int) -> None:
     """Check that X can be sampled with two spatial axes.
 
     Raises:
@@ -132,8 +136,18 @@ def _check_axes(name: str, X: Argument, mode: str, r: int) -> None:
     """
     if r > 3:
         raise _unsupported(name, "X", f"{r + 2}-D", "at most 5-D")
-    if r == 3 and mode == "cubic":
-        raise _unsupported(name, "mode", "'cubic' of 5-D", "linear or nearest")
+    if r < 3 and mode not in _MODE_WORDS:
+        expected = validation.format_choices(_MODE_WORDS)
+        raise _unsupported(name, "mode", repr(mode), expected)
+    if r < 3 and padding_mode not in _PADDING_MODES:
+        expected = validation.format_choices(_PADDING_MODES)
+        raise _unsupported(name, "padding_mode", repr(padding_mode), expected)
+    if r == 3 and mode not in _MODES_OF_VOLUMES:
+        expected = " or ".join(_MODES_OF_VOLUMES)
+        raise _unsupported(name, "mode", f"{mode!r} of 5-D", expected)
+    if r == 3 and PADDING_RULES[padding_mode].pads_taps:
+        expected = "a padding of coordinates"
+        raise _unsupported(name, "padding_mode", f"{padding_mode!r} of 5-D", expected)
     if r == 3 and X.type not in _TYPES_OF_VOLUMES:
         expected = validation.format_choices(_TYPES_OF_VOLUMES)
         raise _unsupported(name, "X", f"of type {X.type}, 5-D", expected)
@@ -226,7 +240,7 @@ def _sample_volume(
         second=second,
         mode=_MODE_WORDS[mode],
     )
-    if mode == "nearest":
+    if MODE_RULES[mode].copies_values:
         return slices.sample(coordinates[first])
     below = e.floor(coordinates[first])
     distance = (coordinates[first] - below).astype(image.type)
@@ -258,8 +272,8 @@ def _pixels_in_volume(
     length = e.shape(lengths[::-1]).astype(grid.type)
     axis = Axis.of(length, align_corners, may_be_single=may_be_single(lengths), maximum=e.maximum)
     pixels = pixel_coordinates(e, grid, axis, MODE_RULES[mode], padding)
-    if mode == "nearest":
-        pixels = e.rint(pixels)
+    if MODE_RULES[mode].copies_values:
+        pixels = MODE_RULES[mode].base(e, pixels)
     if padding.zero_outside:
         pixels = e.minimum(e.maximum(pixels, -1), length)
     return pixels

@@ -1,0 +1,147 @@
+"""How compiled code computes the taps of a coordinate, for every mode with every padding.
+
+A plan is derived from the rows of the mode and of the padding in :mod:`ort_gridsample.reference`.
+Compiled code contains the plans of all rows: a kernel gets the index of its padding, and sometimes
+of its mode, as a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ..reference.coordinates import PADDING_RULES, Axis, Padding
+from ..reference.taps import MODE_RULES, Mode, axis_taps, pads_taps
+
+#: The modes and paddings that have compiled kernels. A row that a program adds later has none: it
+#: runs on the NumPy core.
+COMPILED_MODES = tuple(MODE_RULES)
+COMPILED_PADDING = tuple(PADDING_RULES)
+#: The number of taps on an axis of each of these modes.
+TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
+#: The index of each mode and of each padding in compiled code.
+MODE_CODES = {name: code for code, name in enumerate(COMPILED_MODES)}
+PADDING_CODES = {name: code for code, name in enumerate(COMPILED_PADDING)}
+
+
+class TapPlan(NamedTuple):
+    """How the taps of a mode are computed with a padding."""
+
+    mode: Mode
+    padding: Padding
+    #: Whether coordinates are padded, and whether the positions of taps are.
+    pads_coordinates: bool
+    pads_taps: bool
+    #: Whether taps that are partly outside can be moved inside together. They are adjacent then,
+    #: and those that were outside are masked, because they count as 0 or have the weight 0.
+    moves_inside: bool
+
+    @property
+    def reach(self) -> int:
+        """A distance in pixels that is further than any tap is from its coordinate."""
+        return max(map(abs, self.mode.offsets)) + 1
+
+    @property
+    def first_offset(self) -> int:
+        """The first tap, in pixels from the base."""
+        return self.mode.offsets[0]
+
+
+#: The lengths of the axes on which paddings are tested.
+_TESTED_LENGTHS = (1, 2, 3, 7)
+
+
+def _check_padding(padding: Padding) -> None:
+    """Check what compiled code takes for granted: a padding moves coordinates inside or clips them.
+
+    Raises:
+        ValueError: it does not.
+    """
+    for length, align_corners in product(_TESTED_LENGTHS, (False, True)):
+        axis = Axis.of(length, align_corners, may_be_single=length == 1)
+        if padding.period is None:
+            x = np.arange(-4.0 * length, 4 * length, 0.25)
+            low, high = padding.pad(np, np.array([-np.inf, np.inf]), axis)
+            if (padding.pad(np, x, axis) != np.clip(x, low, high)).any():
+                raise ValueError("a padding without a period must clip coordinates")
+            continue
+        period = padding.period(axis)
+        last_tap = period + axis.last if padding.pads_taps else period
+        taps = np.arange(-period, last_tap + 1)
+        padded = padding.pad_once(np, taps, axis)
+        if ((padded < 0) | (padded > axis.last)).any():
+            raise ValueError("a padding with a period must move every tap within it inside")
+
+
+def tap_plan(mode: Mode, padding: Padding) -> TapPlan:
+    """Return the plan of two rows.
+
+    Raises:
+        ValueError: compiled code cannot compute the taps of this mode with this padding.
+    """
+    _check_padding(padding)
+    first = mode.offsets[0]
+    if list(mode.offsets) != list(range(first, first + mode.taps)):
+        raise ValueError(f"compiled code needs adjacent taps, and the offsets are {mode.offsets}")
+    if mode.taps > 1 and mode.taps % 2 == 1:
+        raise ValueError(f"compiled code reads taps in pairs, and there are {mode.taps}")
+    if mode.copies_values and mode.taps > 1:
+        raise ValueError(f"a mode of {mode.taps} taps needs weights")
+    pads = pads_taps(mode, padding)
+    moves_inside = padding.zero_outside or (not pads and _has_weights_inside_only(mode))
+    pads_coordinates = not pads or padding.pads_taps
+    return TapPlan(mode, padding, pads_coordinates, pads, moves_inside)
+
+
+#: The coordinates of :func:`_has_weights_inside_only`, in halves, thirds and sevenths of a pixel.
+_COORDINATES = np.arange(2 * 42 + 1) / 42
+
+
+def _has_weights_inside_only(mode: Mode) -> bool:
+    """Whether the taps outside of an axis have the weight 0 if the coordinate is inside."""
+    if mode.copies_values:
+        return True
+    axis = Axis.of(3, True, may_be_single=False)
+    grid = _COORDINATES[None] - 1
+    pixels, weights = axis_taps(np, grid, axis, mode, PADDING_RULES["zeros"], "float64")
+    assert weights is not None
+    is_outside = (pixels < 0) | (pixels > axis.last)
+    return not weights[is_outside].any()
+
+
+def _plans() -> dict[tuple[int, int], TapPlan]:
+    """Return the plan of each mode and padding, by their codes."""
+    plans = {}
+    for mode, padding in product(COMPILED_MODES, COMPILED_PADDING):
+        codes = MODE_CODES[mode], PADDING_CODES[padding]
+        plans[codes] = tap_plan(MODE_RULES[mode], PADDING_RULES[padding])
+    return plans
+
+
+PLANS = _plans()
+#: For each mode, a bit for each padding: whether taps are moved inside.
+MOVES_INSIDE = tuple(
+    sum(PLANS[mode, padding].moves_inside << padding for padding in PADDING_CODES.values())
+    for mode in MODE_CODES.values()
+)
+#: For each mode, a bit for each padding: whether nearly all taps are adjacent pixels. They are if
+#: they are moved inside, or if coordinates are.
+ADJACENT = tuple(
+    sum(
+        (PLANS[mode, padding].moves_inside or PLANS[mode, padding].pads_coordinates) << padding
+        for padding in PADDING_CODES.values()
+    )
+    for mode in MODE_CODES.values()
+)
+#: For each padding, whether a tap outside counts as 0.
+ZERO_OUTSIDE = tuple(padding.zero_outside for padding in PADDING_RULES.values())
+#: For each mode, whether the positions of taps are padded with every padding.
+ALWAYS_PADS_TAPS = tuple(mode.pads_taps for mode in MODE_RULES.values())
+
+
+def plans_of_mode(mode: int) -> Sequence[TapPlan]:
+    """Return the plans of a mode, by the code of the padding."""
+    return [PLANS[mode, padding] for padding in PADDING_CODES.values()]

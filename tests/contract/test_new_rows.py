@@ -1,0 +1,99 @@
+"""A mode or a padding is a row of a table, and that row alone makes it work in every way."""
+
+import json
+from dataclasses import astuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import ort_gridsample as ogs
+from support.cases import EXTENDED_ATTRIBUTES, RANKS, USUAL, Attributes, matrix
+from support.compare import about, assert_matches, refusal
+from support.extension_ways import WAYS, recognized_attributes
+from support.models import grid_sample_model, node_attributes
+from support.parameters import with_slow
+from support.paths import PATHS, needs_provider, open_provider
+from support.processes import run_program
+
+needs_compiled_ops = pytest.mark.skipif("compiled" not in PATHS, reason="no compiled ops")
+
+
+@needs_compiled_ops
+def test_added_rows_are_computed_as_their_formulas_in_every_way(tmp_path):
+    """A mode and a padding that are in no table of the package."""
+    lines = run_program("new_rows.py", env={"NUMBA_CACHE_DIR": str(tmp_path)}, timeout=280)
+    results = [json.loads(line) for line in lines]
+    assert {way for way, *_ in results} == {*WAYS, "recognition"}
+    assert len(results) == 5 * (len(WAYS) + 1)
+    assert [result for result in results if result[-1] > 1e-5] == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@with_slow(
+    ("X_type", "grid_type"),
+    [*USUAL, ("float64", "float32"), ("int32", "float64"), ("bool", "float32")],
+    USUAL[:1],
+)
+def test_extension_matches_the_oracle(X_type, grid_type, way):
+    ranks = [rank for rank in RANKS if rank < 4]
+    for case in matrix([X_type], [grid_type], ranks, EXTENDED_ATTRIBUTES):
+        with about(case):
+            Y = WAYS[way](case.X, case.grid, *astuple(case.attributes))
+            mode = case.attributes.mode
+            padding_mode = case.attributes.padding_mode
+            assert_matches(Y, case.expected, case.grid.dtype, mode, padding_mode)
+
+
+@pytest.mark.parametrize("attributes", EXTENDED_ATTRIBUTES, ids=str)
+def test_lowered_extension_is_recognized(attributes):
+    assert recognized_attributes(attributes, 2) == attributes
+
+
+@pytest.mark.parametrize("attributes", [("linear", "wrap"), ("lanczos3", "zeros")])
+@pytest.mark.parametrize("target", ["ai.onnx", "ai.onnx-2d", "com.microsoft", "mmdeploy"])
+def test_other_dialects_refuse_extension(target, attributes):
+    model = grid_sample_model("float32", "float32", 2, [Attributes(*attributes)])
+    error = refusal(ogs.patch_model, model, target=target)
+    assert error.argument in ("mode", "padding_mode", "interpolation_mode")
+    assert repr(attributes[error.argument == "padding_mode"]) in error.found
+
+
+def standard_model(attributes: Attributes) -> onnx.ModelProto:
+    """Return a standard node with these attributes, which is wrong."""
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    node = model.graph.node[0]
+    del node.attribute[:]
+    for name, value in node_attributes(attributes, 20).items():
+        node.attribute.append(helper.make_attribute(name, value))
+    return model
+
+
+@pytest.mark.parametrize("attributes", [Attributes("linear", "wrap"), Attributes("lanczos3")])
+def test_standard_node_refuses_extension(attributes):
+    model = standard_model(attributes)
+    error = refusal(ogs.InferenceSession, model, providers=["CPUExecutionProvider"])
+    assert error.argument in ("mode", "padding_mode")
+
+
+class TestProvider:
+    pytestmark = needs_provider
+
+    @pytest.mark.parametrize("attributes", [Attributes("linear", "wrap"), Attributes("lanczos3")])
+    def test_provider_does_not_run_standard_node_with_extension(self, attributes):
+        with pytest.raises(Exception, match=r"wrap|lanczos3"):
+            open_provider(standard_model(attributes))
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (2, 2), (5, 1)])
+def test_wrap_of_not_finite_coordinates_reads_pixels_of_x(lengths):
+    X = np.arange(1, 1 + np.prod(lengths), dtype=np.float32).reshape(1, 1, *lengths)
+    far = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 3.4e38], np.float32)
+    grid = np.stack(np.meshgrid(far, far), -1)[None]
+    for core in ("numpy", "jit"):
+        for align_corners in (False, True):
+            Y = WAYS["function, NumPy" if core == "numpy" else "function, compiled"](
+                X, grid, "nearest", "wrap", align_corners
+            )
+            assert np.isin(Y, X).all()

@@ -1,0 +1,57 @@
+"""The plans of compiled code for modes and paddings, and the rows that it refuses."""
+
+from dataclasses import replace
+
+import pytest
+
+from ort_gridsample.kernels.tap_plans import MODE_CODES, PADDING_CODES, PLANS, TapPlan, tap_plan
+from ort_gridsample.reference.coordinates import PADDING_RULES, Padding
+from ort_gridsample.reference.taps import MODE_RULES
+
+LINEAR = MODE_RULES["linear"]
+CUBIC = MODE_RULES["cubic"]
+BORDER = PADDING_RULES["border"]
+WRAP = PADDING_RULES["wrap"]
+
+
+def plan_of(mode: str, padding_mode: str) -> TapPlan:
+    return PLANS[MODE_CODES[mode], PADDING_CODES[padding_mode]]
+
+
+@pytest.mark.parametrize("padding_mode", PADDING_RULES)
+@pytest.mark.parametrize("mode", MODE_RULES)
+def test_taps_move_inside_unless_others_than_zeros_are_padded_one_by_one(mode, padding_mode):
+    pads_taps = mode in ("cubic", "lanczos3") or padding_mode == "wrap"
+    plan = plan_of(mode, padding_mode)
+    assert plan.moves_inside == (padding_mode == "zeros" or not pads_taps)
+    assert plan.pads_taps == pads_taps
+    assert plan.pads_coordinates == (padding_mode == "wrap" or not pads_taps)
+
+
+def test_taps_after_the_last_pixel_with_a_weight_do_not_move_inside():
+    later = replace(LINEAR, offsets=(1, 2))
+    assert not tap_plan(later, BORDER).moves_inside
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [((0, 2), "adjacent taps"), ((1, 0), "adjacent taps"), ((0, 1, 2), "in pairs")],
+)
+def test_mode_with_other_offsets_is_refused(offsets, message):
+    with pytest.raises(ValueError, match=message):
+        tap_plan(replace(CUBIC, offsets=offsets), BORDER)
+
+
+def test_mode_of_several_taps_without_weights_is_refused():
+    with pytest.raises(ValueError, match="needs weights"):
+        tap_plan(replace(LINEAR, weights=None), BORDER)
+
+
+def test_padding_without_a_period_that_does_not_clip_is_refused():
+    with pytest.raises(ValueError, match="must clip coordinates"):
+        tap_plan(LINEAR, Padding(lambda xp, x, axis: xp.abs(x)))
+
+
+def test_padding_that_leaves_taps_outside_is_refused():
+    with pytest.raises(ValueError, match="must move every tap"):
+        tap_plan(LINEAR, replace(WRAP, pad_once=lambda xp, x, axis: x))
