@@ -114,9 +114,14 @@ def padded_once(plan: TapPlan, axis: VectorAxis, x: Lanes) -> tuple[Lanes, Any]:
         The coordinates, and a bit: whether some coordinates, or taps next to them, are too far for
         ``pad_once``. The coordinates are then wrong.
     """
-    padding = plan.padding
-    assert padding.period is not None
-    limit = padding.period(axis.numbers)
+    is_far = _is_far(plan, axis, x)
+    return (plan.padding.pad_once(VECTORS, x, axis.numbers) if plan.pads_coordinates else x), is_far
+
+
+def _is_far(plan: TapPlan, axis: VectorAxis, x: Lanes) -> Any:
+    """Return a bit: whether a coordinate, or a tap next to it, is too far for ``pad_once``."""
+    assert plan.padding.period is not None
+    limit = plan.padding.period(axis.numbers)
     distance = x
     if not plan.pads_coordinates:
         limit = limit - plan.reach
@@ -125,8 +130,7 @@ def padded_once(plan: TapPlan, axis: VectorAxis, x: Lanes) -> tuple[Lanes, Any]:
         center = axis.numbers.last * 0.5
         limit = limit + center
         distance = x - center
-    is_far = distance.is_not_within(limit).any()
-    return (padding.pad_once(VECTORS, x, axis.numbers) if plan.pads_coordinates else x), is_far
+    return distance.is_not_within(limit).any()
 
 
 def padded(plan: TapPlan, axis: VectorAxis, normalized: Lanes) -> Lanes:
@@ -136,7 +140,13 @@ def padded(plan: TapPlan, axis: VectorAxis, normalized: Lanes) -> Lanes:
     if padding.period is None:
         return _padded_without_period(plan, axis, x)
     x = infinity_at_edge(VECTORS, x, normalized, axis.numbers)
-    return padding.pad(VECTORS, x, axis.numbers) if plan.pads_coordinates else x
+    if not plan.pads_coordinates:
+        return x
+    builder = x.builder
+    near = variable(builder, x.value)
+    with builder.if_then(_is_far(plan, axis, x), likely=False):
+        builder.store(VECTORS.fmod(x, padding.period(axis.numbers)).value, near)
+    return padding.pad_once(VECTORS, Lanes(builder, builder.load(near)), axis.numbers)
 
 
 def limits(plan: TapPlan, axis: VectorAxis) -> tuple[Lanes, Lanes]:
