@@ -51,6 +51,7 @@ RUN_ELSEWHERE = (
     "python -m pytest",
     "tox",
     "bash .ci/run",
+    ".ci/release",
     "ort-gridsample demo",
     "ort-gridsample exec",
     "ort-gridsample library",
