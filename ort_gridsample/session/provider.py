@@ -9,9 +9,9 @@ from .registration import defer_signals_in_plain_sessions
 def register_provider() -> str:
     """Register the execution provider with onnxruntime, and return its name.
 
-    With onnxruntime 1.24 or newer, onnxruntime's own sessions then run GridSample and AffineGrid
-    nodes of unmodified models on the compiled ops:
-    ``onnxruntime.InferenceSession("model.onnx", providers=[name, "CPUExecutionProvider"])``.
+    From onnxruntime 1.28 on, onnxruntime's own sessions then run unmodified models:
+    ``onnxruntime.InferenceSession("model.onnx", providers=[name, "CPUExecutionProvider"])``. 1.24
+    needs the provider's device in the options instead.
 
     >>> provider = register_provider()
     >>> provider
