@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorShapeProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.patching import RuntimeName
-from support import faults, oracle, paths
+from support import faults, oracle
 from support.cases import ATTRIBUTES, Attributes, image
 from support.compare import about, assert_identical, type_name
+from support.lowered_models import assert_close, run, run_reference
 from support.models import PRIMITIVES, affine_grid_model, grid_sample_model
 from support.openvino_core import openvino_core
 from support.parameters import CORES
@@ -114,27 +114,6 @@ def X_array(axes, batch=1, channels=3):  # noqa: N802
     """Return a random X of float32."""
     shape = (batch, channels, *X_LENGTHS[:axes])
     return np.random.default_rng(axes).standard_normal(shape, "float32")
-
-
-def run(model, *inputs):
-    """Run a model in plain onnxruntime; the output has the type of the first input."""
-    return paths.run(paths.open_native(model), inputs[0].dtype, *inputs)[0]
-
-
-def run_reference(model, *inputs):
-    """Run a model in onnx's evaluator."""
-    feeds = {value.name: array for value, array in zip(model.graph.input, inputs, strict=True)}
-    with np.errstate(all="ignore"):
-        return ReferenceEvaluator(model).run(None, feeds)[0]
-
-
-def assert_close(Y, X, grid, attributes, atol=1e-5):
-    """Check Y against the function, exactly if the mode is nearest."""
-    with np.errstate(invalid="ignore"):
-        expected = ogs.grid_sample(X, grid, *astuple(attributes))
-    assert (Y.shape, Y.dtype) == (expected.shape, expected.dtype)
-    atol = 0 if attributes.mode == "nearest" else atol
-    np.testing.assert_allclose(Y, expected, rtol=0, atol=atol)
 
 
 @every_attributes

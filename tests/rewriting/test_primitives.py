@@ -2,13 +2,12 @@
 
 import random
 from collections import Counter
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from itertools import product
 
 import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
@@ -21,9 +20,9 @@ from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower
 from ort_gridsample.rewriting.targets.row_sampler import MAX_FEW_CHANNELS
 from ort_gridsample.rewriting.targets.runtimes import ANY, RUNTIMES
 from ort_gridsample.rewriting.targets.substitutes import round_to_float32
-from support import paths
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import about, refusal, type_name
+from support.lowered_models import assert_close, run
 from support.models import PRIMITIVES, make_model
 
 #: The lowering adds up in the NumPy core's order, so results of some types are equal bit for bit.
@@ -116,27 +115,6 @@ def lower(
     if not constant_grid:
         inputs["grid"] = (grid_value.type, grid_shape or [None] * grid.ndim)
     return make_model(nodes, inputs, {"Y": (X_value.type, [None] * X.ndim)}, opset)
-
-
-def run(model, *inputs):
-    """Run a model in plain onnxruntime; the output has the type of the first input."""
-    return paths.run(paths.open_native(model), inputs[0].dtype, *inputs)[0]
-
-
-def run_reference(model, *inputs):
-    """Run a model in onnx's evaluator."""
-    feeds = {value.name: array for value, array in zip(model.graph.input, inputs, strict=True)}
-    with np.errstate(all="ignore"):
-        return ReferenceEvaluator(model).run(None, feeds)[0]
-
-
-def assert_close(Y, X, grid, attributes, atol=1e-5):
-    """Check Y against the function, exactly if the mode is nearest."""
-    with np.errstate(invalid="ignore"):
-        expected = ogs.grid_sample(X, grid, *astuple(attributes))
-    assert (Y.shape, Y.dtype) == (expected.shape, expected.dtype)
-    atol = 0 if attributes.mode == "nearest" else atol
-    np.testing.assert_allclose(Y, expected, rtol=0, atol=atol)
 
 
 def op_types(model):
