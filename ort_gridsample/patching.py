@@ -20,11 +20,11 @@ from .dialects.registry import TWO_AXES
 from .dialects.spelling import Dialect
 from .dialects.table import AI_ONNX, DOMAIN
 from .graph.files import Model, read_model, translate_errors
+from .graph.runtimes import RuntimeName
 from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.passes import Selection
 from .rewriting.patch import patch_to
-from .rewriting.targets.runtimes import RuntimeName
 from .rewriting.unfusing import unfused
 from .versions import check_module
 
@@ -289,7 +289,7 @@ def patch_model(
         for_runtime: with ``"primitives"``, a runtime or converter that needs other operators or an
             older opset.
 
-            :data:`ort_gridsample.rewriting.targets.runtimes.RUNTIMES` lists them, with the reasons.
+            :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons.
 
     Returns:
         The patched copy.

@@ -11,11 +11,11 @@ from ..dialects.registry import PRIMITIVES, TWO_AXES, target_names
 from ..dialects.table import DOMAIN
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
+from ..graph.runtimes import RUNTIMES
 from ..graph.scope import opset_of, scopes_of
 from ..inference.runtime_probe import RuntimeProbe
 from ..patching import probe_for, warn_of_missing_runtime, warn_of_refused_nodes
 from ..rewriting.patch import opset_for_decomposed, patch_to
-from ..rewriting.targets.runtimes import RUNTIMES
 from .failures import about
 
 #: Target -> what a node becomes; for other targets the node of a dialect.

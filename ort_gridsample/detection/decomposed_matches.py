@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import onnx
 from onnx import helper
 
 from .. import spec
 from ..dialects.spelling import AttributeValue
 from ..dialects.table import ATTENTION, DECOMPOSED, DECOMPOSED_DIALECTS
-from ..graph.new_nodes import Names, Nodes
+from ..graph.expressions import Expressions, Tensor
+from ..graph.new_names import Names
 from ..graph.scope import Scope, display_name
 from ..inference.types import Inference, TypeAndShape
 from ..reference.arrays import Array
@@ -81,7 +83,7 @@ class _DecomposedInputs(NamedTuple):
     values: dict[str, str]
     cases: list[tuple[TypeAndShape, ...]]
     constants: dict[str, Array]
-    preparing_nodes: Nodes
+    preparing_nodes: list[onnx.NodeProto]
 
 
 def _decomposed_inputs(
@@ -96,21 +98,24 @@ def _decomposed_inputs(
     values = dict(zip(argument_names, decomposed.subgraph.inputs, strict=False))
     cases = inference.values_by_call(scope, list(values.values()))
     constants: dict[str, Array] = {}
-    nodes = Nodes(names, decomposed.subgraph.output)
+    computed: dict[str, Tensor] = {}
+    e = Expressions(decomposed.subgraph.output, scope.opsets.get("", 0), names=names)
     if decomposed.name == "AffineGrid":
         size = decomposed.result.size
         values["size"] = ""
         cases = [(case[0], TypeAndShape("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta
-            batch = nodes.add("Gather", nodes.add("Shape", first), nodes.row(0))
-            other_lengths = nodes.constant(np.array(size[1:], np.int64))
-            values["size"] = nodes.add("Concat", batch, other_lengths, axis=0)
+            batch = e.lengths(e.input(first), 0)
+            known_lengths = [length for length in size[1:] if length is not None]
+            computed["size"] = e.shape([batch, *known_lengths])
         else:
             constants["size"] = np.array(size, np.int64)
     elif decomposed.result.image_lengths:  # X has all pixels on one axis
         lengths = decomposed.result.image_lengths
-        values["X"] = nodes.add("Reshape", first, nodes.row(0, 0, *lengths))
+        computed["X"] = e.op("Reshape", e.input(first), e.row(0, 0, *lengths))
         cases = [(replace(X, shape=(*(X.shape or ())[:2], *lengths)), grid) for X, grid in cases]
+    values.update((argument, e.name_of(value)) for argument, value in computed.items())
+    nodes = e.finish_all({e.name_of(value): value for value in computed.values()})
     return _DecomposedInputs(values, cases, constants, nodes)
 
 

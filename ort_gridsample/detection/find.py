@@ -19,7 +19,7 @@ from ..dialects.registry import attention_signature, dialect_of, is_added, opera
 from ..dialects.spelling import AttributeValue, Dialect, attribute_input
 from ..dialects.table import AI_ONNX, DOMAIN, UNVERSIONED, standard
 from ..errors import GridSampleError, nested_name, where_node
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.backward_slice import NamesByScope

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN
 from ..errors import GridSampleError, where_node
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
 from ..graph.scope import OUTSIDE, Scope, display_name
 
 #: The key in the ``metadata_props`` of a helper node. Its value is the node that it helps.

@@ -15,7 +15,7 @@ from ..dialects.registry import dialect_of
 from ..dialects.spelling import AttributeReference
 from ..dialects.table import AI_ONNX, STANDARD, UNVERSIONED, UNVERSIONED_DIALECTS
 from ..errors import GridSampleError, one_line
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
 from ..graph.scope import Scope, domain_of, function_key, graphs_of, opset_of, scopes_of, where_of
 from ..graph.tensors import write_dense_constants
 from ..graph.use_def import drop_unread_constants, is_constant

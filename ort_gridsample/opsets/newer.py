@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
+from ..graph.expressions import Expressions, Tensor
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
-from ..graph.new_nodes import Names, Nodes
+from ..graph.new_names import Names
 from ..graph.scope import Scope, domain_of
 from ..inference.types import Inference
 from ..spec import Shape, may_be_empty
@@ -107,27 +108,24 @@ def _flattened(
     if axis == -1 or axis + 1 == rank:
         copy.attribute.append(helper.make_attribute("axis", axis))
         return [copy]
-    nodes = Nodes(names, node.output[0])
-    input_shape = nodes.add("Shape", node.input[0])
-    copy.input[0] = nodes.add("Flatten", node.input[0], axis=axis)
+    e = Expressions(node.output[0], new_opset, names=names)
+    value = e.input(node.input[0])
+    copy.input[0] = e.name_of(e.op("Flatten", value, axis=axis))
     copy.output[0] = names.new(f"{node.output[0]}_flat")
     copy.attribute.append(helper.make_attribute("axis", 1))
-    nodes.append(copy)
-    flat = copy.output[0]
+    flat = e.node(copy)
     if new_opset < FIRST_OPSET_WITH_ALLOWZERO and shape is not None and may_be_empty(shape):
-        flat = _zero_lengths_if_empty(nodes, flat, len(shape))
-    nodes.add("Reshape", flat, input_shape, output=node.output[0])
-    return nodes
+        flat = _zero_lengths_if_empty(e, flat, len(shape))
+    return e.finish(e.op("Reshape", flat, e.shape_of(value)), node.output[0])
 
 
-def _zero_lengths_if_empty(nodes: Nodes, flat: str, rank: int) -> str:
-    """Write a value of ``rank`` axes with the elements of ``flat``; return its name.
+def _zero_lengths_if_empty(e: Expressions, flat: Tensor, rank: int) -> Tensor:
+    """Return a value of ``rank`` axes with the elements of ``flat``.
 
     If it is empty, all of its axes have the length 0. A Reshape without ``allowzero`` copies these
     lengths where its shape has a 0.
     """
-    column = nodes.add("Reshape", flat, nodes.row(-1, *[1] * (rank - 1)))
-    has_elements = nodes.add("Cast", nodes.add("Size", flat), to=TensorProto.BOOL)
-    one_or_zero = nodes.add("Cast", has_elements, to=TensorProto.INT64)
-    repeats = nodes.add("Mul", one_or_zero, nodes.row(*[1] * rank))  # opset 7 has no Expand
-    return nodes.add("Tile", column, repeats)
+    column = e.op("Reshape", flat, e.row(-1, *[1] * (rank - 1)))
+    has_elements = e.op("Size", flat, type="int64").astype("bool")
+    repeats = has_elements.astype("int64") * e.row(*[1] * rank)  # opset 7 has no Expand
+    return e.op("Tile", column, repeats)

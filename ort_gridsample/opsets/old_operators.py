@@ -18,7 +18,8 @@ from onnx import helper, numpy_helper
 
 from .. import spec
 from ..errors import GridSampleError, nested_name, where_node
-from ..graph.new_nodes import Names, Nodes
+from ..graph.expressions import Expressions
+from ..graph.new_names import Names
 from ..graph.scope import Scope, constant_tensor, display_name, domain_of
 from ..inference.types import Inference
 
@@ -157,17 +158,17 @@ class OldOperators:
             self._rounded_up.add(output)
             if scales is not None and (scales <= 1).all():
                 continue
-            nodes = Nodes(names, output)
-            one = nodes.constant(np.ones(1, np.float32))
+            e = Expressions(output, 10, names=names)
+            all_scales = e.input(node.input[1], "float32")
             longer = deepcopy(node)
             longer.ClearField("name")
-            longer.input[1] = nodes.add("Max", node.input[1], one)
+            longer.input[1] = e.name_of(e.maximum(all_scales, 1))
             longer.output[0] = names.new(f"{output}_longer")
-            nodes.append(longer)
+            e.node(longer)
             shorter = deepcopy(node)
-            shorter.input[:] = [longer.output[0], nodes.add("Min", node.input[1], one)]
-            nodes.append(shorter)
-            scope.replace_nodes({index: nodes})
+            shorter.input[:] = [longer.output[0], e.name_of(e.minimum(all_scales, 1))]
+            e.node(shorter)
+            scope.replace_nodes({index: e.finish_all()})
 
     def _write_resize_modes(self, node: onnx.NodeProto) -> None:
         """Write the attributes with which a Resize computes what it did before opset 11."""

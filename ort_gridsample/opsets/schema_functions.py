@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from .. import spec
 from ..graph.element_types import elem_type
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
 from ..graph.scope import domain_of, graphs_of
 from ..inference.types import TypeAndShape
 

@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import onnx
@@ -18,37 +17,35 @@ from onnx import helper
 
 from ..detection.match import Match
 from ..graph.element_types import elem_type
+from ..graph.expressions import DimLike, Expressions, Tensor
 from ..graph.first_opsets import (
     FIRST_OPSET_WITH_ALLOWZERO,
-    FIRST_OPSET_WITH_AXES_AS_INPUT,
     FIRST_OPSET_WITH_GRID_SAMPLE,
     FIRST_OPSET_WITH_MODE_LINEAR,
 )
-from ..graph.new_nodes import Names, Nodes
-from ..reference.arrays import Array
+from ..graph.new_names import Names
 from ..spec import Dim, may_be_empty
 from .attention_operands import AttentionOperands
-from .match_facts import constants_of, single_type
+from .match_facts import constants_of, require_type, single_type
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .targets import Replacement
-from .typed_constants import write_constants_like
 
 
 class _Offset(NamedTuple):
     """An offset in the axis of pixels.
 
     Attributes:
-        name: the name of its value, (1,).
+        value: its value, (1,).
         known: the offset if it is known.
     """
 
-    name: str
+    value: Tensor
     known: int | None
 
 
 @dataclass(frozen=True)
 class LevelPixels:
-    """The pixels of one level. The attributes that are texts are names of values.
+    """The pixels of one level.
 
     Attributes:
         index: the index of the level.
@@ -59,10 +56,10 @@ class LevelPixels:
     """
 
     index: int
-    spatial_lengths: str
+    spatial_lengths: Tensor
     constant_lengths: Sequence[int] | None
-    begin: str
-    end: str
+    begin: Tensor
+    end: Tensor
 
     @property
     def has_no_pixels(self) -> bool:
@@ -71,22 +68,22 @@ class LevelPixels:
 
 
 @dataclass(frozen=True)
-class AxisLengthNames:
-    """The names of values that are lengths of axes, each of shape (1,).
+class AxisLengths:
+    """The lengths of axes.
 
     Attributes:
-        batch: the value of B, or a Constant -1 where a Reshape may compute it.
-        images: the value of B·H, or a Constant -1 where a Reshape may compute it.
+        batch: B, or -1 where a Reshape may compute it.
+        images: B·H, or -1 where a Reshape may compute it.
         heads: H.
         channels: D.
         queries: Q.
     """
 
-    batch: str
-    images: str
-    heads: str
-    channels: str
-    queries: str
+    batch: DimLike
+    images: DimLike
+    heads: Tensor
+    channels: Tensor
+    queries: Tensor
 
 
 class AttentionExpansion(ABC):
@@ -95,8 +92,8 @@ class AttentionExpansion(ABC):
     Reshapes compute B·H from the number of elements (-1) if no other length can be 0. Otherwise
     they have the attribute ``allowzero``, as far as the opset and the runtime have it.
 
-    A subclass writes the operands, grids and weights of one kind of node: the methods that are
-    abstract. A method ``write_x`` appends nodes and returns the name of the value x.
+    A subclass computes the operands, grids and weights of one kind of node: the methods that are
+    abstract.
 
     Args:
         match: the attention node.
@@ -130,35 +127,29 @@ class AttentionExpansion(ABC):
         self._known_level_table = match.scope.constant_value(match.record.values[table_argument])
         self._n_levels = n_levels
         self._r = r
-        self._nodes = Nodes(names, match.record.output)
+        self._e = Expressions(match.record.output, match.opset, names=names)
         self._value_info: list[onnx.ValueInfoProto] = []
         self._allows_zeros = (
             has_allowzero
             and match.opset >= FIRST_OPSET_WITH_ALLOWZERO
             and not self._has_positive_lengths()
         )
-        # Equal Constants are written once.
-        self._write_row = cache(self._nodes.row)
 
     @abstractmethod
-    def write_operands(self) -> AttentionOperands:
-        """Write the checks of the node's inputs, and the operands that the node computes."""
+    def operands(self) -> AttentionOperands:
+        """Return the operands, after checks of the node's inputs."""
 
     @abstractmethod
     def has_points(self, index: int) -> bool:
         """Whether a level may have points."""
 
     @abstractmethod
-    def write_grids(self, locations: str) -> str:
-        """Write the coordinates from -1 to 1 of ``locations``, which are from 0 to 1."""
+    def locations_of_level(self, locations: Tensor, index: int) -> Tensor:
+        """Return the locations or coordinates (B, Q, H, P, r) of the points of one level."""
 
     @abstractmethod
-    def write_grid_of_level(self, grids: str, index: int) -> str:
-        """Write the coordinates (B, Q, H, P, r) of the points of one level."""
-
-    @abstractmethod
-    def write_weights(self, weights: str, levels: Sequence[LevelPixels]) -> str:
-        """Write the weights (B, Q, H, P) of all points of ``levels``."""
+    def weights_of_levels(self, weights: Tensor, levels: Sequence[LevelPixels]) -> Tensor:
+        """Return the weights (B, Q, H, P) of all points of ``levels``."""
 
     def _has_positive_lengths(self) -> bool:
         """Whether all lengths of the inputs are known, and none is 0."""
@@ -172,82 +163,80 @@ class AttentionExpansion(ABC):
         return self._known_level_table is not None
 
     def replacement(self) -> Replacement:
-        """Write the nodes."""
-        operands = self.write_operands()
-        axis_lengths = self._write_axis_lengths(operands)
-        levels = [level for level in self._write_levels(operands) if self.has_points(level.index)]
+        """Return the nodes."""
+        operands = self.operands()
+        axis_lengths = self._axis_lengths(operands)
+        levels = [level for level in self._levels(operands) if self.has_points(level.index)]
         if levels and not self._is_output_empty():
-            samples = self._write_samples(operands, axis_lengths, levels)
-            weights = self.write_weights(operands.weights, levels)
-            total = self._write_weighted_sum(samples, weights, axis_lengths)
-            self._write_output(total, axis_lengths)
+            samples = self._samples(operands, axis_lengths, levels)
+            weights = self.weights_of_levels(operands.weights, levels)
+            total = self._weighted_sum(samples, weights, axis_lengths)
+            output = self._output(total, axis_lengths)
         else:
-            self._write_zeros(operands, axis_lengths)
+            output = self._zeros(operands, axis_lengths)
         # With the node itself, so that the initializers that only it reads are dropped.
         superseded = [self._match.index, *constants_of(self._match)]
-        nodes = _without_unread(self._nodes, self._match.record.output)
+        nodes = self._e.finish(output, self._match.record.output)
         return Replacement(nodes, superseded=superseded, value_info=self._value_info)
 
-    def _write_axis_lengths(self, operands: AttentionOperands) -> AxisLengthNames:
-        """Write the lengths of the axes."""
-        add = self._nodes.add
-        row = self._write_row
-        value_shape = add("Shape", operands.value)
-        heads = add("Gather", value_shape, row(2))
-        batch = images = row(-1)
+    def _axis_lengths(self, operands: AttentionOperands) -> AxisLengths:
+        """Return the lengths of the axes."""
+        e = self._e
+        heads = e.lengths(operands.value, 2)
+        batch: DimLike = -1
+        images: DimLike = -1
         if self._allows_zeros:
-            batch = add("Gather", value_shape, row(0))
-            images = add("Mul", batch, heads)
-        return AxisLengthNames(
+            batch = e.lengths(operands.value, 0)
+            images = batch * heads
+        return AxisLengths(
             batch=batch,
             images=images,
             heads=heads,
-            channels=add("Gather", value_shape, row(3)),
-            queries=add("Gather", add("Shape", operands.locations), row(1)),
+            channels=e.lengths(operands.value, 3),
+            queries=e.lengths(operands.locations, 1),
         )
 
-    def _write_levels(self, operands: AttentionOperands) -> list[LevelPixels]:
-        """Write the lengths of all levels, and the range of their pixels."""
+    def _levels(self, operands: AttentionOperands) -> list[LevelPixels]:
+        """Return the lengths of all levels, and the range of their pixels."""
         starts = operands.starts
-        known_starts = self._match.scope.constant_value(starts) if starts else None
         levels: list[LevelPixels] = []
         end = self._known_offset(0)
         for index in range(self._n_levels):
             constant_lengths = self._constant_lengths(index)
-            lengths = self._write_level_lengths(operands.level_table, index, constant_lengths)
-            begin = self._write_begin(index, starts, known_starts) if starts else end
-            end = self._write_end(begin, lengths, constant_lengths)
+            lengths = self._level_lengths(operands.level_table, index, constant_lengths)
+            begin = end if starts is None else self._begin(index, starts)
+            end = self._end(begin, lengths, constant_lengths)
             level = LevelPixels(
                 index=index,
                 spatial_lengths=lengths,
                 constant_lengths=constant_lengths,
-                begin=begin.name,
-                end=end.name,
+                begin=begin.value,
+                end=end.value,
             )
             levels.append(level)
         return levels
 
     def _known_offset(self, offset: int) -> _Offset:
-        return _Offset(self._write_row(offset), offset)
+        return _Offset(self._e.row(offset), offset)
 
-    def _write_begin(self, index: int, starts: str, known_starts: Array | None) -> _Offset:
-        """Write the first pixel of a level, which ``starts`` has for all levels."""
+    def _begin(self, index: int, starts: Tensor) -> _Offset:
+        """Return the first pixel of a level, which ``starts`` has for all levels."""
+        known_starts = self._match.scope.constant_value(starts.name)
         if known_starts is not None:
             return self._known_offset(int(known_starts[index]))
-        start = self._nodes.add("Gather", starts, self._write_row(index))
-        return _Offset(self._nodes.add("Cast", start, to=onnx.TensorProto.INT64), None)
+        return _Offset(self._e.gather(starts, [index]).astype("int64"), None)
 
-    def _write_end(
-        self, begin: _Offset, lengths: str, constant_lengths: Sequence[int] | None
+    def _end(
+        self, begin: _Offset, lengths: Tensor, constant_lengths: Sequence[int] | None
     ) -> _Offset:
-        """Write the first pixel after a level that begins at ``begin``."""
+        """Return the first pixel after a level that begins at ``begin``."""
         if constant_lengths is None:
-            area = self._nodes.add("ReduceProd", lengths, keepdims=1)
-            return _Offset(self._nodes.add("Add", begin.name, area), None)
+            area = self._e.op("ReduceProd", lengths, keepdims=1)
+            return _Offset(begin.value + area, None)
         known_area = math.prod(constant_lengths)
         if begin.known is not None:
             return self._known_offset(begin.known + known_area)
-        return _Offset(self._nodes.add("Add", begin.name, self._write_row(known_area)), None)
+        return _Offset(begin.value + known_area, None)
 
     def _constant_lengths(self, index: int) -> list[int] | None:
         """Return the spatial lengths of a level if they are constant."""
@@ -256,17 +245,16 @@ class AttentionExpansion(ABC):
         row: list[int] = self._known_level_table[index].tolist()
         return row[self.n_columns_before_lengths :]
 
-    def _write_level_lengths(
-        self, level_table: str, index: int, constant_lengths: Sequence[int] | None
-    ) -> str:
-        """Write the spatial lengths of a level, (r,)."""
-        add = self._nodes.add
+    def _level_lengths(
+        self, level_table: Tensor, index: int, constant_lengths: Sequence[int] | None
+    ) -> Tensor:
+        """Return the spatial lengths of a level, (r,)."""
+        e = self._e
         if constant_lengths is not None:
-            return self._write_row(*constant_lengths)
-        row = add("Gather", level_table, self._nodes.constant(index))
-        wide = add("Cast", row, to=onnx.TensorProto.INT64)
+            return e.row(*constant_lengths)
+        row = e.gather(level_table, index).astype("int64")
         first = self.n_columns_before_lengths
-        return add("Slice", wide, self._write_row(first), self._write_row(first + self._r))
+        return e.slice(row, e.row(first), e.row(first + self._r))
 
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
@@ -280,26 +268,27 @@ class AttentionExpansion(ABC):
                 return False
         return True
 
-    def _write_samples(
+    def _samples(
         self,
         operands: AttentionOperands,
-        axis_lengths: AxisLengthNames,
+        axis_lengths: AxisLengths,
         levels: Sequence[LevelPixels],
-    ) -> list[str]:
-        """Write the samples (B·H, D, Q, P) of each level."""
-        grids = self.write_grids(operands.locations)
+    ) -> list[Tensor]:
+        """Return the samples (B·H, D, Q, P) of each level."""
+        require_type(self._match, self._points_argument)
+        grids = operands.locations * 2 - 1
         samples = []
         for level in levels:
             if level.has_no_pixels:
-                level_grid = self.write_grid_of_level(grids, level.index)
-                samples.append(self._write_zero_samples(operands.value, level_grid, axis_lengths))
+                level_grid = self.locations_of_level(grids, level.index)
+                samples.append(self._zero_samples(operands.value, level_grid, axis_lengths))
                 continue
-            X = self._write_image(operands.value, level, axis_lengths)
-            samples.append(self._write_sample(X, grids, level.index, axis_lengths))
+            X = self._image(operands.value, level, axis_lengths)
+            samples.append(self._sample(X, grids, level.index, axis_lengths))
             self._state_rank(X)
         return samples
 
-    def _state_rank(self, image: str) -> None:
+    def _state_rank(self, image: Tensor) -> None:
         """State the type and the rank of an image if its type is known.
 
         onnx does not infer the rank of a value whose computed shape it does not know.
@@ -308,136 +297,100 @@ class AttentionExpansion(ABC):
         if value_type is None:
             return
         unknown_shape = [None] * (2 + self._r)
-        info = helper.make_tensor_value_info(image, elem_type(value_type), unknown_shape)
+        info = helper.make_tensor_value_info(image.name, elem_type(value_type), unknown_shape)
         self._value_info.append(info)
 
-    def _write_image(self, value: str, level: LevelPixels, axis_lengths: AxisLengthNames) -> str:
-        """Write the image (B·H, D, D1, …, Dr) of a level."""
-        add = self._nodes.add
-        row = self._write_row
-        pixels = add("Slice", value, level.begin, level.end, row(1))
-        image = add("Transpose", pixels, perm=[0, 2, 3, 1])
+    def _image(self, value: Tensor, level: LevelPixels, axis_lengths: AxisLengths) -> Tensor:
+        """Return the image (B·H, D, D1, …, Dr) of a level."""
+        e = self._e
+        pixels = e.slice(value, level.begin, level.end, axis=1)
+        image = e.transpose(pixels, [0, 2, 3, 1])
         channels = self._known_channels()
         if isinstance(channels, int) and channels > 0 and level.constant_lengths is not None:
             # A constant shape, of which the inference of all opsets knows the rank.
-            return add("Reshape", image, row(-1, channels, *level.constant_lengths))
-        shape = add(
-            "Concat", axis_lengths.images, axis_lengths.channels, level.spatial_lengths, axis=0
-        )
-        return self._write_reshape(image, shape)
+            return e.op("Reshape", image, e.row(-1, channels, *level.constant_lengths))
+        lengths = [axis_lengths.images, axis_lengths.channels, level.spatial_lengths]
+        return self._reshaped(image, lengths)
 
     def _known_channels(self) -> Dim:
         """Return D if it is the same in all calls."""
         return self._match.record.length_in_all_calls("value", -1)
 
-    def _write_sample(self, X: str, grids: str, index: int, axis_lengths: AxisLengthNames) -> str:
-        """Write the samples (B·H, D, Q, P) of a level."""
-        add = self._nodes.add
-        row = self._write_row
+    def _sample(self, X: Tensor, grids: Tensor, index: int, axis_lengths: AxisLengths) -> Tensor:
+        """Return the samples (B·H, D, Q, P) of a level."""
+        e = self._e
         r = self._r
-        level_grid = self.write_grid_of_level(grids, index)
-        by_head = add("Transpose", level_grid, perm=[0, 2, 1, 3, 4])
-        count = add("Gather", add("Shape", by_head), row(3))
-        output_lengths = [axis_lengths.queries, count, *[row(1)] * (r - 2)]
-        if r == 1:
-            output_lengths = [add("Mul", axis_lengths.queries, count)]
-        grid_shape = add("Concat", axis_lengths.images, *output_lengths, row(r), axis=0)
-        grid = self._write_reshape(by_head, grid_shape)
+        queries = axis_lengths.queries
+        by_head = e.transpose(self.locations_of_level(grids, index), [0, 2, 1, 3, 4])
+        count = e.lengths(by_head, 3)
+        output_lengths = [queries * count] if r == 1 else [queries, count, *[1] * (r - 2)]
+        grid = self._reshaped(by_head, [axis_lengths.images, *output_lengths, r])
         mode = "linear" if self._match.opset >= FIRST_OPSET_WITH_MODE_LINEAR else "bilinear"
         align_corners = int(self._match.record.align_corners == 1)
-        sample = add("GridSample", X, grid, mode=mode, align_corners=align_corners)
-        if self._match.opset < FIRST_OPSET_WITH_GRID_SAMPLE:
-            self._nodes[-1].domain = BEFORE_GRID_SAMPLE
+        is_standard = self._match.opset >= FIRST_OPSET_WITH_GRID_SAMPLE
+        domain = "" if is_standard else BEFORE_GRID_SAMPLE
+        sample = e.op("GridSample", X, grid, mode=mode, align_corners=align_corners, domain=domain)
         if r == 2:
             return sample
-        first_lengths = [row(0, 0)]  # those of the sample
+        first_lengths: list[DimLike] = [0, 0]  # those of the sample
         if self._allows_zeros:
             first_lengths = [axis_lengths.images, axis_lengths.channels]
-        shape = add("Concat", *first_lengths, axis_lengths.queries, count, axis=0)
-        return self._write_reshape(sample, shape)
+        return self._reshaped(sample, [*first_lengths, queries, count])
 
-    def _write_zero_samples(
-        self, value: str, level_grid: str, axis_lengths: AxisLengthNames
-    ) -> str:
-        """Write the samples (B·H, D, Q, P) of a level without pixels.
+    def _zero_samples(self, value: Tensor, level_grid: Tensor, axis_lengths: AxisLengths) -> Tensor:
+        """Return the samples (B·H, D, Q, P) of a level without pixels.
 
         They are not left out: the product of 0 with an infinite or NaN weight is NaN.
         """
-        add = self._nodes.add
-        row = self._write_row
-        batch = add("Gather", add("Shape", value), row(0))
-        images = add("Mul", batch, axis_lengths.heads)
-        count = add("Gather", add("Shape", level_grid), row(3))
+        e = self._e
+        require_type(self._match, "value")
+        images = e.lengths(value, 0) * axis_lengths.heads
+        count = e.lengths(level_grid, 3)
         lengths = [images, axis_lengths.channels, axis_lengths.queries, count]
-        (zero,) = write_constants_like(self._match, self._nodes, "value", 0)
-        return add("Expand", zero, add("Concat", *lengths, axis=0))
+        return e.expand(e.like(0, value), lengths)
 
-    def _write_weighted_sum(
-        self, samples: Sequence[str], weights: str, axis_lengths: AxisLengthNames
-    ) -> str:
-        """Write the weighted sum (B·H, D, Q) of all samples.
+    def _weighted_sum(
+        self, samples: Sequence[Tensor], weights: Tensor, axis_lengths: AxisLengths
+    ) -> Tensor:
+        """Return the weighted sum (B·H, D, Q) of all samples.
 
         Args:
             samples: the samples of each level.
             weights: (B, Q, H, P), of all levels.
             axis_lengths: the lengths of the axes.
         """
-        add = self._nodes.add
-        row = self._write_row
-        by_head = add("Transpose", weights, perm=[0, 2, 1, 3])
-        queries_and_points = add("Gather", add("Shape", by_head), row(2, 3))
-        shape = add("Concat", axis_lengths.images, row(1), queries_and_points, axis=0)
-        factor = self._write_reshape(by_head, shape)
-        product = add("Mul", add("Concat", *samples, axis=3), factor)
-        if self._match.opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
-            return add("ReduceSum", product, axes=[-1], keepdims=0)
-        return add("ReduceSum", product, row(-1), keepdims=0)
+        e = self._e
+        by_head = e.transpose(weights, [0, 2, 1, 3])
+        shape = [axis_lengths.images, 1, e.lengths(by_head, 2, 3)]
+        product = e.op("Concat", *samples, axis=3) * self._reshaped(by_head, shape)
+        return e.sum(product, -1, keepdims=False)
 
-    def _write_output(self, total: str, axis_lengths: AxisLengthNames) -> None:
-        """Write the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
-        add = self._nodes.add
-        output = self._match.record.output
-        output_channels = add("Mul", axis_lengths.heads, axis_lengths.channels)
-        shape = add("Concat", axis_lengths.batch, output_channels, axis_lengths.queries, axis=0)
+    def _output(self, total: Tensor, axis_lengths: AxisLengths) -> Tensor:
+        """Return the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
+        e = self._e
+        batch = axis_lengths.batch
+        heads = axis_lengths.heads
+        channels = axis_lengths.channels
+        queries = axis_lengths.queries
+        by_query = e.transpose(self._reshaped(total, [batch, heads * channels, queries]), [0, 2, 1])
         if not self.is_by_head:
-            add("Transpose", self._write_reshape(total, shape), perm=[0, 2, 1], output=output)
-            return
-        by_query = add("Transpose", self._write_reshape(total, shape), perm=[0, 2, 1])
-        shape = add(
-            "Concat",
-            axis_lengths.batch,
-            axis_lengths.queries,
-            axis_lengths.heads,
-            axis_lengths.channels,
-            axis=0,
-        )
-        self._write_reshape(by_query, shape, output=output)
+            return by_query
+        return self._reshaped(by_query, [batch, queries, heads, channels])
 
-    def _write_zeros(self, operands: AttentionOperands, axis_lengths: AxisLengthNames) -> None:
-        """Write an output of zeros, or one without elements."""
-        add = self._nodes.add
+    def _zeros(self, operands: AttentionOperands, axis_lengths: AxisLengths) -> Tensor:
+        """Return an output of zeros, or one without elements."""
+        e = self._e
+        require_type(self._match, "value")
         # The batch size is read from the weights: checks whose result nothing reads are dropped.
-        batch = add("Gather", add("Shape", operands.weights), self._write_row(0))
+        batch = e.lengths(operands.weights, 0)
         last_axes = [axis_lengths.heads, axis_lengths.channels]
         if not self.is_by_head:
-            last_axes = [add("Mul", axis_lengths.heads, axis_lengths.channels)]
-        shape = add("Concat", batch, axis_lengths.queries, *last_axes, axis=0)
-        (zero,) = write_constants_like(self._match, self._nodes, "value", 0)
-        add("Expand", zero, shape, output=self._match.record.output)
+            last_axes = [axis_lengths.heads * axis_lengths.channels]
+        return e.expand(e.like(0, operands.value), [batch, axis_lengths.queries, *last_axes])
 
-    def _write_reshape(self, value: str, shape: str, output: str = "") -> str:
-        """Write a Reshape to a shape whose lengths may be 0."""
+    def _reshaped(self, x: Tensor, lengths: Sequence[DimLike]) -> Tensor:
+        """Return ``x`` in a shape whose lengths may be 0."""
+        shape = self._e.shape(lengths)
         if self._allows_zeros:
-            return self._nodes.add("Reshape", value, shape, output=output, allowzero=1)
-        return self._nodes.add("Reshape", value, shape, output=output)
-
-
-def _without_unread(nodes: Sequence[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
-    """Return the nodes that the value ``output`` is computed from, in their order."""
-    needed_values = {output}
-    needed_nodes: list[onnx.NodeProto] = []
-    for node in reversed(nodes):
-        if not needed_values.isdisjoint(node.output):
-            needed_values.update(node.input)
-            needed_nodes.append(node)
-    return needed_nodes[::-1]
+            return self._e.op("Reshape", x, shape, allowzero=1)
+        return self._e.op("Reshape", x, shape)

@@ -12,7 +12,8 @@ from ..detection.records import NodeRecord
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
-from ..graph.new_nodes import Names
+from ..graph.expressions import Tensor
+from ..graph.new_names import Names
 from ..graph.scope import attribute_named
 from ..reference.arrays import Array
 from ..spec import known_lengths
@@ -21,11 +22,10 @@ from .attention_operands import AttentionOperands
 from .foreign_attention import ForeignOperands
 from .foreign_attention_facts import n_levels_of
 from .foreign_run_checks import ChecksForGridSamples
-from .match_facts import known_type
+from .match_facts import input_of
 from .planar_samplers import expanded_sampler
-from .run_checks import write_checked_operands
+from .run_checks import checked_operands
 from .targets import Replacement
-from .typed_constants import write_constants_like, write_typed_constant
 
 #: The axes that the operands of this package's deformable attention can have.
 _AXES = {
@@ -100,42 +100,38 @@ class _PackageExpansion(AttentionExpansion):
             r=(match.record.spatial_axes or (2,))[0],
         )
 
-    def write_operands(self) -> AttentionOperands:
+    def operands(self) -> AttentionOperands:
         match = self._match
+        e = self._e
         values = match.record.values
         operands = AttentionOperands(
-            value=values["value"],
-            level_table=values["levels"],
-            starts="",
-            locations=values["sampling_locations"],
-            weights=values["attention_weights"],
+            value=input_of(match, e, "value"),
+            level_table=e.input(values["levels"]),
+            starts=None,
+            locations=input_of(match, e, "sampling_locations"),
+            weights=input_of(match, e, "attention_weights"),
         )
         _check_known_shapes(match)
         if not self._is_checked:
             return operands
-        return write_checked_operands(match, operands, self._nodes, points=self._points)
+        return checked_operands(match, operands, e, points=self._points)
 
     def has_points(self, index: int) -> bool:
         return self._points[index] > 0
 
-    def write_grids(self, locations: str) -> str:
-        two, one = write_constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
-        shape = self._write_row(0, 0, 0, sum(self._points), self._r)
-        merged = self._nodes.add("Reshape", locations, shape)
-        return self._nodes.add("Sub", self._nodes.add("Mul", merged, two), one)
-
-    def write_grid_of_level(self, grids: str, index: int) -> str:
+    def locations_of_level(self, locations: Tensor, index: int) -> Tensor:
+        e = self._e
         points = self._points_of_level(index)
-        begin = self._write_row(points.start)
-        end = self._write_row(points.stop)
-        return self._nodes.add("Slice", grids, begin, end, self._write_row(3))
+        merged = e.op("Reshape", locations, e.row(0, 0, 0, sum(self._points), self._r))
+        return e.slice(merged, e.row(points.start), e.row(points.stop), axis=3)
 
-    def write_weights(self, weights: str, levels: Sequence[LevelPixels]) -> str:
-        merged = self._nodes.add("Reshape", weights, self._write_row(0, 0, 0, sum(self._points)))
+    def weights_of_levels(self, weights: Tensor, levels: Sequence[LevelPixels]) -> Tensor:
+        e = self._e
+        merged = e.op("Reshape", weights, e.row(0, 0, 0, sum(self._points)))
         if len(levels) == self._n_levels:
             return merged
         points = [point for level in levels for point in self._points_of_level(level.index)]
-        return self._nodes.add("Gather", merged, self._write_row(*points), axis=3)
+        return e.gather(merged, points, axis=3)
 
     def _points_of_level(self, index: int) -> range:
         """Return the indices of a level's points among all points."""
@@ -169,38 +165,25 @@ class _ForeignExpansion(AttentionExpansion):
         self._signature = signature
         self.is_by_head = signature.is_by_head
 
-    def write_operands(self) -> AttentionOperands:
-        checks = ChecksForGridSamples(self._match, self._signature, self._nodes)
-        return ForeignOperands(checks.write()).write()
+    def operands(self) -> AttentionOperands:
+        checks = ChecksForGridSamples(self._match, self._signature, self._e)
+        return ForeignOperands(checks.checked_inputs()).operands()
 
     def has_points(self, index: int) -> bool:
         shape = self._match.record.shape_in_all_calls("attention_weights")
         return shape is None or shape[-1] != 0
 
-    def write_grids(self, locations: str) -> str:
-        if self._signature.has_offsets:
-            is_double = known_type(self._match, "reference_points") == "float64"
-            type_name = "float64" if is_double else "float32"
-            two = write_typed_constant(self._nodes, 2, type_name)
-            one = write_typed_constant(self._nodes, 1, type_name)
-        else:
-            two, one = write_constants_like(self._match, self._nodes, "sampling_locations", 2, 1)
-        return self._nodes.add("Sub", self._nodes.add("Mul", locations, two), one)
+    def locations_of_level(self, locations: Tensor, index: int) -> Tensor:
+        return self._e.gather(locations, index, axis=3)
 
-    def write_grid_of_level(self, grids: str, index: int) -> str:
-        return self._nodes.add("Gather", grids, self._nodes.constant(index), axis=3)
-
-    def write_weights(self, weights: str, levels: Sequence[LevelPixels]) -> str:
-        add = self._nodes.add
-        row = self._write_row
+    def weights_of_levels(self, weights: Tensor, levels: Sequence[LevelPixels]) -> Tensor:
+        e = self._e
         if len(levels) < self._n_levels:
-            weights = add("Gather", weights, row(*(level.index for level in levels)), axis=3)
+            weights = e.gather(weights, [level.index for level in levels], axis=3)
         if not self._allows_zeros:
-            return add("Reshape", weights, row(0, 0, 0, -1))
-        weights_shape = add("Shape", weights)
-        n_points = add("Mul", add("Gather", weights_shape, row(4)), row(len(levels)))
-        shape = add("Concat", add("Gather", weights_shape, row(0, 1, 2)), n_points, axis=0)
-        return self._write_reshape(weights, shape)
+            return e.op("Reshape", weights, e.row(0, 0, 0, -1))
+        n_points = e.lengths(weights, 4) * len(levels)
+        return self._reshaped(weights, [e.lengths(weights, 0, 1, 2), n_points])
 
 
 def _unknown_points(match: Match) -> GridSampleError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
 from ..graph.element_types import elem_type
-from ..graph.new_nodes import Names, Nodes
+from ..graph.expressions import Expressions
+from ..graph.new_names import Names
 from ..graph.scope import Definition, Scope, scopes_of
 
 #: The largest absolute normalized coordinate that is not far. Coordinates inside of an image are in
@@ -79,12 +79,12 @@ def _zero_far(
     before = names.new(f"{name}_before")
     original = names.new(f"{name}_wide")
     _rename(scope, definition, name, before)
-    nodes = Nodes(names, name)
-    nodes.add("Cast", before, output=original, to=onnx.TensorProto.DOUBLE)
-    limit = nodes.constant(np.array(LIMIT))
-    is_near = nodes.add("Less", nodes.add("Abs", original), limit)  # false for NaN
-    near = nodes.add("Where", is_near, original, nodes.constant(np.array(0.0)))
-    nodes.add("Cast", near, output=name, to=elem_type(type_name))
+    e = Expressions(name, scope.opsets.get("", 0), names=names)
+    wide = e.op("Cast", e.input(before), type="float64", to=onnx.TensorProto.DOUBLE)
+    is_near = e.less(e.abs(wide), LIMIT)  # false for NaN
+    near = e.where(is_near, wide, 0.0)
+    narrow = e.op("Cast", near, type=type_name, to=elem_type(type_name))
+    nodes = e.finish_all({original: wide, name: narrow})
     makers = [index for index, node in enumerate(scope) if before in node.output]
     position = makers[0] + 1 if makers else 0
     for node in reversed(nodes):

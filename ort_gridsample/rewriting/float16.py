@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..detection.lowered_names import lowered_from
 from ..errors import GridSampleError, where_node
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
 from ..graph.scope import Scope, display_name, domain_of, scopes_of
 from ..graph.tensors import dense_tensor, has_data
 from ..inference.probe import Probe

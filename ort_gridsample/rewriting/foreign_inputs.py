@@ -10,35 +10,33 @@ from functools import cached_property
 
 from ..detection.match import Match
 from ..dialects.table import AttentionSignature
-from ..graph.new_nodes import Nodes
+from ..graph.expressions import Expressions, Tensor
 from ..reference.arrays import Array
 from ..spec import Shape, known_lengths
 from .foreign_attention_facts import n_levels_of
+from .match_facts import input_of
 
 
 class ForeignInputs:
     """The inputs of an attention node, by their names in its signature.
 
-    A method ``write_x`` appends nodes and returns the name of the value x.
-
     Args:
         match: the attention node.
         signature: the signature of the node.
-        nodes: the list to write to.
+        e: writes the nodes.
 
     Attributes:
         match: the attention node.
         signature: the signature of the node.
-        nodes: the list to write to.
-        names: input -> the name of its value; after a check, the name of the checked value.
+        e: writes the nodes.
+        values: input -> its value; after a check, the checked value.
     """
 
-    def __init__(self, match: Match, signature: AttentionSignature, nodes: Nodes) -> None:
+    def __init__(self, match: Match, signature: AttentionSignature, e: Expressions) -> None:
         self.match = match
         self.signature = signature
-        self.nodes = nodes
-        self.names = dict(zip(signature.inputs, match.node.input, strict=True))
-        self._shape_names: dict[str, str] = {}
+        self.e = e
+        self.values = {argument: input_of(match, e, argument) for argument in signature.inputs}
 
     @cached_property
     def n_levels(self) -> int:
@@ -59,9 +57,9 @@ class ForeignInputs:
         return last // max(self.n_levels, 1) if self.signature.has_offsets else last
 
     @property
-    def level_table(self) -> str:
-        """The name of the height and the width of each level, (L, 2)."""
-        return self.names[self.signature.lengths_input]
+    def level_table(self) -> Tensor:
+        """The height and the width of each level, (L, 2)."""
+        return self.values[self.signature.lengths_input]
 
     @property
     def known_level_table(self) -> Array | None:
@@ -69,14 +67,20 @@ class ForeignInputs:
         return self.match.record.constants.get(self.signature.lengths_input)
 
     @property
+    def starts(self) -> Tensor | None:
+        """The first pixel of each level, (L,), if an input has it."""
+        return self.values.get("level_start_index")
+
+    @property
     def known_starts(self) -> Array | None:
         """The first pixel of each level, (L,), if an input has it and is constant."""
         return self.match.record.constants.get("level_start_index")
 
-    @property
-    def has_starts(self) -> bool:
-        """Whether an input has the first pixel of each level."""
-        return "level_start_index" in self.signature.inputs
+    def areas(self) -> Tensor:
+        """Return the number of pixels of each level, (L,)."""
+        e = self.e
+        table = self.level_table.astype("int64")
+        return e.gather(table, 0, axis=1) * e.gather(table, 1, axis=1)
 
     def shape(self, argument: str) -> Shape | None:
         """Return the shape of an input if it is the same in all calls."""
@@ -86,21 +90,10 @@ class ForeignInputs:
         """Whether all lengths of inputs are known. They were checked when the model was read."""
         return all(known_lengths(self.shape(argument)) is not None for argument in arguments)
 
-    def write_shape(self, argument: str) -> str:
-        """Write the shape of an input."""
-        if argument not in self._shape_names:
-            self._shape_names[argument] = self.nodes.add("Shape", self.names[argument])
-        return self._shape_names[argument]
+    def lengths(self, argument: str, *axes: int) -> Tensor:
+        """Return the lengths of some axes of an input."""
+        return self.e.lengths(self.values[argument], *axes)
 
-    def write_axis_lengths(self, argument: str, *axes: int) -> str:
-        """Write the lengths of some axes of an input."""
-        return self.nodes.add("Gather", self.write_shape(argument), self.nodes.row(*axes))
-
-    def read_through_shape_check(self, argument: str, checked_shape: str) -> None:
+    def read_through_shape(self, argument: str, checked_shape: Tensor) -> None:
         """Read an input through a Reshape to its own shape, which was checked."""
-        self.names[argument] = self.nodes.add("Reshape", self.names[argument], checked_shape)
-
-    def read_through_rank_check(self, argument: str, checked_shape: str) -> None:
-        """Read an input, and the lengths of its axes, through a shape whose rank was checked."""
-        self.read_through_shape_check(argument, checked_shape)
-        self._shape_names[argument] = checked_shape
+        self.values[argument] = self.e.op("Reshape", self.values[argument], checked_shape)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from ..detection.match import Match
 from ..errors import GridSampleError
+from ..graph.expressions import Expressions, Tensor
+from ..graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
 
 
 def known_type(match: Match, argument: str) -> str:
@@ -29,6 +31,21 @@ def single_type(match: Match, argument: str) -> str | None:
     if len(types) != 1 or match.record.varies_in_type(argument):
         return None
     return types[0]
+
+
+def input_of(match: Match, e: Expressions, argument: str) -> Tensor:
+    """Return an input, with its type if that is known."""
+    return e.input(match.record.values[argument], single_type(match, argument) or "")
+
+
+def require_type(match: Match, argument: str) -> None:
+    """Check that constants of the type of an input can be written.
+
+    Raises:
+        GridSampleError: the type is not known, and the opset has no CastLike.
+    """
+    if match.opset < FIRST_OPSET_WITH_CAST_LIKE:
+        known_type(match, argument)
 
 
 def constants_of(match: Match) -> Sequence[int]:

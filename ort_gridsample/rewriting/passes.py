@@ -18,7 +18,7 @@ from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
 from ..graph.files import keep_errors
 from ..graph.first_opsets import FIRST_OPSET_WITH_ALLOWZERO
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
 from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.declared_shapes import names_with_declared_shapes
 from ..inference.probe import Probe

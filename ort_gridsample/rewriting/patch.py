@@ -15,7 +15,8 @@ from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, TENSORRT_ATTENTION, UNVE
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import translate_errors
-from ..graph.new_nodes import Names
+from ..graph.new_names import Names
+from ..graph.runtimes import ANY, RUNTIMES, Runtime
 from ..graph.scope import Scope, function_key, opset_of, scopes_of
 from ..inference.declared_shapes import clear_unconfirmed_shapes
 from ..inference.probe import Probe
@@ -27,7 +28,6 @@ from .targets import FUNCTIONS_DOMAIN, Replacement, Target, TargetSelector
 from .targets.compiled_op import CompiledOpTarget
 from .targets.dialect_target import DialectTarget
 from .targets.python_op import PythonOpTarget
-from .targets.runtimes import ANY, RUNTIMES, Runtime
 from .targets.tensorrt import TensorRTPluginsTarget
 from .unfusing import unfused
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from onnx import TensorProto
 
 from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..errors import GridSampleError
-from ..graph.new_nodes import Nodes
+from ..graph.expressions import Expressions, Tensor
 from ..spec import Shape, known_lengths
 from .attention_operands import AttentionOperands
 
@@ -23,81 +22,42 @@ from .attention_operands import AttentionOperands
 _END = np.iinfo(np.int64).max
 
 
-def fail_unless_equal(
-    nodes: Nodes,
-    passthrough: str,
-    actual: str,
-    expected: str,
-    error: GridSampleError,
-) -> str:
-    """Write nodes that fail in a run unless ``actual`` and ``expected`` are equal.
-
-    No standard operator raises an error with a text. A Gather with an index out of bounds fails,
-    and onnxruntime's error begins with the name of the node. Therefore the node has the text as its
-    name. It gathers from a single row, at index 0 if all integers are equal and at index 1
-    otherwise. Its output must be read by other nodes, because unread nodes are dropped.
-
-    Args:
-        nodes: the list to write to.
-        passthrough: a row of integers, which passes through the check.
-        actual: the integers to check.
-        expected: the integers that they must be.
-        error: the text of this error is the name of each node that can fail.
-
-    Returns:
-        The name of a value that equals ``passthrough``, and is computed after the check.
-    """
-    is_equal = nodes.add("Equal", actual, expected)
-    nodes.rename_last(str(error))  # Equal fails if the two rows have different lengths
-    equal_numbers = nodes.add("Cast", is_equal, to=TensorProto.INT64)
-    one = nodes.constant(1)
-    all_equal = nodes.add("ReduceMin", equal_numbers, keepdims=0)
-    index = nodes.add("Sub", one, all_equal)  # 0 if all are equal, else 1
-    single_row = nodes.add("Reshape", passthrough, nodes.row(1, -1))
-    checked = nodes.add("Gather", single_row, index, axis=0)
-    nodes.rename_last(str(error))
-    return checked
-
-
-def write_checked_operands(
-    match: Match, operands: AttentionOperands, nodes: Nodes, *, points: Sequence[int]
+def checked_operands(
+    match: Match, operands: AttentionOperands, e: Expressions, *, points: Sequence[int]
 ) -> AttentionOperands:
-    """Write checks of the operands of this package's deformable attention.
+    """Return the operands of this package's deformable attention after checks of their shapes.
 
     Args:
         match: the deformable attention.
         operands: the operands of the node.
-        nodes: the list to write to.
+        e: writes the nodes.
         points: the number of points of each level.
-
-    Returns:
-        The operands after the checks.
     """
-    return _OperandChecks(match, operands, nodes, points).write()
+    return _OperandChecks(match, operands, e, points).checked()
 
 
 class _OperandChecks:
-    """Writes the checks of :func:`ort_gridsample.functions.validation.check_attention_shapes`.
+    """The checks of :func:`ort_gridsample.functions.validation.check_attention_shapes` in a run.
 
     Args:
         match: the deformable attention.
         operands: the operands of the node.
-        nodes: the list to write to.
+        e: writes the nodes.
         points: the number of points of each level.
     """
 
     def __init__(
-        self, match: Match, operands: AttentionOperands, nodes: Nodes, points: Sequence[int]
+        self, match: Match, operands: AttentionOperands, e: Expressions, points: Sequence[int]
     ) -> None:
         self._record = match.record
         self._operands = operands
-        self._table = match.scope.constant_value(operands.level_table)
-        self._nodes = nodes
+        self._table = match.scope.constant_value(operands.level_table.name)
+        self._e = e
         self._points = points
         self._r = (match.record.spatial_axes or (2,))[0]
 
-    def write(self) -> AttentionOperands:
-        """Write the checks that were not made when the model was read."""
+    def checked(self) -> AttentionOperands:
+        """Return the operands after the checks that were not made when the model was read."""
         shapes: list[Shape | None] = []
         for argument in ("value", "sampling_locations", "attention_weights"):
             shapes += self._record.shapes_by_call(argument)
@@ -105,163 +65,157 @@ class _OperandChecks:
         if are_shapes_known and self._table is not None:
             return self._operands
         operands = self._operands
-        locations = self._write_checked_locations(operands.value, operands.locations)
+        locations = self._checked_locations(operands.value, operands.locations)
         return replace(
             operands,
-            value=self._write_checked_value(operands.value),
+            value=self._checked_value(operands.value),
             locations=locations,
-            weights=self._write_checked_weights(locations, operands.weights),
+            weights=self._checked_weights(locations, operands.weights),
         )
 
-    def _error(self, argument: str, expectation: str) -> GridSampleError:
-        """Return the error about the shape of an operand."""
-        return GridSampleError(self._record.where, argument, FOUND_BY_SHAPE_CHECK, expectation)
+    def _require_same(
+        self, shape: Tensor, actual: Tensor, expected: Tensor, argument: str, expectation: str
+    ) -> Tensor:
+        """Return ``shape`` after a check of two rows, with an error about an operand's shape."""
+        where = self._record.where
+        error = GridSampleError(where, argument, FOUND_BY_SHAPE_CHECK, expectation)
+        return self._e.require_same(shape, actual, expected, str(error))
 
     def _known_rank(self, argument: str) -> int | None:
         """Return the rank of an operand if it is the same in all calls."""
         ranks = self._record.ranks[argument]
         return ranks[0] if len(ranks) == 1 and not self._record.varies_in_rank(argument) else None
 
-    def _write_checked_value(self, value: str) -> str:
-        """Write a check that the levels have the pixels of value."""
+    def _checked_value(self, value: Tensor) -> Tensor:
+        """Return value after a check that the levels have its pixels."""
         n_pixels = self._record.length_in_all_calls("value", 1)
         if self._table is not None and isinstance(n_pixels, int):
             return value
-        nodes = self._nodes
-        error = self._error("value", "shape (B, S, H, D), with the S pixels of levels")
-        shape = nodes.add("Shape", value)
-        if self._known_rank("value") is None:
-            rank = nodes.add("Shape", shape)
-            shape = fail_unless_equal(nodes, shape, rank, nodes.row(4), error)
-        actual = nodes.add("Gather", shape, nodes.row(1))
-        checked = fail_unless_equal(nodes, shape, actual, self._write_pixel_count(), error)
-        return nodes.add("Reshape", value, checked)
+        e = self._e
+        argument = "value"
+        expectation = "shape (B, S, H, D), with the S pixels of levels"
+        shape = e.shape_of(value)
+        if self._known_rank(argument) is None:
+            rank = e.shape_of(shape)
+            shape = self._require_same(shape, rank, e.row(4), argument, expectation)
+        pixels = e.gather(shape, [1])
+        shape = self._require_same(shape, pixels, self._pixel_count(), argument, expectation)
+        return e.op("Reshape", value, shape)
 
-    def _write_pixel_count(self) -> str:
-        """Write the number of pixels of all levels, (1,)."""
-        nodes = self._nodes
+    def _pixel_count(self) -> Tensor:
+        """Return the number of pixels of all levels, (1,)."""
+        e = self._e
         if self._table is not None:
-            return nodes.row(sum(math.prod(row) for row in self._table[:, 1:].tolist()))
-        table = nodes.add("Cast", self._operands.level_table, to=TensorProto.INT64)
-        columns = [
-            nodes.add("Gather", table, nodes.constant(1 + i), axis=1) for i in range(self._r)
-        ]
-        areas = columns[0]
-        for column in columns[1:]:
-            areas = nodes.add("Mul", areas, column)
-        return nodes.add("ReduceSum", areas, keepdims=1)
+            return e.row(sum(math.prod(row) for row in self._table[:, 1:].tolist()))
+        table = self._operands.level_table.astype("int64")
+        columns = [e.gather(table, 1 + axis, axis=1) for axis in range(self._r)]
+        return e.op("ReduceSum", math.prod(columns[1:], start=columns[0]), keepdims=1)
 
-    def _write_shape(self, argument: str, name: str, ranks: Sequence[int], axes: str) -> str:
-        """Write the shape of an operand, and a check of its rank if that is not known.
+    def _checked_shape(
+        self, argument: str, value: Tensor, ranks: Sequence[int], axes: str
+    ) -> Tensor:
+        """Return the shape of an operand, after a check of its rank if that is not known.
 
         Args:
             argument: the operand.
-            name: the name of its value.
+            value: its value.
             ranks: the two ranks that it may have.
             axes: its shape in the error.
         """
-        nodes = self._nodes
-        shape = nodes.add("Shape", name)
+        e = self._e
+        shape = e.shape_of(value)
         if self._known_rank(argument) is not None:
             return shape  # checked before the model was written
-        are_ranks = nodes.add("Equal", nodes.add("Shape", shape), nodes.row(*ranks))
-        numbers = nodes.add("Cast", are_ranks, to=TensorProto.INT64)
-        is_any = nodes.add("ReduceMax", numbers, keepdims=1)
-        error = self._error(argument, axes)
-        return fail_unless_equal(nodes, shape, is_any, nodes.row(1), error)
+        are_ranks = e.equal(e.shape_of(shape), ranks).astype("int64")
+        is_any = e.op("ReduceMax", are_ranks, keepdims=1)
+        return self._require_same(shape, is_any, e.row(1), argument, axes)
 
-    def _write_checked_locations(self, value: str, locations: str) -> str:
-        """Write a check that locations have the batch and heads of value, and those of levels."""
-        nodes = self._nodes
+    def _checked_locations(self, value: Tensor, locations: Tensor) -> Tensor:
+        """Return locations after a check of the B and H of value, and the L, points and r."""
+        e = self._e
+        argument = "sampling_locations"
         expectation = (
             "shape (B, Q, H, L, P, r) or (B, Q, H, P, r), with the B and H of value and the L, "
             "points and r of levels"
         )
-        shape = self._write_shape("sampling_locations", locations, (5, 6), expectation)
-        axes = nodes.row(0, 2)
-        actual = nodes.add("Gather", shape, axes)
-        expected = nodes.add("Gather", nodes.add("Shape", value), axes)
-        rank = self._known_rank("sampling_locations")
+        shape = self._checked_shape(argument, locations, (5, 6), expectation)
+        actual = [e.gather(shape, [0, 2])]
+        expected = [e.lengths(value, 0, 2)]
+        rank = self._known_rank(argument)
         if rank != 5:
-            level_axis = nodes.add("Slice", shape, nodes.row(3), nodes.row(-2))  # without L: empty
-            n_levels = nodes.row(len(self._points))
+            n_levels = e.row(len(self._points))
             if rank is None:
-                end = nodes.add("Sub", nodes.add("Shape", shape), nodes.row(5))
-                n_levels = nodes.add("Slice", n_levels, nodes.row(0), end)
-            actual = nodes.add("Concat", actual, level_axis, axis=0)
-            expected = nodes.add("Concat", expected, n_levels, axis=0)
-        point_axes = nodes.add("Slice", shape, nodes.row(3), nodes.row(-1))
-        n_points = nodes.add("ReduceProd", point_axes, keepdims=1)
-        last_axis = nodes.add("Gather", shape, nodes.row(-1))
-        actual = nodes.add("Concat", actual, n_points, last_axis, axis=0)
-        expected_lengths = nodes.row(sum(self._points), self._r)
-        expected = nodes.add("Concat", expected, expected_lengths, axis=0)
-        error = self._error("sampling_locations", expectation)
-        checked = fail_unless_equal(nodes, shape, actual, expected, error)
-        return nodes.add("Reshape", locations, checked)
+                n_levels = e.slice(n_levels, e.row(0), e.shape_of(shape) - 5)
+            actual.append(e.slice(shape, e.row(3), e.row(-2)))  # without L: empty
+            expected.append(n_levels)
+        point_axes = e.slice(shape, e.row(3), e.row(-1))
+        actual += [e.op("ReduceProd", point_axes, keepdims=1), e.gather(shape, [-1])]
+        expected.append(e.row(sum(self._points), self._r))
+        rows = e.concatenate(actual), e.concatenate(expected)
+        return e.op("Reshape", locations, self._require_same(shape, *rows, argument, expectation))
 
-    def _write_checked_weights(self, locations: str, weights: str) -> str:
-        """Write a check that weights have the axes of locations.
+    def _checked_weights(self, locations: Tensor, weights: Tensor) -> Tensor:
+        """Return weights after a check that they have the axes of locations.
 
         Weights (B, 1, H, P) are those of one query for all queries.
         """
-        nodes = self._nodes
+        e = self._e
+        argument = "attention_weights"
         expectation = "all axes but the last of sampling_locations"
-        shape = self._write_shape("attention_weights", weights, (4, 5), expectation)
-        locations_shape = nodes.add("Shape", locations)
-        rank = self._known_rank("attention_weights")
+        shape = self._checked_shape(argument, weights, (4, 5), expectation)
+        locations_shape = e.shape_of(locations)
+        rank = self._known_rank(argument)
         rank_of_locations = self._known_rank("sampling_locations")
-        error = self._error("attention_weights", expectation)
         if (rank, rank_of_locations) == (5, 6):
-            expected = nodes.add("Slice", locations_shape, nodes.row(0), nodes.row(5))
-            checked = fail_unless_equal(nodes, shape, shape, expected, error)
-            return nodes.add("Reshape", weights, checked)
-        actual = _write_merged_axes_of_points(nodes, shape, end=_END)
-        expected = _write_merged_axes_of_points(nodes, locations_shape, end=-1)
-        expected = self._write_with_one_query(shape, actual, expected)
+            expected = e.slice(locations_shape, e.row(0), e.row(5))
+            checked = self._require_same(shape, shape, expected, argument, expectation)
+            return e.op("Reshape", weights, checked)
+        actual = _with_merged_points(shape, end=_END)
+        expected = _with_merged_points(locations_shape, end=-1)
+        expected = self._with_one_query(shape, actual, expected)
         if rank != 4 and rank_of_locations != 5:
-            shape = self._write_check_of_two_axes(shape, locations_shape, error)
-        checked = fail_unless_equal(nodes, shape, actual, expected, error)
-        return nodes.add("Reshape", weights, checked)
+            axes = self._two_axes(shape, locations_shape)
+            shape = self._require_same(shape, *axes, argument, expectation)
+        checked = self._require_same(shape, actual, expected, argument, expectation)
+        return e.op("Reshape", weights, checked)
 
-    def _write_with_one_query(self, shape: str, actual: str, expected: str) -> str:
-        """Write (B, Q, H, P) that weights must have: ``expected``, or 1 as Q if they have that."""
-        nodes = self._nodes
+    def _with_one_query(self, shape: Tensor, actual: Tensor, expected: Tensor) -> Tensor:
+        """Return (B, Q, H, P) that weights must have: ``expected``, or 1 as Q if they have that."""
+        e = self._e
         rank = self._known_rank("attention_weights")
         if rank == 5:
             return expected
-        is_query_axis = nodes.constant(np.array([False, True, False, False]))
+        is_query_axis = e.constant([False, True, False, False], "bool")
         if rank is None:
-            has_one_axis_of_points = nodes.add("Equal", nodes.add("Shape", shape), nodes.row(4))
-            is_query_axis = nodes.add("And", is_query_axis, has_one_axis_of_points)
-        ones = nodes.row(1, 1, 1, 1)
-        is_one_query = nodes.add("And", nodes.add("Equal", actual, ones), is_query_axis)
-        return nodes.add("Where", is_one_query, actual, expected)
+            has_one_axis_of_points = e.equal(e.shape_of(shape), 4)
+            is_query_axis = e.op("And", is_query_axis, has_one_axis_of_points)
+        is_one_query = e.op("And", e.equal(actual, [1, 1, 1, 1]), is_query_axis)
+        return e.where(is_one_query, actual, expected)
 
-    def _write_check_of_two_axes(
-        self, shape: str, locations_shape: str, error: GridSampleError
-    ) -> str:
-        """Write a check that L and P of weights are those of locations, if both have two axes."""
-        nodes = self._nodes
-        actual = nodes.add("Slice", shape, nodes.row(3), nodes.row(_END))
-        axes_of_locations = nodes.add("Slice", locations_shape, nodes.row(3), nodes.row(-1))
-        two = nodes.row(2)
-        has_two = nodes.add("Equal", nodes.add("Shape", actual), two)
-        have_locations_two = nodes.add("Equal", nodes.add("Shape", axes_of_locations), two)
-        both_have_two = nodes.add("And", has_two, have_locations_two)
-        expected = nodes.add("Where", both_have_two, axes_of_locations, actual)
-        return fail_unless_equal(nodes, shape, actual, expected, error)
+    def _two_axes(self, shape: Tensor, locations_shape: Tensor) -> tuple[Tensor, Tensor]:
+        """Return L and P of weights, and what they must be: those of locations, if both have two.
+
+        Args:
+            shape: the shape of weights.
+            locations_shape: the shape of locations.
+        """
+        e = self._e
+        actual = e.slice(shape, e.row(3), e.row(_END))
+        axes_of_locations = e.slice(locations_shape, e.row(3), e.row(-1))
+        has_two = e.equal(e.shape_of(actual), [2])
+        have_locations_two = e.equal(e.shape_of(axes_of_locations), [2])
+        both_have_two = e.op("And", has_two, have_locations_two)
+        return actual, e.where(both_have_two, axes_of_locations, actual)
 
 
-def _write_merged_axes_of_points(nodes: Nodes, shape: str, *, end: int) -> str:
-    """Write (B, Q, H, P) from a ``shape`` (B, Q, H, P, …) or (B, Q, H, L, P, …).
+def _with_merged_points(shape: Tensor, *, end: int) -> Tensor:
+    """Return (B, Q, H, P) from a ``shape`` (B, Q, H, P, …) or (B, Q, H, L, P, …).
 
     Args:
-        nodes: the list to write to.
-        shape: the name of the shape.
+        shape: the shape.
         end: the axis after that of the points.
     """
-    first_axes = nodes.add("Gather", shape, nodes.row(0, 1, 2))
-    point_axes = nodes.add("Slice", shape, nodes.row(3), nodes.row(end))
-    n_points = nodes.add("ReduceProd", point_axes, keepdims=1)
-    return nodes.add("Concat", first_axes, n_points, axis=0)
+    e = shape.owner
+    point_axes = e.slice(shape, e.row(3), e.row(end))
+    n_points = e.op("ReduceProd", point_axes, keepdims=1)
+    return e.concatenate([e.gather(shape, [0, 1, 2]), n_points])

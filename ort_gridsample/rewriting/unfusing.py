@@ -12,9 +12,8 @@ from onnx import helper
 from ..detection.programs import decode
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, FUSED, PACKAGE_DIALECTS
 from ..errors import GridSampleError, where_node
-from ..graph.element_types import elem_type
-from ..graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
-from ..graph.new_nodes import Names, Nodes
+from ..graph.expressions import Expressions, Tensor
+from ..graph.new_names import Names
 from ..graph.scope import Scope, scopes_of
 from ..kernels.program_codes import OPERATIONS, WITH_PROGRAM
 from ..opsets.imports import import_used
@@ -55,7 +54,7 @@ def is_fused(node: onnx.NodeProto) -> bool:
     return (node.domain, node.op_type) == (COMPILED_DOMAIN, FUSED)
 
 
-def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:
+def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> list[onnx.NodeProto]:
     """Return the nodes that a fused node is equivalent to: those of the grid, and the GridSample.
 
     Raises:
@@ -69,23 +68,21 @@ def _unfused_nodes(fused: onnx.NodeProto, scope: Scope, names: Names) -> Nodes:
         found = f"not readable ({error!r})"
         expected = "what a session writes"
         raise GridSampleError(place, "the fused node", found, expected) from error
-    return unfusing.nodes
+    return unfusing.expressions.finish_all()
 
 
 class _Unfusing:
     """Writes the nodes that a fused node is equivalent to.
 
-    A method ``write_x`` appends nodes and returns the name of the value x.
-
     Attributes:
-        nodes: the written nodes.
+        expressions: the written nodes.
     """
 
     def __init__(self, fused: onnx.NodeProto, scope: Scope, names: Names) -> None:
-        self.nodes = Nodes(names, f"{fused.output[0]}_grid")
+        opset = scope.opsets.get("", 0)
+        self.expressions = Expressions(f"{fused.output[0]}_grid", opset, names=names)
         self._fused = fused
         self._names = names
-        self._opset = scope.opsets.get("", 0)
         self._attributes = {attribute.name: attribute for attribute in fused.attribute}
 
     def write(self) -> None:
@@ -95,7 +92,7 @@ class _Unfusing:
         node = deepcopy(self._fused)
         del node.input[:]
         del node.attribute[:]
-        node.input.extend([self._fused.input[0], grid])
+        node.input.extend([self._fused.input[0], self.expressions.name_of(grid)])
         self._add_compiled_op(node, "GridSample")
 
     def _add_compiled_op(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:
@@ -112,10 +109,10 @@ class _Unfusing:
             if prefix + name in self._attributes:
                 node.attribute.add().CopyFrom(self._attributes[prefix + name])
                 node.attribute[-1].name = name
-        self.nodes.append(node)
+        self.expressions.node(node)
 
-    def _write_affine_grid(self) -> str:
-        """Write the AffineGrid; return the name of the grid."""
+    def _write_affine_grid(self) -> Tensor:
+        """Write the AffineGrid; return the grid."""
         _, size, theta = self._fused.input
         grid = self._names.new(f"{self._fused.output[0]}_grid")
         node = helper.make_node("", [theta, size], [grid])
@@ -125,11 +122,11 @@ class _Unfusing:
             node.name = self._names.new(label(node))
         grid_type = self._attributes.get("grid_type")
         if grid_type is None:
-            return grid
-        return self.nodes.add("Cast", grid, to=elem_type(grid_type.s.decode()))
+            return self.expressions.input(grid)
+        return self.expressions.input(grid).astype(grid_type.s.decode())
 
-    def _write_programs(self) -> str:
-        """Write the nodes of all coordinates; return the name of the grid."""
+    def _write_programs(self) -> Tensor:
+        """Return the grid of all coordinates."""
         n_sources = len(self._fused.input) - 2
         rows, r = decode(self._attributes["coordinates"].ints, n_sources)
         scalar_indices = count()
@@ -138,41 +135,34 @@ class _Unfusing:
         for program in rows[:r]:
             coordinates.append(self._write_coordinate(program, scalar_indices, operands))
         last_axis = r + 1
-        columns = []
-        for coordinate in coordinates:
-            if self._opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
-                column = self.nodes.add("Unsqueeze", coordinate, axes=[last_axis])
-            else:
-                column = self.nodes.add("Unsqueeze", coordinate, self.nodes.row(last_axis))
-            columns.append(column)
-        return self.nodes.add("Concat", *columns, axis=last_axis)
+        e = self.expressions
+        columns = [e.unsqueeze(coordinate, last_axis) for coordinate in coordinates]
+        return e.op("Concat", *columns, axis=last_axis)
 
     def _write_coordinate(
         self,
         program: Sequence[int],
         scalar_indices: count[int],
         operands: Iterator[Sequence[int]],
-    ) -> str:
-        """Write the nodes of one coordinate; return its name.
+    ) -> Tensor:
+        """Return one coordinate.
 
         Args:
             program: a row of :func:`ort_gridsample.detection.programs.to_rows`.
             scalar_indices: the indices of the next scalars of the fused node.
             operands: the programs of the next operands.
         """
-        nodes = self.nodes
+        e = self.expressions
         source, axis, index, _, *steps = program
-        value = self._fused.input[2 + source]
+        value = e.input(self._fused.input[2 + source])
         if axis >= 0:
-            value = nodes.add("Gather", value, nodes.constant(index), axis=axis)
+            value = e.gather(value, index, axis)
         for code in steps:
             if code >= WITH_PROGRAM:
                 operand = self._write_coordinate(next(operands), scalar_indices, operands)
             else:
-                scalars = self._fused.input[1]
-                scalar_index = nodes.constant(next(scalar_indices))
-                operand = nodes.add("Gather", scalars, scalar_index, axis=0)
+                operand = e.gather(e.input(self._fused.input[1]), next(scalar_indices))
             operation, is_operand_first = divmod(code % WITH_PROGRAM, 2)
             inputs = (operand, value) if is_operand_first else (value, operand)
-            value = nodes.add(OPERATIONS[operation], *inputs)
+            value = e.op(OPERATIONS[operation], *inputs)
         return value

@@ -23,10 +23,10 @@ import onnxruntime
 
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
+from ..graph.runtimes import ANY, RUNTIMES
 from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
-from ..rewriting.targets.runtimes import ANY, RUNTIMES
 from .accelerator_trials import ANSWERS, RUNS, ProbeProcess, Providers, try_on_providers
 from .probe_cases import ProbeCase, build_case
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from ort_gridsample.graph.element_types import elem_type
-from ort_gridsample.rewriting.targets.expressions import Expressions, Tensor
+from ort_gridsample.graph.expressions import Expressions, Tensor
 
 OPSET = 20
 Shape = Sequence[int]

@@ -19,7 +19,7 @@ from ort_gridsample.detection.decomposed import DecomposedSearch
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.subgraphs import SubgraphSearch
 from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
-from ort_gridsample.graph.new_nodes import Names
+from ort_gridsample.graph.new_names import Names
 from ort_gridsample.graph.scope import opset_of, scopes_of
 from ort_gridsample.graph.use_def import UseDef, unread_nodes
 from ort_gridsample.inference import types

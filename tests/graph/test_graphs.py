@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.graph.new_nodes import Names, Nodes
+from ort_gridsample.graph.new_names import Names
 from ort_gridsample.graph.scope import UNSTATED_OPSET, Scope, opset_of, scopes_of
 from support.graphs import FEEDS, GRID, HEADER, SIGNATURE, SPARSE_TENSOR, X, all_nodes
 from support.models import parsed
@@ -448,15 +448,3 @@ def test_opset_of_a_model(imports: str, opset: int, opset_of_nodes: int) -> None
     model = parser.parse_model(f"{header} g (float X) => (float Y) {{ }}")
     assert opset_of(model) == opset
     assert scopes_of(model)[0].opsets.get("", 0) == opset_of_nodes
-
-
-def test_constant_of_a_python_integer_is_int64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy 1 on Windows makes it an int32."""
-
-    def asarray_on_windows(value: object, dtype: object = None) -> np.ndarray:
-        return np.array(value, np.int32 if dtype is None and isinstance(value, int) else dtype)
-
-    monkeypatch.setattr("ort_gridsample.graph.new_nodes.np.asarray", asarray_on_windows)
-    nodes = Nodes(Names(onnx.ModelProto()), "n")
-    nodes.constant(1)
-    assert nodes[0].attribute[0].t.data_type == TensorProto.INT64

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.match import Match
-from ort_gridsample.graph.new_nodes import Names
+from ort_gridsample.graph.new_names import Names
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.targets.detected_attention import DetectedAttention
 from support.attention_forms import form_of
@@ -27,9 +27,10 @@ def test_weights_of_one_query_are_rearranged_without_batches() -> None:
     (match,) = attentions_of(model)
     assert match.detected_attention is not None
     operands = DetectedAttention(match, match.detected_attention, Names(model))
-    output = helper.make_tensor_value_info(operands.write_weights(), TensorProto.FLOAT, None)
+    nodes = operands.e.finish(operands.weights(), "Y")
+    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
     weights = helper.make_tensor_value_info("weights", TensorProto.FLOAT, ["B", 1, 2, 2, 2])
-    graph = helper.make_graph(operands.nodes, "g", [weights], [output])
+    graph = helper.make_graph(nodes, "g", [weights], [output])
     opset = helper.make_opsetid("", 20)
     session = open_native(helper.make_model(graph, opset_imports=[opset], ir_version=8))
     (rearranged,) = session.run(None, {"weights": np.zeros((0, 1, 2, 2, 2), np.float32)})

@@ -12,14 +12,14 @@ from onnx import TensorProto, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
+from ort_gridsample.graph.expressions import Expressions
+from ort_gridsample.graph.runtimes import ANY, RUNTIMES
+from ort_gridsample.graph.substitutes import round_to_float32
 from ort_gridsample.reference.taps import MODE_RULES, Mode
 from ort_gridsample.rewriting.targets import zero_rows
-from ort_gridsample.rewriting.targets.expressions import Expressions
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
 from ort_gridsample.rewriting.targets.row_sampler import MAX_FEW_CHANNELS
-from ort_gridsample.rewriting.targets.runtimes import ANY, RUNTIMES
-from ort_gridsample.rewriting.targets.substitutes import round_to_float32
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import about, refusal, type_name
 from support.lowered_models import assert_close, run

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ort_gridsample.rewriting.targets.expressions import Expressions, Tensor
-from ort_gridsample.rewriting.targets.runtimes import Runtime
+from ort_gridsample.graph.expressions import Expressions, Tensor
+from ort_gridsample.graph.runtimes import Runtime
 from ort_gridsample.rewriting.targets.tap_groups import TapGroups
 
 N_POSITIONS = 5

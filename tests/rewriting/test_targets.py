@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from ort_gridsample.dialects import registry
 from ort_gridsample.dialects.registry import target_names
+from ort_gridsample.graph.runtimes import RuntimeName
 from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.interop import pytorch
 from ort_gridsample.patching import TargetName
 from ort_gridsample.rewriting.targets.lowering_targets import _common_shape
-from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 from support.cases import Attributes
 from support.compare import about, refusal
 from support.exported_models import (

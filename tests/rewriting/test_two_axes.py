@@ -10,7 +10,7 @@ from onnx import helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
-from ort_gridsample.rewriting.targets.expressions import Expressions
+from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.two_axes import (
     COORDINATE_ERROR,

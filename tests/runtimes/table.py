@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ort_gridsample.rewriting.targets.runtimes import RuntimeName
+from ort_gridsample.graph.runtimes import RuntimeName
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 
 import ort_gridsample as ogs
-from ort_gridsample.rewriting.targets.runtimes import RuntimeName
+from ort_gridsample.graph.runtimes import RuntimeName
 
 Arrays = dict[str, np.ndarray]
 

@@ -19,7 +19,7 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import inputs
 from ort_gridsample.detection.records import NodeRecord
 from ort_gridsample.dialects.registry import target_names
-from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
+from ort_gridsample.graph.runtimes import RUNTIMES
 from ort_gridsample.session.installed_runtime import InstalledRuntime
 from support.exported_models import EXPORTED_FOLDER
 

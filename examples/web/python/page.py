@@ -30,11 +30,11 @@ from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.errors import GridSampleError
 from ort_gridsample.graph.external_data import locations
 from ort_gridsample.graph.files import read_model, translate_errors
+from ort_gridsample.graph.runtimes import RUNTIMES
 from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.inference.runtime_probe import OutputType, RuntimeProbe
 from ort_gridsample.interop.evaluator import reference_ops
 from ort_gridsample.rewriting.patch import patch_to
-from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
 from ort_gridsample.rewriting.unfusing import unfused
 
 #: Where a model shall run -> the target of the patch, and the runtime whose form it needs.

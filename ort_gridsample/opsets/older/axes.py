@@ -32,28 +32,24 @@ def move_axis_last(step: VersionStep) -> Rewritten:
 def _transposed_softmax(step: VersionStep, axis: int, rank: int) -> Rewritten:
     """Swap ``axis`` and the last axis before and after the operator."""
     node = step.node
-    nodes = step.new_nodes()
+    e = step.expressions()
     order = list(range(rank))
     order[axis], order[-1] = order[-1], order[axis]
-    swapped = nodes.add("Transpose", node.input[0], perm=order)
-    result = nodes.add(node.op_type, swapped, axis=-1)
-    nodes.add("Transpose", result, output=node.output[0], perm=order)
-    return nodes
+    swapped = e.transpose(e.input(node.input[0]), order)
+    result = e.op(node.op_type, swapped, axis=-1)
+    return e.finish(e.transpose(result, order), node.output[0])
 
 
 def _softmax_by_definition(step: VersionStep, axis: int) -> Rewritten:
     """Write the basic operators that compute a Softmax or LogSoftmax, for any rank."""
     node = step.node
-    nodes = step.new_nodes()
-    maximum = nodes.add("ReduceMax", node.input[0], axes=[axis])
-    shifted = nodes.add("Sub", node.input[0], maximum)
-    powers = nodes.add("Exp", shifted)
-    total = nodes.add("ReduceSum", powers, axes=[axis])
-    if node.op_type == "Softmax":
-        nodes.add("Div", powers, total, output=node.output[0])
-    else:
-        nodes.add("Sub", shifted, nodes.add("Log", total), output=node.output[0])
-    return nodes
+    e = step.expressions()
+    value = e.input(node.input[0])
+    shifted = value - e.op("ReduceMax", value, axes=[axis])
+    powers = e.op("Exp", shifted)
+    total = e.sum(powers, axis)
+    result = powers / total if node.op_type == "Softmax" else shifted - e.op("Log", total)
+    return e.finish(result, node.output[0])
 
 
 def write_reduced_axes(step: VersionStep) -> Rewritten:
@@ -99,20 +95,20 @@ def pad_all_axes(step: VersionStep) -> Rewritten:
         return fit_to_older_signature(step)
     node = step.node
     axes, rank = _positive_axes(step, step.constant_integers(3))
-    nodes = step.new_nodes()
+    e = step.expressions()
     pads = step.constant_input(1)
     positions = [*axes, *(axis + rank for axis in axes)]
     all_pads = np.zeros(2 * rank, np.int64)
     if pads is not None:
         all_pads[positions] = pads.ravel()
-        node.input[1] = nodes.row(*all_pads.tolist())
+        node.input[1] = e.name_of(e.constant(all_pads))
     else:
-        zeros = nodes.row(*all_pads.tolist())
-        indices = nodes.row(*positions)
-        node.input[1] = nodes.add("ScatterElements", zeros, indices, node.input[1])
+        zeros = e.constant(all_pads)
+        scattered = e.op("ScatterElements", zeros, e.row(*positions), e.input(node.input[1]))
+        node.input[1] = e.name_of(scattered)
     step.truncate_inputs(3)
-    nodes.append(node)
-    return nodes
+    e.node(node)
+    return e.finish_all()
 
 
 def resize_all_axes(step: VersionStep) -> Rewritten:
@@ -134,21 +130,23 @@ def resize_all_axes(step: VersionStep) -> Rewritten:
     step.remove_attributes("axes")
     # This raises an error for other attributes that the older version lacks.
     fit_to_older_signature(step)
-    nodes = step.new_nodes()
+    e = step.expressions()
     scales = step.constant_input(2)
-    positions = nodes.row(*axes)
+    positions = e.row(*axes)
     if has_sizes:
-        sizes = nodes.add("Shape", node.input[0])
-        node.input[3] = nodes.add("ScatterElements", sizes, positions, node.input[3])
+        sizes = e.shape_of(e.input(node.input[0]))
+        all_sizes = e.op("ScatterElements", sizes, positions, e.input(node.input[3]))
+        node.input[3] = e.name_of(all_sizes)
     elif scales is not None:
-        all_scales = np.ones(rank, np.float32)
-        all_scales[axes] = scales.ravel()
-        node.input[2] = nodes.constant(all_scales)
+        known_scales = np.ones(rank, np.float32)
+        known_scales[axes] = scales.ravel()
+        node.input[2] = e.name_of(e.constant(known_scales, "float32"))
     else:
-        ones = nodes.constant(np.ones(rank, np.float32))
-        node.input[2] = nodes.add("ScatterElements", ones, positions, node.input[2])
-    nodes.append(node)
-    return nodes
+        ones = e.constant(np.ones(rank), "float32")
+        all_scales = e.op("ScatterElements", ones, positions, e.input(node.input[2]))
+        node.input[2] = e.name_of(all_scales)
+    e.node(node)
+    return e.finish_all()
 
 
 def _has_elements(step: VersionStep, input_index: int) -> bool:

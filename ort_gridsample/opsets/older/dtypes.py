@@ -65,10 +65,10 @@ def cast_exponent(step: VersionStep) -> Rewritten:
     exponent = step.input_type(1)
     if base is None or exponent is None or base == exponent or base not in spec.FLOATS:
         return fit_to_older_signature(step)  # the check of types refuses the node if necessary
-    nodes = step.new_nodes()
-    step.node.input[1] = nodes.add("Cast", step.node.input[1], to=elem_type(base))
-    nodes.append(step.node)
-    return nodes
+    e = step.expressions()
+    step.node.input[1] = e.name_of(e.input(step.node.input[1], exponent).astype(base))
+    e.node(step.node)
+    return e.finish_all()
 
 
 def check_fmod(step: VersionStep) -> Rewritten:

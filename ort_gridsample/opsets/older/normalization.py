@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from ... import spec
 from ...graph.element_types import elem_type
-from ...graph.new_nodes import Nodes
+from ...graph.expressions import Tensor
 from .obstacles import ObstacleError
 from .step import Rewritten, VersionStep
 
@@ -46,18 +44,6 @@ class _Types:
             raise ObstacleError(f"the type of {step.input(0)}", found, "a known type of floats")
         return cls(input_type, _computed_type(step, input_type))
 
-    def cast_input(self, nodes: Nodes, value: str) -> str:
-        """Write a Cast to the type to compute in if necessary; return the name of the result."""
-        if self.input == self.computed:
-            return value
-        return nodes.add("Cast", value, to=elem_type(self.computed))
-
-    def cast_result(self, nodes: Nodes, value: str) -> str:
-        """Write a Cast to the type of the input if necessary; return the name of the result."""
-        if self.input == self.computed:
-            return value
-        return nodes.add("Cast", value, to=elem_type(self.input))
-
 
 def _computed_type(step: VersionStep, input_type: str) -> str:
     """Return the type that a normalization computes in.
@@ -81,20 +67,15 @@ def expand_layer_normalization(step: VersionStep) -> Rewritten:
     node = step.node
     types = _Types.of(step)
     axes = _last_axes(step)
-    nodes = step.new_nodes()
-    value = types.cast_input(nodes, node.input[0])
-    normalized = _normalize(step, nodes, value, axes, types.computed)
-    result = types.cast_result(nodes, normalized.result)
+    e = step.expressions()
+    value = e.input(node.input[0], types.input).astype(types.computed)
+    normalized = _normalize(step, value, axes)
+    result = normalized.result.astype(types.input) * e.input(node.input[1])
     if step.input(2):
-        product = nodes.add("Mul", result, node.input[1])
-        nodes.add("Add", product, node.input[2], output=node.output[0])
-    else:
-        nodes.add("Mul", result, node.input[1], output=node.output[0])
-    statistics = (normalized.mean, normalized.inverse_deviation)
-    for statistic, output in zip(statistics, node.output[1:], strict=False):
-        if output:
-            nodes.add("Identity", statistic, output=output)
-    return nodes
+        result = result + e.input(node.input[2])
+    values = (result, normalized.mean, normalized.inverse_deviation)
+    pairs = zip(node.output, values, strict=False)
+    return e.finish_all({output: value for output, value in pairs if output})
 
 
 def expand_rms_normalization(step: VersionStep) -> Rewritten:
@@ -102,36 +83,29 @@ def expand_rms_normalization(step: VersionStep) -> Rewritten:
     node = step.node
     types = _Types.of(step)
     axes = _last_axes(step)
-    nodes = step.new_nodes()
-    value = types.cast_input(nodes, node.input[0])
-    mean = nodes.add("ReduceMean", nodes.add("Mul", value, value), nodes.row(*axes))
-    epsilon = _epsilon(step, nodes, types.computed)
-    root = nodes.add("Sqrt", nodes.add("Add", mean, epsilon))
-    result = types.cast_result(nodes, nodes.add("Div", value, root))
-    nodes.add("Mul", result, node.input[1], output=node.output[0])
-    return nodes
+    e = step.expressions()
+    value = e.input(node.input[0], types.input).astype(types.computed)
+    mean = e.op("ReduceMean", value * value, e.row(*axes))
+    root = e.sqrt(mean + _epsilon(step, types.computed))
+    result = (value / root).astype(types.input) * e.input(node.input[1])
+    return e.finish(result, node.output[0])
 
 
 def expand_group_normalization(step: VersionStep) -> Rewritten:
     """Write the operators that compute a GroupNormalization."""
     node = step.node
     types = _Types.of(step)
-    nodes = step.new_nodes()
-    shape = nodes.add("Shape", node.input[0])
-    groups = step.attribute("num_groups")
-    grouped = nodes.add("Reshape", node.input[0], nodes.row(0, groups, -1))
-    value = types.cast_input(nodes, grouped)
-    normalized = _normalize(step, nodes, value, [2], types.computed)
-    result = types.cast_result(nodes, normalized.result)
+    e = step.expressions()
+    value = e.input(node.input[0], types.input)
+    shape = e.shape_of(value)
+    grouped = e.op("Reshape", value, e.row(0, step.attribute("num_groups"), -1))
+    normalized = _normalize(step, grouped.astype(types.computed), [2])
+    result = normalized.result.astype(types.input)
     if step.since >= _FIRST_OPSET_WITH_FACTORS_PER_CHANNEL:
-        channels = nodes.add("Slice", shape, nodes.row(0), nodes.row(2))
-        by_channel = nodes.add("Concat", channels, nodes.row(-1), axis=0)
-        result = nodes.add("Reshape", result, by_channel)
-    factor = nodes.add("Reshape", node.input[1], nodes.row(1, -1, 1))
-    offset = nodes.add("Reshape", node.input[2], nodes.row(1, -1, 1))
-    result = nodes.add("Add", nodes.add("Mul", result, factor), offset)
-    nodes.add("Reshape", result, shape, output=node.output[0])
-    return nodes
+        channels = e.slice(shape, e.row(0), e.row(2))
+        result = e.op("Reshape", result, e.shape([channels, -1]))
+    factor, offset = (e.op("Reshape", e.input(name), e.row(1, -1, 1)) for name in node.input[1:3])
+    return e.finish(e.op("Reshape", result * factor + offset, shape), node.output[0])
 
 
 def _last_axes(step: VersionStep) -> list[int]:
@@ -151,7 +125,7 @@ def _last_axes(step: VersionStep) -> list[int]:
 
 
 class _Normalized(NamedTuple):
-    """The names of the values that a normalization computes.
+    """The values that a normalization computes.
 
     Attributes:
         result: the normalized value.
@@ -159,45 +133,33 @@ class _Normalized(NamedTuple):
         inverse_deviation: 1 / its standard deviation.
     """
 
-    result: str
-    mean: str
-    inverse_deviation: str
+    result: Tensor
+    mean: Tensor
+    inverse_deviation: Tensor
 
 
-def _normalize(
-    step: VersionStep,
-    nodes: Nodes,
-    value: str,
-    axes: list[int],
-    type_name: str,
-) -> _Normalized:
-    """Write the normalization of ``value`` over ``axes``."""
-    written_opset = step.since - 1
+def _normalize(step: VersionStep, value: Tensor, axes: list[int]) -> _Normalized:
+    """Return the normalization of ``value`` over ``axes``."""
+    e = value.owner
 
-    def mean_of(name: str) -> str:
-        if written_opset >= _FIRST_OPSET_WITH_AXES_OF_REDUCE_MEAN_AS_INPUT:
-            return nodes.add("ReduceMean", name, nodes.row(*axes))
-        return nodes.add("ReduceMean", name, axes=axes)
+    def mean_of(x: Tensor) -> Tensor:
+        if e.opset >= _FIRST_OPSET_WITH_AXES_OF_REDUCE_MEAN_AS_INPUT:
+            return e.op("ReduceMean", x, e.row(*axes))
+        return e.op("ReduceMean", x, axes=axes)
 
     mean = mean_of(value)
-    deviation = nodes.add("Sub", value, mean)
-    variance = mean_of(nodes.add("Mul", deviation, deviation))
-    epsilon = _epsilon(step, nodes, type_name)
-    root = nodes.add("Sqrt", nodes.add("Add", variance, epsilon))
-    inverse_deviation = nodes.add("Reciprocal", root)
-    return _Normalized(
-        result=nodes.add("Mul", deviation, inverse_deviation),
-        mean=mean,
-        inverse_deviation=inverse_deviation,
-    )
+    deviation = value - mean
+    root = e.sqrt(mean_of(deviation * deviation) + _epsilon(step, value.type))
+    inverse_deviation = e.op("Reciprocal", root)
+    return _Normalized(deviation * inverse_deviation, mean, inverse_deviation)
 
 
-def _epsilon(step: VersionStep, nodes: Nodes, type_name: str) -> str:
-    """Write the epsilon of a normalization that computes in ``type_name``.
+def _epsilon(step: VersionStep, type_name: str) -> float:
+    """Return the epsilon of a normalization that computes in ``type_name``.
 
     Raises:
         ObstacleError: NumPy has no such type.
     """
     if type_name == "bfloat16":
         raise step.obstacle("stash_type", elem_type(type_name))
-    return nodes.constant(np.array(step.attribute("epsilon", 1e-5), type_name))
+    return float(step.attribute("epsilon", 1e-5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from onnx import helper
 
 from ...graph.scope import constant_tensor, graphs_of
@@ -35,14 +34,14 @@ def write_value_as_tensor(step: VersionStep) -> Rewritten:
 def write_omitted_inputs(step: VersionStep) -> Rewritten:
     """Write empty ``roi`` and ``scales`` of a Resize if they are left out."""
     node = step.node
-    nodes = step.new_nodes()
+    e = step.expressions()
     inputs = [step.input(input_index) for input_index in range(4)]
     for input_index in (1, 2):
         if not inputs[input_index]:
-            inputs[input_index] = nodes.constant(np.zeros(0, np.float32))
+            inputs[input_index] = e.name_of(e.constant([], "float32"))
     node.input[:] = inputs if inputs[3] else inputs[:3]
-    nodes.append(node)
-    return nodes
+    e.node(node)
+    return e.finish_all()
 
 
 def replace_by_identity(step: VersionStep) -> Rewritten:

@@ -50,25 +50,24 @@ def _split_known_length(step: VersionStep, length: int, count: int) -> Rewritten
     if min(lengths) < 0:
         expected = f"a number of chunks of {chunk} that {length} elements fill"
         raise ObstacleError("num_outputs", str(count), expected)
-    nodes = step.new_nodes()
-    node.input[:] = [node.input[0], nodes.row(*lengths)]
-    nodes.append(node)
-    return nodes
+    e = step.expressions()
+    node.input[:] = [node.input[0], e.name_of(e.row(*lengths))]
+    e.node(node)
+    return e.finish_all()
 
 
 def _split_computed_length(step: VersionStep, axis: int, count: int) -> Rewritten:
     """Write a Slice for each output: its starts and ends can be computed in every opset."""
     node = step.node
-    nodes = step.new_nodes()
-    axes = nodes.row(axis)
-    length = nodes.add("Gather", nodes.add("Shape", node.input[0]), axes)
-    chunk = nodes.add("Div", nodes.add("Add", length, nodes.row(count - 1)), nodes.row(count))
-    for index, output in enumerate(node.output):
-        if output:
-            start = nodes.add("Mul", chunk, nodes.row(index))
-            end = nodes.add("Mul", chunk, nodes.row(index + 1))
-            nodes.add("Slice", node.input[0], start, end, axes, output=output)
-    return nodes
+    e = step.expressions()
+    value = e.input(node.input[0])
+    chunk = (e.lengths(value, axis) + (count - 1)) / count
+    parts = {
+        output: e.slice(value, chunk * index, chunk * (index + 1), axis)
+        for index, output in enumerate(node.output)
+        if output
+    }
+    return e.finish_all(parts)
 
 
 def drop_allowzero(step: VersionStep) -> Rewritten:
@@ -79,12 +78,12 @@ def drop_allowzero(step: VersionStep) -> Rewritten:
     if not allows_zero or not _allowzero_matters(step):
         return [node]
     # Zeros become a length that fails a run.
-    nodes = step.new_nodes()
-    is_zero = nodes.add("Equal", node.input[1], nodes.row(0))
-    impossible = nodes.row(_IMPOSSIBLE_LENGTH)
-    node.input[1] = nodes.add("Where", is_zero, impossible, node.input[1])
-    nodes.append(node)
-    return nodes
+    e = step.expressions()
+    lengths = e.input(node.input[1], "int64")
+    possible_lengths = e.where(e.equal(lengths, 0), _IMPOSSIBLE_LENGTH, lengths)
+    node.input[1] = e.name_of(possible_lengths)
+    e.node(node)
+    return e.finish_all()
 
 
 def _allowzero_matters(step: VersionStep) -> bool:
@@ -138,9 +137,7 @@ def slice_whole_shape(step: VersionStep) -> Rewritten:
     step.remove_attributes("start", "end")
     if start == 0 and end == _NO_END:
         return [node]
-    nodes = step.new_nodes()
+    e = step.expressions()
     output = node.output[0]
     node.output[0] = step.context.names.new(f"{output}_whole")
-    nodes.append(node)
-    nodes.add("Slice", node.output[0], nodes.row(start), nodes.row(end), output=output)
-    return nodes
+    return e.finish(e.slice(e.node(node), e.row(start), e.row(end)), output)

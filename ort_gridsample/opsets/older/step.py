@@ -10,7 +10,8 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
-from ...graph.new_nodes import Names, Nodes
+from ...graph.expressions import Expressions
+from ...graph.new_names import Names
 from ...graph.scope import Scope, constant_tensor
 from ...inference.types import Inference, TypeAndShape
 from ...spec import Shape
@@ -132,9 +133,10 @@ class VersionStep:
         shape = self.input_shape(input_index)
         return None if shape is None else len(shape)
 
-    def new_nodes(self) -> Nodes:
-        """Return an empty list of nodes, to be written in place of the node."""
-        return Nodes(self.context.names, self.node.output[0] or self.node.op_type)
+    def expressions(self) -> Expressions:
+        """Return expressions for the nodes that are written in place of the node."""
+        prefix = self.node.output[0] or self.node.op_type
+        return Expressions(prefix, self.since - 1, names=self.context.names)
 
     def obstacle(self, argument: str, found: object, verb: str = "is") -> ObstacleError:
         """Return the error that the older opset lacks this value of an attribute or input."""

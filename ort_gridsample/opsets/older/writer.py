@@ -9,7 +9,7 @@ import onnx
 from onnx import defs
 
 from ...errors import GridSampleError, nested_name, where_node
-from ...graph.new_nodes import Names
+from ...graph.new_names import Names
 from ...graph.scope import Scope, display_name, domain_of
 from ...inference.types import Inference
 from ..schema_functions import NodesInOpset, body_of, has_body, schema_of

@@ -15,7 +15,7 @@ import onnx
 
 from ...detection.helper_nodes import helper_cast
 from ...detection.match import Match
-from ...graph.new_nodes import Names
+from ...graph.new_names import Names
 
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"

@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-import onnx
 from onnx import helper
 
 from ...detection.match import Match
+from ...detection.records import NodeRecord
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
-from ...graph.new_nodes import Names, Nodes
+from ...graph.expressions import Expressions, Tensor
+from ...graph.new_names import Names
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
 from ..foreign_run_checks import ChecksForPackageOp
@@ -46,21 +47,21 @@ class AttentionTarget(_OneOpTarget):
         if match.detected_attention is None:
             return Replacement([])  # a GridSample that the attention replaces
         detected = DetectedAttention(match, match.detected_attention, names)
-        self.write(match, detected, names)
-        return Replacement([*detected.nodes, *detected.after])
+        output = match.record.output
+        if not detected.attention.has_output_by_query:
+            output = names.new(f"{output}_by_query")
+        return Replacement(detected.finish(self.op(match, detected, output, names)))
 
     @abstractmethod
-    def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        """Add the nodes that compute ``detected.output`` to ``detected.nodes``."""
+    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
+        """Return (B, Q, H·D), called ``output``, from one op."""
 
 
 class CompiledAttentionTarget(AttentionTarget):
     """The compiled op."""
 
-    def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        operands = detected.write_operands()
-        points = detected.attention.points
-        detected.nodes.append(_compiled_op(match, operands, detected.output, points))
+    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
+        return _compiled_op(match, detected.operands(), output, detected.attention.points)
 
 
 class PythonAttentionTarget(AttentionTarget):
@@ -73,10 +74,8 @@ class PythonAttentionTarget(AttentionTarget):
     def __init__(self, in_session: bool = False) -> None:
         self._op = PythonOpTarget(in_session)
 
-    def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
-        values = dict(zip(match.record.values, detected.write_operands(), strict=True))
-        record = replace(match.record, values=values, output=detected.output)
-        detected.nodes += self._op.replacement_for(replace(match, record=record), names).nodes
+    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
+        return _python_op(match.record, match, detected.operands(), output, self._op, names)
 
 
 class ForeignAttentionTarget(_OneOpTarget):
@@ -98,43 +97,68 @@ class ForeignAttentionTarget(_OneOpTarget):
         signature = match.foreign_signature
         assert signature is not None  # otherwise ``replaces`` is false
         output = match.record.output
-        nodes = Nodes(names, output)
-        foreign_operands = ForeignOperands(ChecksForPackageOp(match, signature, nodes).write())
-        operands = foreign_operands.write()
-        levels, points = foreign_operands.write_levels(operands)
+        e = Expressions(output, match.opset, names=names)
+        foreign = ForeignOperands(ChecksForPackageOp(match, signature, e).checked_inputs())
+        operands = foreign.operands()
+        levels, points = foreign.levels(operands)
         inputs = (operands.value, levels, operands.locations, operands.weights)
         op_output = names.new(f"{output}_by_query") if signature.is_by_head else output
         if self._is_python:
             # A Reshape after the op must read its output through the guard, or it fails first.
             python_op = PythonOpTarget(self._in_session and not signature.is_by_head)
-            record = op_record(match)
-            values = dict(zip(record.values, inputs, strict=True))
-            record = replace(record, values=values, output=op_output)
-            nodes += python_op.replacement_for(replace(match, record=record), names).nodes
+            result = _python_op(op_record(match), match, inputs, op_output, python_op, names)
         else:
-            nodes.append(_compiled_op(match, inputs, op_output, points))
+            result = _compiled_op(match, inputs, op_output, points)
         if signature.is_by_head:
-            head_shape = nodes.add("Gather", nodes.add("Shape", operands.value), nodes.row(2, 3))
-            shape = nodes.add("Concat", nodes.row(0, 0), head_shape, axis=0)
-            nodes.add("Reshape", op_output, shape, output=output)
-        return Replacement(nodes, superseded=constants_of(match))
+            shape = e.shape([0, 0, e.lengths(operands.value, 2, 3)])
+            result = e.op("Reshape", result, shape)
+        return Replacement(e.finish(result, output), superseded=constants_of(match))
+
+
+def _python_op(
+    record: NodeRecord,
+    match: Match,
+    operands: Sequence[Tensor],
+    output: str,
+    target: PythonOpTarget,
+    names: Names,
+) -> Tensor:
+    """Return the output of the Python op that replaces the node of ``match``.
+
+    Args:
+        record: the record of the Python op, without its operands.
+        match: the node to replace.
+        operands: value, levels, locations and weights.
+        output: the name of the output.
+        target: writes the op and its helpers.
+        names: returns names of new values and nodes.
+    """
+    e = operands[0].owner
+    operand_names = map(e.name_of, operands)
+    values = dict(zip(record.values, operand_names, strict=True))
+    record = replace(record, values=values, output=output)
+    for node in target.replacement_for(replace(match, record=record), names).nodes:
+        e.node(node)
+    return e.input(output)
 
 
 def _compiled_op(
     match: Match,
-    operands: Sequence[str],
+    operands: Sequence[Tensor],
     output: str,
     points: Sequence[int],
-) -> onnx.NodeProto:
-    """Return the compiled op that replaces the node of ``match``.
+) -> Tensor:
+    """Return the output of the compiled op that replaces the node of ``match``.
 
     Args:
         match: the node to replace.
-        operands: the names of value, levels, locations and weights.
+        operands: value, levels, locations and weights.
         output: the name of the output.
         points: the number of points on each level, as far as they are known.
     """
-    node = with_operator(match.node, ATTENTION, COMPILED_DOMAIN, inputs=operands, outputs=[output])
+    e = operands[0].owner
+    inputs = [e.name_of(operand) for operand in operands]
+    node = with_operator(match.node, ATTENTION, COMPILED_DOMAIN, inputs=inputs, outputs=[output])
     attributes = {
         "align_corners": match.record.align_corners,
         "node": label(match.node) or match.record.label,
@@ -142,4 +166,4 @@ def _compiled_op(
         "points": " ".join(map(str, points)),
     }
     node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
-    return node
+    return e.node(node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -11,8 +10,9 @@ from ...detection.programs import encode, to_rows
 from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
+from ...graph.expressions import Expressions, Tensor
 from ...graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
-from ...graph.new_nodes import Names, Nodes
+from ...graph.new_names import Names
 from ...kernels.tap_plans import COMPILED_MODES, COMPILED_PADDING
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import MAX_TAPS, MODE_RULES
@@ -76,7 +76,7 @@ class FusedOpTarget(CompiledOpTarget):
         if fused.affine_grid is not None:
             before = self._fuse_affine_grid(op, fused, fused.affine_grid, names)
         else:
-            before = _fuse_programs(op, fused, names)
+            before = _fuse_programs(op, fused, match.opset, names)
         nodes = [*constants, *before, op, *after]
         value_info = []
         if len(fused.sources) > 1:
@@ -105,16 +105,18 @@ class FusedOpTarget(CompiledOpTarget):
 def _fuse_programs(
     op: onnx.NodeProto,
     fused: FusedGrid,
+    opset: int,
     names: Names,
 ) -> list[onnx.NodeProto]:
     """Give ``op`` the programs of its coordinates; return the nodes that compute their scalars."""
-    nodes = Nodes(names, f"{op.output[0]}_scalars")
-    op.input[1:] = [_write_scalars(fused, nodes), *fused.sources]
+    scalars = _join_scalars(fused, Expressions(f"{op.output[0]}_scalars", opset, names=names))
+    scalars_name = scalars.owner.name_of(scalars)
+    op.input[1:] = [scalars_name, *fused.sources]
     numbers = encode(to_rows(fused.programs, fused.sources), len(fused.programs))
     sources = "\n".join(repr(source) for source in fused.sources)
     op.attribute.append(helper.make_attribute("coordinates", numbers))
     op.attribute.append(helper.make_attribute("sources", sources))
-    return nodes
+    return scalars.owner.finish(scalars, scalars_name)
 
 
 def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
@@ -129,17 +131,15 @@ def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
     return [helper.make_value_info(name, type_proto)]
 
 
-def _write_scalars(fused: FusedGrid, nodes: Nodes) -> str:
-    """Write nodes that join the scalars of a program to one value; return its name."""
-    if not any(isinstance(scalar, str) for scalar in fused.scalars):
-        return nodes.constant(np.array(fused.scalars or [0], fused.type))
+def _join_scalars(fused: FusedGrid, e: Expressions) -> Tensor:
+    """Return the scalars of a program as one value."""
     rows = []
-    for scalar in fused.scalars:
+    for scalar in fused.scalars or [0.0]:
         if isinstance(scalar, str):
-            rows.append(nodes.add("Reshape", scalar, nodes.row(1)))
+            rows.append(e.op("Reshape", e.input(scalar, fused.type), e.row(1)))
         else:
-            rows.append(nodes.constant(np.array([scalar], fused.type)))
-    return nodes.add("Concat", *rows, axis=0)
+            rows.append(e.constant([scalar], fused.type))
+    return e.concatenate(rows)
 
 
 def label(node: onnx.NodeProto) -> str:

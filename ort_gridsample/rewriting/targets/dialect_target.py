@@ -15,7 +15,8 @@ from ...dialects.spelling import AttributeReference, Dialect, Spelling
 from ...dialects.table import AI_ONNX, standard
 from ...errors import GridSampleError
 from ...functions import validation
-from ...graph.new_nodes import Names, Nodes
+from ...graph.expressions import Expressions
+from ...graph.new_names import Names
 from . import Replacement, Target, with_operator
 
 #: For which nodes the standard's target writes an older version of an operator.
@@ -137,10 +138,10 @@ class DialectTarget(Target):
         record = match.record
         dialect = self._dialect(match)
         assert dialect is not None  # otherwise ``replaces`` is false
-        nodes = Nodes(names, record.output)
+        e = Expressions(record.output, match.opset, names=names)
         inputs = []
         for argument, value in record.values.items():
-            inputs.append(value or nodes.constant(record.constants[argument]))
+            inputs.append(value or e.name_of(e.constant(record.constants[argument])))
         node = with_operator(
             match.node, dialect.op_type, dialect.domain, inputs=inputs, outputs=[record.output]
         )
@@ -159,7 +160,8 @@ class DialectTarget(Target):
                 expected = f"{validation.format_choices(spelling.values)} in {dialect.name}"
                 raise GridSampleError(record.where, name, repr(attribute), expected)
         node.attribute.extend(dialect.write(plain))
-        return Replacement([*nodes, node])
+        e.node(node)
+        return Replacement(e.finish_all())
 
 
 def _is_float64(record: NodeRecord) -> bool:

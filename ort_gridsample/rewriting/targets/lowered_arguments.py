@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ... import spec
 from ...errors import GridSampleError
 from ...functions import validation
+from ...graph.expressions import DimLike, Expressions, Tensor
 from ...reference.arrays import Array
 from ...reference.coordinates import PADDING_RULES
-from .expressions import DimLike, Expressions, Tensor
 
 #: A constant grid of more bytes stays in the model as it is: its indices and weights take 5
 #: (linear) to 17 (cubic) times as many, and onnxruntime computes them once, when a session is made.

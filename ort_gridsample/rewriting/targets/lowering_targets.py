@@ -13,13 +13,13 @@ from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
-from ...graph.new_nodes import Names
+from ...graph.expressions import Expressions
+from ...graph.new_names import Names
+from ...graph.runtimes import ANY, Runtime
 from ...reference.arrays import Array
 from ...spec import Shape
 from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes
-from .expressions import Expressions
 from .lowered_arguments import Argument
-from .runtimes import ANY, Runtime
 
 
 class PrimitivesTarget(Target):

@@ -23,10 +23,10 @@ import onnx
 from ... import spec
 from ...errors import GridSampleError
 from ...functions import validation
+from ...graph.expressions import DimLike, Expressions, Tensor
 from ...reference.affine import transform
 from ...reference.coordinates import PADDING_RULES, Axis, Padding, normalize
 from ...reference.taps import MODE_RULES, Mode, pixel_coordinates, taps_at
-from .expressions import DimLike, Expressions, Tensor
 from .lowered_arguments import (
     Argument,
     batches_of,

@@ -21,7 +21,7 @@ from ...graph.first_opsets import (
     FIRST_OPSET_WITH_CAST_LIKE,
     FIRST_OPSET_WITH_GATHER_ND,
 )
-from ...graph.new_nodes import Names
+from ...graph.new_names import Names
 from ...graph.scope import graphs_of
 from ...spec import MODE_SYNONYMS, TYPES
 from . import Replacement, typed_in_function

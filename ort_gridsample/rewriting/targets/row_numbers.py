@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from ...graph.expressions import DimLike, Expressions, Tensor
 from ...reference.coordinates import Axis, Padding
 from ...reference.taps import Mode, pads_taps
-from .expressions import DimLike, Expressions, Tensor
 from .tap_groups import TapGroups
 from .zero_rows import ZeroRows
 

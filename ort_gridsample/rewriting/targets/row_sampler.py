@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from ...graph.expressions import DimLike, Expressions, Tensor
 from ...reference.coordinates import Padding
 from ...reference.sums import to_integers
 from ...reference.taps import Mode
-from .expressions import DimLike, Expressions, Tensor
 from .row_numbers import RowNumbers
 from .zero_rows import ZeroRows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .expressions import DimLike, Expressions, Tensor
+from ...graph.expressions import DimLike, Expressions, Tensor
 
 
 class TapGroups:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
 
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
-from ...graph.element_types import elem_type
-from ...graph.new_nodes import Names, Nodes
+from ...graph.expressions import Expressions, Tensor
+from ...graph.new_names import Names
 from ...reference.arrays import Array
 from ..foreign_attention import ForeignOperands
 from ..foreign_attention_facts import op_record
@@ -63,66 +62,55 @@ class TensorRTPluginsTarget(AttentionTarget):
         signature = match.foreign_signature
         assert signature is not None
         output = match.record.output
-        nodes = Nodes(names, output)
-        foreign_inputs = ForeignInputs(match, signature, nodes)
-        operands = ForeignOperands(foreign_inputs).write()
-        lengths = _write_lengths(foreign_inputs)
-        starts = _write_starts(foreign_inputs, lengths)
+        e = Expressions(output, match.opset, names=names)
+        foreign_inputs = ForeignInputs(match, signature, e)
+        operands = ForeignOperands(foreign_inputs).operands()
+        lengths = _lengths(foreign_inputs)
+        starts = _starts(foreign_inputs, lengths)
         inputs = [operands.value, lengths, starts, operands.locations, operands.weights]
         if signature.is_by_head:
-            self._add_plugin(match, nodes, names, inputs, output)
+            result = _plugin(match, names, inputs, output)
         else:
-            by_head = names.new(f"{output}_by_head")
-            self._add_plugin(match, nodes, names, inputs, by_head)
-            nodes.add("Reshape", by_head, nodes.row(0, 0, -1), output=output)
-        return Replacement(nodes, superseded=constants_of(match))
+            by_head = _plugin(match, names, inputs, names.new(f"{output}_by_head"))
+            result = e.op("Reshape", by_head, e.row(0, 0, -1))
+        return Replacement(e.finish(result, output), superseded=constants_of(match))
 
-    def write(self, match: Match, detected: DetectedAttention, names: Names) -> None:
+    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
         attention = detected.attention
-        nodes = detected.nodes
-        lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
-        n_levels = len(attention.points)
-        n_points = attention.points[0]
-        value = detected.write_value()
-        lengths_name = nodes.constant(lengths)
-        starts_name = nodes.constant(_starts_of(lengths).astype(np.int32))
-        locations_shape = nodes.row(0, 0, 0, n_levels, n_points, 2)
-        locations = nodes.add("Reshape", detected.write_locations(), locations_shape)
-        weights_shape = nodes.row(0, 0, 0, n_levels, n_points)
-        weights = nodes.add("Reshape", detected.write_weights(), weights_shape)
+        e = detected.e
+        lengths = match.record.constants["levels"][:, 1:]
+        points = (len(attention.points), attention.points[0])
+        locations = e.op("Reshape", detected.locations(), e.row(0, 0, 0, *points, 2))
+        weights = e.op("Reshape", detected.weights(), e.row(0, 0, 0, *points))
         if not attention.is_per_query:
-            weights = _write_for_each_query(nodes, weights, locations)
-        by_head = names.new(f"{detected.output}_by_head")
-        shape = nodes.row(0, 0, attention.heads * attention.channels)
-        inputs = [value, lengths_name, starts_name, locations, weights]
-        self._add_plugin(match, nodes, names, inputs, by_head)
-        nodes.add("Reshape", by_head, shape, output=detected.output)
+            # They may be those of one query for all.
+            weights = e.expand(weights, [1, e.lengths(locations, 1), 1, 1, 1])
+        inputs = [
+            detected.value(),
+            e.constant(lengths, "int32"),
+            e.constant(_starts_of(lengths), "int32"),
+            locations,
+            weights,
+        ]
+        by_head = _plugin(match, names, inputs, names.new(f"{output}_by_head"))
+        return e.op("Reshape", by_head, e.row(0, 0, attention.heads * attention.channels))
 
-    def _add_plugin(
-        self,
-        match: Match,
-        nodes: Nodes,
-        names: Names,
-        inputs: list[str],
-        output: str,
-    ) -> None:
-        """Write the plugin, and the Casts that give its inputs and its output one type."""
-        plugin_type = _plugin_type(match)
-        operand_types = _operand_types(match)
-        for input_index, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
-            if type_name != plugin_type:
-                to = elem_type(plugin_type)
-                inputs[input_index] = nodes.add("Cast", inputs[input_index], to=to)
-        value_type = operand_types[0]
-        is_cast = value_type != plugin_type
-        plugin_output = names.new(f"{output}_as_{plugin_type}") if is_cast else output
-        op_type = TENSORRT_ATTENTION.op_type
-        domain = TENSORRT_ATTENTION.domain
-        nodes.append(
-            with_operator(match.node, op_type, domain, inputs=inputs, outputs=[plugin_output])
-        )
-        if is_cast:
-            nodes.add("Cast", plugin_output, to=elem_type(value_type), output=output)
+
+def _plugin(match: Match, names: Names, inputs: list[Tensor], output: str) -> Tensor:
+    """Return the output of the plugin, with Casts that give its inputs and its output one type."""
+    e = inputs[0].owner
+    plugin_type = _plugin_type(match)
+    operand_types = _operand_types(match)
+    for index, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
+        inputs[index] = e.input(e.name_of(inputs[index]), type_name).astype(plugin_type)
+    value_type = operand_types[0]
+    is_cast = value_type != plugin_type
+    plugin_output = names.new(f"{output}_as_{plugin_type}") if is_cast else output
+    op_type = TENSORRT_ATTENTION.op_type
+    domain = TENSORRT_ATTENTION.domain
+    input_names = [e.name_of(x) for x in inputs]
+    e.node(with_operator(match.node, op_type, domain, inputs=input_names, outputs=[plugin_output]))
+    return e.input(plugin_output, plugin_type).astype(value_type)
 
 
 def _starts_of(lengths: Array) -> Array:
@@ -131,35 +119,27 @@ def _starts_of(lengths: Array) -> Array:
     return np.cumsum(areas) - areas
 
 
-def _write_lengths(inputs: ForeignInputs) -> str:
-    """Write the height and the width of each level, (L, 2), as int32."""
+def _lengths(inputs: ForeignInputs) -> Tensor:
+    """Return the height and the width of each level, (L, 2), as int32."""
     table = inputs.known_level_table
     if table is not None:
-        return inputs.nodes.constant(table.astype(np.int32))
-    return inputs.nodes.add("Cast", inputs.level_table, to=TensorProto.INT32)
+        return inputs.e.constant(table, "int32")
+    return inputs.level_table.astype("int32")
 
 
-def _write_starts(inputs: ForeignInputs, lengths: str) -> str:
-    """Write the first pixel of each level, (L,), as int32."""
-    nodes = inputs.nodes
+def _starts(inputs: ForeignInputs, lengths: Tensor) -> Tensor:
+    """Return the first pixel of each level, (L,), as int32."""
+    e = inputs.e
     known_starts = inputs.known_starts
     table = inputs.known_level_table
-    if not inputs.has_starts and table is not None:
+    if inputs.starts is None and table is not None:
         known_starts = _starts_of(table)
     if known_starts is not None:
-        return nodes.constant(known_starts.astype(np.int32))
-    if inputs.has_starts:
-        return nodes.add("Cast", inputs.names["level_start_index"], to=TensorProto.INT32)
-    heights = nodes.add("Gather", lengths, nodes.constant(0), axis=1)
-    widths = nodes.add("Gather", lengths, nodes.constant(1), axis=1)
-    return nodes.add("CumSum", nodes.add("Mul", heights, widths), nodes.constant(0), exclusive=1)
-
-
-def _write_for_each_query(nodes: Nodes, weights: str, locations: str) -> str:
-    """Write weights (B, Q, H, L, P) from weights that may be those of one query for all."""
-    queries = nodes.add("Gather", nodes.add("Shape", locations), nodes.row(1))
-    shape = nodes.add("Concat", nodes.row(1), queries, nodes.row(1, 1, 1), axis=0)
-    return nodes.add("Expand", weights, shape)
+        return e.constant(known_starts, "int32")
+    if inputs.starts is not None:
+        return inputs.starts.astype("int32")
+    areas = e.gather(lengths, 0, axis=1) * e.gather(lengths, 1, axis=1)
+    return e.op("CumSum", areas, e.constant(0), exclusive=1)
 
 
 def _operand_types(match: Match) -> list[str]:

@@ -23,9 +23,9 @@ import onnx
 from ... import spec
 from ...errors import GridSampleError
 from ...functions import validation
+from ...graph.expressions import DimLike, Expressions, Tensor
 from ...reference.coordinates import PADDING_RULES, Axis, Padding, normalize
 from ...reference.taps import MODE_RULES, pixel_coordinates
-from .expressions import DimLike, Expressions, Tensor
 from .lowered_arguments import (
     Argument,
     check_grid_sample,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ...graph.expressions import DimLike, Expressions, Tensor
+from ...graph.runtimes import ANY
 from ...reference.coordinates import Padding
 from ...reference.taps import Mode
-from .expressions import DimLike, Expressions, Tensor
-from .runtimes import ANY
 
 #: The types of X for which every runtime has a Pad.
 PADDED_TYPES = ("float32", "float64")

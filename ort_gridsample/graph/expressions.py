@@ -1,35 +1,36 @@
 """Write ONNX nodes as expressions: ``(g + 1) * scale`` becomes an Add and a Mul.
 
-An :class:`Expressions` holds the nodes of one lowering. A :class:`Tensor` is a value in it.
+An :class:`Expressions` holds the nodes that replace one node. A :class:`Tensor` is a value in it.
 Operations on constants are computed by NumPy at once, equal nodes are written once, and nodes whose
 outputs are not read are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partialmethod, reduce
 from math import prod
 from operator import mul
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...graph.element_types import elem_type
-from ...graph.first_opsets import (
+from ..reference.arrays import Array
+from ..spec import Dim
+from .element_types import elem_type
+from .first_opsets import (
     FIRST_OPSET_WITH_ALLOWZERO,
     FIRST_OPSET_WITH_AXES_AS_INPUT,
     FIRST_OPSET_WITH_CLIP_OF_ALL_TYPES,
     FIRST_OPSET_WITH_SPLIT_AS_INPUT,
 )
-from ...reference.arrays import Array
-from ...spec import Dim
 from .folding import COMPUTE
+from .new_names import Names
 from .runtimes import ANY, Runtime
 from .substitutes import SUBSTITUTES, round_to_float32
 
@@ -45,7 +46,7 @@ class Tensor:
 
     Attributes:
         owner: the expressions that the tensor belongs to.
-        type: a name in :data:`ort_gridsample.spec.TYPES`.
+        type: a name in :data:`ort_gridsample.spec.TYPES`; empty if it is not known.
         name: the name of the value; empty for a constant.
         constant: the value of a constant.
     """
@@ -83,35 +84,67 @@ TensorLike: TypeAlias = "Tensor | float | Array"
 DimLike: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
 #: Operators whose output is boolean.
-_COMPARISONS = ("Equal", "Less")
+_COMPARISONS = ("And", "Equal", "Less")
+#: The NumPy types in which constants are stored, if they are not those of the same name.
+_STORED_TYPES = {"bfloat16": "float32", "str": "object"}
 #: Operators whose results are rounded. The float32 result of each is its float64 result, rounded.
 _INEXACT = ("Add", "Div", "Mul", "Sub")
 
 
 class Expressions:
-    """The nodes of one lowering.
+    """The nodes that replace one node.
 
     Args:
-        prefix: the name of the lowered node. The name of each new node is this, a slash and more.
-        opset: the version of the ONNX domain, 11 or newer.
+        prefix: the beginning of the names of the new nodes and values.
+        opset: the version of the ONNX domain.
         runtime: the runtime that the nodes are for.
+        names: the names of the model, for the choice of new ones. Without them, the caller compares
+            the new names with those of the model.
     """
 
-    def __init__(self, prefix: str, opset: int, runtime: Runtime = ANY) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        opset: int,
+        runtime: Runtime = ANY,
+        names: Names | None = None,
+    ) -> None:
         self.prefix = prefix
         self.opset = opset
         self.runtime = runtime
+        self._names = names
         self._nodes: dict[bytes, onnx.NodeProto] = {}  # by their bytes without names
+        self._kept: list[onnx.NodeProto] = []
         self._lengths: list[Tensor] = []
         self._rounds_to_float32 = False
 
-    def input(self, name: str, type: str) -> Tensor:
-        """Return a value from outside."""
+    def input(self, name: str, type: str = "") -> Tensor:
+        """Return a value from outside. A type that is not known is empty."""
         return Tensor(self, type, name)
 
     def constant(self, value: npt.ArrayLike, type: str = "int64") -> Tensor:
         """Return a constant."""
-        return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
+        return Tensor(self, type, "", np.asarray(value, _STORED_TYPES.get(type, type)))
+
+    def row(self, *numbers: int) -> Tensor:
+        """Return a constant 1-D tensor of int64."""
+        return self.constant(numbers)
+
+    def like(self, value: npt.ArrayLike, x: Tensor) -> Tensor:
+        """Return a constant of the type of ``x``. If that is not known, the opset must be 15."""
+        if x.type:
+            return self.constant(value, x.type)
+        return self.op("CastLike", self.constant(value, "float32"), x, type="")
+
+    def node(self, node: onnx.NodeProto) -> Tensor:
+        """Add a node as it is. It is kept, and nodes that compute its inputs are kept as well.
+
+        Returns:
+            Its first output.
+        """
+        self._nodes[node.SerializeToString()] = node
+        self._kept.append(node)
+        return Tensor(self, "", node.output[0])
 
     @contextmanager
     def rounding_to_float32(self) -> Iterator[None]:
@@ -156,7 +189,7 @@ class Expressions:
         tensors: list[Tensor] = []
         for operand in inputs:
             if not isinstance(operand, Tensor):
-                operand = self.constant(operand, last_tensor.type)
+                operand = self.like(operand, last_tensor)
             tensors.append(operand)
         if type is None:
             if op_type in _COMPARISONS:
@@ -179,6 +212,7 @@ class Expressions:
     floor = partialmethod(op, "Floor")
     rint = partialmethod(op, "Round")
     sin = partialmethod(op, "Sin")
+    sqrt = partialmethod(op, "Sqrt")
     equal = partialmethod(op, "Equal")
     less = partialmethod(op, "Less")
     maximum = partialmethod(op, "Max")
@@ -212,11 +246,33 @@ class Expressions:
             return self._write("Split", [x], x.type, parts, axis=axis, split=sizes)
         return self._write("Split", [x, self.constant(sizes)], x.type, parts, axis=axis)
 
-    def sum(self, x: Tensor, axis: int = 0, keepdims: Literal[True] = True) -> Tensor:
-        """Return the sum along an axis, which keeps the length 1."""
+    def slice(self, x: Tensor, start: Tensor, end: Tensor, axis: int | None = None) -> Tensor:
+        """Return the elements of ``x`` from ``start`` to ``end``, (1,), along the first or an axis.
+
+        The opset must be 10 or newer.
+        """
+        axes = [] if axis is None else [self.row(axis)]
+        return self.op("Slice", x, start, end, *axes)
+
+    def unsqueeze(self, x: Tensor, axis: int) -> Tensor:
+        """Return ``x`` with a new axis of length 1."""
         if self.opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
-            return self.op("ReduceSum", x, axes=(axis,), keepdims=1)
-        return self.op("ReduceSum", x, self.constant([axis]), keepdims=1)
+            return self.op("Unsqueeze", x, axes=[axis])
+        return self.op("Unsqueeze", x, self.row(axis))
+
+    def shape_of(self, x: Tensor) -> Tensor:
+        """Return the shape of ``x``."""
+        return self.op("Shape", x, type="int64")
+
+    def lengths(self, x: Tensor, *axes: int) -> Tensor:
+        """Return the lengths of some axes of ``x``."""
+        return self.gather(self.shape_of(x), axes)
+
+    def sum(self, x: Tensor, axis: int = 0, keepdims: bool = True) -> Tensor:
+        """Return the sum along an axis, which keeps the length 1 or is dropped."""
+        if self.opset < FIRST_OPSET_WITH_AXES_AS_INPUT:
+            return self.op("ReduceSum", x, axes=(axis,), keepdims=int(keepdims))
+        return self.op("ReduceSum", x, self.constant([axis]), keepdims=int(keepdims))
 
     def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
         """Return ``x`` with a number of zeros before and after it on each axis."""
@@ -301,6 +357,29 @@ class Expressions:
         expected_shape = self.shape([other for _, other in pairs])
         return self.require_zeros(actual_shape - expected_shape, len(pairs), name)
 
+    def require_same(self, x: Tensor, actual: Tensor, expected: Tensor, text: str) -> Tensor:
+        """Write nodes that fail in a run unless ``actual`` and ``expected`` are equal.
+
+        No standard operator raises an error with a text. A Gather with an index out of bounds
+        fails, and onnxruntime's error begins with the name of the node. Therefore the node has the
+        text as its name. It gathers from a single row, at index 0 if all integers are equal and at
+        index 1 otherwise. Equal fails if the two rows have different lengths.
+
+        Args:
+            x: a row of integers, which passes through the check.
+            actual: the integers to check.
+            expected: the integers that they must be.
+            text: the name of each node that can fail.
+
+        Returns:
+            A value that equals ``x``, and is computed after the check. Nodes that need the check
+            must read it, because unread nodes are dropped.
+        """
+        (is_equal,) = self._write("Equal", [actual, expected], "bool", name=text)
+        all_equal = self.op("ReduceMin", is_equal.astype("int64"), keepdims=0)
+        rows = [self.op("Reshape", x, self.row(1, -1)), 1 - all_equal]
+        return self._write("Gather", rows, x.type, name=text, axis=0)[0]
+
     def require_zeros(self, numbers: Tensor, count: int, name: str) -> Tensor:
         """Write a node that fails in a run unless all ``numbers`` are 0.
 
@@ -366,8 +445,22 @@ class Expressions:
 
     def finish(self, result: Tensor, name: str) -> list[onnx.NodeProto]:
         """Return the nodes that ``result`` needs, in order, and call the result ``name``."""
-        result_name = self._name(result)
-        needed = {result_name}
+        return self.finish_all({name: result})
+
+    def finish_all(self, results: Mapping[str, Tensor] | None = None) -> list[onnx.NodeProto]:
+        """Return the nodes that some values need, and the added nodes, in order.
+
+        Args:
+            results: the new names of the values, and the values. Each is one of another node.
+        """
+        new_names: dict[str, str] = {}
+        for name, result in (results or {}).items():
+            result_name = self.name_of(result)
+            is_written = any(result_name in node.output for node in self._nodes.values())
+            if not is_written or result_name in new_names:
+                result_name = self._write("Identity", [result], result.type)[0].name
+            new_names[result_name] = name
+        needed = {*new_names, *(name for node in self._kept for name in node.output)}
         nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes.values()):
             if needed.intersection(node.output):
@@ -376,7 +469,7 @@ class Expressions:
         nodes.reverse()
         for node in nodes:
             for names in (node.input, node.output):
-                names[:] = [name if value == result_name else value for value in names]
+                names[:] = [new_names.get(value, value) for value in names]
         return nodes
 
     def _write(
@@ -395,24 +488,38 @@ class Expressions:
             inputs: the inputs.
             type: the type of the outputs.
             n_outputs: the number of outputs.
-            name: a part of the node's name, by default the operator.
+            name: a part of the node's name, by default the operator. With the names of a model,
+                it is the name itself.
             attributes: the attributes.
         """
-        input_names = [self._name(tensor) for tensor in inputs]
+        input_names = [self.name_of(tensor) for tensor in inputs]
         node = helper.make_node(op_type, input_names, [], **attributes)
-        node_name = f"{self.prefix}/{name or op_type}_{len(self._nodes)}"
-        node = self._nodes.setdefault(node.SerializeToString(), node)
-        if not node.output:
-            node.name = node_name
+        key = node.SerializeToString() + name.encode()
+        if key not in self._nodes:
+            value_name = self._new_name(name or op_type)
+            node.name = value_name
+            if self._names is not None and name:
+                value_name = self._new_name(op_type)
+                node.name = self._names.new(name)
             if n_outputs == 1:
-                node.output.append(node_name)
+                node.output.append(value_name)
             else:
-                node.output.extend(f"{node_name}_{index}" for index in range(n_outputs))
-        return [Tensor(self, type, output) for output in node.output]
+                node.output.extend(f"{value_name}_{index}" for index in range(n_outputs))
+            self._nodes[key] = node
+        return [Tensor(self, type, output) for output in self._nodes[key].output]
 
-    def _name(self, x: Tensor) -> str:
+    def _new_name(self, part: str) -> str:
+        """Return a new name that ends with ``part``."""
+        if self._names is None:
+            return f"{self.prefix}/{part}_{len(self._nodes)}"
+        return self._names.new(f"{self.prefix}_{part.lower()}")
+
+    def name_of(self, x: Tensor) -> str:
         """Return the name of ``x``, which is written now if it is a constant."""
         if x.constant is None:
             return x.name
         value = numpy_helper.from_array(np.array(x.constant, order="C"), "value")
+        if x.type == "bfloat16":
+            numbers = x.constant.ravel().tolist()
+            value = helper.make_tensor("value", elem_type(x.type), x.constant.shape, numbers)
         return self._write("Constant", [], x.type, value=value)[0].name

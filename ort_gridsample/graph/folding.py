@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from onnx import helper
 
-from ...reference.arrays import Array
+from ..reference.arrays import Array
 
 #: Operator -> a function that computes it.
 COMPUTE: Mapping[str, Callable[..., Array]] = {
