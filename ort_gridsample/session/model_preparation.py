@@ -37,7 +37,7 @@ from ..graph.weights import (
     split_source,
 )
 from ..rewriting.patch import bind_threads, rewrite_selected_nodes
-from . import installed_runtime
+from . import installed_runtime, standard_files
 from .accelerators import AcceleratorProbe
 from .decisions import context_of
 from .options import added_initializers, are_builtin_domains
@@ -291,7 +291,12 @@ class _ModelPreparation:
             only_sampling_nodes=self._has_only_sampling_nodes(),
         )
         with hide_values(self.scopes, self._replaced_names), closing(accelerator_probe):
-            context = context_of(arguments.nodes, accelerator_probe, arguments.is_model_saved)
+            context = context_of(
+                arguments.nodes,
+                accelerator_probe,
+                is_saved=arguments.is_model_saved,
+                fuses_grids=not (arguments.is_model_saved and standard_files.enabled),
+            )
             target = SessionTarget(context)
             with translate_errors(self.proto):
                 replaced, kept = rewrite_selected_nodes(
