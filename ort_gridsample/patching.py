@@ -25,7 +25,6 @@ from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.passes import Selection
 from .rewriting.patch import patch_to
-from .rewriting.unfusing import unfused
 from .versions import check_module
 
 logger = logging.getLogger("ort_gridsample")
@@ -145,7 +144,7 @@ def inspect_model(model: Model) -> list[NodeRecord]:
     proto = read_model(model)
     with translate_errors(proto):
         probe = installed_probe()
-        records = NodeRecords(records_of(unfused(proto), probe))
+        records = NodeRecords(records_of(proto, probe))
         warn_of_missing_runtime(probe)
         return records
 

@@ -21,7 +21,6 @@ from ..functions.validation import format_choices
 from ..graph.files import read_model, translate_errors
 from ..graph.scope import scopes_of
 from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
-from ..rewriting.unfusing import unfused
 from ..versions import check_module
 from .failures import about
 from .output import line_width, print_json, table
@@ -123,7 +122,7 @@ def _rows(path: str) -> list[Row]:
     with about(path):
         model = read_model(path)
         with translate_errors(model):
-            return [Row(record) for record in records_of(unfused(model), installed_probe())]
+            return [Row(record) for record in records_of(model, installed_probe())]
 
 
 def _rows_with_placements(path: str, provider: str | None) -> list[Row]:

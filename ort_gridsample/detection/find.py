@@ -34,7 +34,7 @@ from .decomposed_matches import attention_match, decomposed_match
 from .fusion import find_fused_grid
 from .helper_nodes import with_helpers
 from .match import Match
-from .node_checks import fault_of, reason_of, reason_of_attention
+from .node_checks import check_no_fused_nodes, fault_of, reason_of, reason_of_attention
 from .records import NodeRecord, is_of_package
 
 
@@ -63,10 +63,13 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
         model: the model.
         probe: tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
             Without a probe, neither is done.
+
+    Raises:
+        GridSampleError: a session has fused a node of the model.
     """
-    return [
-        match.record for match in find_matches(model, scopes_of(model), probe, with_reasons=True)
-    ]
+    all_scopes = scopes_of(model)
+    check_no_fused_nodes(all_scopes)
+    return [match.record for match in find_matches(model, all_scopes, probe, with_reasons=True)]
 
 
 def standard_records_of(model: onnx.ModelProto, probe: Probe) -> list[NodeRecord]:

@@ -8,10 +8,10 @@ import onnx
 
 from .. import spec
 from ..dialects.registry import attention_signature
-from ..dialects.table import ATTENTION
-from ..errors import GridSampleError
+from ..dialects.table import ATTENTION, COMPILED_DOMAIN, FUSED
+from ..errors import GridSampleError, where_node
 from ..functions import validation
-from ..graph.scope import domain_of
+from ..graph.scope import Scope, attribute_named, display_name, domain_of
 from ..inference.probe import Probe
 from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import TypeAndShape
@@ -23,7 +23,31 @@ from .records import NOT_ASKED, NodeRecord, n_spatial_axes
 _COMPLEX_HINT = (
     "as ONNX Runtime has no complex tensors: sample the real and the imaginary part separately"
 )
+_WITHOUT_FUSED_NODES = (
+    "the source model, which should be kept, or a model saved by a session with "
+    "nodes=lambda record: not record.fused"
+)
 UNKNOWN_UNTIL_RUN = "types or ranks of its inputs are known only when it runs"
+
+
+def check_no_fused_nodes(all_scopes: Iterable[Scope]) -> None:
+    """Check that no node of a model is a GridSample that a session fused with its grid.
+
+    Such a node is in models that onnxruntime saved. It lacks the nodes that computed its grid.
+
+    Raises:
+        GridSampleError: a node is one.
+    """
+    for scope in all_scopes:
+        if FUSED not in scope.op_types:
+            continue
+        for node in scope:
+            if (node.domain, node.op_type) == (COMPILED_DOMAIN, FUSED):
+                label = attribute_named(node, "node")
+                name = label.s.decode() if label is not None else display_name(node)
+                found = "saved by a session that fused this node"
+                where = where_node(FUSED, name)
+                raise GridSampleError(where, "the model", found, _WITHOUT_FUSED_NODES)
 
 
 def fault_of(

@@ -17,13 +17,11 @@ scalar ``one``, whose value is known in a run only:
 >>> steps = (ProgramStep("Div", 320.0, False), ProgramStep("Sub", "one", False))
 >>> x = Program(Component("flow", axis=1, index=0), 2, steps)
 >>> y = Program(Component("flow", axis=1, index=1), 2, (ProgramStep("Div", 240.0, False), steps[1]))
->>> to_rows([x, y], ["flow"])
-[[0, 1, 0, 2, 6, 2], [0, 1, 1, 2, 6, 2]]
->>> encode(to_rows([x, y], ["flow"]), r=2)
-[2, 0, 1, 0, 2, 2, 6, 2, 0, 1, 1, 2, 2, 6, 2]
+>>> np.reshape(encode([x, y], ["flow"]), (2, -1))[:, :8].tolist()
+[[0, 1, 0, 2, 2, 6, 2, 0], [0, 1, 1, 2, 2, 6, 2, 0]]
 
 The codes 6 and 2 are those of Div and Sub with the operand as second input. The number 2 before
-them is the number of steps.
+them is the number of steps, and each number after them is 0.
 """
 
 from __future__ import annotations
@@ -32,13 +30,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..kernels.program_codes import (
-    MAX_SOURCES,
-    MAX_STEPS,
-    N_HEADER_NUMBERS,
-    OPERATIONS,
-    WITH_PROGRAM,
-)
+import numpy as np
+
+from ..kernels.program_codes import MAX_STEPS, OPERATIONS, PROGRAM, WITH_PROGRAM
 
 #: The types that programs compute in. Half precision is missing because runtimes round its
 #: arithmetic differently.
@@ -109,79 +103,27 @@ class Program:
                 yield step.operand
 
 
-def to_rows(programs: Sequence[Program], sources: Sequence[str]) -> list[list[int]]:
-    """Return programs as rows of integers.
+def encode(programs: Sequence[Program], sources: Sequence[str]) -> list[int]:
+    """Return programs as the integers of an array of :data:`.program_codes.PROGRAM`.
 
     Args:
         programs: one program for each coordinate.
         sources: the values that the programs read.
-
-    Returns:
-        A row for each program, followed by rows for the programs that compute operands, in order. A
-        row consists of the index of the source, the axis (-1 if there is none), the index on it,
-        its length, and the code of each step.
     """
-    rows: list[list[int]] = []
     pending = list(programs)
+    rows = []
     for program in pending:  # grows during the loop
         component = program.component
         axis = -1 if component.axis is None else component.axis
         codes = [_code(step) for step in program.steps]
-        rows.append([sources.index(component.name), axis, component.index, program.length, *codes])
+        steps = codes + [0] * (MAX_STEPS - len(codes))
+        source = sources.index(component.name)
+        rows.append((source, axis, component.index, program.length, len(codes), steps))
         pending += program.operands
-    return rows
+    numbers: list[int] = np.array(rows, PROGRAM).view(np.int64).tolist()
+    return numbers
 
 
 def _code(step: ProgramStep) -> int:
     code = OPERATIONS.index(step.operation) << 1 | int(step.operand_first)
     return code + WITH_PROGRAM if isinstance(step.operand, Program) else code
-
-
-def encode(rows: Sequence[Sequence[int]], r: int) -> list[int]:
-    """Return the attribute of a fused node for the ``rows`` of :func:`to_rows`.
-
-    The attribute consists of ``r``, the number of coordinates, and the rows. In each row, the
-    number of steps is inserted before the steps.
-    """
-    numbers = [r]
-    for row in rows:
-        steps = row[4:]
-        numbers += [*row[:4], len(steps), *steps]
-    return numbers
-
-
-def decode(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int]:
-    """Return the rows and the number of coordinates r from the result of :func:`encode`.
-
-    Raises:
-        LookupError, TypeError, ValueError: ``numbers`` are not what a session writes for
-            ``n_sources`` values.
-    """
-    r, *remaining = numbers
-    rows: list[list[int]] = []
-    while remaining:
-        *head, n_steps = remaining[:N_HEADER_NUMBERS]
-        row = [*head, *remaining[N_HEADER_NUMBERS : N_HEADER_NUMBERS + max(n_steps, 0)]]
-        if len(row) != 4 + n_steps:
-            raise ValueError(f"program {len(rows)} has fewer than {n_steps} steps")
-        rows.append(row)
-        remaining = remaining[N_HEADER_NUMBERS + n_steps :]
-    for number, row in enumerate(rows):
-        is_operand = number >= r
-        if not _is_valid(row, r, n_sources, is_operand=is_operand):
-            raise ValueError(f"row {number} is not a program: {row}")
-    n_operands = sum(code >= WITH_PROGRAM for row in rows for code in row[4:])
-    if not 0 < r == len(rows) - n_operands:
-        raise ValueError(f"{len(rows)} programs")
-    return rows, r
-
-
-def _is_valid(row: Sequence[int], r: int, n_sources: int, *, is_operand: bool) -> bool:
-    """Whether a row is one of a coordinate's program, or of a program that computes an operand."""
-    source, axis, index, length, *codes = row
-    if not 0 <= source < n_sources <= MAX_SOURCES:
-        return False
-    if not -1 <= axis <= r + 1 or not 0 <= index < length:
-        return False
-    valid_codes = range(WITH_PROGRAM if is_operand else 2 * WITH_PROGRAM)
-    return len(codes) <= MAX_STEPS and set(codes) <= set(valid_codes)

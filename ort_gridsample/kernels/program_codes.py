@@ -1,7 +1,13 @@
-"""The codes of programs that compute the coordinates of a fused grid.
+"""The encoding of programs that compute the coordinates of a fused grid.
 
-:mod:`ort_gridsample.detection.programs` writes them, and compiled code reads them.
+An encoded program is a :data:`PROGRAM`. :func:`ort_gridsample.detection.programs.encode` fills an
+array of them, which is an attribute of the fused node and, without a conversion, what compiled code
+reads.
 """
+
+import numpy as np
+
+from .structs import record
 
 #: The maximum number of values that a grid is computed from.
 MAX_SOURCES = 6
@@ -25,5 +31,16 @@ COORDINATE_OPERATORS = (
 #: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
 #: code if another program computes the operand, so that it is not a scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)
-#: The number of integers before the steps of an encoded program.
-N_HEADER_NUMBERS = 5  # source, axis, index, length, n_steps
+
+#: A program. The programs of the coordinates come first, and are followed by those that compute
+#: operands, in the order of the steps that read them.
+PROGRAM = record(
+    "source",  # the index of the value that contains the coordinate
+    "axis",  # the value's axis that lists coordinates, or -1
+    "index",  # the coordinate's index on that axis
+    "length",  # the length of that axis
+    "n_steps",  # the number of steps
+    ("steps", (np.int64, MAX_STEPS)),  # the codes of the steps
+)
+#: The number of integers of an encoded program.
+N_NUMBERS = PROGRAM.itemsize // 8

@@ -31,7 +31,6 @@ from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import library_file, library_trailer
 from ..kernels import target as this_machine
 from ..kernels.tap_plans import COMPILED_MODES
-from ..rewriting.unfusing import unfused
 from ..system.cpus import available_cpus
 from ..system.process import interpreter
 
@@ -317,7 +316,7 @@ def _needed(models: Model | Iterable[Model] | None) -> dict[str, list[str]] | No
     for model in models:
         proto = read_model(model)
         with translate_errors(proto):
-            records = records_of(unfused(proto))
+            records = records_of(proto)
         for record in records:
             for name, types in spec.newest(record.operator).types.items():
                 known_types = record.types.get(name, ())

@@ -19,13 +19,13 @@ from ..detection.attention.layouts import Attention
 from ..detection.find import SearchOptions, find_matches
 from ..detection.helper_nodes import is_helper
 from ..detection.lowered_names import lowered_from, reads_grid
+from ..detection.node_checks import check_no_fused_nodes
 from ..dialects.registry import attention_signature, dialect_of
 from ..dialects.table import ATTENTION
 from ..errors import GridSampleError, where_node
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..inference.probe import Probe
 from .targets import FUNCTIONS_DOMAIN
-from .unfusing import is_fused
 
 #: Operators that compute or rearrange coordinates. The outputs of others are not coordinates.
 _ARITHMETIC = {
@@ -136,7 +136,11 @@ def coordinates_read(
     Yields:
         Pairs of a scope and a dictionary: the index of a coordinate node -> the coordinates that
         the node reads.
+
+    Raises:
+        GridSampleError: a session has fused a node of the model.
     """
+    check_no_fused_nodes(all_scopes)
     functions = _functions_of(all_scopes)
     for scope in all_scopes:
         if scope.function is None:
@@ -192,7 +196,7 @@ def _coordinates(
     dialect = dialect_of(node, scope.opsets, functions.all)
     if dialect is not None and dialect.operator == ATTENTION:
         return _coordinates_of_attention(node)
-    if dialect is not None or node.domain == FUNCTIONS_DOMAIN or is_fused(node):
+    if dialect is not None or node.domain == FUNCTIONS_DOMAIN:
         operator = node.op_type if dialect is None else dialect.operator
         return node.input if operator.startswith("AffineGrid") else node.input[1:]
     return () if function_key(node) in functions.sampling or is_helper(node) else None

@@ -14,6 +14,7 @@ import onnx
 
 from ..detection.find import SearchOptions, search
 from ..detection.match import Match
+from ..detection.node_checks import check_no_fused_nodes
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError, one_line
 from ..graph.files import keep_errors
@@ -91,7 +92,12 @@ class Patch:
     has_run_checks: bool = True
 
     def prepare(self) -> PatchPlan:
-        """Run the passes until none changes the model; return the plan for the resulting model."""
+        """Run the passes until none changes the model; return the plan for the resulting model.
+
+        Raises:
+            GridSampleError: a session has fused a node of the model, or a node is wrong.
+        """
+        check_no_fused_nodes(self.all_scopes)
         plan = self._plan()
         while any(run_pass(self, plan) for run_pass in _PASSES):
             self.update_scopes()

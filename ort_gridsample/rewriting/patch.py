@@ -29,7 +29,6 @@ from .targets.compiled_op import CompiledOpTarget
 from .targets.dialect_target import DialectTarget
 from .targets.python_op import PythonOpTarget
 from .targets.tensorrt import TensorRTPluginsTarget
-from .unfusing import unfused
 
 #: The oldest IR version with model-local functions.
 _FUNCTIONS_IR_VERSION = 8
@@ -229,10 +228,6 @@ def rewrite_selected_nodes(
     all_scopes = scopes_of(model) if all_scopes is None else all_scopes
     standard = DialectTarget(AI_ONNX, "any" if opset is None else "certain")
     patch = Patch(model, all_scopes, target, standard, nodes, probe, opset, has_run_checks)
-    plain_model = unfused(model, all_scopes)
-    if plain_model is not model:
-        model.CopyFrom(plain_model)
-        patch.update_scopes()
     plan = patch.prepare()
     _rewrite(patch, plan)
     return PatchedRecords(

@@ -89,11 +89,13 @@ class DecisionContext:
         accelerator_probe: finds the forms of nodes that accelerators run. None if no accelerator
             may run a node.
         op_targets: the targets that write ops of this package.
+        fuses_grids: whether grids may be fused into their GridSamples.
     """
 
     nodes: Selection | None
     accelerator_probe: AcceleratorProbe | None
     op_targets: OpTargets
+    fuses_grids: bool = True
 
     @cached_property
     def no_compiled_ops_reason(self) -> str:
@@ -105,6 +107,7 @@ def context_of(
     nodes: Selection | None,
     accelerator_probe: AcceleratorProbe,
     is_saved: bool,
+    fuses_grids: bool = True,
 ) -> DecisionContext:
     """Return the context of the decisions of a session.
 
@@ -113,12 +116,14 @@ def context_of(
             node.
         accelerator_probe: the probe of the session's accelerators.
         is_saved: whether onnxruntime saves the model.
+        fuses_grids: whether grids may be fused into their GridSamples.
     """
     may_accelerate = accelerator_probe.is_active and nodes in (None, "unsupported")
     return DecisionContext(
         nodes=nodes,
         accelerator_probe=accelerator_probe if may_accelerate else None,
         op_targets=OpTargets(is_saved),
+        fuses_grids=fuses_grids,
     )
 
 

@@ -37,7 +37,7 @@ from ..graph.weights import (
     split_source,
 )
 from ..rewriting.patch import bind_threads, rewrite_selected_nodes
-from . import installed_runtime
+from . import installed_runtime, standard_files
 from .accelerators import AcceleratorProbe
 from .decisions import context_of
 from .options import added_initializers, are_builtin_domains
@@ -128,15 +128,12 @@ def _changed_model(
     )
     opened_weights = preparation.weights.load(proto.graph.initializer) if has_weights else None
     patched = proto.SerializeToString()
-    # The user's function is called once, and is not pickled. The file at a path stays as it is.
-    keeps_patched = isinstance(source, bytes) and callable(preparation.arguments.nodes)
     return PatchedModel(
         opened_model=patched,
-        reopened_model=patched if keeps_patched else source,
+        reopened_model=source,
         placements=preparation.placements,
         domains=preparation.domains(),
         folder=folder,
-        reopened_weights=preparation.weights if keeps_patched else NO_WEIGHTS,
         opened_weights=opened_weights,
         reads_weights_in_place=reads_weights_in_place,
         compiled_ops=preparation.compiled_ops(),
@@ -163,6 +160,8 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     if exceeds_protobuf(proto):
         reason = "its values are not in the main graph's initializers, or are inputs or outputs too"
         raise _too_large(reason)
+    source = onnx.ModelProto()
+    source.CopyFrom(proto)
     preparation = _ModelPreparation(proto, weights, arguments)
     if preparation.uses_given_options:
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
@@ -171,13 +170,14 @@ def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> P
     preparation.write_thread_counts()
     preparation.drop_unread_weights()
     opened_weights = preparation.weights.load(proto.graph.initializer)
-    patched = serialized(proto)
+    unchanged = _ModelPreparation(source, weights, arguments)
+    unchanged.drop_unread_weights()
     return PatchedModel(
-        opened_model=patched,
-        reopened_model=patched,
+        opened_model=serialized(proto),
+        reopened_model=serialized(source),
         placements=preparation.placements,
         domains=preparation.domains(),
-        reopened_weights=_snapshot(opened_weights),
+        reopened_weights=_snapshot(source, unchanged.weights, opened_weights),
         opened_weights=opened_weights,
         reads_weights_in_place=READS_MEMORY and not any(locations(model)),
         compiled_ops=preparation.compiled_ops(),
@@ -193,10 +193,22 @@ def _check_takes_large_model(arguments: SessionArguments) -> None:
         raise _too_large("the optimized model cannot be saved")
 
 
-def _snapshot(opened_weights: LoadedWeights) -> Weights:
-    """Return the weights with the values that onnxruntime got: the caller may change the model."""
-    arrays = opened_weights.arrays
-    values = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
+def _snapshot(source: onnx.ModelProto, weights: Weights, opened_weights: LoadedWeights) -> Weights:
+    """Return weights of ``source`` with their present values: the caller may change the model.
+
+    Args:
+        source: a model.
+        weights: its weights.
+        opened_weights: the values that onnxruntime got, which are not copied.
+    """
+    values = {}
+    for tensor in source.graph.initializer:
+        if tensor.name in opened_weights.arrays:
+            array = opened_weights.arrays[tensor.name]
+            values[tensor.name] = array.reshape(-1).view(np.uint8)
+        elif tensor.name in weights:
+            content = weights.with_values(tensor).raw_data
+            values[tensor.name] = np.frombuffer(content, np.uint8)
     spans = {name: Span(0, array.size) for name, array in values.items()}
     return SeparateWeights(values, spans=spans)
 
@@ -204,7 +216,8 @@ def _snapshot(opened_weights: LoadedWeights) -> Weights:
 class _ModelPreparation:
     """The preparation of a model for a session.
 
-    Call :meth:`prepare` before any method but :meth:`domains` and :attr:`uses_given_options`.
+    Call :meth:`prepare` before any method but :meth:`domains`, :meth:`drop_unread_weights` and
+    :attr:`uses_given_options`.
 
     Attributes:
         proto: the model, which the methods change.
@@ -278,7 +291,12 @@ class _ModelPreparation:
             only_sampling_nodes=self._has_only_sampling_nodes(),
         )
         with hide_values(self.scopes, self._replaced_names), closing(accelerator_probe):
-            context = context_of(arguments.nodes, accelerator_probe, arguments.is_model_saved)
+            context = context_of(
+                arguments.nodes,
+                accelerator_probe,
+                is_saved=arguments.is_model_saved,
+                fuses_grids=not (arguments.is_model_saved and standard_files.enabled),
+            )
             target = SessionTarget(context)
             with translate_errors(self.proto):
                 replaced, kept = rewrite_selected_nodes(

@@ -10,10 +10,10 @@ import onnxruntime
 from ..detection.attention.quantization import quantization_between
 from ..detection.find import find_matches
 from ..detection.match import Match
+from ..detection.node_checks import check_no_fused_nodes
 from ..graph.files import Model, read_model, translate_errors
 from ..graph.scope import scopes_of
 from ..graph.use_def import UseDef
-from ..rewriting.unfusing import unfused
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
 from . import installed_runtime
 from .accelerators import AcceleratorProbe
@@ -38,10 +38,9 @@ def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> lis
     """
     proto = read_model(model)
     with translate_errors(proto):
-        restored = unfused(proto)
-        matches = find_matches(
-            restored, scopes_of(restored), installed_runtime.PROBE, with_reasons=True
-        )
+        all_scopes = scopes_of(proto)
+        check_no_fused_nodes(all_scopes)
+        matches = find_matches(proto, all_scopes, installed_runtime.PROBE, with_reasons=True)
         target = SessionTarget(context_of(None, accelerator_probe, is_saved=False), compiles=False)
         valid_matches = [match for match in matches if match.record.error is None]
         for match in valid_matches:

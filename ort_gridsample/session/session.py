@@ -30,6 +30,7 @@ from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks, report, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
+from .chosen_nodes import ChosenNodes
 from .known_operators import is_error_of_unknown_operator, unknown_operators
 from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import creation_error_for, exception_for
@@ -101,6 +102,10 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
     ops. If there are such providers, or if the model uses operators of a domain that is neither
     onnxruntime's nor this package's, the session uses ``sess_options`` themselves and adds to them.
 
+    With ``optimized_model_filepath`` in ``sess_options``, onnxruntime saves what the session runs.
+    A GridSample that was fused with the nodes of its grid cannot be read again. Keep the source
+    model, or save a model of a session with ``nodes=lambda record: not record.fused``.
+
     A session can be pickled. The pickle has the model (for a path, only the path), the attributes
     of the options, and the configuration entries that onnxruntime defines. It does not have
     dimensions, initializers and libraries that were added to the options. A subclass is called with
@@ -152,20 +157,20 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             expected = format_choices(ACCELERATED_POLICIES)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
         accelerators = accelerators_of(providers, provider_options)
-        placement_arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
-        patched = patch_for_session(given_model, placement_arguments)
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
-        # A session that was not opened from a path keeps the patched bytes, and opens them again
-        # without calling the function: 'unsupported' keeps the nodes that the function left to
-        # onnxruntime.
-        is_patched_by_function = path is None and callable(nodes)
+        # The model at a path may have changed when the session is opened again, and then the
+        # function is called again.
+        if path is None and callable(nodes) and not isinstance(nodes, ChosenNodes):
+            nodes = ChosenNodes(nodes)
+        placement_arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
+        patched = patch_for_session(given_model, placement_arguments)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.reopened_model,
             providers=providers,
             provider_options=provider_options,
-            nodes="unsupported" if is_patched_by_function else nodes,
+            nodes=nodes,
             accelerated=accelerated,
             others=kwargs,
         )
@@ -379,8 +384,9 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         """Open the session again on these providers, as onnxruntime does.
 
         The nodes are placed again. In the model of a session with a function as ``nodes`` that was
-        not opened from a path, nodes that are replaced stay replaced. If the model has sampling
-        nodes and cannot be opened on these providers, the session stays on its former ones.
+        not opened from a path, the nodes that the function chose stay chosen. If the model has
+        sampling nodes and cannot be opened on these providers, the session stays on its former
+        ones.
         """
         if not self._placements:
             super().set_providers(providers, provider_options)

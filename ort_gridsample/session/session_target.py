@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from ..detection.helper_nodes import has_status
@@ -81,6 +82,8 @@ class SessionTarget(TargetSelector):
         decision = self._resolved.get(match.record)
         if decision is not None:
             return decision
+        if not self._context.fuses_grids:
+            match = replace(match, fused_grid=None, fused_into=None)
         decision = self._resolve(match)
         if _may_be_fused(match) and self._own_op_fails_to_compile(match, decision):
             # The op is now another one; that may change the fusion.

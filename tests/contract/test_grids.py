@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,19 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
+from ort_gridsample.errors import where_node
 from support import faults
 from support.cases import ATTRIBUTES, Attributes
-from support.compare import assert_identical
+from support.compare import assert_identical, refusal
 from support.exported_models import (
     EXPORTED_MODELS,
     run_stored_inputs,
     slow_if_large,
 )
 from support.fused_models import (
-    assert_saved_model_can_be_read,
     models_with_another_reader,
     needs_compiled_ops,
+    saved_by_session,
     transformer,
     transformer_feeds,
 )
@@ -62,20 +64,23 @@ LIMITS = [
         "theta is of unknown shape",
     ),
     Limit(
-        ("ai.onnx", "declined"),
+        ("ai.onnx", "declined", "saved"),
         r".*, float64, |affine, float64",
         "onnxruntime has no GridSample of float64, or of grids of another type",
     ),
     Limit(
-        ("ai.onnx", "declined"),
+        ("ai.onnx", "declined", "saved"),
         r"special values|affine, a (narrower|wider) grid",
         "onnxruntime's GridSample differs where coordinates are not finite, and rounds float16",
     ),
     Limit(
-        ("declined",), "opset 9", "onnxruntime has no such operator", "not a registered function"
+        ("declined", "saved"),
+        "opset 9",
+        "onnxruntime has no such operator",
+        "not a registered function",
     ),
     Limit(
-        ("ai.onnx", "declined", "primitives", "functions", "patched file", "evaluator"),
+        ("ai.onnx", "declined", "saved", "primitives", "functions", "patched file", "evaluator"),
         r"affine, bfloat16|affine, float64 and a bfloat16",
         "onnxruntime has no arithmetic of bfloat16",
     ),
@@ -442,28 +447,82 @@ def test_fused_session_can_be_pickled(target: Any, source: str, tmp_path: Path) 
 
 
 @needs_compiled_ops
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            f"{chain.__name__}, float32, linear-reflection-aligned, known lengths"
-            for chain in CHAINS
-        ),
-        *(f"affine, {chain}, aligned" for chain in AFFINE_CHAINS),
-    ],
-)
-def test_fused_model_saved_by_onnxruntime_can_be_read(name: str, tmp_path: Path) -> None:
-    form = form_of(name)
-    operators = ["AffineGrid", "GridSample"] if name.startswith("affine") else ["GridSample"]
-    assert_saved_model_can_be_read(form.model, form.feeds, tmp_path / "saved.onnx", *operators)
+@pytest.mark.parametrize("chosen", [True, False])
+def test_session_of_a_function_is_opened_again_with_its_choice(chosen: bool) -> None:
+    records = []
+
+    def choose(record: ogs.NodeRecord) -> bool:
+        records.append(record)
+        return chosen or not record.fused
+
+    session = ogs.InferenceSession(transformer(), quiet_options(), nodes=choose)
+    counts = placed_counts(session)
+    n_calls = len(records)
+    (expected,) = session.run(None, transformer_feeds())
+    restored = pickle.loads(pickle.dumps(session))
+    session.set_providers(["CPUExecutionProvider"])
+    for opened in (session, restored, pickle.loads(pickle.dumps(restored))):
+        assert placed_counts(opened) == counts
+        assert_identical(opened.run(None, transformer_feeds())[0], expected)
+    assert len(records) == n_calls
+
+
+SAVED_CHAINS = [
+    f"{chain.__name__}, float32, linear-reflection-aligned, known lengths" for chain in CHAINS
+]
+#: What reads a model, apart from a session.
+READERS = {
+    "inspect": ogs.inspect_model,
+    "patch": ogs.patch_model,
+    "lower": partial(ogs.patch_model, target="primitives"),
+    "coordinate nodes": ogs.coordinate_nodes,
+}
 
 
 @needs_compiled_ops
-@pytest.mark.parametrize("opset", [12, 13], ids=["axes as attribute", "axes as input"])
-def test_fused_model_of_an_older_opset_can_be_read(opset: int, tmp_path: Path) -> None:
-    form = chain_form(one_for_both)
-    older = ogs.patch_model(form.model, target="mmcv", opset=opset)
-    assert_saved_model_can_be_read(older, form.feeds, tmp_path / "saved.onnx", "GridSample")
+@pytest.mark.parametrize(
+    "name", [*SAVED_CHAINS, *(f"affine, {chain}, aligned" for chain in AFFINE_CHAINS)]
+)
+def test_fused_model_saved_by_onnxruntime_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "saved.onnx"
+    saved_by_session(form_of(name).model, path)
+    node = onnx.load(path).graph.node[-1]
+    label = next(attribute.s.decode() for attribute in node.attribute if attribute.name == "node")
+    for read in (*READERS.values(), partial(ogs.InferenceSession, sess_options=quiet_options())):
+        error = refusal(read, path)
+        assert error.where == where_node("FusedGridSample", label)
+        assert error.argument == "the model"
+
+
+@needs_compiled_ops
+def test_refusal_of_a_fused_model_says_how_to_save_it(tmp_path: Path) -> None:
+    path = tmp_path / "saved.onnx"
+    saved_by_session(transformer(), path)
+    with pytest.raises(ogs.GridSampleError) as refused:
+        ogs.inspect_model(path)
+    assert str(refused.value) == (
+        "FusedGridSample node 'sample': the model is saved by a session that fused this node, "
+        "expected the source model, which should be kept, or a model saved by a session with "
+        "nodes=lambda record: not record.fused"
+    )
+
+
+@needs_compiled_ops
+@pytest.mark.parametrize("name", ["affine, nothing, aligned", *SAVED_CHAINS])
+def test_model_saved_without_fusion_has_the_outputs_of_its_source(
+    name: str, tmp_path: Path
+) -> None:
+    form = form_of(name)
+    path = tmp_path / "saved.onnx"
+    saved_by_session(form.model, path, nodes=lambda record: not record.fused)
+    form.assert_outputs(ogs.InferenceSession(path, quiet_options()).run(None, form.feeds))
+
+
+@needs_compiled_ops
+def test_fused_model_in_a_body_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "saved.onnx"
+    saved_by_session(form_of("branches, flow, True").model, path)
+    assert refusal(ogs.inspect_model, path).where.startswith("FusedGridSample node")
 
 
 @needs_compiled_ops

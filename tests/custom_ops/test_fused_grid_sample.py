@@ -12,12 +12,10 @@ from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
-from ort_gridsample.detection import programs
-from ort_gridsample.detection.programs import MAX_SOURCES, MAX_STEPS
 from ort_gridsample.functions.validation import format_shape
+from ort_gridsample.kernels.program_codes import MAX_SOURCES, MAX_STEPS, WITH_PROGRAM
 from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
-from support.compare import refusal
 from support.fused_models import needs_compiled_ops
 from support.models import parsed
 from support.paths import quiet_options
@@ -49,7 +47,8 @@ def fused_op_model(coordinates: list[int], sources: Sequence[str]) -> onnx.Model
     node.name = "sample"
     integers = onnx.AttributeProto.INTS
     node.attribute.append(helper.make_attribute("coordinates", coordinates, attr_type=integers))
-    node.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, sources))))
+    for index, source in enumerate(sources):
+        node.attribute.append(helper.make_attribute(f"source{index}", repr(source)))
     return model
 
 
@@ -58,41 +57,58 @@ def open_fused_op(coordinates: list[int], sources: Sequence[str]) -> onnxruntime
     return onnxruntime.InferenceSession(model.SerializeToString(), ogs.register(quiet_options()))
 
 
-#: A program is a source, its length, the index of the coordinate, its axis, and steps.
-VALID_X = [0, 3, 0, 2, 0]
-VALID_Y = [0, 3, 1, 2]
-STEP_WITH_PROGRAM = programs.WITH_PROGRAM
-INVALID_X = [
-    [1, 3, 0, 2],
-    [0, 3, 2, 2],
-    [0, 9, 0, 2],
-    [0, -2, 0, 2],
-    [0, 3, 0, 2, 16],
-    [0, 3, 0, 2, -1],
-    [0, 3, 0],
-    [0, 3, 0, 2, STEP_WITH_PROGRAM],
-    [0, 3, 0, 2, *[0] * (MAX_STEPS + 1)],
-]
-#: Programs of x, of y, and of operands.
-INVALID_PROGRAMS = [
-    *([program_of_x, VALID_Y] for program_of_x in INVALID_X),
-    [[0, 3, 0, 2, STEP_WITH_PROGRAM], VALID_Y, [1, 3, 1, 2]],
-    [[0, 3, 0, 2, STEP_WITH_PROGRAM], VALID_Y, [*VALID_Y, STEP_WITH_PROGRAM], VALID_Y],
-    [[0, 3, 0, 2], VALID_Y, VALID_Y],
-]
-INVALID_COORDINATES = [
-    *(programs.encode(rows, 2) for rows in INVALID_PROGRAMS),
-    [],
-    [0],
-    [2, 1, 2],
-    [-1, *VALID_Y, 0],
-    [1, *VALID_Y, 3],
-    [1, *VALID_Y, -1],
-]
+def program(
+    *,
+    source: int = 0,
+    axis: int = 3,
+    index: int = 0,
+    length: int = 2,
+    codes: Sequence[int] = (),
+    n_steps: int | None = None,
+) -> list[int]:
+    """Return an encoded program. Its number of steps is that of the codes unless it is given."""
+    steps = [*codes, *[0] * (MAX_STEPS - len(codes))]
+    return [source, axis, index, length, len(codes) if n_steps is None else n_steps, *steps]
+
+
+VALID_X = program(codes=[0])
+VALID_Y = program(index=1)
+INVALID_X = {
+    "unknown source": program(source=1),
+    "negative source": program(source=-1),
+    "index beyond the length": program(index=2),
+    "negative index": program(index=-1),
+    "unknown axis": program(axis=9),
+    "negative axis": program(axis=-2),
+    "unknown code": program(codes=[16]),
+    "negative code": program(codes=[-1]),
+    "code after the steps": program(codes=[2], n_steps=0),
+    "too many steps": program(n_steps=MAX_STEPS + 1),
+    "negative number of steps": program(n_steps=-1),
+    "too few numbers": program()[:-1],
+    "operand without a program": program(codes=[WITH_PROGRAM]),
+}
+INVALID_COORDINATES = {
+    **{name: [*program_of_x, *VALID_Y] for name, program_of_x in INVALID_X.items()},
+    "operand of an unknown source": [
+        *program(codes=[WITH_PROGRAM]),
+        *VALID_Y,
+        *program(source=1),
+    ],
+    "operand of an operand": [
+        *program(codes=[WITH_PROGRAM]),
+        *VALID_Y,
+        *program(codes=[WITH_PROGRAM]),
+        *VALID_Y,
+    ],
+    "three coordinates": [*VALID_X, *VALID_Y, *program(axis=5)],
+    "no programs": [],
+    "a number": [0],
+}
 
 
 @needs_compiled_ops
-@pytest.mark.parametrize("coordinates", INVALID_COORDINATES, ids=str)
+@pytest.mark.parametrize("coordinates", INVALID_COORDINATES.values(), ids=INVALID_COORDINATES)
 def test_fused_op_with_invalid_coordinates_is_refused(coordinates: list[int]) -> None:
     with pytest.raises(Exception, match="initialization") as raised:
         open_fused_op(coordinates, ["coords"])
@@ -100,16 +116,6 @@ def test_fused_op_with_invalid_coordinates_is_refused(coordinates: list[int]) ->
         f"GridSample node 'sample': coordinates is {format_shape(coordinates)}, "
         "expected the programs that a session writes"
     )
-
-
-@pytest.mark.parametrize("coordinates", INVALID_COORDINATES, ids=str)
-def test_lowering_of_a_fused_op_with_invalid_coordinates_is_refused(
-    coordinates: list[int],
-) -> None:
-    model = fused_op_model(coordinates, ["coords"])
-    error = refusal(ogs.patch_model, model, target="primitives")
-    assert error.argument == "the fused node"
-    assert error.expected == "what a session writes"
 
 
 FUSED_OP_FEEDS = {
@@ -120,20 +126,23 @@ FUSED_OP_FEEDS = {
 
 @needs_compiled_ops
 def test_fused_op_with_valid_coordinates_runs() -> None:
-    session = open_fused_op(programs.encode([VALID_X, VALID_Y], 2), ["coords"])
+    session = open_fused_op([*VALID_X, *VALID_Y], ["coords"])
     assert session.run(None, FUSED_OP_FEEDS)[0].shape == (1, 1, 3, 4)
 
 
 @needs_compiled_ops
 @pytest.mark.parametrize(
     ("program_of_y", "sources"),
-    [([1, 3, 1, 2], ["coords", "more"]), ([*VALID_Y, 0], ["coords"])],
+    [
+        (program(source=1, index=1), ["coords", "more"]),
+        (program(index=1, codes=[0]), ["coords"]),
+    ],
     ids=["source", "number"],
 )
 def test_fused_op_with_a_missing_input_is_refused(
     program_of_y: list[int], sources: list[str]
 ) -> None:
-    session = open_fused_op(programs.encode([VALID_X, program_of_y], 2), sources)
+    session = open_fused_op([*VALID_X, *program_of_y], sources)
     sentence = (
         "grid is computed from an input that is omitted, "
         f"expected {len(sources)} inputs and the scalars of their programs$"

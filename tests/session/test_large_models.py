@@ -20,6 +20,7 @@ from ort_gridsample.rewriting.passes import Selection
 from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
 from ort_gridsample.system import memory
+from support.fused_models import needs_compiled_ops
 from support.models import parsed
 from support.processes import run_program
 
@@ -99,6 +100,22 @@ def test_session_of_a_large_model_keeps_its_weights_when_the_model_changes() -> 
     model.Clear()
     check(session, expected)
     session.set_providers(["CPUExecutionProvider"])
+    check(session, expected)
+
+
+@needs_compiled_ops
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize("unread", [False, True])
+def test_session_of_a_large_model_with_a_fused_grid_is_opened_again(unread: bool) -> None:
+    model = large_model("M = Add (G, S) Y = GridSample (X, M)", unread=unread)
+    shift = numpy_helper.from_array(np.full((1, 1, 3, 2), 0.25, np.float32), "S")
+    model.graph.initializer.append(shift)
+    expected = run(onnxruntime.InferenceSession(model.SerializeToString()))
+    session = ogs.InferenceSession(model)
+    model.Clear()
+    counts = [len(placement.fused) for placement in session.placements]
+    session.set_providers(["CPUExecutionProvider"])
+    assert [len(placement.fused) for placement in session.placements] == counts == [1]
     check(session, expected)
 
 

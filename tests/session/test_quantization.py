@@ -20,6 +20,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import ort_gridsample as ogs
 from ort_gridsample.session import quantization
+from support import grid_forms
 from support.attention_models import FORMS, form, form_feeds
 from support.exported_models import EXPORTED_FOLDER, stored_arrays
 
@@ -233,6 +234,23 @@ def test_model_too_old_for_standard_operators_is_prepared_with_ops_of_the_packag
     np.testing.assert_allclose(
         ogs.InferenceSession(prepared).run(None, feeds_for(2)), expected, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["affine, nothing, aligned", "flow, float32, linear-reflection-aligned, known lengths"]
+)
+def test_model_with_a_computed_grid_that_is_saved_in_the_context_has_standard_operators(
+    name: str, tmp_path: Path
+) -> None:
+    grid_form = grid_forms.form_of(name)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    with ogs.quantization_sessions():
+        session = ogs.InferenceSession(grid_form.model, options)
+    assert not any(placement.fused for placement in session.placements)
+    saved = onnx.load(tmp_path / "saved.onnx")
+    assert {node.domain for node in saved.graph.node} <= {"", "ai.onnx"}
+    grid_form.assert_outputs(ogs.InferenceSession(saved).run(None, grid_form.feeds))
 
 
 def test_model_saved_outside_of_the_context_keeps_its_ops(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,6 +81,14 @@ def open_unfused(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """Return onnxruntime's session of the model with one compiled op for each sampling node."""
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
+
+
+def saved_by_session(model: onnx.ModelProto, path: Path, nodes: Any = None) -> onnx.ModelProto:
+    """Return the model that onnxruntime saves at ``path`` for a session of ``model``."""
+    options = quiet_options()
+    options.optimized_model_filepath = str(path)
+    ogs.InferenceSession(model, options, nodes=nodes)
+    return onnx.load(path)
 
 
 def assert_saved_model_can_be_read(

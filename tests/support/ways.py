@@ -71,13 +71,20 @@ def open_declined(model: onnx.ModelProto) -> ogs.InferenceSession:
 
 
 def open_saved(model: onnx.ModelProto) -> ogs.InferenceSession:
-    """Open the model that onnxruntime saves of this package's session, in another one."""
+    """Open the model that onnxruntime saves of this package's session, in another one.
+
+    The first session fuses no grids, because a model with a fused grid is refused.
+    """
     faults.skip_unread(model)
+
+    def has_no_fused_grid(record: ogs.NodeRecord) -> bool:
+        return record.operator == ATTENTION or not record.fused
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "saved.onnx"
         options = quiet_options()
         options.optimized_model_filepath = str(path)
-        ogs.InferenceSession(model, options)
+        ogs.InferenceSession(model, options, nodes=has_no_fused_grid)
         return ogs.InferenceSession(path, quiet_options())
 
 

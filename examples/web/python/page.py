@@ -35,7 +35,6 @@ from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.inference.runtime_probe import OutputType, RuntimeProbe
 from ort_gridsample.interop.evaluator import reference_ops
 from ort_gridsample.rewriting.patch import patch_to
-from ort_gridsample.rewriting.unfusing import unfused
 
 #: Where a model shall run -> the target of the patch, and the runtime whose form it needs.
 CHOICES: dict[str, tuple[str, str | None]] = {
@@ -183,7 +182,7 @@ def inspect(path: str, runtime: str) -> dict[str, Any]:
     """
     model = read_model(path)
     with translate_errors(model):
-        records = records_of(unfused(model), RuntimeProbe(_RUNTIME))
+        records = records_of(model, RuntimeProbe(_RUNTIME))
     external = sorted({entry.value for entry in locations(model)})
     return {
         "verdict": verdict(records, runtime),

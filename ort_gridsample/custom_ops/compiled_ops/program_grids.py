@@ -27,10 +27,10 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.program_codes import (
-    MAX_SOURCES,
     MAX_STEPS,
-    N_HEADER_NUMBERS,
+    N_NUMBERS,
     OPERATIONS,
+    PROGRAM,
     WITH_PROGRAM,
 )
 from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
@@ -70,10 +70,8 @@ from .structs import (
     GRID_SAMPLE,
     NODE,
     OP,
-    PROGRAM,
     PROGRAMS,
     REQUEST,
-    TEXT,
 )
 
 SOURCE_MISSING = validation.ErrorTemplate(
@@ -95,6 +93,13 @@ SOURCE_SHAPE_MISMATCH = replace(
 PROGRAMS_INVALID = validation.ErrorTemplate(
     "coordinates", "{X}", "the programs that a session writes"
 )
+#: About a scalar that the execution provider reads. A model may declare another shape than that of
+#: a run, and onnxruntime does not check it.
+NOT_SCALAR = validation.ErrorTemplate(
+    "grid",
+    "made of a value of shape {X}",
+    "one element, as the model declares",
+)
 
 _TABLE = SentenceTable(
     {
@@ -102,6 +107,7 @@ _TABLE = SentenceTable(
         "SOURCE_SHAPE_INVALID": encode(SOURCE_SHAPE_INVALID),
         "SOURCE_SHAPE_MISMATCH": encode(SOURCE_SHAPE_MISMATCH),
         "PROGRAMS_INVALID": encode(PROGRAMS_INVALID),
+        "NOT_SCALAR": encode(NOT_SCALAR),
     },
     after=SAMPLE_SENTENCES,
 )
@@ -113,12 +119,10 @@ SOURCE_MISSING_INDEX = _TABLE.index("SOURCE_MISSING")
 SOURCE_SHAPE_INVALID_INDEX = _TABLE.index("SOURCE_SHAPE_INVALID")
 SOURCE_SHAPE_MISMATCH_INDEX = _TABLE.index("SOURCE_SHAPE_MISMATCH")
 PROGRAMS_INVALID_INDEX = _TABLE.index("PROGRAMS_INVALID")
+NOT_SCALAR_INDEX = _TABLE.index("NOT_SCALAR")
 
 #: The operations of the steps.
 ADD, SUB, MUL, DIV = map(OPERATIONS.index, ("Add", "Sub", "Mul", "Div"))
-
-#: The character that separates the names of the sources.
-_NEWLINE = ord("\n")
 
 
 # --- Creation ---
@@ -142,13 +146,9 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
     )
     numbers = integers_attribute(node, c_string("coordinates"))
     program_set = local_record(PROGRAMS)
-    program_set.n_sources = _read_names(node, c_string("sources"), program_set.names)
-    max_programs = len(numbers) // N_HEADER_NUMBERS + 1
-    program_set.programs = alloc(node, max_programs * sizeof(PROGRAM))
-    if is_good(node):
-        programs = array_at(program_set.programs, (max_programs,), PROGRAM)
-        if not _decode(program_set, numbers, programs):
-            node.status = error_with_shape(api, errors_address, PROGRAMS_INVALID_INDEX, numbers)
+    program_set.n_sources = _read_names(node, program_set.names)
+    if is_good(node) and not _set_programs(program_set, numbers):
+        node.status = error_with_shape(api, errors_address, PROGRAMS_INVALID_INDEX, numbers)
     state_address = create_sample_state(
         node, op, errors_address, FIRST_GROUP, 2 + program_set.n_sources
     )
@@ -159,86 +159,82 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
 
 
 @register_jitable
-def _read_names(node: RecordRef, attribute: Address, names: ArrayRef) -> int:
-    """Set ``names``, an array of TEXT, to the lines of an attribute.
-
-    Returns:
-        The number of lines, even if it is greater than that of ``names``.
-    """
-    text = local_record(TEXT)
-    read_text(node, get_text, (node.info, attribute), text)
-    characters = array_at(text.data, (max(text.length, 0),), np.uint8)
-    count = 0
-    begin = 0
-    for index in range(text.length + 1):
-        if index == len(characters) or characters[index] == _NEWLINE:
-            if count < len(names):
-                names[count].data = text.data + begin
-                names[count].length = index - begin
-            begin = index + 1
-            count += 1
-    return count
+def _source_attribute(index: int) -> Address:
+    """Return the name of the attribute with the name of a source, as a C string."""
+    return (
+        c_string("source0"),
+        c_string("source1"),
+        c_string("source2"),
+        c_string("source3"),
+        c_string("source4"),
+        c_string("source5"),
+    )[index]
 
 
 @register_jitable
-def _decode(program_set: RecordRef, numbers: ArrayRef, programs: ArrayRef) -> bool:
-    """Decode and check the result of :func:`ort_gridsample.detection.programs.encode`.
+def _read_names(node: RecordRef, names: ArrayRef) -> int:
+    """Set ``names``, an array of TEXT, to those of the sources; return their number."""
+    for index in range(len(names)):
+        read_text(node, get_text, (node.info, _source_attribute(index)), names[index])
+        if names[index].length < 0:
+            return index
+    return len(names)
+
+
+@register_jitable
+def _set_programs(program_set: RecordRef, numbers: ArrayRef) -> bool:
+    """Check programs, and set the fields of PROGRAMS for them.
 
     Args:
-        program_set: PROGRAMS, whose counts are set. ``n_sources`` is set already.
-        numbers: the encoded programs.
-        programs: an array of PROGRAM, which are set.
+        program_set: PROGRAMS, whose sources are set already.
+        numbers: the result of :func:`ort_gridsample.detection.programs.encode`, which stays until
+            the kernel is freed.
 
     Returns:
         Whether the programs are valid.
     """
-    count = 0
+    if len(numbers) % N_NUMBERS != 0:
+        return False
+    program_set.programs = np.int64(numbers.ctypes.data)
+    program_set.n_programs = len(numbers) // N_NUMBERS
+    programs = array_at(program_set.programs, (program_set.n_programs,), PROGRAM)
     n_scalars = 0
     n_operands = 0
-    r = numbers[0] if len(numbers) > 0 else 0
-    index = 1
-    while index < len(numbers):
-        if index + N_HEADER_NUMBERS > len(numbers):
+    for index in range(len(programs)):
+        if programs[index].n_steps < 0 or programs[index].n_steps > MAX_STEPS:
             return False
-        program = programs[count]
-        program.source = numbers[index]
-        program.axis = numbers[index + 1]
-        program.index = numbers[index + 2]
-        program.length = numbers[index + 3]
-        program.n_steps = numbers[index + 4]
-        index += N_HEADER_NUMBERS
-        if not _is_valid(program, program_set.n_sources, r):
-            return False
-        if index + program.n_steps > len(numbers):
-            return False
+        operands = _count_operands(programs[index])
+        n_scalars += programs[index].n_steps - operands
+        n_operands += operands
+    program_set.n_scalars = n_scalars
+    program_set.r = len(programs) - n_operands
+    for index in range(len(programs)):
         # The programs of operands follow the programs of the coordinates, and have no operands
         # that are programs.
-        n_codes = WITH_PROGRAM if count >= r else 2 * WITH_PROGRAM
-        for step in range(program.n_steps):
-            code = numbers[index + step]
-            if code < 0 or code >= n_codes:
-                return False
-            program.steps[step] = code
-            if code >= WITH_PROGRAM:
-                n_operands += 1
-            else:
-                n_scalars += 1
-        count += 1
-        index += program.n_steps
-    program_set.n_scalars = n_scalars
-    program_set.r = r
-    program_set.n_programs = count
-    return 0 < r == count - n_operands
+        n_codes = WITH_PROGRAM if index >= program_set.r else 2 * WITH_PROGRAM
+        if not _is_valid(programs[index], n_codes, program_set.n_sources, program_set.r):
+            return False
+    return program_set.r > 0
 
 
 @register_jitable
-def _is_valid(program: RecordRef, n_sources: int, r: int) -> bool:
-    """Whether the fields of a PROGRAM but its steps are valid."""
+def _is_valid(program: RecordRef, n_codes: int, n_sources: int, r: int) -> bool:
+    """Whether the fields of a PROGRAM but the number of its steps are valid.
+
+    Args:
+        program: the PROGRAM.
+        n_codes: the number of codes that its steps may have.
+        n_sources: the number of sources.
+        r: the number of coordinates.
+    """
+    for step in range(MAX_STEPS):
+        is_used = step < program.n_steps
+        if program.steps[step] < 0 or program.steps[step] >= (n_codes if is_used else 1):
+            return False
     return (
-        0 <= program.source < n_sources <= MAX_SOURCES
+        0 <= program.source < n_sources
         and -1 <= program.axis <= r + 1
         and 0 <= program.index < program.length
-        and 0 <= program.n_steps <= MAX_STEPS
     )
 
 

@@ -20,6 +20,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import onnx
 import onnxruntime
 
 from ... import versions
@@ -34,6 +35,7 @@ from ..signals import NeverRaising, with_signals_deferred
 from . import c_api, error_loading, trampoline
 from .catalog import DOMAINS, Op, OpSelection, find_op, is_missing_state, schema_fields
 from .description_table import DESCRIPTION_FUNCTIONS
+from .node_infos import NodeInfos
 from .record_image import RecordImage
 from .structs import OP, OP_CONTEXT
 
@@ -65,6 +67,8 @@ class CompiledOps:
         #: The name of a domain, and the ops that are selected from it -> the address of an
         #: OrtCustomOpDomain.
         self._domains: dict[tuple[str, OpSelection], int] = {}
+        #: The nodes of states that are created without ONNX Runtime; None until there is one.
+        self._node_infos: NodeInfos | None = None
         #: The domains that the current call of ``register`` adds.
         self._requested: Sequence[tuple[str, OpSelection]] = ()
         #: The path of the library that the registration needs; empty until it is created.
@@ -173,6 +177,23 @@ class CompiledOps:
     def address(self, op: Op, types: tuple[str, ...]) -> int:
         """Return the OrtCustomOp of an op for inputs of these ``types``. Its domain must exist."""
         return self._op_addresses[op, types]
+
+    def create_state(self, op: Op, types: tuple[str, ...], node: onnx.NodeProto) -> int:
+        """Return the state that an op creates for a node that ONNX Runtime does not have.
+
+        It is freed by KernelDestroy of the op.
+
+        Args:
+            op: the op. Its domain must exist.
+            types: the types of the node's inputs.
+            node: the node, of which only the name and the attributes are read.
+
+        Raises:
+            RuntimeError: the op refuses the node.
+        """
+        if self._node_infos is None:
+            self._node_infos = NodeInfos(self._op_context.api)
+        return self._node_infos.create_state(self._create_kernel, self.address(op, types), node)
 
     def _create_domain(self, api: int, name: str, selection: OpSelection) -> int:
         """Create an OrtCustomOpDomain with its selected ops.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...kernels.program_codes import MAX_SOURCES, MAX_STEPS
+from ...kernels.program_codes import MAX_SOURCES
 from ...kernels.structs import KERNEL, LAUNCH, record
 from .c_api import FIELDS
 
@@ -159,20 +159,9 @@ PROGRAMS = record(
     "n_scalars",  # the number of scalars
     "r",  # the number of coordinates
     "n_programs",  # the number of programs
-    "programs",  # the address of an array of PROGRAM
+    "programs",  # the address of an array of :data:`~ort_gridsample.kernels.program_codes.PROGRAM`
     "n_sources",  # the number of values that the programs read
     ("names", (TEXT, MAX_SOURCES)),  # their names
-)
-
-#: A row of :func:`ort_gridsample.detection.programs.to_rows`.
-PROGRAM = record(
-    "source",  # the index of the value that contains the coordinate
-    "axis",  # the value's axis that lists coordinates, or -1
-    "index",  # the coordinate's index on that axis
-    "length",  # the length of that axis
-    "n_steps",  # the number of steps
-    # The codes of the steps: see :mod:`ort_gridsample.kernels.program_codes`.
-    ("steps", (np.int64, MAX_STEPS)),
 )
 
 #: The state of a GridSample, with any source of its grid.

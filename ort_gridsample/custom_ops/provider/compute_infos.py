@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...kernels.pointers import array_at, free, malloc, record_at
+from ...kernels.pointers import array_at, call, free, malloc, record_at
 from ...kernels.structs import Address
 from .api_functions import write_word
 from .structs import COMPUTE_INFO
@@ -14,9 +14,15 @@ def allocate_block(nbytes: int) -> int:
 
 
 def release_compute_infos(ep_address: Address, infos: int, count: int) -> int:
-    """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
+    """ReleaseNodeComputeInfos.
+
+    All data of a COMPUTE_INFO are in one block of memory, except the state of a compiled op.
+    """
     addresses = array_at(infos, (count,), np.int64)
     for index in range(count):
+        info = record_at(addresses[index], COMPUTE_INFO)
+        if info.op_state != 0:
+            call(info.destroy, (info.op_state,))
         free(addresses[index])
     return 0
 

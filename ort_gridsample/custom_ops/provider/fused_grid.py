@@ -8,10 +8,9 @@ scalars of programs.
 import numpy as np
 from numba.extending import register_jitable
 
-from ...functions import validation
 from ...kernels.pointers import array_at, local_record, memcpy, record_at
 from ...kernels.structs import Address, RecordRef
-from ..compiled_ops import program_grids
+from ..compiled_ops.program_grids import NOT_SCALAR_INDEX
 from ..compiled_ops.requests import (
     Status,
     alloc,
@@ -23,26 +22,10 @@ from ..compiled_ops.requests import (
     shape_of,
 )
 from ..compiled_ops.sampling import sample
-from ..compiled_ops.sentences import (
-    NO_MEMORY_INDEX,
-    SentenceTable,
-    encode,
-    error_with_number,
-    error_with_shape,
-)
+from ..compiled_ops.sentences import NO_MEMORY_INDEX, error_with_number, error_with_shape
 from ..compiled_ops.structs import GRID_SAMPLE, INPUT, REQUEST
-from .structs import FUSED_GRID
+from .structs import COMPUTE_INFO, FUSED_GRID
 
-#: A model may declare another shape than that of a run, and onnxruntime does not check it.
-NOT_SCALAR = validation.ErrorTemplate(
-    "grid",
-    "made of a value of shape {X}",
-    "one element, as the model declares",
-)
-#: The error messages of a GridSample with programs: the op's, and one more.
-_TABLE = SentenceTable({"NOT_SCALAR": encode(NOT_SCALAR)}, after=program_grids.SENTENCES)
-PROGRAM_SENTENCES = _TABLE.encoded
-NOT_SCALAR_INDEX = _TABLE.index("NOT_SCALAR")
 #: The index of the scalars among a REQUEST's inputs.
 _SCALARS = 1
 
@@ -50,9 +33,10 @@ _SCALARS = 1
 def compute_grid_sample(info_address: Address, state_address: Address, context: Address) -> Status:
     """Compute of OrtNodeComputeInfo."""
     fused = record_at(state_address, FUSED_GRID)
-    state = record_at(state_address, GRID_SAMPLE)  # a FUSED_GRID begins with it
+    op_state = record_at(info_address, COMPUTE_INFO).op_state
+    state = record_at(op_state, GRID_SAMPLE)
     request = local_record(REQUEST)
-    request.launch.kernel = state_address
+    request.launch.kernel = op_state
     status = open_request(request, state, context, 0)
     op_inputs = array_at(fused.op_inputs, (state.n_inputs,), np.int64)
     for index in range(state.n_inputs):

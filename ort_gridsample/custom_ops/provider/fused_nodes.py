@@ -114,6 +114,8 @@ class FusedNodes:
         A failure here still leaves the single nodes. A failure of :meth:`_compile` would be an
         error of the session.
         """
+        if subgraph.op_node is not None:
+            subgraph.op_node.prepare()
         image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
         self._compile_provider_functions([(compute_infos.allocate_block,)])
         registry.addresses([*image.functions.values()])
@@ -168,7 +170,10 @@ class FusedNodes:
         node = graph.node(node_address)
         (output,) = node.outputs
         input_indices = {name: index for index, name in enumerate(node.inputs)}
-        image = self._image(self._session.subgraphs[output], input_indices)
+        subgraph = self._session.subgraphs[output]
+        image = self._image(subgraph, input_indices)
+        if subgraph.op_node is not None:
+            image.set_fields(0, COMPUTE_INFO, subgraph.op_node.create_state())
         (allocate,) = self._compile_provider_functions([(compute_infos.allocate_block,)])
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))

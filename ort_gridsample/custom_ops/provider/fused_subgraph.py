@@ -7,18 +7,46 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
+
 from ...errors import shortened_names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
-from ..compiled_ops import c_api, error_loading
-from ..compiled_ops.catalog import Fields
+from ..compiled_ops import c_api, error_loading, registry
+from ..compiled_ops.catalog import Fields, Op
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import ERRORS
 
 
 class NotFusedError(Exception):
     """Why nodes that a session would fuse stay single nodes of the provider."""
+
+
+@dataclass(frozen=True)
+class OpNode:
+    """A node of a compiled op that ONNX Runtime does not have.
+
+    Attributes:
+        op: the op.
+        types: the types of its inputs.
+        node: the node, as a session writes it.
+        state_index: the index of the initial state for its attributes.
+    """
+
+    op: Op
+    types: tuple[str, ...]
+    node: onnx.NodeProto
+    state_index: int
+
+    def prepare(self) -> None:
+        """Compile all functions of the node."""
+        registry.prepare(self.op.name, self.types, self.state_index)
+
+    def create_state(self) -> Fields:
+        """Create the state of the node; return the fields of COMPUTE_INFO that refer to it."""
+        state = registry.compiled_ops().create_state(self.op, self.types, self.node)
+        return {"op_state": state, "destroy": (self.op.load().destroy,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +58,13 @@ class FusedSubgraph(ABC):
         inputs: the values that the new node reads. The new node may have more inputs, because ONNX
             Runtime passes all values that the replaced nodes read.
         output: the output of the new node: the only value of the nodes that other nodes read.
+        op_node: the node whose state the computation needs, or None.
     """
 
     nodes: frozenset[int]
     inputs: frozenset[str]
     output: str
+    op_node: OpNode | None = None
 
     @property
     @abstractmethod
@@ -135,9 +165,3 @@ def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocat
         "prefix": image.add_text(where.encode()),
     }
     return image.add_records(ERRORS, errors)
-
-
-def text_fields(image: RecordImage, text: str) -> dict[str, Any]:
-    """Append a text, and return the fields of its TEXT."""
-    encoded = text.encode()
-    return {"data": image.add_text(encoded), "length": len(encoded)}

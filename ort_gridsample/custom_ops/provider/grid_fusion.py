@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 
 from ...detection.match import FusedGrid, Match
-from ...detection.programs import to_rows
-from ...detection.records import NodeRecord
 from ...dialects.table import FUSED
+from ...graph.new_names import Names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
-from ...kernels.program_codes import MAX_STEPS
 from ...kernels.structs import record
 from ...kernels.tap_plans import COMPILED_MODES, PADDING_CODES
-from ..compiled_ops import affine
-from ..compiled_ops.catalog import Fields, Op, find_op
+from ...rewriting.targets.compiled_op import FusedOpTarget
+from ..compiled_ops.catalog import find_op
 from ..compiled_ops.fused_types import source_types, state_index
 from ..compiled_ops.record_image import RecordImage, Relocation
-from ..compiled_ops.structs import GRID_SAMPLE, PROGRAM, PROGRAMS
 from .definitions import DOMAINS, GRID_OPERATORS
-from .factory_image import set_rows
-from .fused_grid import PROGRAM_SENTENCES, compute_grid_sample
-from .fused_subgraph import (
-    FusedSubgraph,
-    NotFusedError,
-    add_errors,
-    common_fields,
-    nodes_to_fuse,
-    text_fields,
-)
+from .fused_grid import compute_grid_sample
+from .fused_subgraph import FusedSubgraph, NotFusedError, OpNode, nodes_to_fuse
 from .structs import FUSED_GRID, WORD
 
 
@@ -42,16 +30,12 @@ class FusedGridSample(FusedSubgraph):
     """A GridSample and the nodes that compute its grid.
 
     Attributes:
-        sample: the GridSample.
         grid: the computation of its grid.
-        op: the compiled op.
-        op_types: the types of the op's inputs.
+        op_node: the node of the op. Its scalars are omitted.
     """
 
-    sample: NodeRecord
     grid: FusedGrid
-    op: Op
-    op_types: tuple[str, ...]
+    op_node: OpNode
 
     @property
     def compute(self) -> Callable[..., int]:
@@ -60,93 +44,23 @@ class FusedGridSample(FusedSubgraph):
     def add_state(
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
     ) -> Relocation:
-        implementation = self.op.load()
-        _, initial_states = implementation.states(*self.op_types)
-        initial_state = initial_states[state_index(self.sample, self.grid)]
-        kernel = {
-            **initial_state["kernel"],
-            "align_corners": bool(self.sample.align_corners),
-            "padding": PADDING_CODES[str(self.sample.padding_mode)],
-        }
-        has_programs = self.grid.affine_grid is None
-        sentences = image.add_texts(PROGRAM_SENTENCES if has_programs else implementation.sentences)
-        errors = add_errors(image, sentences, self.sample.where)
-        op_inputs = []
-        for name in _op_inputs(self.sample, self.grid):
-            # The scalars of programs are an input of the op, but not of the fused node.
-            op_inputs.append(input_indices[name] if name else -1)
-        state = {
-            "sample": {
-                **initial_state,
-                **common_fields(kernel, errors, api),
-                "n_inputs": len(op_inputs),
-                **self._affine_fields(image, sentences),
-            },
-            "op_inputs": _add_integers(image, op_inputs),
-            **self._scalar_fields(image, input_indices),
-        }
-        offset = image.add_records(FUSED_GRID, state)
-        if has_programs:
-            self._set_programs(image, offset)
-        return offset
-
-    def _affine_fields(self, image: RecordImage, sentences: Relocation) -> dict[str, Any]:
-        """Return the fields of a GRID_SAMPLE for an AffineGrid."""
-        if self.grid.affine_grid is None:
-            return {}
-        affine_grid = self.grid.affine_grid.record
-        affine_sentences = Relocation(sentences + affine.AFFINE_OFFSET)
-        return {
-            "affine_align_corners": bool(affine_grid.align_corners),
-            "affine_errors": add_errors(image, affine_sentences, affine_grid.where),
-        }
-
-    def _scalar_fields(self, image: RecordImage, input_indices: Mapping[str, int]) -> Fields:
-        """Return the fields of a FUSED_GRID for the scalars of programs."""
-        if self.grid.affine_grid is not None:
-            return {}
+        # The scalars of programs are an input of the op, but not of the fused node.
+        op_inputs = [input_indices[name] if name else -1 for name in self.op_node.node.input]
         scalars = self.grid.scalars
         constants = [0.0 if isinstance(scalar, str) else scalar for scalar in scalars]
-        dtype = np.dtype(self.grid.type)
-        return {
+        names = [scalar if isinstance(scalar, str) else "" for scalar in scalars]
+        dtype = np.dtype(self.grid.type or None)
+        state = {
+            "op_inputs": _add_integers(image, op_inputs),
             "scalars": image.add_records(
-                record(("value", dtype)),
-                *({"value": value} for value in constants),
+                record(("value", dtype)), *({"value": value} for value in constants)
             ),
-            "scalar_size": dtype.itemsize,
+            "scalar_size": dtype.itemsize if self.grid.affine_grid is None else 0,
             "scalar_inputs": _add_integers(
-                image,
-                [input_indices[name] if isinstance(name, str) else -1 for name in scalars],
+                image, [input_indices[name] if name else -1 for name in names]
             ),
         }
-
-    def _set_programs(self, image: RecordImage, offset: int) -> None:
-        """Set the programs of the FUSED_GRID at ``offset``."""
-        grid = self.grid
-        rows = []
-        for source, axis, index, length, *steps in to_rows(grid.programs, grid.sources):
-            fields = {
-                "source": source,
-                "axis": axis,
-                "index": index,
-                "length": length,
-                "n_steps": len(steps),
-                "steps": steps + [0] * (MAX_STEPS - len(steps)),
-            }
-            rows.append(fields)
-        programs = {
-            "n_scalars": len(grid.scalars),
-            "r": len(grid.programs),
-            "n_programs": len(rows),
-            "programs": image.add_records(PROGRAM, *rows),
-            "n_sources": len(grid.sources),
-        }
-        names = [text_fields(image, repr(name)) for name in grid.sources]
-        _, sample_offset, *_ = FUSED_GRID.fields["sample"]  # type: ignore[index]
-        _, programs_offset, *_ = GRID_SAMPLE.fields["programs"]  # type: ignore[index]
-        start = offset + sample_offset + programs_offset
-        image.set_fields(start, PROGRAMS, programs)
-        set_rows(image, start, PROGRAMS, "names", names)
+        return image.add_records(FUSED_GRID, state)
 
 
 def values_of_grids(use_def: UseDef) -> Iterator[str]:
@@ -186,7 +100,10 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     for name in scalars:
         if _may_have_batches(match.scope, name):
             raise NotFusedError(f"{name!r} may have an element for each batch")
-    inputs = scalars.union(name for name in _op_inputs(sample, grid) if name)
+    node = FusedOpTarget().fused_nodes(match, grid, Names(onnx.ModelProto()))[-1]
+    if grid.affine_grid is None:
+        node.input[1] = ""  # the scalars
+    inputs = scalars.union(name for name in node.input if name)
     required = {match.index}
     if grid.affine_grid is not None:
         required.add(grid.affine_grid.index)
@@ -201,10 +118,8 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
         nodes=nodes,
         inputs=frozenset(inputs),
         output=sample.output,
-        sample=sample,
         grid=grid,
-        op=op,
-        op_types=op_types,
+        op_node=OpNode(op, op_types, node, state_index(sample, grid)),
     )
 
 
@@ -256,15 +171,6 @@ def _may_have_batches(scope: Scope, scalar: str) -> bool:
         if value.name == scalar:
             return len(value.type.tensor_type.shape.dim) > 1
     return False
-
-
-def _op_inputs(sample: NodeRecord, grid: FusedGrid) -> list[str]:
-    """Return the values that the compiled op reads, in order; "" for the scalars of programs."""
-    X = sample.values["X"]
-    if grid.affine_grid is None:
-        return [X, "", *grid.sources]
-    values = grid.affine_grid.record.values
-    return [X, values["size"], values["theta"]]
 
 
 def _add_integers(image: RecordImage, values: list[int]) -> Relocation:

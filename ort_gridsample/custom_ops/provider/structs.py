@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.structs import record
-from ..compiled_ops.structs import BASIC_STATE, GRID_SAMPLE
+from ..compiled_ops.structs import BASIC_STATE
 from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
 #: The number of inputs of the operators, and of their type constraints T1 and T2.
@@ -77,10 +77,12 @@ NODE_KERNEL = record(
     "destroy",  # the address of the op's function KernelDestroy
 )
 
-#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, followed by a field of this package.
+#: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, followed by the fields of this package.
 COMPUTE_INFO = record(
     COMPUTE_INFO_FIELDS,
     "state",  # the address of the FUSED_ATTENTION or FUSED_GRID
+    "op_state",  # the address of the state that the compiled op created; 0 if there is none
+    "destroy",  # the address of the op's function KernelDestroy
 )
 
 #: A level of a fused deformable attention.
@@ -110,9 +112,9 @@ FUSED_ATTENTION = record(
     "r",  # the number of spatial axes
 )
 
-#: The state of a GridSample that is fused with the nodes that compute its grid.
+#: The inputs of a GridSample that is fused with the nodes that compute its grid. Its COMPUTE_INFO
+#: has the op's state.
 FUSED_GRID = record(
-    ("sample", GRID_SAMPLE),  # first, so that compiled code of the op can read a FUSED_GRID
     # The address of an array: for each input of the op, the index of the node's input; -1 for the
     # scalars of programs.
     "op_inputs",

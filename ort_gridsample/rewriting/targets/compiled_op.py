@@ -6,7 +6,7 @@ import onnx
 from onnx import helper
 
 from ...detection.match import FusedGrid, Match
-from ...detection.programs import encode, to_rows
+from ...detection.programs import encode
 from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED, FUSED
 from ...graph.element_types import elem_type
@@ -70,18 +70,22 @@ class FusedOpTarget(CompiledOpTarget):
         fused = match.fused_grid
         if fused is None:
             return super().replacement_for(match, names)
-        constants, op = self._op(match, names)
+        *before, op = self.fused_nodes(match, fused, names)
         op.output[0], after = typed_in_function(match, op.input[0], names)
+        value_info = []
+        if len(fused.sources) > 1:
+            value_info = _output_type(op.output[0], match)
+        return Replacement([*before, op, *after], superseded=fused.nodes, value_info=value_info)
+
+    def fused_nodes(self, match: Match, fused: FusedGrid, names: Names) -> list[onnx.NodeProto]:
+        """Return the op of a GridSample with its grid, after the nodes that compute its inputs."""
+        constants, op = self._op(match, names)
         op.op_type = FUSED
         if fused.affine_grid is not None:
             before = self._fuse_affine_grid(op, fused, fused.affine_grid, names)
         else:
             before = _fuse_programs(op, fused, match.opset, names)
-        nodes = [*constants, *before, op, *after]
-        value_info = []
-        if len(fused.sources) > 1:
-            value_info = _output_type(op.output[0], match)
-        return Replacement(nodes, superseded=fused.nodes, value_info=value_info)
+        return [*constants, *before, op]
 
     def _fuse_affine_grid(
         self,
@@ -112,10 +116,10 @@ def _fuse_programs(
     scalars = _join_scalars(fused, Expressions(f"{op.output[0]}_scalars", opset, names=names))
     scalars_name = scalars.owner.name_of(scalars)
     op.input[1:] = [scalars_name, *fused.sources]
-    numbers = encode(to_rows(fused.programs, fused.sources), len(fused.programs))
-    sources = "\n".join(repr(source) for source in fused.sources)
+    numbers = encode(fused.programs, fused.sources)
     op.attribute.append(helper.make_attribute("coordinates", numbers))
-    op.attribute.append(helper.make_attribute("sources", sources))
+    for index, source in enumerate(fused.sources):
+        op.attribute.append(helper.make_attribute(f"source{index}", repr(source)))
     return scalars.owner.finish(scalars, scalars_name)
 
 
