@@ -8,7 +8,7 @@ Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSampl
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 #: The names of modes and padding modes, for type checkers. Code uses the tables below.
@@ -144,35 +144,99 @@ def _grid_sample(
     return Version(attributes, {"X": X, "grid": grid}, axes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpSpec:
+    """An operator, and where each way of this package to compute it is defined.
+
+    The nodes that are read and written as the operator are the dialects of this operator in
+    :mod:`ort_gridsample.dialects.table`.
+
+    Attributes:
+        name: its name.
+        versions: the first opset of each of its versions -> that version. An operator outside of
+            the standard has one version.
+        is_standard: whether it is an operator of the ONNX domain. Others are operators that
+            exporters write as many nodes, and some runtimes as one node.
+        function: the function that computes it: a module of :mod:`ort_gridsample.functions`, and a
+            name in this module.
+        compiled_type: the type of the nodes of its compiled op. No compiled op has the type of a
+            standard operator, because execution providers such as OpenVINO's claim nodes by their
+            type and ignore their domain.
+        implementation: the implementation of its compiled op: a module of
+            :mod:`ort_gridsample.custom_ops.compiled_ops`, and a name in this module.
+        same_types: an input -> another input, whose type it always has.
+        infers_shape: whether the compiled op infers the shape of its output. That of an AffineGrid
+            depends on the values of its size, and a shape with an unknown length needs a name for
+            it.
+    """
+
+    name: str
+    versions: Mapping[int, Version]
+    is_standard: bool = True
+    function: str
+    compiled_type: str
+    implementation: str
+    same_types: Mapping[str, str] = field(default_factory=dict)
+    infers_shape: bool = True
+
+    @property
+    def newest(self) -> Version:
+        """Its newest version."""
+        return self.versions[max(self.versions)]
+
+
+_OP_SPECS = (
+    OpSpec(
+        name="GridSample",
+        versions={
+            16: _grid_sample(_OPSET_16_MODES, _BEFORE_BFLOAT16, _FLOATS_BEFORE_BFLOAT16, axes=(2,)),
+            20: _grid_sample(_OPSET_20_MODES, _BEFORE_BFLOAT16, _FLOATS_BEFORE_BFLOAT16),
+            22: _grid_sample(_OPSET_20_MODES, tuple(TYPES), FLOATS),
+        },
+        function="sampling.grid_sample",
+        compiled_type="CompiledGridSample",
+        implementation="sampling.IMPLEMENTATION",
+    ),
+    OpSpec(
+        name="AffineGrid",
+        versions={
+            20: Version(
+                {"align_corners": Attribute(0, (0, 1))},
+                {"theta": FLOATS, "size": ("int64",)},
+                axes=(2, 3),
+            ),
+        },
+        function="affine.affine_grid",
+        compiled_type="CompiledAffineGrid",
+        implementation="affine.IMPLEMENTATION",
+        infers_shape=False,
+    ),
+    OpSpec(
+        name="DeformableAttention",
+        versions={
+            1: Version(
+                {"align_corners": Attribute(0, (0, 1))},
+                {
+                    "value": FLOATS,
+                    "levels": ("int64",),
+                    "sampling_locations": FLOATS,
+                    "attention_weights": FLOATS,
+                },
+            ),
+        },
+        is_standard=False,
+        function="attention.attend",
+        compiled_type="DeformableAttention",
+        implementation="attention.IMPLEMENTATION",
+        same_types={"attention_weights": "value"},
+    ),
+)
+#: The operators of this package by their names.
+OP_SPECS: Mapping[str, OpSpec] = {operator.name: operator for operator in _OP_SPECS}
+
 #: Operator of the ONNX domain -> first opset of each of its versions -> that version.
 OPERATORS: Mapping[str, Mapping[int, Version]] = {
-    "GridSample": {
-        16: _grid_sample(_OPSET_16_MODES, _BEFORE_BFLOAT16, _FLOATS_BEFORE_BFLOAT16, axes=(2,)),
-        20: _grid_sample(_OPSET_20_MODES, _BEFORE_BFLOAT16, _FLOATS_BEFORE_BFLOAT16),
-        22: _grid_sample(_OPSET_20_MODES, tuple(TYPES), FLOATS),
-    },
-    "AffineGrid": {
-        20: Version(
-            {"align_corners": Attribute(0, (0, 1))},
-            {"theta": FLOATS, "size": ("int64",)},
-            axes=(2, 3),
-        ),
-    },
-}
-
-
-#: Operators that exporters write as many nodes, and some runtimes as one node. They have one
-#: version.
-COMPOSITES: Mapping[str, Version] = {
-    "DeformableAttention": Version(
-        {"align_corners": Attribute(0, (0, 1))},
-        {
-            "value": FLOATS,
-            "levels": ("int64",),
-            "sampling_locations": FLOATS,
-            "attention_weights": FLOATS,
-        },
-    ),
+    operator.name: operator.versions for operator in _OP_SPECS if operator.is_standard
 }
 
 
@@ -188,8 +252,5 @@ def version_of(operator: str, opset: int) -> int | None:
 
 
 def newest(operator: str) -> Version:
-    """Return the newest version of ``operator``, which may be one of :data:`COMPOSITES`."""
-    if operator in COMPOSITES:
-        return COMPOSITES[operator]
-    versions = OPERATORS[operator]
-    return versions[max(versions)]
+    """Return the newest version of ``operator``, a key of :data:`OP_SPECS`."""
+    return OP_SPECS[operator].newest

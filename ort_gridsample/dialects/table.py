@@ -84,12 +84,9 @@ ATTENTION: Final = "DeformableAttention"
 #: The compiled op for a GridSample and the nodes that compute its grid. Only sessions write it.
 FUSED: Final = "FusedGridSample"
 
-#: Operator -> the type of its compiled op. No compiled op has the type of a standard operator,
-#: because execution providers such as OpenVINO's claim nodes by their type and ignore their domain.
+#: Operator -> the type of its compiled op.
 COMPILED_TYPES: Final = {
-    "GridSample": "CompiledGridSample",
-    "AffineGrid": "CompiledAffineGrid",
-    ATTENTION: ATTENTION,
+    **{name: operator.compiled_type for name, operator in spec.OP_SPECS.items()},
     FUSED: FUSED,
 }
 
@@ -221,16 +218,21 @@ _affine_grid_generator = partial(
 )
 
 
-def _openmmlab_dialect(name: str, domain: str) -> Dialect:
-    """Return the dialect of an OpenMMLab package: PyTorch's integers as attributes."""
-    return Dialect(
-        name=name,
+#: The domains of OpenMMLab's packages.
+_OPENMMLAB_DOMAINS = ("mmcv", "mmdeploy")
+#: The dialects of OpenMMLab's packages: PyTorch's integers as attributes. The execution provider
+#: has an op for their nodes.
+OPENMMLAB: Final = tuple(
+    Dialect(
+        name=domain,
         operator="GridSample",
         op_type="grid_sampler",
         domains=(domain,),
         attributes=_PYTORCH_CODES,
         axes=(2,),
     )
+    for domain in _OPENMMLAB_DOMAINS
+)
 
 
 #: The dialects of GridSample and AffineGrid that are listed, and that are targets unless they are
@@ -246,8 +248,7 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
         attributes=_OPSET_16.attributes,
         axes=(2,),
     ),
-    _openmmlab_dialect("mmcv", "mmcv"),
-    _openmmlab_dialect("mmdeploy", "mmdeploy"),
+    *OPENMMLAB,
     # The nodes of mmcv's and mmdeploy's symbolics in exports that lost their domains ("grid_sampler
     # is not a registered function/op"), and the nodes of onnxservice, which are the same.
     Dialect(
@@ -343,11 +344,13 @@ class AttentionSignature:
         inputs: the names of the inputs, in their order.
         is_by_head: whether the output is (B, Q, H, D); otherwise it is (B, Q, H·D).
         domains: the domains in which the node is read. If empty, it is read in any domain.
+        op_domains: the domains in which the execution provider has an op for the node.
     """
 
     inputs: tuple[str, ...]
     is_by_head: bool
     domains: tuple[str, ...] = ()
+    op_domains: tuple[str, ...] = ()
 
     @property
     def is_com_microsoft(self) -> bool:
@@ -383,10 +386,10 @@ _INPUTS_WITH_OFFSETS = (
 #: mmdeploy's ms_deform_attn, BEVFormer_tensorrt's multi_scale_deformable_attn.
 ATTENTION_SIGNATURES: Mapping[str, AttentionSignature] = {
     "MultiscaleDeformableAttnPlugin_TRT": AttentionSignature(
-        _INPUTS_WITH_LOCATIONS, is_by_head=True
+        _INPUTS_WITH_LOCATIONS, is_by_head=True, op_domains=(_TENSORRT_DOMAIN,)
     ),
     "MMCVMultiScaleDeformableAttention": AttentionSignature(
-        _INPUTS_WITH_LOCATIONS, is_by_head=False
+        _INPUTS_WITH_LOCATIONS, is_by_head=False, op_domains=_OPENMMLAB_DOMAINS
     ),
     "MultiScaleDeformableAttention": AttentionSignature(
         _INPUTS_WITH_LOCATIONS, is_by_head=False, domains=("com.microsoft",)

@@ -15,9 +15,8 @@ from ..dialects.spelling import Dialect, attribute_input
 from ..dialects.table import ATTENTION_SIGNATURES, DOMAIN, TENSORRT_ATTENTION
 from ..errors import GridSampleError, where_node
 from ..functions import validation
-from ..functions.affine import affine_grid
 from ..functions.attention import deformable_attention
-from ..functions.sampling import grid_sample
+from ..functions.operators import function_of
 from ..graph.scope import domain_of
 from ..reference.arrays import Array
 
@@ -91,8 +90,7 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     arguments = _read_inputs(where, node, dialect, inputs)
     if dialect.has_planar_grids:
         arguments["grid"] = _standard_grid(where, dialect, **arguments)
-    function: Any = grid_sample if dialect.operator == "GridSample" else affine_grid
-    result = function(**arguments, **standard, where=where)
+    result = function_of(dialect.operator)(**arguments, **standard, where=where)
     if dialect.domain != DOMAIN:
         return (result,)
     # The second output of a Python op: the positions that its guard gathers.

@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload, register_jitable
 from numba.np.arrayobj import make_array, populate_array
 
@@ -29,7 +30,7 @@ _WITHIN_LINE = np.int64(CACHE_LINE - 1)
 # --- Calls ---
 
 
-def caller(n_results: int = 0, offset: int | None = None) -> Any:
+def caller(n_results: int = 0, offset: int | None = None, n_arguments: int | None = None) -> Any:
     """Return a function for compiled code that calls a C function of int64 arguments.
 
     Its arguments are an address and a tuple of int64, the arguments of the C function.
@@ -39,6 +40,8 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
             arguments. The returned function allocates them.
         offset: None if the address is that of the C function. Otherwise the address of the C
             function is stored ``offset`` bytes after the given address.
+        n_arguments: the number of arguments of the C function, with the pointers to results. A call
+            with another number does not compile. None: the number is not checked.
 
     Returns:
         A function that returns the result of the C function; or, with ``n_results``, a tuple of the
@@ -48,6 +51,11 @@ def caller(n_results: int = 0, offset: int | None = None) -> Any:
 
     @intrinsic
     def call_function(typing_context: Any, address: Any, arguments_type: Any) -> Any:
+        n_passed = len(arguments_type) + n_results
+        if n_arguments is not None and n_passed != n_arguments:
+            message = f"a C function of {n_arguments} arguments is called with {n_passed}"
+            raise TypingError(message)
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             address = arguments[0]
             if offset is not None:

@@ -10,14 +10,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from ..custom_ops.compiled_ops.c_api import (
-    INVALID_ARGUMENT,
-    SHAPE_REFERENCE,
-    SHAPE_REFERENCE_SINCE,
-    VERSION,
-)
+from ..custom_ops.compiled_ops.api_functions import api_function, shape_reference
+from ..custom_ops.compiled_ops.c_api import INVALID_ARGUMENT, VERSION
 from ..custom_ops.compiled_ops.creation import strcspn
-from ..custom_ops.compiled_ops.requests import Status, api_function
+from ..custom_ops.compiled_ops.requests import Status
 from ..custom_ops.compiled_ops.sentences import create_status
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.factory import open_api, provide_factory
@@ -247,8 +243,6 @@ add_op = api_function("CustomOpDomain_Add")
 add_domain = api_function("AddCustomOpDomain")
 release_domain = api_function("ReleaseCustomOpDomain")
 
-_SHAPE_REFERENCE_INDEX = SHAPE_REFERENCE // 8
-
 
 def register(options: int, base: int, entry_address: Address) -> Status:
     """RegisterCustomOps, with a third argument.
@@ -386,13 +380,8 @@ def _create_domain(entry: RecordRef, variant: RecordRef, api: Address, version: 
     op_context = record_at(variant.op_context, OP_CONTEXT)
     op_context.api = api
     op_context.cpus = count_processors()
-    op_context.get_shape_reference = 0
     minor_version = _atoi(version + strcspn(version, c_string(".")) + 1)
-    # A build from the development branch has the number of the next release, and may still lack the
-    # function.
-    if minor_version > SHAPE_REFERENCE_SINCE:
-        functions = array_at(api, (_SHAPE_REFERENCE_INDEX + 1,), np.int64)
-        op_context.get_shape_reference = functions[_SHAPE_REFERENCE_INDEX]
+    op_context.get_shape_reference = shape_reference(api, minor_version)
     entry.api = api
     name = c_string(COMPILED_DOMAIN)
     status, entry.domain = _new_domain(api, name, variant.ops, variant.n_ops)

@@ -8,7 +8,7 @@ from .. import spec
 from ..custom_ops.python_ops import failures
 from ..errors import GridSampleError
 
-_OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
+_OPERATORS = tuple(spec.OP_SPECS)
 _INPUTS = {name for operator in _OPERATORS for name in spec.newest(operator).types}
 _ARGUMENTS = _INPUTS | {"Y", "spatial_shapes", "memory"}
 

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import onnxruntime
 
+from .. import spec
 from ..custom_ops.plain_session import PLAIN_SESSION
 from ..custom_ops.provider.definitions import NAME
 from ..errors import GridSampleError, one_line
@@ -28,8 +29,6 @@ _CPU = "CPUExecutionProvider"
 _AZURE = "AzureExecutionProvider"
 #: The configuration entry with which onnxruntime records the provider of each node.
 _RECORD_ASSIGNMENTS = "session.record_ep_graph_assignment_info"
-#: The operators of the report.
-_OPERATORS = ("GridSample", "AffineGrid")
 
 
 class ProviderSession(PLAIN_SESSION):  # type: ignore[misc]
@@ -209,7 +208,7 @@ def _assignments(session: Any) -> Iterator[Assignment]:
     """Yield each subgraph of our provider, and each sampling node elsewhere."""
     for subgraph in session.get_provider_graph_assignment_info():
         nodes = subgraph.get_nodes()
-        sampling_nodes = [node for node in nodes if node.op_type in _OPERATORS]
+        sampling_nodes = [node for node in nodes if node.op_type in spec.OPERATORS]
         if subgraph.ep_name == NAME or sampling_nodes:
             node = (sampling_nodes or nodes)[0]
             yield Assignment(node.op_type, node.name, len(nodes) - 1, subgraph.ep_name)

@@ -365,7 +365,12 @@ def test_edits_of_kernels_compile_the_kernels_that_contain_them(
 #: A module, a text with a constant that compiled code reads, its replacement, and the end of the
 #: module of a kernel that reads the constant.
 CHANGED_CONSTANTS = [
-    ("custom_ops/compiled_ops/c_api.py", '"CreateStatus": 0', '"CreateStatus": 8', "create_error"),
+    (
+        "custom_ops/compiled_ops/c_api.py",
+        '"CreateStatus", 0, 2',
+        '"CreateStatus", 8, 2',
+        "create_error",
+    ),
     ("custom_ops/compiled_ops/catalog.py", "INTERFACE = 1", "INTERFACE = 2", "sampling.create"),
     ("custom_ops/compiled_ops/structs.py", "(np.int64, 256)", "(np.int64, 512)", "create_error"),
     ("custom_ops/provider/definitions.py", '"Cast"', '"Casts"', "get_capability"),

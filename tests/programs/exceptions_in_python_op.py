@@ -6,7 +6,7 @@ Arguments: names of functions in support.paths, whose sessions run Python ops.
 import sys
 from unittest.mock import Mock, patch
 
-from ort_gridsample.custom_ops.python_ops import ops
+from ort_gridsample.functions import sampling
 from support import paths
 from support.programs import GRID, X, open_sampling, print_for_each_opener, shape_or_error
 
@@ -17,7 +17,8 @@ def check(open_model: paths.Open) -> list[dict[str, object]]:
     session = open_sampling(open_model)
     results = []
     for exception in EXCEPTIONS:
-        with patch.object(ops, "grid_sample", Mock(side_effect=exception("broken on purpose"))):
+        failure = Mock(side_effect=exception("broken on purpose"))
+        with patch.object(sampling, "grid_sample", failure):
             try:
                 raised = shape_or_error(session, X, GRID)
             except BaseException as error:

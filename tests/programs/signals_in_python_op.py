@@ -20,7 +20,7 @@ import onnx
 import onnxruntime
 
 import ort_gridsample as ogs
-from ort_gridsample.custom_ops.python_ops import ops
+from ort_gridsample.functions import sampling
 from support import paths
 from support.programs import GRID, X, open_sampling, restore_interrupt_handler, shape_or_error
 
@@ -44,7 +44,7 @@ def run_with(
     action: Callable[[], object] = lambda: None,
 ) -> tuple[int, ...] | str:
     """Run a session whose op sends this process ``signums`` and then calls ``action``."""
-    original = ops.grid_sample
+    original = sampling.grid_sample
 
     def grid_sample(*args: object, **kwargs: object) -> object:
         for signum in signums:
@@ -52,7 +52,7 @@ def run_with(
         action()
         return original(*args, **kwargs)
 
-    with patch.object(ops, "grid_sample", grid_sample):
+    with patch.object(sampling, "grid_sample", grid_sample):
         return shape_or_error(session, X, GRID)
 
 

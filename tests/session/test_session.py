@@ -293,9 +293,14 @@ def test_error_names_the_first_failed_node() -> None:
 @pytest.mark.parametrize(
     ("function", "feeds", "error", "message"),
     [
-        ("ops.grid_sample", FEEDS, MemoryError, "^no memory$"),
+        ("functions.sampling.grid_sample", FEEDS, MemoryError, "^no memory$"),
         # A failure that cannot be stored is still an exception.
-        ("failures.record", WRONG_FEEDS, Exception, f"rejected the input of {NODE}"),
+        (
+            "custom_ops.python_ops.failures.record",
+            WRONG_FEEDS,
+            Exception,
+            f"rejected the input of {NODE}",
+        ),
     ],
     ids=["op", "storing the failure"],
 )
@@ -309,9 +314,8 @@ def test_exception_in_python_op_is_raised_by_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = ogs.InferenceSession(model, nodes="all")
-    path = f"ort_gridsample.custom_ops.python_ops.{function}"
     with monkeypatch.context() as patch:
-        patch.setattr(path, Mock(side_effect=MemoryError("no memory")))
+        patch.setattr(f"ort_gridsample.{function}", Mock(side_effect=MemoryError("no memory")))
         with pytest.raises(error, match=message):
             session.run(None, feeds)
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
@@ -557,7 +561,7 @@ def test_python_op_gets_the_threads_of_the_options(
         num_threads_of_calls.append(num_threads)
         return X
 
-    monkeypatch.setattr("ort_gridsample.custom_ops.python_ops.ops.grid_sample", grid_sample)
+    monkeypatch.setattr("ort_gridsample.functions.sampling.grid_sample", grid_sample)
     for num_threads in (1, 3):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads

@@ -1,64 +1,144 @@
-"""The parts of ONNX Runtime's C API that the compiled ops use.
+"""ONNX Runtime's C API: the functions that this package calls, and the struct of a custom op.
 
-These are the struct OrtCustomOp and the function table OrtApi.
-All offsets are defined in this module, for 64-bit processes. Source: ``onnxruntime_c_api.h``.
-OrtApi only grows at its end, so a function keeps its offset in all later releases. A test compares
-the offsets with the declarations there.
+The functions are those of the function tables OrtApi and OrtEpApi. All offsets are for 64-bit
+processes. Sources: ``onnxruntime_c_api.h`` and ``onnxruntime_ep_c_api.h``. The tables only grow at
+their ends, so a function keeps its offset in all later releases. A test compares offsets and
+numbers of arguments with the declarations there.
+
+:mod:`.api_functions` has the same functions for compiled code. The structs of an execution provider
+are in :mod:`ort_gridsample.custom_ops.provider.ep_api`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 import onnxruntime
 
-from ... import versions
 from ..signals import NeverRaising
 
-#: The version of the struct and of the table: that of onnxruntime 1.17, the oldest release that
-#: this package supports. Its table has all functions of :data:`FUNCTION_OFFSETS`.
+#: The version of OrtCustomOp and of the OrtApi that the compiled ops use: that of onnxruntime 1.17,
+#: the oldest release that this package supports.
 VERSION = 17
 #: The error code of an OrtStatus: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
 
-#: The offsets of functions in OrtApi, in bytes.
-FUNCTION_OFFSETS = {
-    "CreateStatus": 0,
-    "GetErrorMessage": 16,
-    "CreateCustomOpDomain": 208,
-    "CustomOpDomain_Add": 216,
-    "AddCustomOpDomain": 224,
-    "GetTensorMutableData": 408,
-    "CreateTensorTypeAndShapeInfo": 456,
-    "SetTensorElementType": 464,
-    "SetDimensions": 472,
-    "GetTensorElementType": 480,
-    "GetDimensionsCount": 488,
-    "GetDimensions": 496,
-    "GetSymbolicDimensions": 504,
-    "GetTensorTypeAndShape": 520,
-    "KernelInfoGetAttribute_int64": 688,
-    "KernelInfoGetAttribute_string": 696,
-    "KernelContext_GetInput": 720,
-    "KernelContext_GetOutput": 728,
-    "ReleaseStatus": 744,
-    "ReleaseTensorTypeAndShapeInfo": 792,
-    "ReleaseCustomOpDomain": 808,
-    "KernelInfoGetAttributeArray_int64": 1304,
-    "KernelInfo_GetNodeName": 1952,
-    "ShapeInferContext_GetInputTypeShape": 2144,
-    "ShapeInferContext_SetOutputTypeShape": 2160,
-    "SetSymbolicDimensions": 2168,
-    "KernelContext_ParallelFor": 2192,
+
+class Function(NamedTuple):
+    """A function of a function table.
+
+    Attributes:
+        struct: the table, a C struct.
+        name: the name of the function.
+        offset: its offset in the struct, in bytes.
+        n_arguments: the number of its arguments.
+        since: the minor version of the 1.x release that introduced the function, or
+            :data:`VERSION` if an older release did.
+    """
+
+    struct: str
+    name: str
+    offset: int
+    n_arguments: int
+    since: int
+
+
+#: The functions that this package calls. Python calls them with :func:`call`, and compiled code
+#: with :func:`.api_functions.api_function`.
+FUNCTIONS: Mapping[str, Function] = {
+    function.name: function
+    for function in (
+        # struct, name, offset, n_arguments, since
+        Function("OrtApi", "CreateStatus", 0, 2, 17),
+        Function("OrtApi", "GetErrorMessage", 16, 1, 17),
+        Function("OrtApi", "CreateCustomOpDomain", 208, 2, 17),
+        Function("OrtApi", "CustomOpDomain_Add", 216, 2, 17),
+        Function("OrtApi", "AddCustomOpDomain", 224, 2, 17),
+        Function("OrtApi", "GetTensorMutableData", 408, 2, 17),
+        Function("OrtApi", "CastTypeInfoToTensorInfo", 440, 2, 17),
+        Function("OrtApi", "CreateTensorTypeAndShapeInfo", 456, 1, 17),
+        Function("OrtApi", "SetTensorElementType", 464, 2, 17),
+        Function("OrtApi", "SetDimensions", 472, 3, 17),
+        Function("OrtApi", "GetTensorElementType", 480, 2, 17),
+        Function("OrtApi", "GetDimensionsCount", 488, 2, 17),
+        Function("OrtApi", "GetDimensions", 496, 3, 17),
+        Function("OrtApi", "GetSymbolicDimensions", 504, 3, 17),
+        Function("OrtApi", "GetTensorTypeAndShape", 520, 2, 17),
+        Function("OrtApi", "KernelInfoGetAttribute_int64", 688, 3, 17),
+        Function("OrtApi", "KernelInfoGetAttribute_string", 696, 4, 17),
+        Function("OrtApi", "KernelContext_GetInput", 720, 3, 17),
+        Function("OrtApi", "KernelContext_GetOutput", 728, 5, 17),
+        Function("OrtApi", "ReleaseStatus", 744, 1, 17),
+        Function("OrtApi", "ReleaseTypeInfo", 784, 1, 17),
+        Function("OrtApi", "ReleaseTensorTypeAndShapeInfo", 792, 1, 17),
+        Function("OrtApi", "ReleaseCustomOpDomain", 808, 1, 17),
+        Function("OrtApi", "KernelInfoGetAttributeArray_int64", 1304, 4, 17),
+        Function("OrtApi", "KernelInfo_GetInputTypeInfo", 1872, 3, 17),
+        Function("OrtApi", "GetSessionConfigEntry", 1904, 4, 17),
+        Function("OrtApi", "KernelInfo_GetNodeName", 1952, 3, 17),
+        Function("OrtApi", "ShapeInferContext_GetInputTypeShape", 2144, 3, 17),
+        Function("OrtApi", "ShapeInferContext_SetOutputTypeShape", 2160, 3, 17),
+        Function("OrtApi", "SetSymbolicDimensions", 2168, 3, 17),
+        Function("OrtApi", "ReadOpAttr", 2176, 5, 17),
+        Function("OrtApi", "KernelContext_ParallelFor", 2192, 5, 17),
+        Function("OrtApi", "GetValueInfoName", 2312, 2, 22),
+        Function("OrtApi", "GetValueInfoTypeInfo", 2320, 2, 22),
+        Function("OrtApi", "HardwareDevice_Type", 2456, 1, 22),
+        Function("OrtApi", "GetEpApi", 2536, 0, 22),
+        Function("OrtApi", "ValueInfo_GetValueProducer", 2584, 3, 23),
+        Function("OrtApi", "ValueInfo_GetInitializerValue", 2608, 2, 23),
+        Function("OrtApi", "ValueInfo_IsConstantInitializer", 2648, 2, 23),
+        Function("OrtApi", "Graph_GetOnnxIRVersion", 2680, 2, 23),
+        Function("OrtApi", "Graph_GetNumOperatorSets", 2688, 2, 23),
+        Function("OrtApi", "Graph_GetOperatorSets", 2696, 4, 23),
+        Function("OrtApi", "Graph_GetNumOutputs", 2720, 2, 23),
+        Function("OrtApi", "Graph_GetOutputs", 2728, 3, 23),
+        Function("OrtApi", "Graph_GetNumNodes", 2752, 2, 23),
+        Function("OrtApi", "Graph_GetNodes", 2760, 3, 23),
+        Function("OrtApi", "Graph_GetParentNode", 2768, 2, 23),
+        Function("OrtApi", "Node_GetName", 2792, 2, 23),
+        Function("OrtApi", "Node_GetOperatorType", 2800, 2, 23),
+        Function("OrtApi", "Node_GetDomain", 2808, 2, 23),
+        Function("OrtApi", "Node_GetNumInputs", 2824, 2, 23),
+        Function("OrtApi", "Node_GetInputs", 2832, 3, 23),
+        Function("OrtApi", "Node_GetNumOutputs", 2840, 2, 23),
+        Function("OrtApi", "Node_GetOutputs", 2848, 3, 23),
+        Function("OrtApi", "Node_GetNumImplicitInputs", 2856, 2, 23),
+        Function("OrtApi", "Node_GetImplicitInputs", 2864, 3, 23),
+        Function("OrtApi", "Node_GetNumAttributes", 2872, 2, 23),
+        Function("OrtApi", "Node_GetAttributes", 2880, 3, 23),
+        Function("OrtApi", "Node_GetAttributeByName", 2888, 3, 23),
+        Function("OrtApi", "OpAttr_GetType", 2904, 2, 23),
+        Function("OrtApi", "OpAttr_GetName", 2912, 2, 23),
+        Function("OrtApi", "Node_GetEpName", 2944, 2, 23),
+        Function("OrtApi", "TensorTypeAndShape_HasShape", 3120, 1, 24),
+        Function("OrtApi", "GetTensorElementTypeAndShapeDataReference", 3312, 4, 24),
+        Function("OrtEpApi", "CreateEpDevice", 0, 5, 22),
+        Function("OrtEpApi", "EpGraphSupportInfo_AddNodesToFuse", 16, 4, 23),
+        Function("OrtEpApi", "EpGraphSupportInfo_AddSingleNode", 24, 2, 23),
+        Function("OrtEpApi", "CreateKernelRegistry", 144, 1, 24),
+        Function("OrtEpApi", "ReleaseKernelRegistry", 152, 1, 24),
+        Function("OrtEpApi", "KernelRegistry_AddKernel", 160, 4, 24),
+        Function("OrtEpApi", "CreateKernelDefBuilder", 168, 1, 24),
+        Function("OrtEpApi", "ReleaseKernelDefBuilder", 176, 1, 24),
+        Function("OrtEpApi", "KernelDefBuilder_SetOperatorType", 184, 2, 24),
+        Function("OrtEpApi", "KernelDefBuilder_SetDomain", 192, 2, 24),
+        Function("OrtEpApi", "KernelDefBuilder_SetSinceVersion", 200, 3, 24),
+        Function("OrtEpApi", "KernelDefBuilder_SetExecutionProvider", 208, 2, 24),
+        Function("OrtEpApi", "KernelDefBuilder_AddTypeConstraint", 232, 4, 24),
+        Function("OrtEpApi", "KernelDefBuilder_Build", 256, 2, 24),
+        Function("OrtEpApi", "ReleaseKernelDef", 264, 1, 24),
+        Function("OrtEpApi", "GetTensorDataType", 320, 2, 24),
+        Function("OrtEpApi", "EpGraphSupportInfo_LookUpKernel", 328, 3, 24),
+    )
 }
 
-#: The offset of ``GetTensorElementTypeAndShapeDataReference``, which returns a shape without
-#: creating an object for it.
-SHAPE_REFERENCE = 3312
-#: The minor version of the 1.x release that introduced this function.
-SHAPE_REFERENCE_SINCE = 24
+#: The function that returns a shape without creating an object for it. It is the only function that
+#: a supported release may lack.
+SHAPE_REFERENCE = "GetTensorElementTypeAndShapeDataReference"
 
 #: The element types of :data:`ort_gridsample.spec.TYPES` by ``ONNXTensorElementDataType``.
 ELEMENT_TYPES = {
@@ -118,10 +198,32 @@ def address_of_callback(callback: Any) -> int:
     return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
 
-def call(api: int, name: str, *arguments: int) -> int:
-    """Call the function ``name`` of the OrtApi at ``api``, and return its OrtStatus*."""
-    address = word.from_address(api + FUNCTION_OFFSETS[name]).value
-    return function(address, len(arguments))(*arguments)
+@cache
+def _c_function(table: int, name: str) -> Any:
+    """Return the function ``name`` of :data:`FUNCTIONS` as a Python callable.
+
+    Args:
+        table: the address of the struct that has the function.
+        name: its name.
+    """
+    row = FUNCTIONS[name]
+    return function(word.from_address(table + row.offset).value, row.n_arguments)
+
+
+def call(table: int, name: str, *arguments: int) -> int:
+    """Call the function ``name`` of the struct at ``table``, and return its result."""
+    return int(_c_function(table, name)(*arguments))
+
+
+def get(api: int, name: str, *arguments: int) -> int:
+    """Call a function of the OrtApi whose last argument points to a result, and return that result.
+
+    Raises:
+        RuntimeError: the function returned an OrtStatus.
+    """
+    result = word()
+    check(api, call(api, name, *arguments, ctypes.addressof(result)))
+    return result.value
 
 
 def get_api(base: int, version: int) -> int:
@@ -143,7 +245,7 @@ def create_status(api: int, message: str) -> int:
     Characters that UTF-8 does not encode, as of a path, are escaped.
     """
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
-    address = word.from_address(api + FUNCTION_OFFSETS["CreateStatus"]).value
+    address = word.from_address(api + FUNCTIONS["CreateStatus"].offset).value
     return create(address)(INVALID_ARGUMENT, message.encode(errors="backslashreplace"))
 
 
@@ -152,10 +254,20 @@ def status_of(api: int, error: BaseException) -> int:
     return create_status(api, f"{type(error).__name__}: {error}")
 
 
-def shape_reference(api: int) -> int:
-    """Return the address of the function at :data:`SHAPE_REFERENCE`; 0 if it does not exist."""
+def has_function(minor_version: int, since: int) -> bool:
+    """Whether onnxruntime 1.``minor_version`` has a function that 1.``since`` introduced.
+
+    Compiled code calls this as well.
+    """
     # A build from the development branch has the number of the next release, and may still lack the
     # function.
-    if not versions.is_at_least(onnxruntime.__version__, f"1.{SHAPE_REFERENCE_SINCE + 1}"):
+    return minor_version > since
+
+
+def shape_reference(api: int) -> int:
+    """Return the address of the function :data:`SHAPE_REFERENCE`; 0 if it does not exist."""
+    row = FUNCTIONS[SHAPE_REFERENCE]
+    minor_version = int(onnxruntime.__version__.split(".")[1])
+    if not has_function(minor_version, row.since):
         return 0
-    return word.from_address(api + SHAPE_REFERENCE).value
+    return word.from_address(api + row.offset).value

@@ -1,11 +1,13 @@
 """The compiled ops: their schemas, and where their kernels are defined.
 
-A new op is a row of :data:`OPS`.
+The ops are made from the operators of :data:`ort_gridsample.spec.OP_SPECS` and the nodes of
+:mod:`ort_gridsample.dialects.table`. Only the fused ops are listed here.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ... import spec, versions
 from ...detection import programs
+from ...dialects.spelling import Dialect
 from ...dialects.table import (
     ATTENTION,
     ATTENTION_SIGNATURES,
@@ -20,13 +23,12 @@ from ...dialects.table import (
     COMPILED_TYPES,
     DOMAIN,
     FUSED,
+    OPENMMLAB,
+    AttentionSignature,
 )
 from ...kernels.tap_plans import COMPILED_MODES
 from .c_api import ELEMENT_TYPES, VERSION
 from .structs import MAX_TYPED_INPUTS
-
-#: The operators for which there is a compiled op of the same name.
-COMPILED_OPERATORS = ("GridSample", "AffineGrid", ATTENTION)
 
 #: The version of the ops' inputs and attributes. A node states it in its attribute ``interface``,
 #: whose default is 1.
@@ -209,36 +211,39 @@ _DEPENDENT_INPUTS = (
     "level_start_index",
 )
 
+
+def _operator_types(operator: spec.OpSpec) -> tuple[tuple[str, ...], ...]:
+    """Return all combinations of the types of an operator's inputs that have a compiled op."""
+    alternatives = operator.newest.types
+    independent = [name for name in alternatives if name not in operator.same_types]
+    rows = []
+    for combination in _combinations(*(alternatives[name] for name in independent)):
+        types = dict(zip(independent, combination, strict=True))
+        rows.append(tuple(types[operator.same_types.get(name, name)] for name in alternatives))
+    return tuple(rows)
+
+
+def _operator_op(operator: spec.OpSpec) -> Op:
+    """Return the compiled op of an operator."""
+    return Op(
+        operator.name,
+        operator.implementation,
+        tuple(operator.newest.types),
+        _operator_types(operator),
+        infers_shape=operator.infers_shape,
+        has_modes="mode" in operator.newest.attributes,
+    )
+
+
 _X_TYPES, _GRID_TYPES = spec.newest("GridSample").types.values()
 _THETA_TYPES, _SIZE_TYPES = spec.newest("AffineGrid").types.values()
-_ATTENTION_INPUTS = tuple(spec.newest(ATTENTION).types)
-
 _X_AND_PROGRAM = product(_combinations(_X_TYPES), programs.TYPES)
 #: The types of X, of the scalars and of the sources, which are of one type.
 _PROGRAM_TYPES = tuple((*X, type_, type_) for X, type_ in _X_AND_PROGRAM)
 
-_FLOAT_PAIRS = product(spec.FLOATS, spec.FLOATS)
-#: The types of value, levels, locations and weights. Weights are of value's type.
-_ATTENTION_TYPES = tuple((value, "int64", locations, value) for value, locations in _FLOAT_PAIRS)
-
-# The shape of an AffineGrid depends on the values of its size, and a shape with an unknown length
-# needs a name for it: so it is not inferred. A fused op first reads what its sources have in
-# common: the size, or the scalars of its programs.
+# A fused op first reads what its sources have in common: the size, or the scalars of its programs.
 OPS = (
-    Op(
-        "GridSample",
-        "sampling.IMPLEMENTATION",
-        ("X", "grid"),
-        _combinations(_X_TYPES, _GRID_TYPES),
-        infers_shape=True,
-    ),
-    Op(
-        "AffineGrid",
-        "affine.IMPLEMENTATION",
-        ("theta", "size"),
-        _combinations(_THETA_TYPES, _SIZE_TYPES),
-        has_modes=False,
-    ),
+    *map(_operator_op, spec.OP_SPECS.values()),
     Op(
         FUSED,
         "affine.FUSED_IMPLEMENTATION",
@@ -252,14 +257,6 @@ OPS = (
         ("X", "scalars", "grid"),
         _PROGRAM_TYPES,
         variadic=2,
-    ),
-    Op(
-        ATTENTION,
-        "attention.IMPLEMENTATION",
-        _ATTENTION_INPUTS,
-        _ATTENTION_TYPES,
-        infers_shape=True,
-        has_modes=False,
     ),
 )
 
@@ -287,54 +284,49 @@ def _python_op_replacement(op: Op) -> Op:
 # Each op makes the creation of sessions slower, so there is none for float64.
 _FOREIGN_FLOATS = ("float32", "float16")
 
-_GRID_SAMPLER = Op(
-    "GridSample",
-    "foreign.CODED",
-    ("X", "grid"),
-    tuple((name, name) for name in _FOREIGN_FLOATS),
-    infers_shape=True,
-    node_type="grid_sampler",
-)
+
+def _coded_sampler(dialect: Dialect) -> Op:
+    """Return the op for nodes of a dialect of :data:`~.dialects.table.OPENMMLAB`."""
+    operator = _operator_op(spec.OP_SPECS[dialect.operator])
+    types = tuple((name, name) for name in _FOREIGN_FLOATS)
+    return replace(operator, implementation="foreign.CODED", types=types, node_type=dialect.op_type)
 
 
-def _foreign_attention(node_type: str) -> Op:
+def _foreign_attention(node_type: str, signature: AttentionSignature) -> Op:
     """Return the op for nodes of a type of :data:`~.dialects.table.ATTENTION_SIGNATURES`."""
     types = []
     for name, integer in product(_FOREIGN_FLOATS, ("int64", "int32")):
         types.append((name, integer, integer, name, name))
-    is_by_head = ATTENTION_SIGNATURES[node_type].is_by_head
-    implementation = "SEPARATE_HEADS" if is_by_head else "MERGED_HEADS"
+    implementation = "SEPARATE_HEADS" if signature.is_by_head else "MERGED_HEADS"
     return Op(
         ATTENTION,
         f"foreign.{implementation}",
-        (
-            "value",
-            "spatial_shapes",
-            "level_start_index",
-            "sampling_locations",
-            "attention_weights",
-        ),
+        signature.inputs,
         tuple(types),
         has_modes=False,
         node_type=node_type,
     )
 
 
-_MMCV_ATTENTION = _foreign_attention("MMCVMultiScaleDeformableAttention")
-_TENSORRT_ATTENTION = _foreign_attention("MultiscaleDeformableAttnPlugin_TRT")
+def _foreign_domains() -> dict[str, tuple[Op, ...]]:
+    """Return the ops of each domain of another package."""
+    ops = defaultdict[str, list[Op]](list)
+    for dialect in OPENMMLAB:
+        ops[dialect.domain].append(_coded_sampler(dialect))
+    for node_type, signature in ATTENTION_SIGNATURES.items():
+        for domain in signature.op_domains:
+            ops[domain].append(_foreign_attention(node_type, signature))
+    return {domain: tuple(domain_ops) for domain, domain_ops in ops.items()}
+
 
 #: The ops of other packages' domains. A domain com.microsoft would hide onnxruntime's own operators
 #: of this domain, which its optimizer writes ("com.microsoft:FusedConv(-1) is not a registered
 #: function/op").
-FOREIGN_DOMAINS = {
-    "mmcv": (_GRID_SAMPLER, _MMCV_ATTENTION),
-    "mmdeploy": (_GRID_SAMPLER, _MMCV_ATTENTION),
-    "trt.plugins": (_TENSORRT_ATTENTION,),
-}
+FOREIGN_DOMAINS = _foreign_domains()
 
 #: The ops of each domain.
 DOMAINS = {
     **FOREIGN_DOMAINS,
     COMPILED_DOMAIN: OPS,
-    DOMAIN: tuple(_python_op_replacement(op) for op in OPS if op.name in COMPILED_OPERATORS),
+    DOMAIN: tuple(_python_op_replacement(op) for op in OPS if op.name in spec.OP_SPECS),
 }

@@ -29,9 +29,10 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import Address, ArrayRef, RecordRef
+from .api_functions import api_function
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
-from .requests import Status, alloc, alloc_int64s, api_function, free_blocks
+from .requests import Status, alloc, alloc_int64s, free_blocks
 from .sentences import NO_MEMORY_INDEX, create_status, encode, error_with_number, strlen
 from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ... import spec
-from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate, join_choices
+from ...dialects.spelling import AttributeScalar
+from ...dialects.table import OPENMMLAB
+from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
 from ...kernels.pointers import array_at, c_string, local_record, record_at
 from ...kernels.structs import ATTENTION_LAUNCH, Address, RecordRef
 from ...kernels.tap_plans import PADDING_CODES, TAPS
@@ -47,25 +48,22 @@ from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 
 # --- grid_sampler ---
 
-#: The modes and the paddings in the order of their codes, which count from 0.
-_CODED_MODES = sorted(spec.PYTORCH_MODES, key=lambda mode: spec.PYTORCH_MODES[mode])
-_CODED_PADDINGS = sorted(
-    spec.PYTORCH_PADDING_MODES, key=lambda padding: spec.PYTORCH_PADDING_MODES[padding]
-)
-#: Attribute -> the texts of its values in an error message.
-_ATTRIBUTE_VALUES = {
-    "interpolation_mode": [f"{code} ({mode})" for code, mode in enumerate(_CODED_MODES)],
-    "padding_mode": [f"{code} ({padding})" for code, padding in enumerate(_CODED_PADDINGS)],
-    "align_corners": ["0", "1"],
-}
+#: GridSample's attributes, as OpenMMLab's packages spell them.
+_SPELLINGS = OPENMMLAB[0].attributes
+
+
+def _coded_values(attribute: str) -> list[AttributeScalar]:
+    """Return the values of an attribute of GridSample in the order of their codes, from 0 on."""
+    values = {code: value for value, code in _SPELLINGS[attribute].values.items()}
+    return [values[code] for code in range(len(values))]
 
 
 def _attribute_rows() -> dict[str, bytes]:
     """Encode the error messages for attributes, by the attribute's name and what is wrong."""
     rows = {}
-    for attribute, values in _ATTRIBUTE_VALUES.items():
+    for attribute, spelling in _SPELLINGS.items():
         for problem, found in (("wrong", "{number}"), ("missing", "missing")):
-            template = ErrorTemplate(attribute, found, join_choices(values))
+            template = ErrorTemplate(spelling.name, found, spelling.choices_text())
             rows[f"{attribute} {problem}"] = encode(template)
     return rows
 
@@ -74,8 +72,8 @@ def _attribute_rows() -> dict[str, bytes]:
 _CODED_TABLE = SentenceTable(_attribute_rows(), after=sampling.SENTENCES)
 
 # The indices of the last sentences, as numbers: compiled code reads no dictionary.
-_MODE_WRONG_INDEX = _CODED_TABLE.index("interpolation_mode wrong")
-_MODE_MISSING_INDEX = _CODED_TABLE.index("interpolation_mode missing")
+_MODE_WRONG_INDEX = _CODED_TABLE.index("mode wrong")
+_MODE_MISSING_INDEX = _CODED_TABLE.index("mode missing")
 _PADDING_WRONG_INDEX = _CODED_TABLE.index("padding_mode wrong")
 _PADDING_MISSING_INDEX = _CODED_TABLE.index("padding_mode missing")
 _ALIGNMENT_WRONG_INDEX = _CODED_TABLE.index("align_corners wrong")
@@ -84,8 +82,13 @@ _ALIGNMENT_MISSING_INDEX = _CODED_TABLE.index("align_corners missing")
 _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
-_MODES = tuple(list(TAPS).index(name) for name in _CODED_MODES)
-_PADDINGS = tuple(list(PADDING_CODES).index(name) for name in _CODED_PADDINGS)
+_MODES = tuple(list(TAPS).index(name) for name in _coded_values("mode"))
+_PADDINGS = tuple(list(PADDING_CODES).index(name) for name in _coded_values("padding_mode"))
+
+# The names of the attributes, as texts: compiled code reads no dictionary.
+_MODE = _SPELLINGS["mode"].name
+_PADDING = _SPELLINGS["padding_mode"].name
+_ALIGNMENT = _SPELLINGS["align_corners"].name
 
 
 def create_coded(op_address: Address, api: Address, info: Address, out: Address) -> Status:
@@ -94,13 +97,13 @@ def create_coded(op_address: Address, api: Address, info: Address, out: Address)
     node = local_record(NODE)
     prefix = c_string("grid_sampler node ")
     errors_address = open_node(node, op, api, info, prefix, sampling.WRONG_INTERFACE_INDEX)
-    name = c_string("interpolation_mode")
+    name = c_string(_MODE)
     mode = _code(node, name, len(_MODES), errors_address, _MODE_WRONG_INDEX, _MODE_MISSING_INDEX)
-    name = c_string("padding_mode")
+    name = c_string(_PADDING)
     padding = _code(
         node, name, len(_PADDINGS), errors_address, _PADDING_WRONG_INDEX, _PADDING_MISSING_INDEX
     )
-    name = c_string("align_corners")
+    name = c_string(_ALIGNMENT)
     _code(node, name, 2, errors_address, _ALIGNMENT_WRONG_INDEX, _ALIGNMENT_MISSING_INDEX)
     state_address = sampling.create_mode_state(
         node,

@@ -201,16 +201,13 @@ class CompiledOps:
         They are never freed, as sessions refer to them. Domains of one name share their ops.
         """
         text = ctypes.create_string_buffer(name.encode())
-        domain = c_api.word()
-        arguments = (ctypes.addressof(text), ctypes.addressof(domain))
-        c_api.check(api, c_api.call(api, "CreateCustomOpDomain", *arguments))
+        domain = c_api.get(api, "CreateCustomOpDomain", ctypes.addressof(text))
         for op in DOMAINS[name]:
             for types in op.types:
                 if op.is_selected(types, selection):
                     custom_op = self._op_addresses.get((op, types)) or self._custom_op(op, types)
-                    arguments = (domain.value, custom_op)
-                    c_api.check(api, c_api.call(api, "CustomOpDomain_Add", *arguments))
-        return domain.value
+                    c_api.check(api, c_api.call(api, "CustomOpDomain_Add", domain, custom_op))
+        return domain
 
     def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
         """Create the OrtCustomOp of an op for inputs of these ``types``, and return its address."""

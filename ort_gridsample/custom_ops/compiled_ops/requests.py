@@ -3,7 +3,7 @@
 ``owner`` is a REQUEST or a NODE.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numba.extending import register_jitable
@@ -11,7 +11,6 @@ from numba.extending import register_jitable
 from ...kernels.pointers import (
     address_of,
     array_at,
-    caller,
     free,
     local_record,
     malloc,
@@ -20,25 +19,11 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import Address, ArrayRef, RecordRef
-from .c_api import FUNCTION_OFFSETS
+from .api_functions import api_function, get_shape_reference
 from .structs import BLOCK, REQUEST, STATUS_SHAPE
 
 #: The result of compiled functions that may fail: an OrtStatus*, 0 for success.
 Status: TypeAlias = int
-
-
-def api_function(name: str, n_outputs: int = 0) -> Any:
-    """Return ONNX Runtime's function ``name`` for compiled code.
-
-    Args:
-        name: a function of the OrtApi.
-        n_outputs: the number of its last arguments that are pointers to results.
-
-    Returns:
-        A function that takes the address of the OrtApi, and a tuple of the other arguments. It
-        returns the status, or a tuple of the status and the results: see :func:`.pointers.caller`.
-    """
-    return caller(n_outputs, FUNCTION_OFFSETS[name])
 
 
 get_input = api_function("KernelContext_GetInput", 1)
@@ -52,9 +37,6 @@ release_info = api_function("ReleaseTensorTypeAndShapeInfo")
 #: arguments are the OrtKernelContext, the function, the count, a number of batches (0: ONNX
 #: Runtime chooses it), and the launch.
 parallel_for = api_function("KernelContext_ParallelFor")
-#: GetTensorElementTypeAndShapeDataReference, by its own address: the element type of a value, the
-#: address of its lengths, and their number.
-get_shape_reference = caller(3)
 
 
 @register_jitable

@@ -26,8 +26,9 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import Address, ArrayRef, RecordRef
+from .api_functions import api_function
 from .c_api import INVALID_ARGUMENT
-from .requests import Status, api_function
+from .requests import Status
 from .structs import ERRORS, MESSAGE, TEXT
 
 #: The placeholders in an encoded message.

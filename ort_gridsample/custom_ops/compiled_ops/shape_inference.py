@@ -12,8 +12,8 @@ from numba.extending import register_jitable
 from ...kernels.pointers import array_at, record_at, returns_array
 from ...kernels.structs import Address, ArrayRef, RecordRef
 from . import requests
+from .api_functions import api_function
 from .creation import release_status
-from .requests import api_function
 from .sentences import strlen
 from .structs import OP, OP_CONTEXT
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ...kernels.pointers import array_at, call, free, malloc, record_at
 from ...kernels.structs import Address
-from .api_functions import write_word
+from ..compiled_ops.api_functions import write_word
 from .structs import COMPUTE_INFO
 
 

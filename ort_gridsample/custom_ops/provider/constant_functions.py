@@ -6,8 +6,7 @@ function here serves several fields.
 
 from ...kernels.pointers import c_string, record_at
 from ...kernels.structs import Address
-from ..compiled_ops.requests import api_function
-from .api_functions import write_bool, write_int, write_word
+from ..compiled_ops.api_functions import api_function, write_bool, write_int, write_word
 from .ep_api import NOT_APPLICABLE, NOT_IMPLEMENTED
 from .structs import EP, FACTORY
 

@@ -14,9 +14,6 @@ NAME = "GridSampleExecutionProvider"
 VENDOR = "ort_gridsample"
 
 _MICROSOFT = "com.microsoft"
-#: The operators. No two of them have inputs of the same types, so that the types of a node's inputs
-#: determine its op.
-PROVIDER_OPERATORS = ("GridSample", "AffineGrid")
 #: The domains of the operators.
 DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
@@ -60,15 +57,19 @@ class Definition:
 
 
 def overloads() -> list[Overload]:
-    """List the ops for all combinations of types."""
-    ops = [op for name in PROVIDER_OPERATORS for op in OPS if op.name == name]
+    """List the ops for all combinations of types.
+
+    No two standard operators have inputs of the same types, so that the types of a node's inputs
+    determine its op.
+    """
+    ops = [op for op in OPS if op.name in spec.OPERATORS]
     return [Overload(op, types) for op in ops for types in op.types]
 
 
 def definitions(available: Sequence[Overload]) -> list[Definition]:
     """List the operators of a provider whose overloads are those ``available``."""
     result = []
-    for operator in PROVIDER_OPERATORS:
+    for operator in spec.OPERATORS:
         combinations = [overload.types for overload in available if overload.op.name == operator]
         for first, last in _versions(operator):
             allowed = tuple(spec.OPERATORS[operator][first].types.values())

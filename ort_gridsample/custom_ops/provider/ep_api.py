@@ -1,8 +1,9 @@
-"""The parts of ONNX Runtime's C API for execution providers that this package uses.
+"""The structs and numbers of ONNX Runtime's C API for execution providers.
 
-All offsets are for 64-bit processes. Sources: ``onnxruntime_ep_c_api.h`` and
-``onnxruntime_c_api.h``. The structs only grow at their ends, so a field keeps its offset in all
-later releases. A test compares the offsets with the declarations there.
+The functions of this API are in :data:`ort_gridsample.custom_ops.compiled_ops.c_api.FUNCTIONS`. All
+fields have 64 bits. Sources: ``onnxruntime_ep_c_api.h`` and ``onnxruntime_c_api.h``. The structs
+only grow at their ends, so a field keeps its offset in all later releases. A test compares the
+fields with the declarations there.
 """
 
 from __future__ import annotations
@@ -38,68 +39,6 @@ KERNEL_FIELDS = "version Compute Release PrePackWeight SetSharedPrePackedWeight"
 
 #: The fields of ``OrtNodeComputeInfo``: the functions of a fused node.
 COMPUTE_INFO_FIELDS = "version CreateState Compute ReleaseState"
-
-#: The offsets of functions in OrtEpApi, in bytes.
-EP_API_OFFSETS = {
-    "CreateEpDevice": 0,
-    "EpGraphSupportInfo_AddNodesToFuse": 16,
-    "EpGraphSupportInfo_AddSingleNode": 24,
-    "CreateKernelRegistry": 144,
-    "ReleaseKernelRegistry": 152,
-    "KernelRegistry_AddKernel": 160,
-    "CreateKernelDefBuilder": 168,
-    "ReleaseKernelDefBuilder": 176,
-    "KernelDefBuilder_SetOperatorType": 184,
-    "KernelDefBuilder_SetDomain": 192,
-    "KernelDefBuilder_SetSinceVersion": 200,
-    "KernelDefBuilder_SetExecutionProvider": 208,
-    "KernelDefBuilder_AddTypeConstraint": 232,
-    "KernelDefBuilder_Build": 256,
-    "ReleaseKernelDef": 264,
-    "GetTensorDataType": 320,
-    "EpGraphSupportInfo_LookUpKernel": 328,
-}
-
-#: The offsets of functions in OrtApi, in bytes, in addition to those of
-#: :mod:`ort_gridsample.custom_ops.compiled_ops.c_api`.
-PROVIDER_FUNCTION_OFFSETS = {
-    "CastTypeInfoToTensorInfo": 440,
-    "ReleaseTypeInfo": 784,
-    "KernelInfo_GetInputTypeInfo": 1872,
-    "GetSessionConfigEntry": 1904,
-    "ReadOpAttr": 2176,
-    "GetValueInfoName": 2312,
-    "GetValueInfoTypeInfo": 2320,
-    "HardwareDevice_Type": 2456,
-    "GetEpApi": 2536,
-    "ValueInfo_GetValueProducer": 2584,
-    "ValueInfo_GetInitializerValue": 2608,
-    "ValueInfo_IsConstantInitializer": 2648,
-    "Graph_GetOnnxIRVersion": 2680,
-    "Graph_GetNumOperatorSets": 2688,
-    "Graph_GetOperatorSets": 2696,
-    "Graph_GetNumOutputs": 2720,
-    "Graph_GetOutputs": 2728,
-    "Graph_GetNumNodes": 2752,
-    "Graph_GetNodes": 2760,
-    "Graph_GetParentNode": 2768,
-    "Node_GetName": 2792,
-    "Node_GetOperatorType": 2800,
-    "Node_GetDomain": 2808,
-    "Node_GetNumInputs": 2824,
-    "Node_GetInputs": 2832,
-    "Node_GetNumOutputs": 2840,
-    "Node_GetOutputs": 2848,
-    "Node_GetNumImplicitInputs": 2856,
-    "Node_GetImplicitInputs": 2864,
-    "Node_GetNumAttributes": 2872,
-    "Node_GetAttributes": 2880,
-    "Node_GetAttributeByName": 2888,
-    "OpAttr_GetType": 2904,
-    "OpAttr_GetName": 2912,
-    "Node_GetEpName": 2944,
-    "TensorTypeAndShape_HasShape": 3120,
-}
 
 #: ``OrtHardwareDeviceType`` of a CPU.
 CPU = 0

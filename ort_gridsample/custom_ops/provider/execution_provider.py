@@ -22,6 +22,7 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import Address, RecordRef
+from ..compiled_ops.api_functions import api_function, write_word
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status, word_index
 from ..compiled_ops.requests import Status
@@ -34,37 +35,36 @@ from ..compiled_ops.sampling import (
 )
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
-from .api_functions import ep_function, provider_api_function, write_word
 from .definitions import GRID_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
 from .structs import BUFFER, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, NODE_INPUTS, OVERLOAD
 
-_get_num_nodes = provider_api_function("Graph_GetNumNodes", 1)
-_get_nodes = provider_api_function("Graph_GetNodes")
-_get_num_inputs = provider_api_function("Node_GetNumInputs", 1)
-_get_inputs = provider_api_function("Node_GetInputs")
-_get_type = provider_api_function("GetValueInfoTypeInfo", 1)
-_get_producer = provider_api_function("ValueInfo_GetValueProducer", 2)
-_get_operator = provider_api_function("Node_GetOperatorType", 1)
-_get_attribute = provider_api_function("Node_GetAttributeByName", 1)
-_read_attribute = provider_api_function("ReadOpAttr", 1)
+_get_num_nodes = api_function("Graph_GetNumNodes", 1)
+_get_nodes = api_function("Graph_GetNodes")
+_get_num_inputs = api_function("Node_GetNumInputs", 1)
+_get_inputs = api_function("Node_GetInputs")
+_get_type = api_function("GetValueInfoTypeInfo", 1)
+_get_producer = api_function("ValueInfo_GetValueProducer", 2)
+_get_operator = api_function("Node_GetOperatorType", 1)
+_get_attribute = api_function("Node_GetAttributeByName", 1)
+_read_attribute = api_function("ReadOpAttr", 1)
 
-_look_up_kernel = ep_function("EpGraphSupportInfo_LookUpKernel", 1)
-_add_node = ep_function("EpGraphSupportInfo_AddSingleNode")
-_create_registry = ep_function("CreateKernelRegistry", 1)
-_release_registry = ep_function("ReleaseKernelRegistry")
-_create_builder = ep_function("CreateKernelDefBuilder", 1)
-_release_builder = ep_function("ReleaseKernelDefBuilder")
-_set_operator = ep_function("KernelDefBuilder_SetOperatorType")
-_set_domain = ep_function("KernelDefBuilder_SetDomain")
-_set_versions = ep_function("KernelDefBuilder_SetSinceVersion")
-_set_provider = ep_function("KernelDefBuilder_SetExecutionProvider")
-_add_constraint = ep_function("KernelDefBuilder_AddTypeConstraint")
-_build = ep_function("KernelDefBuilder_Build", 1)
-_add_kernel = ep_function("KernelRegistry_AddKernel")
-_release_definition = ep_function("ReleaseKernelDef")
-_get_data_type = ep_function("GetTensorDataType", 1)
+_look_up_kernel = api_function("EpGraphSupportInfo_LookUpKernel", 1)
+_add_node = api_function("EpGraphSupportInfo_AddSingleNode")
+_create_registry = api_function("CreateKernelRegistry", 1)
+_release_registry = api_function("ReleaseKernelRegistry")
+_create_builder = api_function("CreateKernelDefBuilder", 1)
+_release_builder = api_function("ReleaseKernelDefBuilder")
+_set_operator = api_function("KernelDefBuilder_SetOperatorType")
+_set_domain = api_function("KernelDefBuilder_SetDomain")
+_set_versions = api_function("KernelDefBuilder_SetSinceVersion")
+_set_provider = api_function("KernelDefBuilder_SetExecutionProvider")
+_add_constraint = api_function("KernelDefBuilder_AddTypeConstraint")
+_build = api_function("KernelDefBuilder_Build", 1)
+_add_kernel = api_function("KernelRegistry_AddKernel")
+_release_definition = api_function("ReleaseKernelDef")
+_get_data_type = api_function("GetTensorDataType", 1)
 
 
 def get_ep_name(ep_address: Address) -> int:

@@ -18,18 +18,18 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import Address
+from ..compiled_ops.api_functions import api_function, write_word
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
 from ..compiled_ops.requests import Status
 from ..compiled_ops.sentences import create_status
-from .api_functions import ep_function, provider_api_function, write_word
 from .ep_api import CPU, PROVIDER_API_VERSION
 from .structs import BUFFER, FACTORY, WORD
 
-_get_ep_api = provider_api_function("GetEpApi")
-_get_device_type = provider_api_function("HardwareDevice_Type")
-_get_config_entry = provider_api_function("GetSessionConfigEntry")
-_create_ep_device = ep_function("CreateEpDevice", 1)
+_get_ep_api = api_function("GetEpApi")
+_get_device_type = api_function("HardwareDevice_Type")
+_get_config_entry = api_function("GetSessionConfigEntry")
+_create_ep_device = api_function("CreateEpDevice", 1)
 
 _ONE = ord("1")
 #: The bits of a C enum in the register of a result.

@@ -21,7 +21,7 @@ from ...kernels.compilation import FunctionSpec
 from ..compiled_ops import c_api, registry
 from ..compiled_ops.record_image import RecordImage
 from . import compute_infos, constant_functions
-from .ep_api import EP_API_OFFSETS, OLDEST_WITH_FUSED_BODIES, PROVIDER_API_VERSION
+from .ep_api import OLDEST_WITH_FUSED_BODIES, PROVIDER_API_VERSION
 from .fused_subgraph import FusedSubgraph
 from .fusion import find_fused_subgraphs
 from .ort_graph import Graph, OrtApi
@@ -103,10 +103,10 @@ class FusedNodes:
 
     def _add_nodes(self, support: int, nodes: Sequence[int]) -> None:
         """Add the OrtNodes of a fused node to an OrtEpGraphSupportInfo."""
-        offset = EP_API_OFFSETS["EpGraphSupportInfo_AddNodesToFuse"]
-        add_nodes = c_api.function(c_api.word.from_address(self._ep_api + offset).value, 4)
         addresses = (c_api.word * len(nodes))(*nodes)
-        self._api.check(add_nodes(support, ctypes.addressof(addresses), len(nodes), 0))
+        arguments = support, ctypes.addressof(addresses), len(nodes), 0
+        name = "EpGraphSupportInfo_AddNodesToFuse"
+        self._api.check(c_api.call(self._ep_api, name, *arguments))
 
     def _prepare(self, subgraph: FusedSubgraph) -> None:
         """Compile all functions of a fused node, without its input indices.

@@ -18,18 +18,18 @@ from ...kernels.pointers import (
     sizeof,
 )
 from ...kernels.structs import Address, RecordRef
+from ..compiled_ops.api_functions import api_function, write_word
 from ..compiled_ops.c_api import INVALID_ARGUMENT
 from ..compiled_ops.creation import release_status
-from ..compiled_ops.requests import Status, api_function
+from ..compiled_ops.requests import Status
 from ..compiled_ops.sentences import create_status
 from ..compiled_ops.structs import OP
-from .api_functions import provider_api_function, write_word
 from .structs import FACTORY, NODE_KERNEL, OVERLOAD, WORD
 
-_as_tensor_type = provider_api_function("CastTypeInfoToTensorInfo", 1)
+_as_tensor_type = api_function("CastTypeInfoToTensorInfo", 1)
 _get_element_type = api_function("GetTensorElementType", 1)
-_get_input_type = provider_api_function("KernelInfo_GetInputTypeInfo", 1)
-_release_type = provider_api_function("ReleaseTypeInfo")
+_get_input_type = api_function("KernelInfo_GetInputTypeInfo", 1)
+_release_type = api_function("ReleaseTypeInfo")
 
 
 # --- Types ---

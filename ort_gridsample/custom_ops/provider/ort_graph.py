@@ -26,7 +26,6 @@ from .ep_api import (
     FLOATS_ATTRIBUTE,
     INT_ATTRIBUTE,
     INTS_ATTRIBUTE,
-    PROVIDER_FUNCTION_OFFSETS,
     STRING_ATTRIBUTE,
 )
 
@@ -68,27 +67,14 @@ class OrtApi:
 
     def __init__(self, address: int) -> None:
         self.address = address
-        self._functions: dict[str, Any] = {}
 
     def call(self, name: str, *arguments: int) -> int:
-        """Call a function, and return its result."""
-        function = self._functions.get(name)
-        if function is None:
-            offset = PROVIDER_FUNCTION_OFFSETS.get(name) or c_api.FUNCTION_OFFSETS[name]
-            address = c_api.word.from_address(self.address + offset).value
-            function = c_api.function(address, len(arguments))
-            self._functions[name] = function
-        return int(function(*arguments))
+        """Call a function: see :func:`.c_api.call`."""
+        return c_api.call(self.address, name, *arguments)
 
     def get(self, name: str, *arguments: int) -> int:
-        """Call a function whose last argument points to a result, and return that result.
-
-        Raises:
-            RuntimeError: the function returned an OrtStatus.
-        """
-        result = c_api.word()
-        self.check(self.call(name, *arguments, ctypes.addressof(result)))
-        return result.value
+        """Return the result of a function: see :func:`.c_api.get`."""
+        return c_api.get(self.address, name, *arguments)
 
     def check(self, status: int) -> None:
         """Raise RuntimeError with the message of an OrtStatus*, unless it is null."""

@@ -20,7 +20,7 @@ from ..compiled_ops.catalog import FOREIGN_DOMAINS
 from ..compiled_ops.record_image import RecordImage
 from ..signals import with_signals_deferred
 from .definitions import NAME, Overload
-from .ep_api import OLDEST, PROVIDER_API_VERSION, PROVIDER_FUNCTION_OFFSETS
+from .ep_api import OLDEST, PROVIDER_API_VERSION
 
 if TYPE_CHECKING:
     # These import Numba.
@@ -133,8 +133,8 @@ class Provider:
         from .fused_nodes import FusedNodes  # imports Numba
         from .structs import EP, FACTORY
 
-        get_ep_api = c_api.word.from_address(api + PROVIDER_FUNCTION_OFFSETS["GetEpApi"]).value
-        fused_nodes = FusedNodes(api, c_api.function(get_ep_api, 0)(), _provider_function_addresses)
+        ep_api = c_api.call(api, "GetEpApi")
+        fused_nodes = FusedNodes(api, ep_api, _provider_function_addresses)
         ep = ctypes.create_string_buffer(EP.itemsize)
         ctypes.memmove(ep, _field(factory_address, FACTORY, "ep").value, EP.itemsize)
         for name, callback in (("fuse", fused_nodes.fuse), ("Compile", fused_nodes.compile)):

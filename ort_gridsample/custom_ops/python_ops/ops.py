@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from ... import spec
-from ...dialects.table import ATTENTION, DOMAIN
+from ...dialects.table import DOMAIN
 from ...errors import where_node
-from ...functions.affine import affine_grid
-from ...functions.attention import attend
-from ...functions.sampling import grid_sample
+from ...functions.operators import function_of
 from ...functions.validation import memory_error
 from ...reference.arrays import Array
 from ...system import memory
@@ -55,8 +53,8 @@ _LOST_STATUS = np.array([[failures.LOST]], np.int64).view(Output)
 _EMPTY = {np.dtype(kind): np.empty(0, kind).view(Output) for kind in "?bBhHiIlLqQfdO"}
 
 
-def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple[Output, Output]]:
-    """Return ``function`` as an op.
+def _as_op(operator: str) -> Callable[..., tuple[Output, Output]]:
+    """Return the function of an operator as an op.
 
     The op returns Y and the positions along its first axis; or, after an exception, an empty Y and
     the number of the exception.
@@ -72,7 +70,7 @@ def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple
         shutdown.block_if_exiting()
         try:
             with ops_limit:
-                Y = function(
+                Y = function_of(operator)(
                     *inputs,
                     align_corners=bool(align_corners),
                     **words,
@@ -126,13 +124,7 @@ def _input_types(version: spec.Version) -> Iterator[list[int]]:
 
 
 def _register_all() -> None:  # pragma: no mutate block
-    # Functions of this module are looked up at each call, so that they can be replaced.
-    functions: dict[str, Callable[..., Array]] = {
-        "GridSample": lambda *args, **kwargs: grid_sample(*args, **kwargs),
-        "AffineGrid": lambda *args, **kwargs: affine_grid(*args, **kwargs),
-        ATTENTION: lambda *args, **kwargs: attend(*args, **kwargs),
-    }
-    for operator, function in functions.items():
+    for operator in spec.OP_SPECS:
         version = spec.newest(operator)
         kinds = _attribute_kinds(version)
         for inputs in _input_types(version):
@@ -142,7 +134,7 @@ def _register_all() -> None:  # pragma: no mutate block
                 outputs=[inputs[0], _INTEGER],
                 attrs=kinds,
             )
-            op = declare(_as_op(operator, function))
+            op = declare(_as_op(operator))
             # The original calls C++ for each attribute's type at each call: 10 times as slow.
             op.cast_attributes = partial(_cast_attributes, kinds)
 
