@@ -131,7 +131,7 @@ def _after_runs(
     probe: Probe,
 ) -> list[PossibleSample]:
     """Run the model; return the samples that have its results, or [] if it does not run."""
-    results = probe.first_outputs(model, feeds)
+    results = probe.outputs(model, feeds)
     if results is None:
         return []
     return _still_possible(possible, feeds, results)
@@ -140,17 +140,17 @@ def _after_runs(
 def _still_possible(
     possible: Sequence[PossibleSample],
     feeds: Sequence[Sequence[Array]],
-    results: Sequence[Array],
+    results: Sequence[Sequence[Array]],
 ) -> list[PossibleSample]:
     """Return the samples that have the results of all runs.
 
     Args:
         possible: the samples.
         feeds: the inputs of each run.
-        results: the output of each run.
+        results: the outputs of each run, of which the first one counts.
     """
     remaining = list(possible)
-    for (X, grid, *_), result in zip(feeds, results, strict=True):
+    for (X, grid, *_), (result, *_) in zip(feeds, results, strict=True):
         n_compared = MAX_COMPARED_WITH_LAST if len(remaining) == 1 else MAX_COMPARED
         remaining = [
             sample for sample in remaining if _is_sample(sample, X, grid, result, n_compared)
@@ -254,10 +254,10 @@ def _try_affine_grid_of(
         generators = [np.random.default_rng(seed) for seed in range(2)]
         thetas = [generator.uniform(-2, 2, shapes[0]) for generator in generators]
         feeds = [typed_inputs([theta], shapes, values) for theta in thetas]
-        results = probe.first_outputs(model, feeds)
+        results = probe.outputs(model, feeds)
         if results is None:  # the model may need a theta of the other number of axes
             return None
-        for (theta, *_), result in zip(feeds, results, strict=True):
+        for (theta, *_), (result, *_) in zip(feeds, results, strict=True):
             possible = [
                 align_corners
                 for align_corners in possible

@@ -14,33 +14,35 @@ from ..spec import Dim
 
 def one_node_model(
     node: onnx.NodeProto,
-    imports: Iterable[tuple[str, int]],
-    types: Iterable[tuple[str, str]],
+    opsets: Mapping[str, int],
+    types: Mapping[str, str],
     shapes: Iterable[Sequence[Dim] | None],
 ) -> onnx.ModelProto:
-    """Return a model of one node.
+    """Return a model of a copy of one node.
 
     NumPy has no bfloat16. Inputs and outputs of that type are float32 with a Cast in the model.
 
     Args:
-        node: the node, which is changed. It has no inputs, and no first output, which becomes Y.
-        imports: the versions of domains.
-        types: the name and element type of each input.
+        node: the node. It has no inputs, and no first output, which becomes Y.
+        opsets: the versions of domains; 1 for a domain of the node that is not among them.
+        types: the element type of each input by its name.
         shapes: the shape of each input, or None if it is unknown.
     """
-    names_and_types = list(types)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
     inputs = [
         helper.make_tensor_value_info(name, elem_type(fed_type(type_name)), shape)
-        for (name, type_name), shape in zip(names_and_types, shapes, strict=True)
+        for (name, type_name), shape in zip(types.items(), shapes, strict=True)
     ]
-    casts = [_append_input(node, name, type_name) for name, type_name in names_and_types]
-    first_type = names_and_types[0][1]
-    output_cast = _insert_output(node, first_type)
+    casts = [_append_input(copy, name, type_name) for name, type_name in types.items()]
+    first_type = next(iter(types.values()))
+    output_cast = _insert_output(copy, first_type)
     output = helper.make_tensor_value_info("Y", elem_type(fed_type(first_type)), None)
-    nodes = [cast for cast in (*casts, node, output_cast) if cast is not None]
+    nodes = [cast for cast in (*casts, copy, output_cast) if cast is not None]
     graph = helper.make_graph(nodes, "one node", inputs, [output])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    domains = dict.fromkeys(("", node.domain))
+    imports = [helper.make_opsetid(domain, opsets.get(domain, 1)) for domain in domains]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def one_node_feeds(types: Mapping[str, str], arrays: Sequence[Array]) -> dict[str, Array]:

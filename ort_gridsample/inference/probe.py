@@ -56,14 +56,3 @@ class Probe(Protocol):
         Returns:
             All outputs for each of ``feeds``. None if the runtime refuses the model.
         """
-
-    def first_outputs(
-        self,
-        model: onnx.ModelProto,
-        feeds: Sequence[Sequence[Array]],
-    ) -> list[Array] | None:
-        """Run ``model`` on each of ``feeds``, which are its inputs in order.
-
-        Returns:
-            The first output for each of ``feeds``. None if the runtime refuses the model.
-        """

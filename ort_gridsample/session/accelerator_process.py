@@ -17,19 +17,23 @@ def answer(
     model: bytes,
     providers: list[str],
     provider_options: list[dict[str, str]],
-    feeds: dict[str, Any],
-) -> Any:
-    """Return the first output of ``model``, or onnxruntime's error as a string."""
+    feeds: list[dict[str, Any]],
+    optimized: bool,
+) -> list[list[Any]] | str:
+    """Return all outputs of ``model`` for each of ``feeds``, or onnxruntime's error."""
     import onnxruntime  # not before stdout is redirected, as this may print
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if not optimized:
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = level
     try:
         # Not the attribute, which `ort-gridsample exec` replaces in this process as well.
         session_class = vars(onnxruntime)["InferenceSession"]
         session = session_class(model, options, providers, provider_options)
-        return session.run(None, feeds)[0]
+        return [session.run(None, run_feeds) for run_feeds in feeds]
     except Exception as error:
         return " ".join(str(error).split())
 

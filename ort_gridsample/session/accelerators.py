@@ -27,8 +27,9 @@ from ..graph.runtimes import ANY, RUNTIMES
 from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
-from .accelerator_trials import ANSWERS, RUNS, ProbeProcess, Providers, try_on_providers
+from .accelerator_answers import ANSWERS, RUNS
 from .probe_cases import ProbeCase, build_case
+from .provider_process import ProviderProcess, Providers
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
@@ -107,7 +108,7 @@ class AcceleratorProbe:
         self._accelerators = accelerators
         self._accelerated = accelerated
         self._only_sampling_nodes = only_sampling_nodes
-        self._process = ProbeProcess()
+        self._process = ProviderProcess(accelerators)
         self.name = " or ".join(name for name, _ in accelerators)
 
     def close(self) -> None:
@@ -181,7 +182,7 @@ class AcceleratorProbe:
         key = self._key(model, case)
         answer = ANSWERS.get(key)
         if not answer:
-            answer = try_on_providers(self._process, model, self._accelerators, case)
+            answer = case.trial(model).refusal(self._process, "its answer") or RUNS
             ANSWERS.put(key, answer)
         return "" if answer == RUNS else answer
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import onnxruntime
-from onnxruntime.capi import _pybind_state
 
 from ..inference.runtime_probe import OutputType, RuntimeProbe
 from ..reference.arrays import Array
 from . import forks
+from .options import load_model
 
 
 class InstalledRuntime:
@@ -33,8 +33,7 @@ class InstalledRuntime:
 
         The model is not initialized for runs. That needs the schemas of operators, and no kernels.
         """
-        session = _pybind_state.InferenceSession(quiet_options(), model, False, False)
-        forks.track(session)
+        session = load_model(quiet_options(), model)
         types = list[OutputType]()
         for output in session.outputs_meta:
             element_type = output.type.removeprefix("tensor(").removesuffix(")")

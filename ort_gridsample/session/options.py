@@ -18,6 +18,8 @@ from onnxruntime.capi import _pybind_state
 from ..custom_ops.python_ops import extensions
 from ..custom_ops.signals import with_signals_deferred
 from ..dialects.table import DOMAIN
+from ..graph.scope import UNSTATED_OPSET
+from ..inference.one_node import one_node_model
 from ..system.process import after_fork
 from . import forks
 from .config_keys import CONFIG_KEYS
@@ -30,6 +32,14 @@ _EMPTY_MODEL = helper.make_model(_EMPTY_GRAPH, **_MODEL).SerializeToString()
 #: The smallest int64, three times. Used to find in one run whether options replace any initializer:
 #: if none, the element-wise Max of all is this value.
 _MIN_INT64S = [-(1 << 63)] * 3
+
+#: A part of onnxruntime's error for an operator of the ONNX domain, of any other domain, and of a
+#: domain that the model does not import.
+_UNKNOWN_OPERATOR = (
+    "No Op registered for ",
+    " is not a registered function/op",
+    "No opset import for domain",
+)
 
 #: Domains of operators that onnxruntime or this package has. All domains below them count too.
 _BUILTIN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
@@ -80,6 +90,32 @@ def _load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
             return session
         finally:
             options.enable_profiling = is_profiling
+
+
+def is_error_of_unknown_operator(error: BaseException) -> bool:
+    """Whether onnxruntime's error states that it does not have an operator."""
+    return any(part in str(error) for part in _UNKNOWN_OPERATOR)
+
+
+def has_operator(
+    options: onnxruntime.SessionOptions,
+    domain: str,
+    op_type: str,
+    version: int,
+) -> bool:
+    """Whether sessions with ``options`` have an operator.
+
+    A model of one node of that operator is loaded. Its number of inputs may be wrong, but
+    onnxruntime looks for the operator first.
+    """
+    node = helper.make_node(op_type, [], [], domain=domain)
+    opsets = {"": UNSTATED_OPSET, domain: version}
+    model = one_node_model(node, opsets, {"X": "float32"}, [None])
+    try:
+        load_model(options, model.SerializeToString())
+    except Exception as error:
+        return not is_error_of_unknown_operator(error)
+    return True
 
 
 def copy_options(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:

@@ -12,10 +12,10 @@ from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..detection.records import NodeRecord
 from ..graph.weights import NO_WEIGHTS, LoadedWeights, Weights
 from ..rewriting.passes import Selection
-from .accelerator_trials import Providers
 from .accelerators import AcceleratedPolicy
 from .options import has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
+from .provider_process import Providers
 
 #: A model as onnxruntime's session accepts it.
 Source: TypeAlias = bytes | str | os.PathLike[str]

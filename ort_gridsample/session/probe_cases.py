@@ -15,9 +15,8 @@ from .. import spec
 from ..detection.records import NodeRecord, n_spatial_axes
 from ..functions.affine import affine_grid
 from ..inference.one_node import one_node_feeds, one_node_model
-from ..inference.runtime_probe import sampled
+from ..inference.trial import NodeData, Trial, sampling_data
 from ..inference.types import TypeAndShape
-from ..reference.arrays import Array
 
 #: Lengths of axes that are known only in a run: of a batch (of attention heads), of channels, of
 #: the axes of X, and of the axes of the output.
@@ -29,17 +28,10 @@ _Y_LENGTHS = (5, 3, 4)
 _MAX_X_SIZE = 1 << 23
 
 #: The release of the test data. Increase it when these change: results with other data are void.
-_DATA_RELEASE = 1
+_DATA_RELEASE = 2
 
 #: A :data:`ort_gridsample.spec.Shape` whose lengths can be replaced.
 MutableShape: TypeAlias = list[spec.Dim]
-
-
-class CaseArrays(NamedTuple):
-    """The two inputs of a node as float64 or int64, and the expected output."""
-
-    inputs: tuple[Array, Array]
-    expected: Array
 
 
 class CaseData(NamedTuple):
@@ -51,7 +43,7 @@ class CaseData(NamedTuple):
     """
 
     shapes: Sequence[MutableShape]
-    make_arrays: Callable[[], CaseArrays]
+    make_arrays: Callable[[], NodeData]
 
 
 @dataclass(frozen=True)
@@ -61,13 +53,21 @@ class ProbeCase:
     Attributes:
         model: a model of the node as it is. It must be copied before it is rewritten.
         data_key: identifies the test data among those of all cases with the same model.
-        make: returns the feeds of the model by name, and the expected Y. The values of X and theta
-            are in [0, 1), and the positions of a grid are far from any tie.
+        types: the element types of the node's inputs, by name.
+        make_arrays: returns the test data. The values of X and theta are in [0, 1), and the
+            positions of a grid are far from any tie.
     """
 
     model: onnx.ModelProto
     data_key: str
-    make: Callable[[], tuple[Mapping[str, Array], Array]]
+    types: Mapping[str, str]
+    make_arrays: Callable[[], NodeData]
+
+    def trial(self, model: bytes) -> Trial:
+        """Return the trial of a serialized form of :attr:`model`."""
+        first, second, expected = self.make_arrays()
+        feeds = one_node_feeds(self.types, [first, second])
+        return Trial(model, feeds, expected, "[0, 1]")
 
 
 def build_case(
@@ -99,16 +99,10 @@ def build_case(
     else:
         case_data = _grid_sample_data(record, case, n_axes)
 
-    def make() -> tuple[Mapping[str, Array], Array]:
-        arrays = case_data.make_arrays()
-        return one_node_feeds(types, arrays.inputs), arrays.expected
-
-    domains = dict.fromkeys(("", record.domain))
-    imports = [(domain, opsets.get(domain, 1)) for domain in domains]
-    model = one_node_model(record.node_without_values(), imports, types.items(), case_data.shapes)
+    model = one_node_model(record.node_without_values(), opsets, types, case_data.shapes)
     if not only_sampling_nodes:
         _insert_relu(model)
-    return ProbeCase(model, _data_key(record), make)
+    return ProbeCase(model, _data_key(record), types, case_data.make_arrays)
 
 
 def _data_key(record: NodeRecord) -> str:
@@ -143,7 +137,7 @@ def _affine_grid_data(
     unknown: MutableShape = [None, n_axes, n_axes + 1]
     theta_shape = list(case[0].shape or unknown)
 
-    def make_arrays() -> CaseArrays:
+    def make_arrays() -> NodeData:
         rng = np.random.default_rng(0)
         constant_size = record.constants.get("size")
         if constant_size is None:
@@ -154,7 +148,7 @@ def _affine_grid_data(
             batch = theta_shape[0]
         theta = rng.random((batch, n_axes, n_axes + 1))
         size = np.array([batch, *lengths], np.int64)
-        return CaseArrays((theta, size), affine_grid(theta, size, align_corners))
+        return NodeData(theta, size, affine_grid(theta, size, align_corners))
 
     return CaseData([theta_shape, [n_axes + 2]], make_arrays)
 
@@ -166,7 +160,6 @@ def _grid_sample_data(
 ) -> CaseData:
     """Return the test data of a GridSample: X, grid and Y."""
     attributes = record.possible_attributes
-    align_corners = bool(attributes["align_corners"])
     unknown: MutableShape = [None] * (n_axes + 2)
     X_shape = list(case[0].shape or unknown)
     grid_shape = [*(case[1].shape or unknown)[:-1], n_axes]
@@ -174,25 +167,20 @@ def _grid_sample_data(
     if isinstance(X_shape[1], int):
         X_shape[1] = X_lengths[1]
 
-    def make_arrays() -> CaseArrays:
+    def make_arrays() -> NodeData:
         rng = np.random.default_rng(0)
         sides = np.array(X_lengths[:1:-1], np.float64)
         pixels = np.floor(rng.uniform(-1, sides + 1, grid_lengths))
         pixels += rng.uniform(0.1, 0.4, grid_lengths)
-        grid = _normalize(pixels, sides, align_corners)
-        X = rng.random(X_lengths)
-        mode = str(attributes["mode"])
-        padding_mode = str(attributes["padding_mode"])
-        return CaseArrays((X, grid), sampled(X, grid, mode, padding_mode, align_corners))
+        return sampling_data(
+            rng.random(X_lengths),
+            pixels,
+            str(attributes["mode"]),
+            str(attributes["padding_mode"]),
+            bool(attributes["align_corners"]),
+        )
 
     return CaseData([X_shape, grid_shape], make_arrays)
-
-
-def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
-    """Return the normalized coordinates of ``pixels`` on axes of the lengths ``sides``."""
-    if align_corners:
-        return 2 * pixels / np.maximum(sides - 1, 1) - 1
-    return (2 * pixels + 1) / sides - 1
 
 
 def _case_lengths(

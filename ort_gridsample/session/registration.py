@@ -11,12 +11,10 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 from weakref import ref
 
 import onnxruntime
-from onnx import helper
 
 from ..custom_ops import signals
 from ..custom_ops.compiled_ops import registry
@@ -25,11 +23,17 @@ from ..custom_ops.provider import registration as ep_registration
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, VERSION
 from ..graph.files import imported_domains
-from ..inference.one_node import one_node_model
 from ..kernels import library_file
-from .options import load_model
+from .options import has_operator
 
 logger = logging.getLogger("ort_gridsample")
+
+#: Domain of a library of ops -> an op that the library has.
+_OP_TYPES = {
+    DOMAIN: "AffineGrid",
+    COMPILED_DOMAIN: COMPILED_TYPES["AffineGrid"],
+    extensions.DOMAIN: "StringUpper",
+}
 
 
 @dataclass
@@ -251,28 +255,7 @@ def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
 
 def _has_ops_of(options: onnxruntime.SessionOptions, domain: str) -> bool:
     """Whether sessions with ``options`` have the ops of ``domain``."""
-    try:
-        load_model(options, _model_with_op_of(domain))
-    except Exception:
-        return False
-    return True
-
-
-@cache
-def _model_with_op_of(domain: str) -> bytes:
-    """Return a model of one op of ``domain``. onnxruntime loads it only if it has the op."""
-    types = [("theta", "float32"), ("size", "int64")]
-    if domain == extensions.DOMAIN:
-        node = helper.make_node("StringUpper", [], [], domain=domain)
-        types = [("X", "str")]
-    elif domain == COMPILED_DOMAIN:
-        node = helper.make_node(COMPILED_TYPES["AffineGrid"], [], [], domain=domain)
-    else:
-        attributes: dict[str, Any] = {"align_corners": 0, "node": "", "num_threads": 0}
-        node = helper.make_node("AffineGrid", [], ["status"], domain=domain, **attributes)
-    imports = [("", 20), (domain, VERSION)]
-    unknown_shapes = [None] * len(types)
-    return one_node_model(node, imports, types, unknown_shapes).SerializeToString()
+    return has_operator(options, domain, _OP_TYPES[domain], VERSION)
 
 
 _define_python_ops_early()

@@ -31,10 +31,10 @@ from ..system import memory
 from . import forks, report, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
 from .chosen_nodes import ChosenNodes
-from .known_operators import is_error_of_unknown_operator, unknown_operators
+from .known_operators import unknown_operators
 from .model_preparation import patch_for_session, too_large_to_pickle
 from .op_errors import creation_error_for, exception_for
-from .options import State, options_from_state, read_state
+from .options import State, is_error_of_unknown_operator, options_from_state, read_state
 from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import COMPILED_OP, PYTHON_OP, Placement
 from .prepared_options import options_for

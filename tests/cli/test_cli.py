@@ -19,7 +19,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample import spec, versions
@@ -28,13 +27,12 @@ from ort_gridsample.cli.demo import _draw_grid
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
 from ort_gridsample.custom_ops.provider.definitions import NAME as PROVIDER
-from ort_gridsample.rewriting.far_coordinates import LIMIT, zero_far_coordinates
 from ort_gridsample.session import decisions, prediction
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.models import grid_sample_model, parsed
 from support.parameters import OPS
-from support.paths import HAS_PROVIDER, Array
+from support.paths import HAS_PROVIDER
 
 #: A function of a command's words and its exit status, which returns its stdout, or its stderr if
 #: the status is 2 or more.
@@ -529,126 +527,30 @@ def test_failed_patch_leaves_only_the_previous_file(
     assert out.read_bytes() == b"before"
 
 
-def far_model(kind: str) -> onnx.ModelProto:
-    """Return a GridSample with border padding.
-
-    Its grid is an input, is computed, or is read in a branch or in a function.
-    """
-    sample = 'Y = GridSample <mode = "linear", padding_mode = "border"> (X, grid)'
-    computed = f"grid = Identity (given) {sample}"
+def border_model(kind: str) -> onnx.ModelProto:
+    """Return a GridSample with border padding, in the main graph, in a branch or in a function."""
+    sample = 'Y = GridSample <mode = "linear", padding_mode = "border"> (X, given)'
     branches = ", ".join(
-        f"{name}_branch = {name} () => (Y) {{ {computed} }}" for name in ("then", "else")
+        f"{name}_branch = {name} () => (Y) {{ {sample} }}" for name in ("then", "else")
     )
     body = {
-        "input": sample.replace("grid)", "given)"),
-        "computed": computed,
+        "main": sample,
         "function": "Y = f.warp (X, given)",
+        "branch": f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>",
     }
-    body["branch"] = f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>"
-    function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
+    function = f'<domain: "f", opset_import: ["": 20]> warp (X, given) => (Y) {{ {sample} }}'
     return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{
         {body[kind]} }}
         {function if kind == "function" else ""}""")
 
 
-@pytest.mark.parametrize("kind", ["input", "computed", "branch", "function"])
-def test_verify_names_far_coordinates_as_cause_of_a_difference(kind: str, cli: Cli) -> None:
-    target = "ort_gridsample" if kind in ("input", "function") else "primitives"
-    onnx.save(far_model(kind), "a.onnx")
-    cli(f"patch a.onnx b.onnx --target {target}")
+def test_verify_of_a_difference_lists_those_that_are_no_fault(cli: Cli) -> None:
+    onnx.save(border_model("main"), "a.onnx")
+    cli("patch a.onnx b.onnx --target primitives")
     out = cli("verify a.onnx b.onnx --input X=X.npy --input given=grid.npy")
-    assert "coordinates" not in out
+    assert "no fault" not in out
     out = cli("verify a.onnx b.onnx --input X=X.npy --input given=far.npy", 1)
-    assert re.search(r"Y +float32 +\S+ \S+ \S+ \S+ .* differs", out)
-    if kind in ("input", "computed"):
-        count = f"1 of {GRID.size} coordinates are at ±10000 or further out"
-        assert re.search(rf"grid '\w+': {count}", out)
-    else:
-        assert "coordinates are not counted" in out
-    assert "all agree: these coordinates account for it" in out
-
-
-def test_zero_far_coordinates_changes_only_far_ones() -> None:
-    model = far_model("computed")
-    changed = far_model("computed")
-    zero_far_coordinates(changed, {"grid": "float32"})
-    near = np.where(abs(FAR) < LIMIT, FAR, np.float32(0))
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
-    (expected,) = session.run(None, {"X": X, "given": near})
-    (Y,) = changed_session.run(None, {"X": X, "given": FAR})
-    np.testing.assert_array_equal(Y, expected)
-
-
-def far_model_of_old_ir(grid: Array) -> onnx.ModelProto:
-    """Return a model whose grid is an initializer and an input of the graph."""
-    model = far_model("input")
-    model.ir_version = 3
-    model.graph.initializer.append(numpy_helper.from_array(grid, "given"))
-    return model
-
-
-def test_zero_far_coordinates_changes_initializer_that_is_an_input() -> None:
-    """Until IR version 3, each initializer is an input, and callers cannot override it."""
-    near = np.where(abs(FAR) < LIMIT, FAR, np.float32(0))
-    expected_model = far_model_of_old_ir(near)
-    changed = far_model_of_old_ir(FAR)
-    zero_far_coordinates(changed, {"given": "float32"})
-    session = onnxruntime.InferenceSession(expected_model.SerializeToString())
-    changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
-    (expected,) = session.run(None, {"X": X})
-    (Y,) = changed_session.run(None, {"X": X})
-    np.testing.assert_array_equal(Y, expected)
-
-
-def sparse_grid_model(grid: Array, *, in_branch: bool) -> onnx.ModelProto:
-    """Return a model whose grid is a sparse initializer, in the main graph or in a branch."""
-    model = parsed(
-        """g (float[N, C, H, W] X) => (float[N, C, h, w] Y) {
-            Y = GridSample <padding_mode = "border"> (X, grid) }"""
-    )
-    indices = np.arange(grid.size)
-    sparse = onnx.helper.make_sparse_tensor(
-        numpy_helper.from_array(grid.ravel(), "grid"), numpy_helper.from_array(indices), grid.shape
-    )
-    graph = model.graph
-    if in_branch:
-        graph = onnx.GraphProto(name="branch", node=model.graph.node, output=model.graph.output)
-    graph.sparse_initializer.append(sparse)
-    if in_branch:
-        del model.graph.node[:]
-        yes = numpy_helper.from_array(np.array(True), "yes")
-        model.graph.initializer.append(yes)
-        branches = {"then_branch": graph, "else_branch": graph}
-        model.graph.node.append(onnx.helper.make_node("If", ["yes"], ["Y"], **branches))
-    return model
-
-
-@pytest.mark.parametrize("in_branch", [False, True])
-def test_zero_far_coordinates_changes_sparse_initializer(in_branch: bool) -> None:
-    near = np.where(abs(FAR) < LIMIT, FAR, np.float32(0))
-    expected_model = sparse_grid_model(near, in_branch=in_branch)
-    changed = sparse_grid_model(FAR, in_branch=in_branch)
-    zero_far_coordinates(changed, {"grid": "float32"})
-    session = onnxruntime.InferenceSession(expected_model.SerializeToString())
-    changed_session = onnxruntime.InferenceSession(changed.SerializeToString())
-    (expected,) = session.run(None, {"X": X})
-    (Y,) = changed_session.run(None, {"X": X})
-    np.testing.assert_array_equal(Y, expected)
-
-
-def test_verify_of_difference_without_far_coordinates_names_no_cause(cli: Cli) -> None:
-    attributes = Attributes("cubic", "zeros", True)
-    onnx.save(grid_sample_model("float32", "float32", 2, [attributes], opset=20), "other.onnx")
-    for name, grid in {"outside": GRID * 3, "far": FAR * 3}.items():
-        np.save(f"{name}.npy", grid)
-        out = cli(f"verify model.onnx other.onnx --input X=X.npy --input grid={name}.npy", 1)
-        assert "account for it" not in out
-        assert ("this is left:" in out) == (name == "far")
-    words = "verify model.onnx other.onnx --input X=X.npy --input grid=far.npy --json"
-    content = json.loads(cli(words, 1))
-    assert (content["agree"], content["far"]["agree"]) == (False, False)
-    assert content["far"]["grids"]["grid"] == {"coordinates": GRID.size, "far": 1}
+    assert re.search(r"Y +float32 +\S+ \S+ \S+ \S+ .* differs\ntwo differences are no fault", out)
 
 
 def test_verify_compares_outputs_of_any_type() -> None:
@@ -699,7 +601,7 @@ JSON_KEYS = {
         " opset padding_mode rank reason runs_on session shape type"
     ),
     "verify model.onnx model.onnx": (
-        "A B agree agrees difference far magnitude model name note outputs refusal shape type way"
+        "A B agree agrees difference magnitude model name note outputs refusal shape type way"
     ),
     "bench model.onnx --rounds 1": (
         "Python core difference median model nodes numba numpy onnx onnxruntime"
@@ -864,7 +766,6 @@ def test_verify_json_of_b_that_onnxruntime_refuses_has_the_refusal(
         "outputs": [],
         "note": "",
         "agree": None,
-        "far": None,
     }
 
 
@@ -915,8 +816,7 @@ def test_verify_of_a_file_with_ops_of_this_package_registers_them(
 ) -> None:
     if target == "compiled" and "compiled" not in OPS:
         pytest.skip("no compiled ops here")
-    kind = {"main": "input"}.get(place, place)
-    onnx.save(far_model(kind), "a.onnx")
+    onnx.save(border_model(place), "a.onnx")
     cli(f"patch a.onnx b.onnx --target {target}")
     out = cli("verify a.onnx b.onnx --input X=X.npy --input given=grid.npy")
     assert "B  b.onnx  onnxruntime with ort_gridsample's ops\n" in out
@@ -925,7 +825,7 @@ def test_verify_of_a_file_with_ops_of_this_package_registers_them(
 def test_verify_of_a_dialect_that_onnxruntime_lacks_asks_for_session(
     cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    onnx.save(far_model("input"), "a.onnx")
+    onnx.save(border_model("main"), "a.onnx")
     cli("patch a.onnx b.onnx --target mmcv")
     words = "a.onnx b.onnx --input X=X.npy --input given=grid.npy"
     status, _, err = verify_status(words, capsys)
@@ -1079,7 +979,7 @@ def transcript_files() -> None:
     np.save("text.npy", np.array(["a", "b"]))
     # The patched model runs on this package's ops, with or without Numba.
     onnx.save(ogs.patch_model("model.onnx"), "patched.onnx")
-    onnx.save(far_model("function"), "inner.onnx")
+    onnx.save(border_model("function"), "inner.onnx")
     onnx.save(ogs.patch_model("inner.onnx"), "inner_patched.onnx")
     onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes()]), "refused.onnx")
     Path("link.onnx").symlink_to("model.onnx")

@@ -8,9 +8,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-import ort_gridsample as ogs
 from ort_gridsample.cli import bench, main
-from ort_gridsample.cli.lowered_precision import coordinate_error_text
 from support.cases import Attributes
 from support.models import grid_sample_model
 
@@ -55,19 +53,6 @@ def test_verify_accepts_models_in_ort_format(
     onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
     assert main(["verify", str(path), str(path)]) == 0
     assert "agrees" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("X_type", "rank"), [("float32", 1), ("bfloat16", 2)])
-def test_verify_prints_no_error_of_coordinates_without_5d_nodes(
-    X_type: str,
-    rank: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = tmp_path / "model.onnx"
-    model = grid_sample_model(X_type, X_type, rank, [Attributes("linear")], 22)
-    onnx.save(ogs.patch_model(model, target="ai.onnx-2d"), path)
-    assert coordinate_error_text(str(path)) == ""
 
 
 def test_demo_refuses_a_huge_image(

@@ -589,14 +589,14 @@ def test_decomposed_sample_may_read_lengths_of_a_tensor_of_the_same_shape(
 def test_equal_decomposed_operators_are_run_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_models = installed_runtime.PROBE.first_outputs
+    run_models = installed_runtime.PROBE.outputs
     calls = []
 
     def count_calls(model: onnx.ModelProto, feeds: Sequence[object]) -> object:
         calls.append(len(feeds))
         return run_models(model, feeds)
 
-    monkeypatch.setattr(installed_runtime.PROBE, "first_outputs", count_calls)
+    monkeypatch.setattr(installed_runtime.PROBE, "outputs", count_calls)
     model = load_decomposed(name)
     detected_operators(model)
     calls_of_one = len(calls)
@@ -610,8 +610,8 @@ def test_equal_decomposed_operators_are_run_once(
 def test_results_of_trials_are_kept_for_the_next_detection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_models = Mock(wraps=installed_runtime.PROBE.first_outputs)
-    monkeypatch.setattr(installed_runtime.PROBE, "first_outputs", run_models)
+    run_models = Mock(wraps=installed_runtime.PROBE.outputs)
+    monkeypatch.setattr(installed_runtime.PROBE, "outputs", run_models)
     expected = detected_operators(load_decomposed(BILINEAR_ZEROS))
     assert run_models.call_count > 0
     run_models.reset_mock()
@@ -884,15 +884,16 @@ def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
     theta_shapes = list[tuple[int, ...]]()
 
     class Probe:
-        def first_outputs(
+        def outputs(
             self, model: onnx.ModelProto, feeds: Sequence[Sequence[np.ndarray]]
-        ) -> list[np.ndarray] | None:
+        ) -> list[list[np.ndarray]] | None:
             """Run a model that accepts theta of three axes only."""
             shapes = [theta.shape[1:] for (theta,) in feeds]
             theta_shapes.extend(shapes)
             if shapes[0] == (2, 3):
                 return None
-            return [ogs.affine_grid(theta, (len(theta), 1, 4, 5, 6), True) for (theta,) in feeds]
+            size = (1, 4, 5, 6)
+            return [[ogs.affine_grid(theta, (len(theta), *size), True)] for (theta,) in feeds]
 
     theta = TypeAndShape("float32", (None, None, None))
     result = trials.try_affine_grid(onnx.ModelProto(), [theta], Probe())  # type: ignore[arg-type]

@@ -613,7 +613,7 @@ def _infer_slice(model: onnx.ModelProto) -> None:
     [
         _infer_slice,
         installed_runtime.PROBE.types_of,
-        lambda model: installed_runtime.PROBE.first_outputs(model, []),
+        lambda model: installed_runtime.PROBE.outputs(model, []),
     ],
 )
 def test_failed_inference_is_logged(ask: Callable, caplog: pytest.LogCaptureFixture) -> None:

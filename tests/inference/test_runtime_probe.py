@@ -102,7 +102,7 @@ def test_probe_of_a_node_was_not_asked_about_the_model() -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [lambda probe: probe.types_of(MODEL), lambda probe: probe.first_outputs(MODEL, [])],
+    [lambda probe: probe.types_of(MODEL), lambda probe: probe.outputs(MODEL, [])],
     ids=["types", "trial"],
 )
 def test_probe_of_a_part_of_a_model_was_asked_about_the_model(

@@ -12,7 +12,8 @@ from unittest.mock import Mock
 import onnx
 
 import ort_gridsample as ogs
-from ort_gridsample.session import accelerator_trials, accelerators
+from ort_gridsample.inference.trial import Trial
+from ort_gridsample.session.accelerator_answers import AnswerCache
 from support.models import parsed
 
 PROVIDER = "AzureExecutionProvider"
@@ -20,16 +21,16 @@ MODEL = parsed("""g (float[2,3,5,6,7] X, float[2,2,3,4,3] G) => (float[] Y) {
     A = Relu (X) Y = GridSample <mode = "cubic"> (A, G) }""")
 
 
-def answer(process: object, model: bytes, *arguments: object) -> str:
-    """Return the answer of a provider that runs basic operators only."""
-    nodes = onnx.load_model_from_string(model).graph.node
+def answer(trial: Trial, *arguments: object) -> str:
+    """Return the refusal of a provider that runs basic operators only."""
+    nodes = onnx.load_model_from_string(trial.model).graph.node
     is_basic = all(node.op_type not in ("GridSample", "AffineGrid") for node in nodes)
-    return accelerator_trials.RUNS if is_basic else "it takes something else"
+    return "" if is_basic else "it takes something else"
 
 
 probe = Mock(side_effect=answer)
-accelerators.try_on_providers = probe
-accelerator_trials.AnswerCache._read = lambda cache, key: None
+Trial.refusal = lambda trial, *arguments: probe(trial, *arguments)
+AnswerCache._read = lambda cache, key: None
 session = ogs.InferenceSession(MODEL, None, [PROVIDER])
 probes = probe.call_count
 

@@ -9,7 +9,6 @@ import pytest
 from onnx import helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.cli import main
 from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.two_axes import (
@@ -241,28 +240,3 @@ def test_lowering_in_an_opset_without_grid_sample_is_refused() -> None:
     error = refusal(lower_grid_sample, Expressions("sampler", 15), X, grid, "Y", **attributes)
     assert (error.argument, error.found) == ("opset", "15")
     assert error.expected == "at least 16, the first opset that nodes are lowered in"
-
-
-@pytest.mark.parametrize(
-    ("known", "functions", "bound"),
-    [
-        (True, False, "2e-05 pixels"),
-        (False, False, "2**-22 of what they span"),
-        (True, True, "2**-22 of what they span"),
-    ],
-    ids=["static", "dynamic", "functions"],
-)
-def test_verify_command_prints_the_error_of_coordinates(known, functions, bound, tmp_path, capsys):
-    X = np.zeros((1, 1, 6, 7, 8), "float32")
-    grid = np.zeros((1, 2, 2, 2, 3), "float32")
-    model = sample_model(X, grid, Attributes("linear", "zeros"), known=known)
-    paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
-    onnx.save(model, paths[0])
-    onnx.save(ogs.patch_model(model, target=TARGET, functions=functions), paths[1])
-    assert main(["verify", "--tolerance", "1e-4", "--shape", "grid=1,2,2,2,3", *paths]) == 0
-    output = capsys.readouterr().out
-    assert output.count("5-D nodes") == 1
-    assert output.endswith(
-        "b.onnx: 5-D nodes are written as 4-D ones, whose coordinates are off by up to "
-        f"{bound}: see --tolerance\n"
-    )

@@ -27,18 +27,19 @@ from ort_gridsample.cli import main
 from ort_gridsample.custom_ops.provider import definitions
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.detection.records import NodeRecord
-from ort_gridsample.inference.runtime_probe import sampling_case
+from ort_gridsample.inference.trial import Runner, Trial
 from ort_gridsample.kernels.cache_folder import sealed, unsealed
-from ort_gridsample.session import accelerator_trials, accelerators, installed_runtime
-from ort_gridsample.session.accelerator_process import READY
-from ort_gridsample.session.accelerator_trials import (
-    RUNS,
-    AnswerCache,
-    ProbeProcess,
-    try_on_providers,
+from ort_gridsample.session import (
+    accelerator_answers,
+    accelerators,
+    installed_runtime,
+    provider_process,
 )
+from ort_gridsample.session.accelerator_answers import RUNS, AnswerCache
+from ort_gridsample.session.accelerator_process import READY
 from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
 from ort_gridsample.session.probe_cases import build_case
+from ort_gridsample.session.provider_process import ProviderProcess
 from support.attention_models import form
 from support.compare import refusal
 from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
@@ -117,7 +118,7 @@ def feeds_of(rank: int) -> dict[str, np.ndarray]:
 def empty_answer_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
     # Not by XDG_CACHE_HOME, where the kernels would have to be compiled again.
-    monkeypatch.setattr(accelerator_trials, "cache_folder", lambda: tmp_path / "ort_gridsample")
+    monkeypatch.setattr(accelerator_answers, "cache_folder", lambda: tmp_path / "ort_gridsample")
 
 
 #: Whether a faked provider runs the nodes of a model.
@@ -126,17 +127,31 @@ FakeProvider = Callable[[Rule], Mock]
 REFUSAL = "it takes something else"
 
 
+def answer_trials_on_providers(
+    answer: Callable[[Trial], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let ``answer`` return the refusals of trials on providers. Others run in onnxruntime."""
+    run_trial = Trial.refusal
+
+    def refusal_of(trial: Trial, runner: Runner, output_name: str) -> str:
+        if isinstance(runner, ProviderProcess):
+            return answer(trial)
+        return run_trial(trial, runner, output_name)
+
+    monkeypatch.setattr(Trial, "refusal", refusal_of)
+
+
 @pytest.fixture
 def fake_provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
     """Return a function that fakes a provider with a rule, and returns the mock of its probe."""
 
     def fake(rule: Rule) -> Mock:
-        def answer(process: object, model: bytes, *arguments: object) -> str:
-            nodes = list(onnx.load_model_from_string(model).graph.node)
-            return RUNS if rule(nodes) else REFUSAL
+        def answer(trial: Trial) -> str:
+            nodes = list(onnx.load_model_from_string(trial.model).graph.node)
+            return "" if rule(nodes) else REFUSAL
 
         probe = Mock(side_effect=answer)
-        monkeypatch.setattr(accelerators, "try_on_providers", probe)
+        answer_trials_on_providers(probe, monkeypatch)
         return probe
 
     return fake
@@ -218,7 +233,7 @@ def test_form_is_the_first_that_the_provider_runs(
         form = form_of(record, "lower")
         assert form.name == case.form
         assert form.refusal == (REFUSAL if case.form else "")
-    models = {str(call.args[1]) for call in probe.mock_calls}
+    models = {call.args[0].model for call in probe.mock_calls}
     assert len(models) == probe.call_count  # no model is probed twice
     assert (form_of(record) is None) == bool(case.form)
 
@@ -508,7 +523,7 @@ def test_inspect_shows_the_form_that_a_provider_runs(
 def probe(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Return the mock of a probe whose answer is that the provider does not run the node."""
     mock = Mock(return_value="no")
-    monkeypatch.setattr(accelerators, "try_on_providers", mock)
+    answer_trials_on_providers(mock, monkeypatch)
     return mock
 
 
@@ -564,10 +579,10 @@ def test_answer_of_a_host_program_is_not_kept_for_other_processes(
 ) -> None:
     """The next process may be a Python, which can start a probe process."""
     with monkeypatch.context() as host:
-        host.setattr(accelerator_trials, "interpreter", lambda: None)
+        host.setattr(provider_process, "interpreter", lambda: None)
         assert form_in_another_process() is None
-    probe = Mock(return_value=RUNS)
-    monkeypatch.setattr(accelerators, "try_on_providers", probe)
+    probe = Mock(return_value="")
+    answer_trials_on_providers(probe, monkeypatch)
     assert form_in_another_process() == ProviderForm()
     probe.assert_called_once()
 
@@ -580,7 +595,7 @@ def test_affine_grids_of_other_constant_sizes_are_probed_separately(probe: Mock)
         }}"""
         (record,) = records_of(parsed(text, 20), installed_runtime.PROBE)
         form_of(record)
-    n_values = [math.prod(call.args[3].make()[1].shape) for call in probe.call_args_list]
+    n_values = [math.prod(call.args[0].expected.shape) for call in probe.call_args_list]
     assert sorted(n_values) == [2 * 4 * 4, 2 * 64 * 64]
 
 
@@ -609,7 +624,7 @@ PROBE_OUTPUTS = {
 def send_output(values: object) -> str:
     """Return the code of a process that sends an array as the output of a probe."""
     array = f"np.array({values!r}, np.float32)"
-    output = f"{READY!r} + pickle.dumps({array})"
+    output = f"{READY!r} + pickle.dumps([[{array}]])"
     return f"import numpy as np, pickle, sys; sys.stdout.buffer.write({output})"
 
 
@@ -617,10 +632,10 @@ def check_probe_answer(answer: str) -> None:
     """Check that a node has no form, as the answer to its probe starts with ``answer``."""
     (record,) = records_of(sampling_model(2, "linear", 20), installed_runtime.PROBE)
     assert form_of(record) is None
-    probe = build_case(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
-    with closing(ProbeProcess()) as process:
-        model = probe.model.SerializeToString()
-        assert try_on_providers(process, model, [(AZURE, {})], probe).startswith(answer)
+    case = build_case(record, record.cases[0], {"": 20}, only_sampling_nodes=False)
+    trial = case.trial(case.model.SerializeToString())
+    with closing(ProviderProcess([(AZURE, {})])) as process:
+        assert trial.refusal(process, "its answer").startswith(answer)
 
 
 @needs_azure
@@ -637,8 +652,8 @@ def test_probe_with_crash_or_wrong_output_is_negative(
 ) -> None:
     path = tmp_path / "probe.py"
     path.write_text(script)
-    monkeypatch.setattr(accelerator_trials, "_SCRIPT", path)
-    monkeypatch.setattr(accelerator_trials, "SECONDS", 1 if "longer" in answer else 60)
+    monkeypatch.setattr(provider_process, "_SCRIPT", path)
+    monkeypatch.setattr(provider_process, "SECONDS", 1 if "longer" in answer else 60)
     check_probe_answer(answer)
 
 
@@ -646,13 +661,13 @@ def test_probe_with_crash_or_wrong_output_is_negative(
 def test_probe_of_node_that_the_provider_leaves_to_the_cpu_is_negative(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accelerator_trials, "SECONDS", 60)
+    monkeypatch.setattr(provider_process, "SECONDS", 60)
     check_probe_answer("it leaves the node to the CPU")
 
 
 @needs_azure
 def test_probe_inside_a_host_program_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator_trials, "interpreter", lambda: None)
+    monkeypatch.setattr(provider_process, "interpreter", lambda: None)
     check_probe_answer("a host program that embeds Python cannot start a probe process")
 
 
@@ -684,11 +699,11 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
     for model, shapes in ((sample, of_sample), (affine, ((2 if static else 8, 2, 3), (4,)))):
         model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
         (record,) = records_of(model, installed_runtime.PROBE)
-        probe = build_case(record, record.cases[0], {"": 20}, alone)
-        op_types = [node.op_type for node in probe.model.graph.node]
+        case = build_case(record, record.cases[0], {"": 20}, alone)
+        op_types = [node.op_type for node in case.model.graph.node]
         assert op_types == ([record.operator] if alone else ["Relu", record.operator])
-        feeds, expected = probe.make()
-        first, second = feeds.values()
+        trial = case.trial(case.model.SerializeToString())
+        first, second = trial.feeds.values()
         assert (first.shape, second.shape) == shapes
         assert 0 <= first.min() < 0.1
         assert 0.9 < first.max() < 1
@@ -701,16 +716,9 @@ def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners:
             assert np.ptp(pixels % 1) > 0.1
             assert np.floor(pixels).min() == -1
             assert (np.floor(pixels).max((0, 1, 2)) <= sides).all()
-        session = onnxruntime.InferenceSession(probe.model.SerializeToString())
-        np.testing.assert_allclose(session.run(None, dict(feeds))[0], expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("align_corners", [0, 1])
-def test_probe_of_onnxruntimes_kernel_has_its_expected_output(align_corners: int) -> None:
-    X, grid, Y = sampling_case(2, align_corners=align_corners)
-    pixels = np.unique(pixels_of(grid, 5, align_corners).round(6))
-    np.testing.assert_allclose(pixels, (-0.7, 1.3, 4.4))
-    np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
+        session = onnxruntime.InferenceSession(trial.model)
+        (output,) = session.run(None, dict(trial.feeds))
+        np.testing.assert_allclose(output, trial.expected, rtol=0, atol=1e-5)
 
 
 # --- Real providers ---

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...dialects.spelling import AttributeScalar
 from ...dialects.table import OPENMMLAB
 from ...functions.validation import LEVEL_STARTS_MISMATCH, ErrorTemplate
 from ...kernels.pointers import array_at, c_string, local_record, record_at
@@ -52,10 +51,10 @@ from .structs import FOREIGN_ATTENTION, NODE, OP, REQUEST
 _SPELLINGS = OPENMMLAB[0].attributes
 
 
-def _coded_values(attribute: str) -> list[AttributeScalar]:
-    """Return the values of an attribute of GridSample in the order of their codes, from 0 on."""
+def _coded_values(attribute: str) -> list[str]:
+    """Return the names of an attribute of GridSample in the order of their codes, from 0 on."""
     values = {code: value for value, code in _SPELLINGS[attribute].values.items()}
-    return [values[code] for code in range(len(values))]
+    return [str(values[code]) for code in range(len(values))]
 
 
 def _attribute_rows() -> dict[str, bytes]:

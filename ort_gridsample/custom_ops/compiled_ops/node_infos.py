@@ -15,7 +15,7 @@ import onnx
 
 from ...system.process import keep_forever
 from . import c_api
-from .c_api import FUNCTION_OFFSETS, word
+from .c_api import FUNCTIONS, word
 
 #: CreateKernelV2 of an op, in Python: it gets addresses, and returns an OrtStatus*.
 Create = Callable[[int, int, int, int], int]
@@ -33,7 +33,10 @@ class NodeInfos:
         #: The numbers that functions of the OrtApi get as OrtKernelInfo* -> the nodes.
         self._nodes: dict[int, onnx.NodeProto] = {}
         self._numbers = count(1)
-        size = max(FUNCTION_OFFSETS.values()) + ctypes.sizeof(word)
+        last = max(
+            function.offset for function in FUNCTIONS.values() if function.struct == "OrtApi"
+        )
+        size = last + ctypes.sizeof(word)
         self._table = ctypes.create_string_buffer(ctypes.string_at(api, size), size)
         callbacks = {
             "KernelInfoGetAttribute_int64": c_api.callback(3, self._get_integer, self._failure),
@@ -44,7 +47,7 @@ class NodeInfos:
             "KernelInfo_GetNodeName": c_api.callback(3, self._get_name, self._failure),
         }
         for name, callback in callbacks.items():
-            address = ctypes.addressof(self._table) + FUNCTION_OFFSETS[name]
+            address = ctypes.addressof(self._table) + FUNCTIONS[name].offset
             word.from_address(address).value = c_api.address_of_callback(callback)
         # The states refer to the table.
         keep_forever((self._table, callbacks))

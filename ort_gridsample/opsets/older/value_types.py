@@ -55,9 +55,6 @@ class _IdentityProbe:
     def outputs(self, *args: Any) -> None:
         """Run no model."""
 
-    def first_outputs(self, *args: Any) -> None:
-        """Run no model."""
-
 
 def nodes_with_forbidden_types(
     model: onnx.ModelProto,

@@ -1,0 +1,131 @@
+"""A process that runs models on execution providers, and that a provider may crash."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from ..reference.arrays import Array
+from ..system.process import interpreter
+from . import accelerator_process
+
+#: Execution providers with their options.
+Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
+
+#: How the reason begins if the providers take too long.
+TIMED_OUT = "it takes longer"
+#: How long a provider may take to compile and run one node.
+SECONDS = 60
+#: What onnxruntime's error contains if a provider does not take all nodes.
+_IS_LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"
+#: The number of characters of an error that are shown.
+_MAX_ERROR_LENGTH = 300
+#: The reason if no process can be started.
+NO_PYTHON = "a host program that embeds Python cannot start a probe process"
+_SCRIPT = Path(accelerator_process.__file__)
+
+
+class ProviderProcess:
+    """A :class:`.Runner` that runs models on execution providers only, in a process of its own.
+
+    The process starts with the first model. It starts again with the next model after it ended.
+
+    Args:
+        providers: the providers, which must run all nodes.
+    """
+
+    def __init__(self, providers: Providers) -> None:
+        self._names = [name for name, _ in providers]
+        self._options = [dict(provider_options) for _, provider_options in providers]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def run(
+        self,
+        model: bytes,
+        feeds: Sequence[Mapping[str, Array]],
+        *,
+        optimized: bool,
+    ) -> list[list[Array]]:
+        """See :meth:`.Runner.run`.
+
+        Raises:
+            RuntimeError: the providers do not run the model. The message is the reason.
+        """
+        outputs = self._call(model, self._names, self._options, feeds, optimized)
+        if not isinstance(outputs, str):
+            return outputs
+        if _IS_LEFT_TO_CPU in outputs:
+            raise RuntimeError("it leaves the node to the CPU")
+        is_short = len(outputs) <= _MAX_ERROR_LENGTH
+        raise RuntimeError(outputs if is_short else f"…{outputs[-_MAX_ERROR_LENGTH:]}")
+
+    def _call(self, *arguments: object) -> list[list[Array]] | str:
+        """Call :func:`accelerator_process.answer` with ``arguments`` in the process.
+
+        Returns:
+            The outputs of the runs, or the reason why there are none.
+        """
+        python = interpreter()
+        if python is None:
+            return NO_PYTHON
+        is_new = self._process is None
+        process = self._process or _start(python)
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(SECONDS, process.kill)
+        start = time.monotonic()
+        timer.start()
+        try:
+            if is_new:
+                _skip_output(process.stdout)
+            pickle.dump(arguments, process.stdin)
+            process.stdin.flush()
+            return pickle.load(process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            is_late = time.monotonic() - start >= SECONDS
+            status = process.wait()
+            self.close()
+            if is_late:
+                return f"{TIMED_OUT} than {SECONDS} seconds"
+            return f"the provider crashed (exit status {status})"
+        finally:
+            timer.cancel()
+
+
+def _start(python: str) -> subprocess.Popen[bytes]:
+    """Start the process of :mod:`.accelerator_process` with the path of this Python."""
+    run_script = f"runpy.run_path({str(_SCRIPT)!r}, None, '__main__')"
+    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run_script}"
+    pipes: Any = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+    }
+    return subprocess.Popen([python, "-c", code], **pipes)
+
+
+def _skip_output(stdout: IO[bytes]) -> None:
+    """Read what a new process prints before it is ready.
+
+    Raises:
+        EOFError: the process ended.
+    """
+    line = stdout.readline()
+    while not line.endswith(accelerator_process.READY):
+        if not line:
+            raise EOFError
+        line = stdout.readline()
