@@ -111,7 +111,7 @@ def phases(monkeypatch):
         def proceed(launch):
             count = functions.proceed(launch)
             if count:
-                recorded.append(ctypes_type(LAUNCH).from_address(launch).phase)
+                recorded.append(ctypes_type(LAUNCH).from_address(launch).progress.phase)
             return count
 
         return functions._replace(proceed=proceed)
