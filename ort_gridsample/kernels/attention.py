@@ -53,14 +53,14 @@ SCRATCH_ARRAYS = (
     # For each sample: the byte offset of its head in its level's first pixel, the level's lengths,
     # the coordinates or the distances from the first tap, the pixel of the first tap by axis, and
     # the pixel of a tap in the level.
-    ScratchArray("level_offset", np.dtype(np.int64), ("samples",)),
-    ScratchArray("lengths", np.dtype(np.int32), ("r", "table_columns")),
-    ScratchArray("coordinates", 8, ("r", "table_columns")),
-    ScratchArray("base", np.dtype(np.int32), ("r", "table_columns")),
-    ScratchArray("index", np.dtype(np.uint32), ("samples",)),
+    ScratchArray("level_offset", np.dtype(np.int64), ("plan.samples",)),
+    ScratchArray("lengths", np.dtype(np.int32), ("r", "plan.table_columns")),
+    ScratchArray("coordinates", 8, ("r", "plan.table_columns")),
+    ScratchArray("base", np.dtype(np.int32), ("r", "plan.table_columns")),
+    ScratchArray("index", np.dtype(np.uint32), ("plan.samples",)),
     # The table.
-    ScratchArray("addresses", np.dtype(np.int64), ("taps", "table_columns")),
-    ScratchArray("weights", 8, ("taps", "table_columns")),
+    ScratchArray("addresses", np.dtype(np.int64), ("plan.taps", "plan.table_columns")),
+    ScratchArray("weights", 8, ("plan.taps", "plan.table_columns")),
 )
 _scratch_size, _, _scratch_array = scratch_layout(ATTENTION_LAUNCH, SCRATCH_ARRAYS)
 
@@ -111,43 +111,47 @@ def proceed_attention(launch_address: Address) -> int:
     The argument is the address of a :data:`.structs.ATTENTION_LAUNCH`.
     """
     launch = record_at(launch_address, ATTENTION_LAUNCH)
-    if launch.phase != NEW:
-        launch.phase = END
+    plan = launch.plan
+    progress = launch.progress
+    if progress.phase != NEW:
+        progress.phase = END
         free(launch.memory)
         launch.memory = 0
         return 0
-    _divide(launch)
-    launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.scratch_bytes)
+    _make_plan(launch)
+    launch.first_worker, launch.memory = arena_alloc(launch.arena, plan.scratch_bytes)
     if launch.first_worker == 0:
         return -1
-    launch.phase = READING
+    progress.phase = READING
+    progress.items = launch.n * plan.tiles_per_batch
+    progress.next_item = 0
     helper_threads.begin_task(
-        launch.task, launch.process_items, address_of(launch), launch.workers - 1
+        launch.task, launch.process_items, address_of(launch), plan.workers - 1
     )
-    return launch.workers
+    return plan.workers
 
 
 @register_jitable
-def _divide(launch: RecordRef) -> None:
+def _make_plan(launch: RecordRef) -> None:
     """Divide the launch into items, tiles of whole queries, and choose the number of workers."""
-    launch.taps = 1 << launch.r
+    plan = launch.plan
+    plan.taps = 1 << launch.r
     samples_per_query = launch.heads * launch.points
-    launch.tile_queries = min(max(1, MAX_COLUMNS // samples_per_query), launch.queries)
-    launch.tiles_per_batch = (launch.queries + launch.tile_queries - 1) // launch.tile_queries
-    launch.items = launch.n * launch.tiles_per_batch
-    launch.next_item = 0
-    launch.samples = launch.tile_queries * samples_per_query
+    plan.tile_queries = min(max(1, MAX_COLUMNS // samples_per_query), launch.queries)
+    plan.tiles_per_batch = (launch.queries + plan.tile_queries - 1) // plan.tile_queries
+    plan.samples = plan.tile_queries * samples_per_query
     # The head after the last one is prefetched, too, and the last vector may be longer.
-    launch.table_columns = launch.samples + max(launch.points, tap_table.ROW_PADDING)
-    launch.items_per_call = 1 << 62
+    plan.table_columns = plan.samples + max(launch.points, tap_table.ROW_PADDING)
+    plan.items_per_call = 1 << 62
     if launch.must_pause:
-        launch.items_per_call = max(1, TAPS_PER_PAUSE // (launch.samples * launch.taps))
-    launch.worker_size = _scratch_size(launch)
-    taps = launch.n * launch.queries * samples_per_query * launch.taps
+        plan.items_per_call = max(1, TAPS_PER_PAUSE // (plan.samples * plan.taps))
+    plan.worker_size = _scratch_size(launch)
+    items = launch.n * plan.tiles_per_batch
+    taps = launch.n * launch.queries * samples_per_query * plan.taps
     useful_workers = 1 + taps // MIN_TAPS_PER_WORKER
-    fitting_workers = MAX_SCRATCH_BYTES // launch.worker_size
-    launch.workers = max(1, min(launch.workers, launch.items, useful_workers, fitting_workers))
-    launch.scratch_bytes = launch.workers * launch.worker_size
+    fitting_workers = MAX_SCRATCH_BYTES // plan.worker_size
+    plan.workers = max(1, min(launch.workers, items, useful_workers, fitting_workers))
+    plan.scratch_bytes = plan.workers * plan.worker_size
 
 
 @compiles_in(4.1)
@@ -163,7 +167,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
 
     def attention(launch_address: Address, number: int) -> int:
         launch = record_at(launch_address, ATTENTION_LAUNCH)
-        memory = launch.first_worker + number * launch.worker_size
+        memory = launch.first_worker + number * launch.plan.worker_size
         tile = _Tile(
             sums=_scratch_array(launch, memory, "sums", weight_dtype),
             level_offset=_scratch_array(launch, memory, "level_offset", np.int64),
@@ -188,9 +192,9 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
             Y=array_at(launch.Y, Y_shape, stored_dtype),
         )
         _begin_tiles(launch, tile, table)
-        for _ in range(launch.items_per_call):
-            item = fetch_add(launch, "next_item", 1)
-            if item >= launch.items:
+        for _ in range(launch.plan.items_per_call):
+            item = fetch_add(launch.progress, "next_item", 1)
+            if item >= launch.progress.items:
                 return 0
             _process_item(launch, item, tile, table, operands)
         return 1
@@ -203,8 +207,8 @@ def _begin_tiles(launch: RecordRef, tile: Any, table: Any) -> None:
     """Write the elements of a :class:`_Tile` and its :class:`_Table` that all items share."""
     for channel in range(launch.channels):
         table.zeros[channel] = 0
-    table.addresses[:, launch.samples :] = np.int64(table.zeros.ctypes.data)
-    tile.lengths[:, launch.samples :] = 1
+    table.addresses[:, launch.plan.samples :] = np.int64(table.zeros.ctypes.data)
+    tile.lengths[:, launch.plan.samples :] = 1
     head_size = launch.channels * table.zeros.itemsize
     _find_levels(launch, tile.level_offset, tile.lengths, head_size)
 
@@ -220,9 +224,9 @@ def _process_item(launch: RecordRef, item: int, tile: Any, table: Any, operands:
         table: its :class:`_Table`, which is overwritten.
         operands: the :class:`_Operands`.
     """
-    batch = item // launch.tiles_per_batch
-    first_query = item % launch.tiles_per_batch * launch.tile_queries
-    n_queries = min(launch.tile_queries, launch.queries - first_query)
+    batch = item // launch.plan.tiles_per_batch
+    first_query = item % launch.plan.tiles_per_batch * launch.plan.tile_queries
+    n_queries = min(launch.plan.tile_queries, launch.queries - first_query)
     per_query = launch.heads * launch.points  # samples
     samples = n_queries * per_query
     first_sample = (batch * launch.queries + first_query) * per_query
@@ -264,7 +268,7 @@ def _fill_table(
             tile.base[axis],
             samples,
         )
-    for tap in range(launch.taps):
+    for tap in range(launch.plan.taps):
         _fill_tap_row(launch, batch, tap, tile, table, samples, sample_weights)
 
 

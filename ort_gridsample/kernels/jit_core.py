@@ -31,7 +31,6 @@ from ..system.process import after_fork
 from ..system.threads import submit
 from .library_kernels import kernel_name, library_kernels
 from .structs import (
-    ARENA,
     ATTENTION_LAUNCH,
     END,
     KERNEL,
@@ -39,6 +38,7 @@ from .structs import (
     MAX_LEVEL_AXES,
     MAX_PIXELS,
     NEW,
+    PROGRESS,
     SLOT,
     ctypes_type,
 )
@@ -72,9 +72,9 @@ _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION_LAUNCH)
 
 
-#: The first fields of a LAUNCH: its arguments, its phase and its arena. To pack them takes a third
+#: The first fields of a LAUNCH: its arguments, its arena and its phase. To pack them takes a third
 #: of the time of a ctypes structure with keyword arguments.
-_LAUNCH_ARGUMENTS = struct.Struct(f"={(LAUNCH.fields['arena'][1] + ARENA.itemsize) // 8}q")  # type: ignore[index]
+_LAUNCH_ARGUMENTS = struct.Struct(f"={LAUNCH.fields['progress'][1] // 8 + 1}q")  # type: ignore[index]
 assert LAUNCH.names is not None
 assert LAUNCH.names[:16] == (
     "kernel",
@@ -91,9 +91,11 @@ assert LAUNCH.names[:16] == (
     "out_lengths",
     "workers",
     "must_pause",
-    "phase",
     "arena",
+    "progress",
 ), "grid_sample packs them in this order"
+assert PROGRESS.names is not None
+assert PROGRESS.names[0] == "phase"
 _ARENA_OFFSET = LAUNCH.itemsize
 
 
@@ -185,9 +187,9 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         0,  # out_lengths
         min(num_threads, call.max_workers),
         1,  # must_pause
-        NEW,
         workspace.address + _ARENA_OFFSET,
         KEPT_BYTES,
+        NEW,
     )
     _run(functions, workspace.launch, workspace.address, call.work)
     _thread_local.workspace = workspace
@@ -313,11 +315,11 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int)
         # Helpers use the memory that the last phase frees. A signal handler may have raised before
         # the phase waited for them.
         functions.withdraw_and_wait(ctypes.addressof(launch.task), *_slots_arguments)
-        launch.phase = END
+        launch.progress.phase = END
         functions.proceed(launch_address)
         raise
     if n_workers < 0:
-        raise MemoryError(f"cannot allocate {launch.scratch_bytes} bytes of scratch memory")
+        raise MemoryError(f"cannot allocate {launch.plan.scratch_bytes} bytes of scratch memory")
     if uses_helpers:
         _thread_local.end_of_call = time.perf_counter_ns()
 
@@ -340,7 +342,8 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
         while functions.process_items(launch_address, 0):
             pass
     except BaseException:
-        launch.next_item = launch.items  # the helpers stop after their current item
+        # The helpers stop after their current item.
+        launch.progress.next_item = launch.progress.items
         raise
     finally:
         if n_workers > 1:

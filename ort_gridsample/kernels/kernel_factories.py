@@ -100,8 +100,8 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, kernel.mode),
             normalized[axis],
             positions,
-            array_at(index_address, (taps, launch.table_columns), np.uint32),
-            array_at(weight_address, (taps, launch.table_columns), weight_dtype),
+            array_at(index_address, (taps, launch.plan.table_columns), np.uint32),
+            array_at(weight_address, (taps, launch.plan.table_columns), weight_dtype),
             kernel.may_mask != 0,
         )
 
@@ -291,14 +291,14 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
         waiting_sums = scratch_array(launch, worker_address, "sums", weight_dtype)
         Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
         if reads_panels:
+            step = launch.plan.panel_channels
             first_panel = worker.first_panel
-            panels_shape = (first_panel + worker.n_panels, launch.pixels + 1, launch.panel_channels)
+            panels_shape = (first_panel + worker.n_panels, launch.pixels + 1, step)
             panels = array_at(launch.packed, panels_shape, weight_dtype)
             strip_address = scratch_address(launch, worker_address, "strip")
-            strip = array_at(strip_address, (tap_sums.STRIP, launch.panel_channels), weight_dtype)
+            strip = array_at(strip_address, (tap_sums.STRIP, step), weight_dtype)
             first_channel = worker.first_channel
-            end_channel = min(first_channel + worker.n_panels * launch.panel_channels, launch.c)
-            step = launch.panel_channels
+            end_channel = min(first_channel + worker.n_panels * step, launch.c)
         else:
             X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
             first_channel = 0
@@ -438,7 +438,7 @@ def pack_for(X_type: str, packed_type: str) -> Callable[..., int]:
     def pack(launch_address: Address, panel: int, batch: int, channel: int, part: int) -> int:
         launch = record_at(launch_address, LAUNCH)
         X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)
-        panels_shape = (panel + 1, launch.pixels + 1, launch.panel_channels)
+        panels_shape = (panel + 1, launch.pixels + 1, launch.plan.panel_channels)
         packed = array_at(launch.packed, panels_shape, packed_dtype)
         tap_sums.pack_part(X, batch, channel, part * tap_sums.PIXELS_PER_PART, packed[panel])
         return 0

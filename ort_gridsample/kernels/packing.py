@@ -11,7 +11,7 @@ from . import tap_sums, tap_table
 from .llvm_helpers import CPU_GATHERS_FAST
 from .pointers import address_of, array_at, record_at
 from .simd import CPU_HAS_FAST_VECTORS, NARROW_PANEL, OUTSIDE_BIT, WIDE_PANEL
-from .structs import KERNEL, PACKING, PACKING_AND_READING, RecordRef
+from .structs import KERNEL, PACKED_BY_EACH, PACKED_FOR_ALL, UNPACKED, RecordRef
 from .tiles import fill_table, scratch_array, worker_record
 
 #: The minimum reads per pixel from which packing X pays off. Incoherent grids, whose neighboring
@@ -97,40 +97,61 @@ def _panel_size(launch: RecordRef, width: int) -> int:
 
 @register_jitable
 def plan_packing(launch: RecordRef) -> int:
-    """Decide whether and how X is packed; return the size of the panels in bytes, or 0.
+    """Plan whether and how X is packed; return the size of the panels in bytes, or 0.
 
-    Sets ``first_phase``, ``workers`` and the fields of panels and groups. ``batches_at_once`` is
-    not used in PACKING_AND_READING.
+    The plan already has tiles and workers, and scratch memory. Packing may reduce the number of
+    workers. If X is not packed, :func:`plan_without_packing` completes the plan.
     """
-    launch.panel_channels = _choose_panel_channels(launch)
-    if launch.panel_channels == 0:
+    plan = launch.plan
+    plan.panel_channels = _choose_panel_channels(launch)
+    if plan.panel_channels == 0:
         return 0
-    size = _panel_size(launch, launch.panel_channels)
-    threads = min(record_at(launch.kernel, KERNEL).cpus, launch.workers)
-    panels = (launch.c + launch.panel_channels - 1) // launch.panel_channels
-    launch.panels_at_once = max(1, min(panels, WORKER_PANELS_BYTES // size))
-    launch.groups_per_batch = (panels + launch.panels_at_once - 1) // launch.panels_at_once
-    launch.parts_per_panel = launch.pixels // tap_sums.PIXELS_PER_PART + 1
+    size = _panel_size(launch, plan.panel_channels)
+    threads = min(record_at(launch.kernel, KERNEL).cpus, plan.workers)
+    panels = _ratio_rounded_up(launch.c, plan.panel_channels)
+    plan.parts_per_panel = launch.pixels // tap_sums.PIXELS_PER_PART + 1
     # It is best if each thread packs what it reads: then no data moves between the processors'
     # caches.
-    total = threads * launch.panels_at_once * size
-    if launch.n * launch.groups_per_batch >= threads and total <= MAX_PACKED_BYTES:
-        launch.first_phase = PACKING_AND_READING
-        launch.workers = threads
+    plan.panels_at_once = max(1, min(panels, WORKER_PANELS_BYTES // size))
+    plan.groups_per_batch = _ratio_rounded_up(panels, plan.panels_at_once)
+    total = threads * plan.panels_at_once * size
+    if launch.n * plan.groups_per_batch >= threads and total <= MAX_PACKED_BYTES:
+        plan.packing = PACKED_BY_EACH
+        plan.workers = threads
+        plan.batches_at_once = launch.n
+        plan.rounds = 1
         return total
     fitting_panels = max(1, SHARED_PANELS_BYTES // size)
-    launch.first_phase = PACKING
-    launch.panels_at_once = min(panels, fitting_panels)
-    launch.batches_at_once = max(1, min(launch.n, fitting_panels // launch.panels_at_once))
-    return launch.batches_at_once * launch.panels_at_once * size
+    plan.packing = PACKED_FOR_ALL
+    plan.panels_at_once = min(panels, fitting_panels)
+    plan.groups_per_batch = _ratio_rounded_up(panels, plan.panels_at_once)
+    plan.batches_at_once = max(1, min(launch.n, fitting_panels // plan.panels_at_once))
+    plan.rounds = _ratio_rounded_up(launch.n, plan.batches_at_once) * plan.groups_per_batch
+    return plan.batches_at_once * plan.panels_at_once * size
+
+
+@register_jitable
+def plan_without_packing(launch: RecordRef) -> None:
+    """Plan one round that reads all channels of all batches from X itself."""
+    plan = launch.plan
+    plan.packing = UNPACKED
+    plan.panel_channels = launch.c
+    plan.panels_at_once = 1
+    plan.groups_per_batch = 1
+    plan.batches_at_once = launch.n
+    plan.rounds = 1
+
+
+@register_jitable
+def _ratio_rounded_up(number: int, divisor: int) -> int:
+    return (number + divisor - 1) // divisor
 
 
 @register_jitable
 def panel_count(launch: RecordRef, channel: int) -> int:
     """Return the number of panels that are packed at a time, from ``channel`` on."""
-    channels = launch.c - channel
-    panels = (channels + launch.panel_channels - 1) // launch.panel_channels
-    return min(launch.panels_at_once, panels)
+    panels = _ratio_rounded_up(launch.c - channel, launch.plan.panel_channels)
+    return min(launch.plan.panels_at_once, panels)
 
 
 @register_jitable
@@ -138,7 +159,7 @@ def _is_incoherent(launch: RecordRef) -> bool:
     """Whether neighboring positions read pixels far apart, so that each read waits for memory."""
     if launch.positions < INCOHERENT_POSITIONS:
         return False
-    count = min(INCOHERENT_POSITIONS, launch.tile_positions)
+    count = min(INCOHERENT_POSITIONS, launch.plan.tile_positions)
     worker = worker_record(launch, 0)
     buffer = fill_table(launch, worker, 0, 0, count)
     first_tap = scratch_array(launch, address_of(worker), "index", np.uint32)[buffer, 0]

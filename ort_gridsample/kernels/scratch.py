@@ -19,8 +19,9 @@ _INT64 = ir.IntType(64)
 class ScratchArray(NamedTuple):
     """A row of the table: an array in C order.
 
-    A *field* is the name of an int64 field of the launch. ``"kernel.taps_per_axis"`` is a field of
-    the record whose address is in the field ``kernel`` of the launch.
+    A *field* is the name of an int64 field of the launch. ``"plan.table_columns"`` is a field of
+    the record ``plan`` inside the launch, and ``"kernel.taps_per_axis"`` one of the record whose
+    address is in the field ``kernel``.
     """
 
     name: str
@@ -165,20 +166,25 @@ class _Layout:
         """Return a ``number`` of the table, which may be a field of the ``launch``."""
         if isinstance(number, int):
             return _INT64(number)
-        name, _, pointed_name = number.partition(".")
-        value = _load(builder, launch, self._launch_record, name)
-        if pointed_name:
-            pointed = builder.inttoptr(value, _INT64.as_pointer())
-            value = _load(builder, pointed, self._pointed_records[name], pointed_name)
-        return value
+        pointer = launch
+        record = self._launch_record
+        *outer_names, name = number.split(".")
+        for outer_name in outer_names:
+            if outer_name in self._pointed_records:
+                address = builder.load(_field(builder, pointer, record, outer_name))
+                pointer = builder.inttoptr(address, _INT64.as_pointer())
+                record = self._pointed_records[outer_name]
+            else:
+                pointer = _field(builder, pointer, record, outer_name)
+                record = record.fields[outer_name][0]  # type: ignore[index]
+        return builder.load(_field(builder, pointer, record, name))
 
 
-def _load(builder: Any, pointer: Any, record: Record, name: str) -> Any:
-    """Load a field of the ``record`` at ``pointer``."""
+def _field(builder: Any, pointer: Any, record: Record, name: str) -> Any:
+    """Return a pointer to a field of the ``record`` at ``pointer``, as to an int64."""
     offset = record.fields[name][1]  # type: ignore[index]
     begin = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-    field = builder.gep(begin, [_INT64(offset)])
-    return builder.load(builder.bitcast(field, _INT64.as_pointer()))
+    return builder.bitcast(builder.gep(begin, [_INT64(offset)]), _INT64.as_pointer())
 
 
 def _aligned(builder: Any, size: Any) -> Any:

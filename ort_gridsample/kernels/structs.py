@@ -129,7 +129,46 @@ ARENA = record(
 #: memory, or :func:`.workers.proceed` frees it.
 NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
 
-#: The arguments and the progress of a launch. :func:`.workers.proceed` divides it into chunks.
+#: How X is packed: not at all, by each worker for itself, or by all workers for all.
+UNPACKED, PACKED_BY_EACH, PACKED_FOR_ALL = range(3)
+#: For each of these, the phases of a round. END: a round has no second phase.
+PHASES_OF_ROUND = ((READING, END), (PACKING_AND_READING, END), (PACKING, READING))
+
+#: The progress of a launch of either kind.
+PROGRESS = record(
+    "phase",  # one of the phases above; NEW when a launch begins
+    "items",  # the number of items of the phase
+    "next_item",  # the next item
+    "step",  # the number of phases that have ended
+    # A round of a LAUNCH: ``batches_at_once`` batches and ``panels_at_once`` panels of its plan.
+    "first_batch",  # the first of these batches
+    "first_channel",  # the first channel of these panels
+)
+
+#: How a launch is divided into work. :mod:`.workers` and :mod:`.packing` make the plan before the
+#: first phase; afterwards it is only read.
+LAUNCH_PLAN = record(
+    "workers",  # the number of workers
+    "tile_positions",  # the number of positions of a tile, for which a table of taps is computed
+    "table_columns",  # the number of columns of a tile's table
+    "chunk_positions",  # the number of positions of a chunk, which a worker samples tile by tile
+    "chunks_per_batch",  # the number of chunks of a batch
+    # The number of items after which a worker returns; 2**62: it does not. Of the group of panels
+    # that a worker packs for itself, each chunk counts as an item.
+    "items_per_call",
+    "worker_size",  # the size of the scratch memory of a worker, in bytes
+    "scratch_bytes",  # the size of the scratch memory of all workers
+    # X, packed in panels: a panel has the channels of each pixel next to each other.
+    "packing",  # how X is packed, as above
+    "panel_channels",  # the number of channels of a panel; all of X if it is not packed
+    "parts_per_panel",  # the number of parts of a panel
+    "panels_at_once",  # the number of panels of a group: those that are packed at a time
+    "groups_per_batch",  # the number of groups of a batch
+    "batches_at_once",  # the number of batches of a round
+    "rounds",  # the number of rounds
+)
+
+#: The arguments, the plan, the progress and the memory of a launch.
 LAUNCH = record(
     # Arguments.
     "kernel",  # the address of the KERNEL
@@ -147,36 +186,14 @@ LAUNCH = record(
     "workers",  # the maximum number of workers
     # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
     "must_pause",
-    "phase",  # one of the phases above; NEW when a launch begins
     ("arena", ARENA),  # memory that the caller keeps
-    # The division.
-    "tile_positions",  # the number of positions of a tile, for which a table of taps is computed
-    "table_columns",  # the number of columns of a tile's table
-    "chunk_positions",  # the number of positions of a chunk, which a worker samples tile by tile
-    "chunks_per_batch",  # the number of chunks of a batch
-    # The phase.
-    "items",  # the number of items of the phase
-    "next_item",  # the next item
-    # The number of items after which a worker returns; 2**62: it does not. Of the group of panels
-    # that a worker packs for itself, each chunk counts as an item.
-    "items_per_call",
-    # The scratch memory of all workers.
-    "scratch_bytes",  # its size in bytes
-    "memory",  # the address to free, or 0
+    ("progress", PROGRESS),
+    ("plan", LAUNCH_PLAN),
+    # The memory.
     "first_worker",  # the address of the WORKER of the first worker
-    "worker_size",  # the size of the scratch memory of a worker
-    # X, packed in panels: a panel has the channels of each pixel next to each other.
+    "memory",  # the address of the workers' scratch memory to free, or 0
     "packed",  # the address of the panels; 0 if X is not packed
     "packed_memory",  # the address to free, or 0
-    "first_phase",  # the phase with which each round begins; READING if X is not packed
-    "panel_channels",  # the number of channels of a panel
-    "parts_per_panel",  # the number of parts of a panel
-    # The number of groups of a batch. A group has the panels that a worker packs for itself.
-    "groups_per_batch",
-    "batches_at_once",  # the number of batches that are packed at a time
-    "panels_at_once",  # the number of panels that are packed at a time
-    "first_batch",  # the first of these batches
-    "first_channel",  # the first channel of these panels
     ("task", TASK),
 )
 
@@ -192,8 +209,21 @@ WORKER = record(
     "unread_positions",  # the number of positions that the worker has not sampled yet
 )
 
-#: The arguments and the progress of a launch of deformable attention.
-#: :func:`.attention.proceed_attention` divides it into items.
+#: How a launch of deformable attention is divided into work. :mod:`.attention` makes the plan.
+ATTENTION_PLAN = record(
+    "workers",  # the number of workers
+    "tile_queries",  # the number of queries of an item
+    "tiles_per_batch",  # the number of items of a batch
+    "taps",  # the number of taps of a sample, on all axes together
+    "samples",  # the number of samples of an item
+    "table_columns",  # the number of columns of a table: the samples, and columns after them
+    # As in a LAUNCH_PLAN.
+    "items_per_call",
+    "worker_size",
+    "scratch_bytes",
+)
+
+#: The arguments, the plan, the progress and the memory of a launch of deformable attention.
 ATTENTION_LAUNCH = record(
     # Arguments.
     "value",  # the address of value (n, pixels, heads, channels)
@@ -215,22 +245,12 @@ ATTENTION_LAUNCH = record(
     "workers",  # the maximum number of workers
     # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
     "must_pause",
-    # The division.
-    "tile_queries",  # the number of queries of an item
-    "tiles_per_batch",  # the number of items of a batch
-    "taps",  # the number of taps of a sample, on all axes together
-    "samples",  # the number of samples of an item
-    "table_columns",  # the number of columns of a table: the samples, and columns after them
-    # As in a LAUNCH.
-    "phase",
-    "items",
-    "next_item",
-    "items_per_call",
-    ("arena", ARENA),
-    "scratch_bytes",
-    "memory",
+    ("arena", ARENA),  # memory that the caller keeps
+    ("progress", PROGRESS),
+    ("plan", ATTENTION_PLAN),
+    # The memory, as in a LAUNCH.
     "first_worker",
-    "worker_size",
+    "memory",
     ("task", TASK),
 )
 

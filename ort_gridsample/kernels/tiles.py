@@ -21,19 +21,21 @@ assert CHANNELS_PER_GROUP >= WIDE_PANEL
 #: The scratch memory of a worker, after a WORKER.
 SCRATCH_ARRAYS = (
     # The normalized coordinates of a tile by axis, and memory for those of one axis.
-    ScratchArray("coordinates", "kernel.coordinate_size", ("r", "table_columns")),
-    ScratchArray("axis_coordinates", "kernel.coordinate_size", ("tile_positions",)),
+    ScratchArray("coordinates", "kernel.coordinate_size", ("r", "plan.table_columns")),
+    ScratchArray("axis_coordinates", "kernel.coordinate_size", ("plan.tile_positions",)),
     # The taps of an inner axis, and their weights.
-    ScratchArray("axis_index", np.dtype(np.uint32), ("kernel.taps_per_axis", "table_columns")),
-    ScratchArray("axis_weight", "kernel.weight_size", ("kernel.taps_per_axis", "table_columns")),
+    ScratchArray("axis_index", np.dtype(np.uint32), ("kernel.taps_per_axis", "plan.table_columns")),
+    ScratchArray(
+        "axis_weight", "kernel.weight_size", ("kernel.taps_per_axis", "plan.table_columns")
+    ),
     # The table's taps and weights, in two buffers.
-    ScratchArray("index", np.dtype(np.uint32), (2, "taps", "table_columns")),
-    ScratchArray("weight", "kernel.weight_size", (2, "taps", "table_columns")),
+    ScratchArray("index", np.dtype(np.uint32), (2, "taps", "plan.table_columns")),
+    ScratchArray("weight", "kernel.weight_size", (2, "taps", "plan.table_columns")),
     # The distances of contiguous taps to the first.
     ScratchArray("offsets", np.dtype(np.int64), ("taps",)),
     # Values that wait to be rounded, or to be written.
-    ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "table_columns")),
-    ScratchArray("copies", "kernel.copy_size", ("table_columns",)),
+    ScratchArray("sums", "kernel.weight_size", (CHANNELS_PER_GROUP, "plan.table_columns")),
+    ScratchArray("copies", "kernel.copy_size", ("plan.table_columns",)),
     # Sums with the channels last: up to WIDE_PANEL channels of STRIP positions.
     ScratchArray("strip", "kernel.weight_size", (tap_sums.STRIP * WIDE_PANEL,)),
     # The positions of Y's columns, if an AffineGrid is computed.
@@ -47,7 +49,7 @@ scratch_size, scratch_address, scratch_array = scratch_layout(
 @register_jitable
 def worker_record(launch: RecordRef, number: int) -> RecordRef:
     """Return the :data:`.structs.WORKER` of a worker."""
-    return record_at(launch.first_worker + number * launch.worker_size, WORKER)
+    return record_at(launch.first_worker + number * launch.plan.worker_size, WORKER)
 
 
 @register_jitable

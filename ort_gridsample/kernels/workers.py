@@ -5,6 +5,15 @@ into chunks, and a chunk into tiles. For a tile, :func:`.tiles.fill_table` compu
 from the grid (:mod:`.tap_table`), and a kernel ``read`` of :mod:`.kernel_factories` reads X through
 the table into Y (:mod:`.tap_sums`).
 
+How a launch is divided is its plan (``launch.plan``), which is made once and then only read. What
+changes is its progress (``launch.progress``): the phase, and the next item, which a worker takes::
+
+    make the plan
+    for each round of the plan:
+        for each phase of PHASES_OF_ROUND[plan.packing]:
+            workers process the items of the phase
+    free the memory
+
 :mod:`.jit_core` or a compiled op fills a LAUNCH and calls :func:`proceed`. As long as this returns
 a number of workers, that many threads call :func:`process_items`. In arguments, ``launch_address``
 is the address of the LAUNCH and ``worker_address`` that of the thread's :data:`~.structs.WORKER`,
@@ -15,7 +24,7 @@ from numba.extending import register_jitable
 
 from . import helper_threads, tap_table
 from .compilation import compiles_in
-from .packing import panel_count, plan_packing
+from .packing import panel_count, plan_packing, plan_without_packing
 from .pointers import address_of, arena_alloc, call, fetch_add, free, record_at
 from .structs import (
     CACHE_LINE,
@@ -25,7 +34,8 @@ from .structs import (
     NEW,
     PACKING,
     PACKING_AND_READING,
-    READING,
+    PHASES_OF_ROUND,
+    UNPACKED,
     Address,
     RecordRef,
 )
@@ -49,6 +59,8 @@ MIN_COPIED_POSITIONS = 1024
 DEFAULT_WORKERS = 64
 #: The maximum size of the scratch memory of all workers together.
 MAX_SCRATCH_BYTES = 32 << 20
+#: The number of phases of a round, by the way of packing.
+N_PHASES = tuple(len(phases) - phases.count(END) for phases in PHASES_OF_ROUND)
 
 
 # --- The phases of a launch ---
@@ -69,7 +81,11 @@ def proceed(launch_address: Address) -> int:
     """
     launch = record_at(launch_address, LAUNCH)
     count = _next_phase(launch)
-    while count == 1 and launch.first_phase == READING and launch.items <= launch.items_per_call:
+    while (
+        count == 1
+        and launch.plan.packing == UNPACKED
+        and launch.progress.items <= launch.plan.items_per_call
+    ):
         # A small launch is a single call of the caller.
         call(record_at(launch.kernel, KERNEL).process_items, (launch_address, 0))
         count = _next_phase(launch)
@@ -78,111 +94,111 @@ def proceed(launch_address: Address) -> int:
 
 @register_jitable
 def _next_phase(launch: RecordRef) -> int:
-    """Begin a launch or its next phase, as :func:`proceed`.
-
-    The phases of a launch::
-
-        X not packed:                NEW → READING → END
-        each worker packs its own:   NEW → PACKING_AND_READING → END
-        packed for all workers:      NEW → (PACKING → READING), once per round → END
-
-    A round is ``batches_at_once`` batches and ``panels_at_once`` panels.
-    """
-    if launch.phase == NEW:
-        _divide(launch)
-        # The scratch memory first: plan_packing() computes a table with worker 0 to see whether the
-        # grid is incoherent. It may reduce the number of workers; their memory is not reduced.
-        launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.scratch_bytes)
-        if launch.first_worker == 0:
+    """Begin a launch or its next phase, as :func:`proceed`."""
+    plan = launch.plan
+    progress = launch.progress
+    if progress.phase == NEW:
+        if not _begin(launch):
             return -1
-        worker_record(launch, 0).has_columns = 0
-        size = plan_packing(launch)
-        launch.packed = 0
-        launch.packed_memory = 0
-        if size > 0:
-            launch.packed, launch.packed_memory = arena_alloc(launch.arena, size)
-        if launch.packed == 0:  # also if there is not enough memory
-            _plan_without_packing(launch)
-        launch.first_batch = 0
-        launch.first_channel = 0
-        return _begin_phase(launch, launch.first_phase)
-    if launch.phase == PACKING:
-        return _begin_phase(launch, READING)
-    if launch.phase == READING:
-        launch.first_channel += launch.panels_at_once * launch.panel_channels
-        if launch.first_channel >= launch.c:
-            launch.first_channel = 0
-            launch.first_batch += launch.batches_at_once
-        if launch.first_batch < launch.n:
-            return _begin_phase(launch, launch.first_phase)
-    # The last phase was READING or PACKING_AND_READING, or the caller aborts the launch.
-    launch.phase = END
-    free(launch.packed_memory)
-    free(launch.memory)
-    # In case the caller is interrupted before it sees the result, and calls again.
-    launch.memory = 0
-    launch.packed_memory = 0
-    return 0
-
-
-@register_jitable
-def _plan_without_packing(launch: RecordRef) -> None:
-    """Let one round read all channels of X from X itself."""
-    launch.first_phase = READING
-    launch.batches_at_once = launch.n
-    launch.panels_at_once = 1
-    launch.panel_channels = launch.c
-
-
-@register_jitable
-def _begin_phase(launch: RecordRef, phase: int) -> int:
-    """Begin a ``phase``; return its number of workers."""
-    batches = min(launch.batches_at_once, launch.n - launch.first_batch)
-    if phase == PACKING_AND_READING:
-        launch.items = launch.n * launch.groups_per_batch
-    elif phase == PACKING:
-        launch.items = batches * panel_count(launch, launch.first_channel) * launch.parts_per_panel
+        progress.step = 0
     else:
-        launch.items = batches * launch.chunks_per_batch
-    launch.phase = phase
-    launch.next_item = 0
-    count = min(launch.items, launch.workers)
-    if phase == PACKING_AND_READING:
-        for number in range(count):
-            worker_record(launch, number).unread_positions = 0
+        progress.step += 1
+    phases = N_PHASES[plan.packing]
+    if progress.phase == END or progress.step == plan.rounds * phases:
+        _end(launch)
+        return 0
+    _begin_phase(launch, PHASES_OF_ROUND[plan.packing][progress.step % phases])
+    count = min(progress.items, plan.workers)
     kernel = record_at(launch.kernel, KERNEL)
     helper_threads.begin_task(launch.task, kernel.process_items, address_of(launch), count - 1)
     return count
 
 
 @register_jitable
-def _divide(launch: RecordRef) -> None:
-    """Divide the launch into chunks and tiles, and choose the number of workers."""
-    work = (launch.c + POSITION_OVERHEAD) * launch.taps  # for a position
-    _choose_chunk(launch, work)
-    launch.items_per_call = 1 << 62
-    if launch.must_pause:
-        launch.items_per_call = max(1, TAPS_PER_PAUSE // (work * launch.chunk_positions))
-    max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.taps)
-    if launch.c <= tap_table.FEW_CHANNELS:
-        max_tile = min(max_tile, tap_table.MAX_TILE_POSITIONS_OF_FEW_CHANNELS)
-    launch.tile_positions = max(1, min(max_tile, launch.positions))
-    launch.table_columns = launch.tile_positions + tap_table.ROW_PADDING
-    launch.worker_size = scratch_size(launch)
-    # Work that is not worth two chunks is not worth a second worker, even if it has several
-    # batches.
-    useful_workers = 1 + launch.n * launch.positions * work // MIN_TAPS_PER_CHUNK
-    fitting_workers = max(1, MAX_SCRATCH_BYTES // launch.worker_size)
-    launch.workers = min(launch.workers, fitting_workers, useful_workers)
-    launch.scratch_bytes = launch.workers * launch.worker_size
+def _begin(launch: RecordRef) -> bool:
+    """Make the plan and allocate memory; return whether there is enough."""
+    _divide(launch)
+    # The scratch memory first: plan_packing() computes a table with worker 0 to see whether the
+    # grid is incoherent. It may reduce the number of workers; their memory is not reduced.
+    launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.plan.scratch_bytes)
+    if launch.first_worker == 0:
+        return False
+    worker_record(launch, 0).has_columns = 0
+    size = plan_packing(launch)
+    launch.packed = 0
+    launch.packed_memory = 0
+    if size > 0:
+        launch.packed, launch.packed_memory = arena_alloc(launch.arena, size)
+    if launch.packed == 0:  # also if there is not enough memory
+        plan_without_packing(launch)
+    return True
 
 
 @register_jitable
-def _choose_chunk(launch: RecordRef, work: int) -> None:
-    """Set the length of a chunk, and the number of chunks of a batch.
+def _end(launch: RecordRef) -> None:
+    """Free the memory after the last phase, or if the caller aborts the launch."""
+    launch.progress.phase = END
+    free(launch.packed_memory)
+    free(launch.memory)
+    # In case the caller is interrupted before it sees the result, and calls again.
+    launch.memory = 0
+    launch.packed_memory = 0
 
-    ``work`` is the work for a position.
-    """
+
+@register_jitable
+def _begin_phase(launch: RecordRef, phase: int) -> None:
+    """Set the progress to the beginning of a ``phase``, of the round of the launch's step."""
+    plan = launch.plan
+    progress = launch.progress
+    number = progress.step // N_PHASES[plan.packing]
+    progress.first_batch = number // plan.groups_per_batch * plan.batches_at_once
+    group = number % plan.groups_per_batch
+    progress.first_channel = group * plan.panels_at_once * plan.panel_channels
+    batches = min(plan.batches_at_once, launch.n - progress.first_batch)
+    if phase == PACKING_AND_READING:
+        progress.items = launch.n * plan.groups_per_batch
+    elif phase == PACKING:
+        panels = panel_count(launch, progress.first_channel)
+        progress.items = batches * panels * plan.parts_per_panel
+    else:
+        progress.items = batches * plan.chunks_per_batch
+    progress.phase = phase
+    progress.next_item = 0
+    if phase == PACKING_AND_READING:
+        for worker in range(min(progress.items, plan.workers)):
+            worker_record(launch, worker).unread_positions = 0
+
+
+# --- The plan ---
+
+
+@register_jitable
+def _divide(launch: RecordRef) -> None:
+    """Plan chunks and tiles, the number of workers and their memory."""
+    plan = launch.plan
+    work = (launch.c + POSITION_OVERHEAD) * launch.taps  # for a position
+    plan.chunk_positions = _chunk_positions(launch, work)
+    plan.chunks_per_batch = (launch.positions + plan.chunk_positions - 1) // plan.chunk_positions
+    plan.items_per_call = 1 << 62
+    if launch.must_pause:
+        plan.items_per_call = max(1, TAPS_PER_PAUSE // (work * plan.chunk_positions))
+    max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.taps)
+    if launch.c <= tap_table.FEW_CHANNELS:
+        max_tile = min(max_tile, tap_table.MAX_TILE_POSITIONS_OF_FEW_CHANNELS)
+    plan.tile_positions = max(1, min(max_tile, launch.positions))
+    plan.table_columns = plan.tile_positions + tap_table.ROW_PADDING
+    plan.worker_size = scratch_size(launch)
+    # Work that is not worth two chunks is not worth a second worker, even if it has several
+    # batches.
+    useful_workers = 1 + launch.n * launch.positions * work // MIN_TAPS_PER_CHUNK
+    fitting_workers = max(1, MAX_SCRATCH_BYTES // plan.worker_size)
+    plan.workers = min(launch.workers, fitting_workers, useful_workers)
+    plan.scratch_bytes = plan.workers * plan.worker_size
+
+
+@register_jitable
+def _chunk_positions(launch: RecordRef, work: int) -> int:
+    """Return the number of positions of a chunk. ``work`` is the work for a position."""
     min_chunk = MIN_TAPS_PER_CHUNK // work
     max_chunk = max(1, TAPS_PER_PAUSE // work)
     all_positions = launch.n * launch.positions
@@ -194,9 +210,7 @@ def _choose_chunk(launch: RecordRef, work: int) -> None:
     chunk = min(max(min_chunk, even_chunk), max_chunk)
     # A multiple of CACHE_LINE positions, so that chunks of any type are whole cache lines. At least
     # one multiple, as ``chunk`` may be 0.
-    launch.chunk_positions = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
-    last_of_chunk = launch.chunk_positions - 1
-    launch.chunks_per_batch = (launch.positions + last_of_chunk) // launch.chunk_positions
+    return min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
 
 
 # --- The work of a thread ---
@@ -214,61 +228,64 @@ def process_items(launch_address: Address, number: int) -> int:
         1 if there may be more items, otherwise 0.
     """
     launch = record_at(launch_address, LAUNCH)
+    plan = launch.plan
+    progress = launch.progress
     worker = worker_record(launch, number)
-    phase = launch.phase
-    panels = launch.panels_at_once
+    phase = progress.phase
     worker.has_columns = 0
-    for _ in range(launch.items_per_call):
+    for _ in range(plan.items_per_call):
         if phase == PACKING_AND_READING and worker.unread_positions > 0:
             _sample_group(launch, worker)
             continue
-        item = fetch_add(launch, "next_item", 1)
-        if item >= launch.items:
+        item = fetch_add(progress, "next_item", 1)
+        if item >= progress.items:
             return 0
         if phase == PACKING_AND_READING:
             _pack_group(launch, worker, number, item)
             _sample_group(launch, worker)
         elif phase == PACKING:
-            parts = panel_count(launch, launch.first_channel) * launch.parts_per_panel
+            parts = panel_count(launch, progress.first_channel) * plan.parts_per_panel
             batch = item // parts
             part = item % parts
-            source = launch.first_batch + batch
-            _pack(launch, batch * panels, source, launch.first_channel, part, part + 1)
+            source = progress.first_batch + batch
+            first_panel = batch * plan.panels_at_once
+            _pack(launch, first_panel, source, progress.first_channel, part, part + 1)
         else:
-            batch = item // launch.chunks_per_batch
-            start = item % launch.chunks_per_batch * launch.chunk_positions
-            stop = min(start + launch.chunk_positions, launch.positions)
-            worker.first_panel = batch * panels
-            worker.first_channel = launch.first_channel
+            batch = item // plan.chunks_per_batch
+            start = item % plan.chunks_per_batch * plan.chunk_positions
+            stop = min(start + plan.chunk_positions, launch.positions)
+            worker.first_panel = batch * plan.panels_at_once
+            worker.first_channel = progress.first_channel
             worker.n_panels = panel_count(launch, worker.first_channel)
-            _sample(launch, worker, launch.first_batch + batch, start, stop)
+            _sample(launch, worker, progress.first_batch + batch, start, stop)
     return 1
 
 
 @register_jitable
 def _pack_group(launch: RecordRef, worker: RecordRef, number: int, item: int) -> None:
     """Pack a group of panels, which the worker with this ``number`` reads afterwards."""
-    panels = launch.panels_at_once
-    channel = item % launch.groups_per_batch * panels * launch.panel_channels
+    plan = launch.plan
+    channel = item % plan.groups_per_batch * plan.panels_at_once * plan.panel_channels
     count = panel_count(launch, channel)
-    worker.batch = item // launch.groups_per_batch
-    worker.first_panel = number * panels
+    worker.batch = item // plan.groups_per_batch
+    worker.first_panel = number * plan.panels_at_once
     worker.first_channel = channel
     worker.n_panels = count
     worker.unread_positions = launch.positions
-    end_part = count * launch.parts_per_panel
+    end_part = count * plan.parts_per_panel
     _pack(launch, worker.first_panel, worker.batch, channel, 0, end_part)
 
 
 @register_jitable
 def _sample_group(launch: RecordRef, worker: RecordRef) -> None:
     """Sample the next positions of the worker's group: all, or a chunk if the worker must pause."""
+    plan = launch.plan
     start = launch.positions - worker.unread_positions
     count = worker.unread_positions
     if launch.must_pause:
         # Whole tiles: smaller ones take more time for each position.
-        tiles = (launch.chunk_positions + launch.tile_positions - 1) // launch.tile_positions
-        count = min(count, tiles * launch.tile_positions)
+        tiles = (plan.chunk_positions + plan.tile_positions - 1) // plan.tile_positions
+        count = min(count, tiles * plan.tile_positions)
     _sample(launch, worker, worker.batch, start, start + count)
     worker.unread_positions -= count
 
@@ -286,15 +303,16 @@ def _pack(
 
     The panels begin with ``first_panel``. Parts are counted across panels.
     """
+    plan = launch.plan
     pack = record_at(launch.kernel, KERNEL).pack
     for part in range(first_part, end_part):
-        number = part // launch.parts_per_panel
+        number = part // plan.parts_per_panel
         arguments = (
             address_of(launch),
             first_panel + number,
             batch,
-            channel + number * launch.panel_channels,
-            part % launch.parts_per_panel,
+            channel + number * plan.panel_channels,
+            part % plan.parts_per_panel,
         )
         call(pack, arguments)
 
@@ -304,8 +322,9 @@ def _sample(launch: RecordRef, worker: RecordRef, batch: int, start: int, stop: 
     """Fill Y[batch, :, start:stop]: all channels, or those of the worker's panels."""
     kernel = record_at(launch.kernel, KERNEL)
     read = kernel.read if launch.packed == 0 else kernel.read_packed
-    for begin in range(start, stop, launch.tile_positions):
-        size = min(launch.tile_positions, stop - begin)
+    tile_positions = launch.plan.tile_positions
+    for begin in range(start, stop, tile_positions):
+        size = min(tile_positions, stop - begin)
         tile = (address_of(launch), address_of(worker), batch, begin, size)
         call(kernel.coordinates, tile)
         can_use_vectors = launch.packed == 0 and kernel.sample_in_vectors != 0

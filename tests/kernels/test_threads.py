@@ -387,7 +387,7 @@ original = jit_core._run_phase
 
 def run_phase(functions, launch, *arguments):
     original(functions, launch, *arguments)
-    print("threads:", arguments[-1], "enough items:", launch.items >= 100)
+    print("threads:", arguments[-1], "enough items:", launch.progress.items >= 100)
 
 jit_core._run_phase = run_phase
 for num_threads in (100, 1000):

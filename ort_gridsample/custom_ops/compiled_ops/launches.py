@@ -36,15 +36,15 @@ def fill_output(
     launch.workers = max(workers.DEFAULT_WORKERS, state.kernel.cpus)
     launch.must_pause = 0
     launch.arena.nbytes = 0
-    launch.phase = NEW
+    launch.progress.phase = NEW
     while True:
         count = call(state.kernel.proceed, (address_of(launch),))
         if count < 0:
-            nbytes = launch.scratch_bytes
+            nbytes = launch.plan.scratch_bytes
             return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
         if count == 0:
             return status
         arguments = (request.context, state.kernel.process_items, count, 0, address_of(launch))
         status = requests.parallel_for(request.api, arguments)
         if status != 0:
-            launch.phase = END
+            launch.progress.phase = END
