@@ -19,7 +19,6 @@ from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, error_loading, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.kernels.tap_plans import COMPILED_MODES
 from ort_gridsample.reference import sampler
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from ort_gridsample.system.memory import available
@@ -35,7 +34,7 @@ from support.cases import (
     matrix,
 )
 from support.compare import about, assert_identical, assert_matches, refusal
-from support.fused_models import GridSteps, open_unfused, transformer, transformer_feeds
+from support.fused_models import open_unfused, transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.parameters import with_slow, with_sweep
 from support.paths import (
@@ -391,18 +390,6 @@ def test_op_types_of_compiled_ops_are_no_standard_operators() -> None:
         assert not onnx.defs.has(op.op_type)
 
 
-@pytest.mark.skipif(bool(LIBRARY), reason="a library's ops have no callbacks")
-def test_session_replaces_the_callback_of_shapes_by_the_compiled_function() -> None:
-    """Otherwise, Python looks the function up dozens of times for a session."""
-    types = ("float32", "float32")
-    open_compiled(grid_sample_model(*types, 2, [Attributes()]))
-    op = catalog.find_op("GridSample", types)
-    assert op is not None
-    address = registry.compiled_ops().address(op, types)
-    (compiled,) = registry.addresses([(op.load().infer,)])
-    assert registry._OpStruct.from_address(address).InferOutputShapeFn == compiled
-
-
 ASKED = "Python ops were asked for"
 
 
@@ -517,27 +504,6 @@ def test_session_without_the_fused_op_runs_single_ops(monkeypatch: pytest.Monkey
     feeds = transformer_feeds()
     expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
-
-
-#: The group of the fused op's states for a grid of float16. In group 0, the grid has theta's type.
-FLOAT16_GROUP = 1 + spec.FLOATS.index("float16")
-
-
-@pytest.mark.parametrize(
-    ("steps", "group"),
-    [((), 0), ([("Cast", {"to": onnx.TensorProto.FLOAT16})], FLOAT16_GROUP)],
-    ids=["theta's type", "float16"],
-)
-def test_fused_op_is_compiled_before_onnxruntime_creates_it(
-    steps: GridSteps, group: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its initial state is that of the mode linear and of the grid's type."""
-    prepare = Mock(side_effect=registry.prepare)
-    monkeypatch.setattr(registry, "prepare", prepare)
-    ogs.InferenceSession(transformer(steps, attributes=Attributes()))
-    calls = [call.args for call in prepare.call_args_list if call.args[0] == FUSED]
-    state = group * len(COMPILED_MODES) + COMPILED_MODES.index("linear")
-    assert calls == [(FUSED, ("float32", "int64", "float32"), state)]
 
 
 def test_oldest_release_is_that_of_the_c_interface() -> None:
