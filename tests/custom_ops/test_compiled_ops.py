@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -23,26 +22,17 @@ from ort_gridsample.reference import sampler
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from ort_gridsample.system.memory import available
 from support.cases import (
-    ATTRIBUTES,
-    RANKS,
-    SESSION_TYPES,
-    USUAL,
     Attributes,
-    Case,
     dtype_of,
     generator,
-    matrix,
 )
-from support.compare import about, assert_identical, assert_matches, refusal
+from support.compare import about, assert_identical, refusal
 from support.fused_models import open_unfused, transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
-from support.parameters import with_slow, with_sweep
+from support.parameters import with_slow
 from support.paths import (
-    LIBRARY,
     needs_python_ops,
     open_compiled,
-    open_compiled_file,
-    open_library,
     open_native,
     quiet_options,
     run,
@@ -52,36 +42,6 @@ from support.processes import run_on_openers, run_program, start_program
 
 UNAVAILABLE = registry.unavailable_reason()
 pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
-
-TYPES = tuple(name for name in SESSION_TYPES if name != "str")
-
-
-@with_sweep("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), USUAL)
-def test_compiled_op_matches_the_oracle(X_type: str, grid_type: str) -> None:
-    """In a session, in a patched file (bit for bit), and from a library."""
-    for rank in RANKS:
-        cases = matrix([X_type], [grid_type], [rank])
-        X = cases[0].X
-        grid = cases[0].grid
-        model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
-        session = open_compiled(model)
-        assert {placement.runs_on for placement in session.placements} == {"compiled op"}
-        outputs = run(session, X.dtype, X, grid)
-        file_outputs = run(open_compiled_file(model), X.dtype, X, grid)
-        for case, Y, file_Y in zip(cases, outputs, file_outputs, strict=True):
-            with about(case):
-                assert_case_matches(Y, case)
-                assert_identical(file_Y, Y)
-        if LIBRARY:
-            library_outputs = run(open_library(model), X.dtype, X, grid)
-            for case, Y in zip(cases, library_outputs, strict=True):
-                with about(f"{case}, library"):
-                    assert_case_matches(Y, case)
-
-
-def assert_case_matches(Y: np.ndarray, case: Case) -> None:
-    mode = case.attributes.mode
-    assert_matches(Y, case.expected, case.grid.dtype, mode, case.attributes.padding_mode)
 
 
 #: Sizes of grids, some of them empty.
@@ -151,62 +111,6 @@ def test_compiled_op_of_large_inputs_agrees_with_the_numpy_core(
         with about((threads, cpus)):
             rounding = 0 if mode == "nearest" else ROUNDINGS[types]
             np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
-
-
-#: Shapes of X and grid that do not fit, for border padding.
-WRONG_GRIDS = [
-    ((1, 2, 5, 6), (1, 3, 4, 3)),
-    ((1, 2, 5, 6), (1, 3, 2)),
-    ((1, 2, 5, 6), (2, 3, 4, 2)),
-    ((1, 2, 5), (1, 3, 4, 2)),
-    ((1, 2), (1, 3)),
-    ((), ()),
-    ((1, 2, 0, 6), (1, 3, 4, 2)),
-    ((1, 2, 5, 6, 7), (1, 3, 4, 3, 4)),
-]
-#: The shape of theta, and a size that does not fit.
-WRONG_SIZES = [
-    ((1, 2, 4), (1, 1, 2, 3)),
-    ((2, 3), (1, 1, 2, 3)),
-    ((1, 3, 4), (1, 1, 2, 3)),
-    ((2, 2, 3), (1, 1, 2, 3)),
-    ((1, 2, 3), (1, 1, 2, 3, 4)),
-    ((1, 2, 3), (1, 1, -2, 3)),
-    ((1, 2, 3), ((1, 1), (2, 3))),
-    ((1, 2, 3), 5),
-    ((1, 3, 4), (1, 1, 2, -(2**63), 3)),
-]
-
-
-def assert_same_refusal(
-    model: onnx.ModelProto, feeds: dict[str, np.ndarray], expected: ogs.GridSampleError
-) -> None:
-    """Assert that the ops of ``model`` raise the function's error, and that sessions continue."""
-    session = open_compiled(loose(model))
-    for _ in range(2):
-        assert refusal(session.run, None, feeds).args == expected.args
-    with pytest.raises(Exception, match=re.escape(str(expected))):
-        open_compiled_file(model).run(None, feeds)
-
-
-@pytest.mark.parametrize(("X_shape", "grid_shape"), WRONG_GRIDS)
-def test_compiled_grid_sample_of_wrong_shapes_has_the_error_of_the_function(
-    X_shape: tuple[int, ...], grid_shape: tuple[int, ...]
-) -> None:
-    feeds = {"X": np.zeros(X_shape, np.float32), "grid": np.zeros(grid_shape, np.float32)}
-    where = "GridSample node 'sample0'"
-    expected = refusal(ogs.grid_sample, *feeds.values(), padding_mode="border", where=where)
-    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
-    assert_same_refusal(model, feeds, expected)
-
-
-@pytest.mark.parametrize(("theta_shape", "size"), WRONG_SIZES)
-def test_compiled_affine_grid_of_wrong_inputs_has_the_error_of_the_function(
-    theta_shape: tuple[int, ...], size: object
-) -> None:
-    feeds = {"theta": np.zeros(theta_shape, np.float32), "size": np.array(size, np.int64)}
-    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node with output 'grid'")
-    assert_same_refusal(affine_grid_model("float32", 2, False), feeds, expected)
 
 
 def test_compiled_affine_grid_of_any_number_of_channels_has_the_grid_of_the_function() -> None:

@@ -68,6 +68,13 @@ def with_wrong_bit_after(content: bytes, start: bytes, offset: int) -> bytes:
     return with_wrong_bit(content, content.index(start) + offset)
 
 
+def test_unsealed_with_any_wrong_bit_is_none() -> None:
+    content = cache_folder.sealed(b"data", "name")
+    assert cache_folder.unsealed(content, "name") == b"data"
+    for index, bit in product(range(len(content)), range(8)):
+        assert cache_folder.unsealed(with_wrong_bit(content, index, bit), "name") is None
+
+
 class RaisesWhenUnpickled:
     """An object whose pickle ends the process that reads it."""
 

@@ -310,8 +310,9 @@ def test_functions_without_numba_match_the_oracle(built: Path) -> None:
 import sys
 sys.modules["numba"] = None
 import pytest
-module = "tests/functions/test_function.py"
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", module, "-k", "oracle or halves"]))
+modules = ["tests/functions/test_function.py", "tests/contract/test_operators.py"]
+chosen = "(oracle and function) or halves"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *modules, "-k", chosen]))
 """
     environment = {**os.environ, **library_environment(built), "ORT_GRIDSAMPLE_CORE": "jit"}
     environment.pop("PYTEST_XDIST_WORKER", None)
