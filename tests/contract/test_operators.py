@@ -23,7 +23,7 @@ from support.graphs import FEEDS, MODELS
 from support.models import grid_sample_model
 from support.parameters import CORES
 from support.paths import Function
-from support.ways import WAYS, Limit, limit_of, way_param
+from support.ways import WAYS, Limit, Matrix
 
 # Types, modes, paddings and ranks
 
@@ -162,26 +162,16 @@ if faults.SCAN_SEES_NOTHING:
     LIMITS.append(Limit(tuple(WAYS), "Scan", "the oracle runs in onnx's evaluator"))
 
 
-def place_cells() -> list[Any]:
-    """Return a parameter for each form and way. tensorrt-plugins writes attentions only."""
-    cells = []
-    for name, way in product(FORMS, WAYS):
-        if way == "tensorrt-plugins":
-            continue
-        limit = limit_of(LIMITS, name, way)
-        marks = [pytest.mark.skip(reason=limit.reason)] if limit and not limit.error else []
-        cells.append(way_param(name, way=way, marks=marks))
-    return cells
+MATRIX = Matrix(
+    FORMS.__getitem__,
+    LIMITS,
+    sample=lambda name: True,
+    library="dialect|two in a row|Loop|Scan|AffineGrid|function,",
+)
 
 
-@pytest.mark.parametrize(("name", "way"), place_cells())
+@pytest.mark.parametrize(("name", "way"), MATRIX.cells(FORMS, ["tensorrt-plugins"]))
 def test_nodes_at_any_place_and_of_any_dialect_have_the_outputs_of_the_oracle(
     name: str, way: str
 ) -> None:
-    form = FORMS[name]
-    limit = limit_of(LIMITS, name, way)
-    if limit:
-        with pytest.raises(Exception, match=limit.error):
-            WAYS[way](form.model).run(None, form.feeds)
-        return
-    form.assert_outputs(WAYS[way](form.model).run(None, form.feeds))
+    MATRIX.run(name, way)

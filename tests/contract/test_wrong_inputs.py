@@ -14,9 +14,18 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample.patching import RuntimeName
 from support import faults
+from support.built_library import needs_linker
 from support.compare import refusal
 from support.models import parsed
-from support.paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, OPENERS, Open, open_patched_file
+from support.paths import (
+    HAS_PYTHON_OPS,
+    LIBRARY,
+    NO_PYTHON_OPS,
+    OPENERS,
+    Open,
+    open_library,
+    open_patched_file,
+)
 
 #: Declared shapes of X and grid with known ranks and unknown lengths.
 OPEN = {"X": "a, b, c, d", "G": "e, f, g, h"}
@@ -207,7 +216,11 @@ def raises_and_names_the_node(
 
 
 with_every_opener = pytest.mark.parametrize(
-    "open_model", sorted(OPENERS, key=lambda opener: opener.__name__)
+    "open_model",
+    [
+        *sorted(OPENERS - {open_library}, key=lambda opener: opener.__name__),
+        pytest.param(open_library, marks=() if LIBRARY else needs_linker),
+    ],
 )
 
 
