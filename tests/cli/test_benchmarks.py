@@ -1,7 +1,6 @@
 """The benchmark suite: its cases, statistics and command."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -30,32 +29,6 @@ def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(suite, "operator_cases", lambda: iter([TINY, UNSUPPORTED]))
     with backends.kept():
         yield
-
-
-#: Group -> the number of its standard cases.
-STANDARD_GROUPS = {
-    "2-D nearest": 20,
-    "2-D linear": 20,
-    "2-D cubic": 20,
-    "3-D nearest": 4,
-    "3-D linear": 4,
-    "2-D nearest float64": 2,
-    "2-D linear float64": 2,
-    "2-D cubic float64": 2,
-    "2-D nearest float16": 2,
-    "2-D linear float16": 2,
-    "2-D cubic float16": 2,
-    "2-D nearest uint8": 2,
-    "2-D linear uint8": 2,
-    "AffineGrid": 2,
-}
-
-
-def test_suite_has_the_standard_cases() -> None:
-    assert len(STANDARD) == len({case.name for case in STANDARD})
-    assert Counter(case.group for case in STANDARD) == STANDARD_GROUPS
-    assert STANDARD[7].name == "1×3×512×512 → 512×512 float32 linear zeros random"
-    assert STANDARD[7].short == "1×3×512×512 → 512×512 zeros random"
 
 
 def test_list_option_prints_the_names_of_all_cases(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import ANY, MagicMock, Mock, call
+from unittest.mock import ANY, MagicMock, Mock
 
 import ml_dtypes
 import numpy as np
@@ -21,9 +20,8 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
-from ort_gridsample import spec, versions
-from ort_gridsample.cli import COMMANDS, demo, main, output_comparison
-from ort_gridsample.cli.demo import _draw_grid
+from ort_gridsample import versions
+from ort_gridsample.cli import main, output_comparison
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
 from ort_gridsample.custom_ops.provider.definitions import NAME as PROVIDER
@@ -94,11 +92,7 @@ def assert_patched_output(path: str) -> None:
     np.testing.assert_array_equal(session.run(None, {"X": X})[0], ogs.grid_sample(X, GRID))
 
 
-def test_help_is_the_stored_one_and_version_lists_releases(cli: Cli) -> None:
-    """Every command's help is that of data/help.txt, except for line breaks."""
-    expected = (DATA / "help.txt").read_text(encoding="utf-8")
-    helps = [cli(f"{command} --help") for command in ("", *COMMANDS)]
-    assert "".join(helps).split() == expected.split()
+def test_version_lists_releases(cli: Cli) -> None:
     (line,) = cli("--version").splitlines()
     releases = f"ort-gridsample {ogs.__version__}, onnxruntime {onnxruntime.__version__},"
     assert line.startswith(releases)
@@ -1039,16 +1033,8 @@ def test_invalid_option_is_refused(words: str, message: str, cli: Cli) -> None:
     assert cli(words, 2).endswith(f"error: {message}\n")
 
 
-def test_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
-    # The last position is not a tie.
-    pixels = np.array([[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]])
-    differences = {("nearest", "zeros"): np.array([1.0, 1, 1, 0]) * np.ones((1, 3, 1, 4))}
-    demo._print_ties(differences, (2 * pixels[None] + 1) / (16, 8) - 1, (8, 16))
-    assert "at 75.00% of the positions. They lie at most 4e-03\n" in capsys.readouterr().out
-
-
-def assert_demo_output(out: str) -> list[float]:
-    """Check what the demo prints of a large photograph, and return the largest differences."""
+def assert_demo_output(out: str) -> None:
+    """Check what the demo prints of a large photograph."""
     assert out.startswith(
         "AffineGrid → GridSample (opset 20) on a photograph of 2400×1600 pixels: "
         "ort_gridsample against"
@@ -1078,67 +1064,20 @@ def assert_demo_output(out: str) -> list[float]:
     percentage, distance = ties.groups()
     assert 0 < float(percentage) < 0.2
     assert 0 < float(distance) < 2e-3
-    return differences
-
-
-def assert_output_axes(axes: Any, Y: np.ndarray, row: int, column: int) -> None:
-    """Check an output in the demo's figure: rows are modes, columns are padding modes."""
-    np.testing.assert_allclose(axes.images[0].get_array(), Y, atol=1e-5)
-    assert axes.get_title() == (list(spec.PADDING_MODES)[column] if row == 0 else "")
-    assert axes.get_ylabel() == (list(spec.MODES)[row] if column == 0 else "")
-    assert len(axes.get_xticks()) == len(axes.get_yticks()) == 0
-
-
-def assert_difference_axes(axes: Any, difference: float, largest: float) -> None:
-    """Check a picture of differences in the demo's figure."""
-    assert axes.get_title() == f"at most {difference:.1e}"
-    assert axes.title.get_fontsize() == 10
-    assert len(axes.get_xticks()) == len(axes.get_yticks()) == 0
-    (image,) = axes.images
-    assert f"{image.get_array().max():.1e}" == f"{difference:.1e}"
-    assert image.get_cmap().name == "magma"
-    assert image.norm.vmin == demo.MIN_SHOWN_DIFFERENCE
-    assert f"{image.norm.vmax:.1e}" == f"{largest:.1e}"
-    assert image.norm.clip is True
 
 
 @DEMO
-def test_demo_prints_and_draws_all_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_prints_the_differences_and_draws_a_picture(cli: Cli) -> None:
     """On a large picture, where mode nearest differs from onnxruntime at a few positions."""
-    from matplotlib.figure import Figure
     from PIL import Image
 
     noise = np.random.default_rng(0).integers(0, 256, (1600, 2400, 3), np.uint8)
     Image.fromarray(noise).save("noise.bmp")
-    assert demo._read_photo(None).shape == (600, 512, 3)
-    figures = []
-
-    def save_figure(figure: Figure, file: object, **options: object) -> None:
-        figures.append(figure)
-        assert options == {"dpi": 75, "format": "png"}
-
-    monkeypatch.setattr(Figure, "savefig", save_figure)
-    differences = assert_demo_output(cli("demo noise.bmp --output warps.png"))
-
-    (figure,) = figures
-    photo, *others, scale = figure.axes
-    assert scale.get_xlabel() == "values are in [0, 1]"
-    assert [axes.get_title() for axes in others[:3]] == list(spec.MODES)
-    assert np.array_equal(photo.images[0].get_array(), noise)
-    X = noise.transpose(2, 0, 1)[None].astype("float32") / 255
-    grid = ogs.affine_grid(demo._warp_theta(1600, 2400), (1, 3, *demo.OUTPUT_LENGTHS))
-    for number, (mode, padding_mode) in enumerate(
-        itertools.product(spec.MODES, spec.PADDING_MODES)
-    ):
-        row, column = divmod(number, 3)
-        Y = ogs.grid_sample(X, grid, mode, padding_mode)[0].transpose(1, 2, 0).clip(0, 1)
-        assert_output_axes(others[3 + number], Y, row, column)
-        difference_axes = others[12 + number]
-        assert_difference_axes(difference_axes, differences[number], max(differences))
-        assert difference_axes.get_ylabel() == (mode if column == 0 else "")
-    parts = (figure, *figure.subfigs[0].subfigs, *figure.subfigs[1:])
-    first_words = [part.get_suptitle().split()[0] for part in parts]
-    assert first_words == ["GridSample:", "The", "The", "The", "Difference"]
+    assert_demo_output(cli("demo noise.bmp --output warps.png"))
+    with Image.open("warps.png") as picture:
+        colors = picture.convert("RGB").getcolors(1 << 24)
+    assert colors is not None
+    assert len(colors) > 10_000
 
 
 def test_demo_without_matplotlib_prints_the_differences(
@@ -1154,50 +1093,3 @@ def test_demo_without_matplotlib_prints_the_differences(
     assert out.endswith("(pip install matplotlib pillow)\n")
     assert len(re.findall(r"\d\.\de-?\+?\d\d", out.partition("nearest takes")[0])) == 9
     assert sorted(folder.iterdir()) == before
-
-
-def assert_lines_span_the_photograph(
-    lines: np.ndarray, axis: int, lengths: tuple[int, int]
-) -> None:
-    """Check the lines of a grid that run along an axis of a photograph.
-
-    Args:
-        lines: (lines, 2, points), the x and y of each line.
-        axis: the axis along which the lines run, 0 for x.
-        lengths: the lengths of the photograph in pixels, x first.
-    """
-    np.testing.assert_allclose(lines[:, axis].min(1), -0.5, atol=1e-4)
-    np.testing.assert_allclose(lines[:, axis].max(1), lengths[axis] - 0.5, atol=1e-4)
-    edges = (-0.5, lengths[1 - axis] - 0.5)
-    np.testing.assert_allclose(lines[[0, -1], 1 - axis, 0], edges, atol=1e-4)
-
-
-def test_demo_draws_output_pixels_at_their_positions() -> None:
-    """The outermost lines of the identity are bold, along the edges of the photograph."""
-    height = 60
-    width = 80
-    axes = MagicMock()
-    _draw_grid(axes, np.eye(2, 3, dtype=np.float32)[None], height, width)
-    plots = axes.plot.call_args_list
-    *lines, (x, y) = (np.array(plot.args) for plot in plots)
-    widths = [plot.kwargs.get("linewidth") for plot in plots]
-    for axis, group in enumerate((slice(13), slice(13, 24))):
-        assert_lines_span_the_photograph(np.array(lines[group]), axis, (width, height))
-        first, *others, last = widths[group]
-        assert first == last > max(others) > 0
-    (note,) = axes.annotate.call_args_list
-    corner = pytest.approx((-0.5, -0.5), abs=1e-4)
-    assert note == call("output's top left", corner, backgroundcolor="yellow")
-    assert axes.mock_calls[-2:] == [
-        call.set(xticks=[], yticks=[], aspect="equal"),
-        call.set_facecolor("0.85"),
-    ]
-    assert [plot.kwargs["color"] for plot in plots] == ["yellow"] * 24 + ["white"]
-
-    # The outline of the detail is a closed rectangle inside the photograph.
-    assert (x[0], y[0]) == (x[-1], y[-1])
-    assert 0 < x.min() < x.max() < width
-    assert 0 < y.min() < y.max() < height
-    np.testing.assert_allclose((np.ptp(x), np.ptp(y)), demo.DETAIL * height, rtol=1e-4)
-    corners = {*itertools.product((x.min(), x.max()), (y.min(), y.max()))}
-    assert {*zip(x, y, strict=True)} == corners

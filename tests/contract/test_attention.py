@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,7 +54,7 @@ from support.paths import (
 )
 from support.processes import on_every_opener, run_program
 from support.provider_nodes import count_fused
-from support.ways import ATTENTION, WAYS, Limit, limit_of, way_param
+from support.ways import ATTENTION, WAYS, Limit, Matrix, way_param
 
 # The matrix
 
@@ -138,7 +138,7 @@ if faults.NO_BFLOAT16_ARRAYS:
         )
     ]
 
-#: The forms that all ways run by default. Other forms run in QUICK_WAYS by default.
+#: The forms that all ways run by default.
 SAMPLE = {
     "stacked/static-dynamo",
     "concatenated/queries-torchscript",
@@ -171,26 +171,19 @@ SAMPLE = {
     f"{OWN}, merged axes, unknown ranks",
     f"{OWN}, aligned",
 }
-QUICK_WAYS = ("compiled", "provider", "primitives")
-#: Ways that run only the forms without a node of another package.
-_EXPORTED_ONLY = ("declined",)
 
 
-def cells() -> list[object]:
-    """Return a parameter for each form and way. Limits are tested with the forms of SAMPLE."""
-    parameters = []
-    for name in FORMS:
-        for way in WAYS:
-            if name in NODES and way in _EXPORTED_ONLY:
-                continue
-            limit = limit_of(LIMITS, name, way)
-            if limit and name not in SAMPLE:
-                continue
-            marks = [] if name in SAMPLE or way in QUICK_WAYS else [pytest.mark.slow]
-            if limit and not limit.error:
-                marks.append(pytest.mark.skip(reason=limit.reason))
-            parameters.append(way_param(name, way=way, marks=marks))
-    return parameters
+MATRIX = Matrix(
+    form_of,
+    LIMITS,
+    sample=SAMPLE.__contains__,
+    quick_ways=("compiled", "provider", "primitives"),
+    library=rf"{OWN}, (as mmcv|aligned|fed levels|weights of one query, .*)"
+    rf"|{MMCV}, (fed|dynamic), opset 1[37]$|aligned|slices|branch|function",
+)
+CELLS = MATRIX.cells(EXPORTED_FORMS | VARIANTS)
+# The other ways run nodes of other packages.
+CELLS += MATRIX.cells(NODES, ["declined"])
 
 
 #: Forms of which the execution provider fuses as many attentions as a session. Of others, it may
@@ -208,7 +201,7 @@ FUSING_WAYS = ("python", "compiled")
 FUSES_IN_BODIES = not faults.before("1.25")
 
 
-def assert_fused(name: str, way: str, session: onnxruntime.InferenceSession) -> None:
+def assert_fused(name: str, way: str, session: Any) -> None:
     """Check the number of nodes that are one attention."""
     form = form_of(name)
     if way in FUSING_WAYS and form.attentions is not None:
@@ -223,22 +216,15 @@ def assert_fused(name: str, way: str, session: onnxruntime.InferenceSession) -> 
         assert count_fused(session) == 0
 
 
-@pytest.mark.parametrize(("name", "way"), cells())
+@pytest.mark.parametrize(("name", "way"), CELLS)
 def test_attention_in_any_form_and_way_has_the_outputs_of_the_oracle(name: str, way: str) -> None:
-    form = form_of(name)
-    limit = limit_of(LIMITS, name, way)
-    if limit:
-        with pytest.raises(Exception, match=limit.error):
-            WAYS[way](form.model).run(None, form.feeds)
-        return
-    session = WAYS[way](form.model)
-    assert_fused(name, way, session)
-    form.assert_outputs(session.run(None, form.feeds))
+    result = MATRIX.run(name, way)
+    if result:
+        assert_fused(name, way, result[0])
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.reason)
-def test_limit_is_that_of_a_form_that_all_ways_run(limit: Limit) -> None:
-    assert any(re.match(limit.forms, name) for name in SAMPLE)
+def test_limits_are_those_of_forms_that_all_ways_run() -> None:
+    MATRIX.assert_limits_are_tested(FORMS)
 
 
 @pytest.mark.parametrize("way", [way_param(way=way) for way in ("python", "compiled", "provider")])

@@ -22,27 +22,22 @@ from support.cases import (
     SESSION_TYPES,
     SHAPES,
     Attributes,
-    Case,
     dtype_of,
     generator,
     image,
     is_defined,
 )
 from support.compare import about, assert_identical, refusal
-from support.foreign_nodes import DIALECTS, GRID_3D, X_3D, feeds_for, sampler_model
+from support.foreign_nodes import GRID_3D, X_3D, sampler_model
 from support.graphs import GRID, HEADER, MODELS, SIGNATURE, X
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
 from support.openvino_core import openvino_core
-from support.paths import function_answer, open_native
+from support.paths import open_native
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
 Runner = Callable[..., list[np.ndarray]]
-
-
-#: The type of TensorRT's plugin for deformable attention.
-PLUGIN = "MultiscaleDeformableAttnPlugin_TRT"
 
 
 def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
@@ -87,8 +82,6 @@ def run_openvino(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray
     return list(compiled(ordered).values())
 
 
-#: The targets of patches that a runner is given. "" is the model itself.
-TARGETS = ["", "ort_gridsample", "compiled", "ai.onnx"]
 PACKAGE_TARGETS = ["ort_gridsample", "compiled"]
 FLOATS = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_BFLOAT16_ARRAYS)]
 NUMBERS = [name for name in SESSION_TYPES if name != "str"]
@@ -105,38 +98,6 @@ def patched(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
 
 
 # Against the functions
-
-#: The rank, opset and target of a model.
-EVALUATOR_KINDS = list(itertools.product(RANKS, (16, 20, 22), TARGETS))
-TYPE_PAIRS = [
-    (X_type, grid_type)
-    for X_type, grid_type in itertools.product(spec.TYPES, FLOATS)
-    if X_type in FLOATS or X_type not in spec.FLOATS
-]
-#: Each pair of types with a kind, at random. There are more pairs than kinds.
-KINDS_OF_PAIRS = dict(
-    zip(
-        TYPE_PAIRS,
-        generator("kinds").permutation(np.resize(np.arange(len(EVALUATOR_KINDS)), len(TYPE_PAIRS))),
-        strict=True,
-    )
-)
-
-
-@pytest.mark.parametrize(("X_type", "grid_type"), TYPE_PAIRS)
-def test_evaluator_has_the_outputs_of_the_function(X_type: str, grid_type: str) -> None:
-    rank, opset, target = EVALUATOR_KINDS[KINDS_OF_PAIRS[X_type, grid_type]]
-    if "bfloat16" in (X_type, grid_type):
-        opset = 22
-    if spec.TYPES[X_type].transport is None:
-        target = ""  # patches refuse types that onnxruntime does not have
-    attributes = [values for values in ATTRIBUTES if is_defined(X_type, values.mode)]
-    model = patched(grid_sample_model(X_type, grid_type, rank, attributes, opset), target)
-    cases = [Case(X_type, grid_type, rank, values) for values in attributes]
-    X = cases[0].X
-    for case, Y in zip(cases, run(model, X, cases[0].grid), strict=True):
-        with about(f"{case}, opset {opset}, {target}"):
-            assert_identical(Y.astype(X.dtype), function_answer(case, "numpy"))
 
 
 @pytest.mark.parametrize(("X_type", "rank"), OPENVINO_CASES)
@@ -196,22 +157,6 @@ def test_affine_grid_has_the_outputs_of_the_function(
             else:
                 atol = 1e-2 if theta_type == "float16" else 1e-5
                 np.testing.assert_allclose(grid, expected, rtol=0, atol=atol)
-
-
-#: The dialects that the evaluator knows: all but those of a domain that users choose.
-KNOWN_DIALECTS = {
-    name: model
-    for name, model in DIALECTS.items()
-    if model.graph.node[0].domain not in ("custom.plugins", "myonnx_plugin")
-}
-
-
-@pytest.mark.parametrize("dialect", KNOWN_DIALECTS)
-def test_evaluator_runs_every_dialect(dialect: str) -> None:
-    model = KNOWN_DIALECTS[dialect]
-    image, grid = feeds_for(model).values()
-    (Y,) = run(model, image, grid)
-    assert_identical(Y, ogs.grid_sample(image, grid, "linear", "border", True))
 
 
 def test_evaluator_runs_tensorrts_plugin_of_volumes() -> None:

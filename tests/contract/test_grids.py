@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ from support.models import parsed
 from support.paths import open_compiled, open_native, provider_options, quiet_options
 from support.pixel_graphs import GraphBuilder, build_graph
 from support.provider_nodes import count_fused
-from support.ways import WAYS, Limit, limit_of, way_param
+from support.ways import WAYS, Limit, Matrix, way_param
 
 # The matrix
 
@@ -99,22 +98,19 @@ PROVIDER_LEAVES = ("choice: one position", "opset 9")
 FUSES_IN_BODIES = not faults.before("1.25")
 
 
-def cells() -> list[Any]:
-    """Return a parameter for each form and way. Limits are tested with the forms of SAMPLE."""
-    parameters = []
-    for name, way in product(FORMS, WAYS):
-        if way == "tensorrt-plugins":
-            continue
-        limit = limit_of(LIMITS, name, way)
-        is_slow = any(name.startswith(f"affine, {chain},") for chain in SLOW_AFFINE_CHAINS)
-        if limit and name not in SAMPLE:
-            continue
-        is_quick = name in SAMPLE or way in QUICK_WAYS
-        marks = [pytest.mark.slow] if is_slow or not is_quick else []
-        if limit and not limit.error:
-            marks.append(pytest.mark.skip(reason=limit.reason))
-        parameters.append(way_param(name, way=way, marks=marks))
-    return parameters
+MATRIX = Matrix(
+    form_of,
+    LIMITS,
+    sample=SAMPLE.__contains__,
+    quick_ways=QUICK_WAYS,
+    library="affine, (nearest|linear)-|choice|function|constant",
+)
+SLOW_FORMS = tuple(f"affine, {chain}," for chain in SLOW_AFFINE_CHAINS)
+OTHER_WAYS = ["tensorrt-plugins"]
+CELLS = MATRIX.cells([name for name in FORMS if not name.startswith(SLOW_FORMS)], OTHER_WAYS)
+CELLS += MATRIX.cells(
+    [name for name in FORMS if name.startswith(SLOW_FORMS)], OTHER_WAYS, are_slow=True
+)
 
 
 def assert_fused(name: str, way: str, session: Any) -> None:
@@ -127,27 +123,22 @@ def assert_fused(name: str, way: str, session: Any) -> None:
         assert count_fused(session) == (0 if is_left else sum(map(bool, fused)))
 
 
-@pytest.mark.parametrize(("name", "way"), cells())
+@pytest.mark.parametrize(("name", "way"), CELLS)
 def test_grid_in_any_form_and_way_has_the_outputs_of_the_oracle(name: str, way: str) -> None:
-    form = form_of(name)
-    limit = limit_of(LIMITS, name, way)
-    if limit:
-        with pytest.raises(Exception, match=limit.error):
-            WAYS[way](form.model).run(None, form.feeds)
+    result = MATRIX.run(name, way)
+    if not result:
         return
-    session = WAYS[way](form.model)
+    session, outputs = result
     assert_fused(name, way, session)
-    outputs = session.run(None, form.feeds)
-    form.assert_outputs(outputs)
     if way in QUICK_WAYS:
+        form = form_of(name)
         separate = WAYS["compiled file"](form.model)
         for Y, expected in zip(outputs, separate.run(None, form.feeds), strict=True):
             assert_identical(Y, expected)
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.reason)
-def test_limit_is_that_of_a_form_that_all_ways_run(limit: Limit) -> None:
-    assert any(re.match(limit.forms, name) for name in SAMPLE)
+def test_limits_are_those_of_forms_that_all_ways_run() -> None:
+    MATRIX.assert_limits_are_tested(FORMS)
 
 
 # More lengths than the oracle can compute

@@ -33,6 +33,8 @@ INTERNALS = {
         "ort_gridsample.custom_ops.provider.ep_api",
         "ort_gridsample.custom_ops.python_ops.extensions",
     },
+    # Whether a library can be built: the oldest Numba for that.
+    "built_library.py": {"ort_gridsample.versions", "ort_gridsample.library.builder"},
     # Whether ops are installed: which programs can run.
     "processes.py": {"ort_gridsample.custom_ops.compiled_ops.registry"},
 }

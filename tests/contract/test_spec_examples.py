@@ -3,7 +3,6 @@
 The tests are named after the texts.
 """
 
-import importlib
 import itertools
 from dataclasses import astuple
 from typing import NamedTuple
@@ -12,7 +11,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx.backend.test.case import node as node_cases
 from onnx.backend.test.case.test_case import TestCase
 from onnx.reference import ReferenceEvaluator
 
@@ -22,13 +20,16 @@ from support import faults, oracle
 from support.cases import Attributes, generator, image
 from support.compare import about, assert_identical, assert_matches
 from support.models import parsed
+from support.node_tests import NODE_TESTS
 from support.paths import (
     HAS_COMPILED_OPS,
+    HAS_PROVIDER,
     Function,
     Model,
     open_compiled,
     open_native,
     open_patched_file,
+    open_provider,
     open_session,
     run,
 )
@@ -264,17 +265,12 @@ def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
     np.testing.assert_allclose(unaligned[0, 0, :, 0], [-0.75, -0.25, 0.25, 0.75], rtol=1e-7)
 
 
-# Importing an operator's module registers its tests. The modules of all operators take 15 s.
-for _operator in spec.OPERATORS:
-    importlib.import_module(f"{node_cases.__name__}.{_operator.lower()}")
-PREFIXES = ("test_gridsample", "test_affine_grid")
-CASES = {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(PREFIXES)}
 #: In the names of tests whose model is the function body of the operator.
 EXPANDED = "_expanded"
-OPERATOR_CASES = [name for name in CASES if EXPANDED not in name]
-EXPANDED_CASES = [name for name in CASES if EXPANDED in name]
-assert len(CASES) >= 26
-assert EXPANDED_CASES
+OPERATOR_TESTS = [name for name in NODE_TESTS if EXPANDED not in name]
+EXPANDED_TESTS = [name for name in NODE_TESTS if EXPANDED in name]
+assert len(NODE_TESTS) >= 26
+assert EXPANDED_TESTS
 
 
 def assert_case_passes(sessions: list[onnxruntime.InferenceSession], case: TestCase) -> None:
@@ -291,23 +287,25 @@ def operator_types(model: onnx.ModelProto) -> set[tuple[str, str]]:
 STANDARD = {("", op_type) for op_type in spec.OPERATORS}
 
 
-@pytest.mark.parametrize("name", OPERATOR_CASES)
+@pytest.mark.parametrize("name", OPERATOR_TESTS)
 def test_node_test_passes_on_every_op(name: str) -> None:
-    case = CASES[name]
+    case = NODE_TESTS[name]
     patched = operator_types(ogs.patch_model(case.model))
     assert patched.isdisjoint(STANDARD)
     assert "ort_gridsample" in {domain for domain, _ in patched}
     sessions = [open_session(case.model), open_patched_file(case.model)]
     if HAS_COMPILED_OPS:
         sessions.append(open_compiled(case.model))
+        if HAS_PROVIDER:
+            sessions.append(open_provider(case.model))
     assert_case_passes(sessions, case)
 
 
-@pytest.mark.parametrize("name", EXPANDED_CASES)
+@pytest.mark.parametrize("name", EXPANDED_TESTS)
 def test_expanded_node_test_passes_on_the_ops_and_in_onnxruntime(name: str) -> None:
     """There is nothing to patch in a function body. The operator itself has the same outputs."""
-    case = CASES[name]
-    operator_model = CASES[name.partition(EXPANDED)[0]].model
+    case = NODE_TESTS[name]
+    operator_model = NODE_TESTS[name.partition(EXPANDED)[0]].model
     patched = operator_types(ogs.patch_model(case.model))
     assert patched.isdisjoint(STANDARD)
     assert "ort_gridsample" not in {domain for domain, _ in patched}

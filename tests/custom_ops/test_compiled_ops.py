@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -19,31 +18,21 @@ from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, error_loading, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
-from ort_gridsample.kernels.tap_plans import COMPILED_MODES
 from ort_gridsample.reference import sampler
 from ort_gridsample.rewriting.targets.compiled_op import unsupported_reason
 from ort_gridsample.system.memory import available
 from support.cases import (
-    ATTRIBUTES,
-    RANKS,
-    SESSION_TYPES,
-    USUAL,
     Attributes,
-    Case,
     dtype_of,
     generator,
-    matrix,
 )
-from support.compare import about, assert_identical, assert_matches, refusal
-from support.fused_models import GridSteps, open_unfused, transformer, transformer_feeds
+from support.compare import about, assert_identical, refusal
+from support.fused_models import open_unfused, transformer, transformer_feeds
 from support.models import affine_grid_model, grid_sample_model, loose, parsed
-from support.parameters import with_slow, with_sweep
+from support.parameters import with_slow
 from support.paths import (
-    LIBRARY,
     needs_python_ops,
     open_compiled,
-    open_compiled_file,
-    open_library,
     open_native,
     quiet_options,
     run,
@@ -53,36 +42,6 @@ from support.processes import run_on_openers, run_program, start_program
 
 UNAVAILABLE = registry.unavailable_reason()
 pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
-
-TYPES = tuple(name for name in SESSION_TYPES if name != "str")
-
-
-@with_sweep("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), USUAL)
-def test_compiled_op_matches_the_oracle(X_type: str, grid_type: str) -> None:
-    """In a session, in a patched file (bit for bit), and from a library."""
-    for rank in RANKS:
-        cases = matrix([X_type], [grid_type], [rank])
-        X = cases[0].X
-        grid = cases[0].grid
-        model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
-        session = open_compiled(model)
-        assert {placement.runs_on for placement in session.placements} == {"compiled op"}
-        outputs = run(session, X.dtype, X, grid)
-        file_outputs = run(open_compiled_file(model), X.dtype, X, grid)
-        for case, Y, file_Y in zip(cases, outputs, file_outputs, strict=True):
-            with about(case):
-                assert_case_matches(Y, case)
-                assert_identical(file_Y, Y)
-        if LIBRARY:
-            library_outputs = run(open_library(model), X.dtype, X, grid)
-            for case, Y in zip(cases, library_outputs, strict=True):
-                with about(f"{case}, library"):
-                    assert_case_matches(Y, case)
-
-
-def assert_case_matches(Y: np.ndarray, case: Case) -> None:
-    mode = case.attributes.mode
-    assert_matches(Y, case.expected, case.grid.dtype, mode, case.attributes.padding_mode)
 
 
 #: Sizes of grids, some of them empty.
@@ -152,62 +111,6 @@ def test_compiled_op_of_large_inputs_agrees_with_the_numpy_core(
         with about((threads, cpus)):
             rounding = 0 if mode == "nearest" else ROUNDINGS[types]
             np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
-
-
-#: Shapes of X and grid that do not fit, for border padding.
-WRONG_GRIDS = [
-    ((1, 2, 5, 6), (1, 3, 4, 3)),
-    ((1, 2, 5, 6), (1, 3, 2)),
-    ((1, 2, 5, 6), (2, 3, 4, 2)),
-    ((1, 2, 5), (1, 3, 4, 2)),
-    ((1, 2), (1, 3)),
-    ((), ()),
-    ((1, 2, 0, 6), (1, 3, 4, 2)),
-    ((1, 2, 5, 6, 7), (1, 3, 4, 3, 4)),
-]
-#: The shape of theta, and a size that does not fit.
-WRONG_SIZES = [
-    ((1, 2, 4), (1, 1, 2, 3)),
-    ((2, 3), (1, 1, 2, 3)),
-    ((1, 3, 4), (1, 1, 2, 3)),
-    ((2, 2, 3), (1, 1, 2, 3)),
-    ((1, 2, 3), (1, 1, 2, 3, 4)),
-    ((1, 2, 3), (1, 1, -2, 3)),
-    ((1, 2, 3), ((1, 1), (2, 3))),
-    ((1, 2, 3), 5),
-    ((1, 3, 4), (1, 1, 2, -(2**63), 3)),
-]
-
-
-def assert_same_refusal(
-    model: onnx.ModelProto, feeds: dict[str, np.ndarray], expected: ogs.GridSampleError
-) -> None:
-    """Assert that the ops of ``model`` raise the function's error, and that sessions continue."""
-    session = open_compiled(loose(model))
-    for _ in range(2):
-        assert refusal(session.run, None, feeds).args == expected.args
-    with pytest.raises(Exception, match=re.escape(str(expected))):
-        open_compiled_file(model).run(None, feeds)
-
-
-@pytest.mark.parametrize(("X_shape", "grid_shape"), WRONG_GRIDS)
-def test_compiled_grid_sample_of_wrong_shapes_has_the_error_of_the_function(
-    X_shape: tuple[int, ...], grid_shape: tuple[int, ...]
-) -> None:
-    feeds = {"X": np.zeros(X_shape, np.float32), "grid": np.zeros(grid_shape, np.float32)}
-    where = "GridSample node 'sample0'"
-    expected = refusal(ogs.grid_sample, *feeds.values(), padding_mode="border", where=where)
-    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
-    assert_same_refusal(model, feeds, expected)
-
-
-@pytest.mark.parametrize(("theta_shape", "size"), WRONG_SIZES)
-def test_compiled_affine_grid_of_wrong_inputs_has_the_error_of_the_function(
-    theta_shape: tuple[int, ...], size: object
-) -> None:
-    feeds = {"theta": np.zeros(theta_shape, np.float32), "size": np.array(size, np.int64)}
-    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node with output 'grid'")
-    assert_same_refusal(affine_grid_model("float32", 2, False), feeds, expected)
 
 
 def test_compiled_affine_grid_of_any_number_of_channels_has_the_grid_of_the_function() -> None:
@@ -391,18 +294,6 @@ def test_op_types_of_compiled_ops_are_no_standard_operators() -> None:
         assert not onnx.defs.has(op.op_type)
 
 
-@pytest.mark.skipif(bool(LIBRARY), reason="a library's ops have no callbacks")
-def test_session_replaces_the_callback_of_shapes_by_the_compiled_function() -> None:
-    """Otherwise, Python looks the function up dozens of times for a session."""
-    types = ("float32", "float32")
-    open_compiled(grid_sample_model(*types, 2, [Attributes()]))
-    op = catalog.find_op("GridSample", types)
-    assert op is not None
-    address = registry.compiled_ops().address(op, types)
-    (compiled,) = registry.addresses([(op.load().infer,)])
-    assert registry._OpStruct.from_address(address).InferOutputShapeFn == compiled
-
-
 ASKED = "Python ops were asked for"
 
 
@@ -517,27 +408,6 @@ def test_session_without_the_fused_op_runs_single_ops(monkeypatch: pytest.Monkey
     feeds = transformer_feeds()
     expected = ogs.grid_sample(feeds["X"], ogs.affine_grid(feeds["theta"], feeds["size"]))
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
-
-
-#: The group of the fused op's states for a grid of float16. In group 0, the grid has theta's type.
-FLOAT16_GROUP = 1 + spec.FLOATS.index("float16")
-
-
-@pytest.mark.parametrize(
-    ("steps", "group"),
-    [((), 0), ([("Cast", {"to": onnx.TensorProto.FLOAT16})], FLOAT16_GROUP)],
-    ids=["theta's type", "float16"],
-)
-def test_fused_op_is_compiled_before_onnxruntime_creates_it(
-    steps: GridSteps, group: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its initial state is that of the mode linear and of the grid's type."""
-    prepare = Mock(side_effect=registry.prepare)
-    monkeypatch.setattr(registry, "prepare", prepare)
-    ogs.InferenceSession(transformer(steps, attributes=Attributes()))
-    calls = [call.args for call in prepare.call_args_list if call.args[0] == FUSED]
-    state = group * len(COMPILED_MODES) + COMPILED_MODES.index("linear")
-    assert calls == [(FUSED, ("float32", "int64", "float32"), state)]
 
 
 def test_oldest_release_is_that_of_the_c_interface() -> None:

@@ -1,7 +1,6 @@
 """The execution provider: unmodified models on the kernels of the compiled ops."""
 
 import ctypes
-import itertools
 import json
 import os
 import re
@@ -14,36 +13,32 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample import spec, versions
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import definitions, registration
-from support.cases import ATTRIBUTES, RANKS, SESSION_TYPES, USUAL, Attributes, matrix
-from support.compare import about, assert_identical, assert_matches, refusal
+from support.cases import Attributes
+from support.compare import assert_identical, refusal
 from support.exported_models import (
     EXPORTED_MODELS,
     run_stored_inputs,
     slow_if_large,
     stored_arrays,
 )
-from support.models import affine_grid_model, grid_sample_model, loose, parsed
-from support.node_tests import NODE_TESTS
-from support.parameters import with_sweep
+from support.graphs import MODELS
+from support.models import affine_grid_model, grid_sample_model
 from support.paths import (
     needs_provider,
-    open_compiled,
     open_provider,
     provider_options,
     quiet_options,
-    run,
 )
 from support.processes import run_program
 
 pytestmark = needs_provider
 CPU = "CPUExecutionProvider"
-TYPES = tuple(name for name in SESSION_TYPES if name != "str")
 _rng = np.random.default_rng(45)
 X = _rng.normal(size=(1, 2, 5, 6)).astype(np.float32)
 GRID = _rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
@@ -68,35 +63,6 @@ def model_of(attributes: Attributes | None = None, X_type: str = "float32") -> o
 # --- What it computes ---
 
 
-@pytest.mark.parametrize("name", NODE_TESTS)
-def test_node_test_of_onnx_runs_on_the_provider(name: str) -> None:
-    case = NODE_TESTS[name]
-    session = open_provider(case.model)
-    has_node = any(node.op_type in spec.OPERATORS for node in case.model.graph.node)
-    assert sampling_providers(session) == ({definitions.NAME} if has_node else set())
-    for inputs, outputs in case.data_sets:
-        for Y, expected in zip(run(session, inputs[0].dtype, *inputs), outputs, strict=True):
-            assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
-            np.testing.assert_allclose(Y, expected, rtol=case.rtol, atol=max(case.atol, 1e-6))
-
-
-@with_sweep("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), USUAL)
-def test_every_mode_padding_and_rank_matches_the_oracle(X_type: str, grid_type: str) -> None:
-    for rank in RANKS:
-        cases = matrix([X_type], [grid_type], [rank])
-        inputs = cases[0].X, cases[0].grid
-        model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
-        session = open_provider(model)
-        assert sampling_providers(session) == {definitions.NAME}
-        answers = run(session, inputs[0].dtype, *inputs)
-        of_op = run(open_compiled(model), inputs[0].dtype, *inputs)
-        for case, Y, same in zip(cases, answers, of_op, strict=True):
-            with about(case):
-                how = case.attributes.mode, case.attributes.padding_mode
-                assert_matches(Y, case.expected, inputs[1].dtype, *how)
-                assert_identical(Y, same)
-
-
 @pytest.mark.parametrize("r", [2, 3])
 def test_affine_grid_is_taken_before_it_is_inlined(r: int) -> None:
     model = affine_grid_model("float32", r, True)
@@ -118,68 +84,10 @@ def test_exported_model_runs_unpatched(path: Path) -> None:
         np.testing.assert_allclose(Y, expected[name], rtol=0, atol=3e-5 * scale, err_msg=name)
 
 
-BODIES = {
-    "If": """
-        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
-            cond = Constant <value = bool {1}> ()
-            Y = If (cond) <
-                then_branch = b () => (float[1, 2, 3, 4] Z) { Z = GridSample (X, grid) },
-                else_branch = c () => (float[1, 2, 3, 4] Z) { A = GridSample (X, grid) Z = Neg (A) }
-            >
-        }""",
-    "Loop": """
-        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
-            n = Constant <value = int64 {1}> ()
-            begin = Constant <value_float = 0.0> ()
-            shape = Constant <value_ints = [1, 2, 3, 4]> ()
-            zero = Expand (begin, shape)
-            Y = Loop (n, "", zero) <
-                body = b (int64 i, bool c, float[1, 2, 3, 4] s) => (bool d, float[1, 2, 3, 4] t) {
-                    d = Identity (c)
-                    Z = GridSample (X, grid)
-                    t = Add (s, Z)
-                }
-            >
-        }""",
-    "Scan": """
-        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
-            axes = Constant <value_ints = [0]> ()
-            grids = Unsqueeze (grid, axes)
-            samples = Scan <
-                num_scan_inputs = 1,
-                body = b (float[1, 3, 4, 2] g) => (float[1, 2, 3, 4] Z) { Z = GridSample (X, g) }
-            > (grids)
-            Y = Squeeze (samples, axes)
-        }""",
-    "function": """
-        agraph (float[1, 2, 5, 6] X, float[1, 3, 4, 2] grid) => (float[1, 2, 3, 4] Y) {
-            Y = local.sample (X, grid)
-        }
-        <domain: "local", opset_import: ["": 20]>
-        sample (a, b) => (c) { c = GridSample (a, b) }""",
-}
-
-
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", ["If", "Loop", "Scan", "function"])
 def test_nodes_in_bodies_and_functions_run_on_the_provider(name: str) -> None:
-    session = open_provider(parsed(BODIES[name]))
+    session = open_provider(parser.parse_model(MODELS[name]))
     assert sampling_providers(session) == {definitions.NAME}
-    assert_identical(session.run(None, FEED)[0], ogs.grid_sample(X, GRID))
-
-
-def test_node_of_com_microsoft_runs_on_the_provider() -> None:
-    types = ["X", "grid"]
-    node = helper.make_node("GridSample", types, ["Y"], domain="com.microsoft", mode="bicubic")
-    value = helper.make_tensor_value_info
-    double = onnx.TensorProto.DOUBLE
-    inputs = [value(name, double, None) for name in types]
-    graph = helper.make_graph([node], "g", inputs, [value("Y", double, None)])
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid("com.microsoft", 1)]
-    session = open_provider(helper.make_model(graph, opset_imports=imports, ir_version=9))
-    assert sampling_providers(session) == {definitions.NAME}
-    feed = {name: array.astype(np.float64) for name, array in FEED.items()}
-    expected = ogs.grid_sample(*feed.values(), "cubic")
-    assert_identical(session.run(None, feed)[0], expected)
 
 
 def sampler_model(domain: str, **attributes: int) -> onnx.ModelProto:
@@ -253,18 +161,6 @@ def test_order_of_providers_decides_about_nodes_that_both_run() -> None:
 def test_strings_are_left_to_other_providers() -> None:
     with pytest.raises(Exception, match="Could not find an implementation for GridSample"):
         open_provider(model_of(X_type="str"))
-
-
-def test_wrong_inputs_raise_the_functions_sentences() -> None:
-    model = loose(model_of())
-    session = open_provider(model)
-    where = f"GridSample node {model.graph.node[0].name!r}"
-    for shape in ((1, 3), (1, 3, 4, 3), (2, 3, 4, 2)):
-        grid = np.zeros(shape, np.float32)
-        expected = refusal(ogs.grid_sample, X, grid, where=where)
-        with pytest.raises(Exception, match="node") as raised:
-            session.run(None, {"X": X, "grid": grid})
-        assert str(expected) in str(raised.value)
 
 
 def test_unknown_mode_is_refused_with_the_choices() -> None:

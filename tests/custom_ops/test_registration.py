@@ -7,14 +7,11 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
-from unittest.mock import Mock
 
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
-import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops import linking, registry, trampoline
 from ort_gridsample.graph.files import imported_domains
 from ort_gridsample.kernels import target
@@ -260,36 +257,6 @@ def test_ops_of_onnxruntime_extensions_run_without_registration_in_session() -> 
         "ops_of_extensions.py", "ort_gridsample", "session", missing_modules=["torch"]
     )
     assert results == [[["AB"], True]]
-
-
-@needs_compiled_ops
-@pytest.mark.parametrize(
-    ("types", "expected"),
-    [
-        ("float[1,1,4,4] X, float[1,2,2,2] G", {("CompiledGridSample", "float32")}),
-        ("uint8[1,1,4,4] X, double[1,2,2,2] G", {("CompiledGridSample", "uint8")}),
-    ],
-)
-def test_session_adds_only_the_ops_of_its_model_to_its_options(
-    types: str, expected: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register = Mock(wraps=registry.register)
-    monkeypatch.setattr(registry, "register", register)
-    output = types.partition("[")[0]
-    graph = f"g ({types}) => ({output}[1,1,2,2] Y) {{ Y = GridSample (X, G) }}"
-    ogs.InferenceSession(parsed(graph), nodes="all")
-    assert register.call_args.args[1] == expected
-
-
-@needs_compiled_ops
-def test_register_adds_all_ops(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The models of the sessions with these options are not known."""
-    register = Mock(wraps=registry.register)
-    monkeypatch.setattr(registry, "register", register)
-    ogs.register(onnxruntime.SessionOptions())
-    assert register.call_args.args[1] is None
 
 
 @needs_python_ops

@@ -14,16 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
-from ort_gridsample.detection import decomposed, find, trial_inputs, trials
-from ort_gridsample.detection.decomposed import DecomposedSearch
+from ort_gridsample.detection import decomposed, find
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.detection.subgraphs import SubgraphSearch
-from ort_gridsample.detection.trial_inputs import SIZES, possible_shapes
 from ort_gridsample.graph.new_names import Names
-from ort_gridsample.graph.scope import opset_of, scopes_of
-from ort_gridsample.graph.use_def import UseDef, unread_nodes
+from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.inference import types
-from ort_gridsample.inference.types import TypeAndShape
 from ort_gridsample.session import installed_runtime
 from support import faults
 from support.cases import Attributes
@@ -35,7 +30,7 @@ from support.decomposed_models import (
 )
 from support.fused_models import models_with_another_reader
 from support.graphs import all_nodes
-from support.models import affine_grid_model, function_of, grid_sample_model, parsed
+from support.models import function_of, grid_sample_model, parsed
 from support.parameters import with_sweep
 from support.paths import Open, open_compiled, open_native, open_patched_file, open_session
 
@@ -626,22 +621,6 @@ def test_results_of_trials_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decomposed._trial_results) == 1
 
 
-class ClearedResults(dict[object, object]):
-    """Results that another thread clears as soon as one is added."""
-
-    def __setitem__(self, key: object, result: object) -> None:
-        super().__setitem__(key, result)
-        self.clear()
-
-
-def test_results_of_trials_that_another_thread_clears_are_returned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(decomposed, "_trial_results", ClearedResults())
-    model = load_decomposed(BILINEAR_ZEROS)
-    assert detected_operators(model) == expected_operators(BILINEAR_ZEROS)
-
-
 def test_names_of_a_model_with_many_decomposed_operators_are_collected_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -664,152 +643,6 @@ def test_types_are_read_a_bounded_number_of_times_for_each_node(
     monkeypatch.setattr(types, "value_of", counted)
     assert [len(record.fused) for record in ogs.inspect_model(model)] == [1] * 20
     assert counted.call_count < 8 * 20
-
-
-def test_post_dominators_do_not_visit_nodes_that_do_not_depend_on_the_value() -> None:
-    chain = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
-    use_def = SubgraphSearch(
-        *scopes_of(
-            parsed(f"""g (float[2] A, float[2] B0) => (float[2] D) {{
-                C = Add (A, A)
-                {chain}
-                D = Add (C, B20000) }}""")
-        )
-    )
-    assert use_def.dependency("B20000") == "data"
-    assert list(use_def.post_dominators([0])) == ["C", "D"]
-    inputs = MagicMock(**{"__getitem__.side_effect": use_def.scope.inputs.__getitem__})
-    use_def.scope.inputs = inputs
-    assert list(use_def.post_dominators([0])) == ["C", "D"]
-    assert {call.args for call in inputs.__getitem__.call_args_list} == {(0,), (20_001,)}
-
-
-@pytest.mark.parametrize(
-    ("node", "is_op"),
-    [
-        (helper.make_node("Neg", ["X"], ["Y"]), True),
-        (helper.make_node("Neg", ["X"], ["Y"], domain="ai.onnx"), True),
-        (helper.make_node("Constant", [], ["Y"], value_int=1), True),
-        (helper.make_node("Neg", [], ["Y"]), False),
-        (helper.make_node("Neg", [""], ["Y"]), False),
-        (helper.make_node("Neg", ["X"], []), False),
-        (helper.make_node("Neg", ["X"], [""]), False),
-        (helper.make_node("Neg", ["X"], ["Y"], domain="local"), False),
-        (helper.make_node("Abs", ["X"], ["Y"]), False),
-    ],
-    ids=[
-        *("standard", "ai.onnx", "constant", "no input", "empty input", "no output"),
-        *("empty output", "another domain", "another operator"),
-    ],
-)
-def test_is_op_requires_the_onnx_domain_an_input_and_an_output(
-    node: onnx.NodeProto, is_op: bool
-) -> None:
-    model = parsed("g (float[2] X) => (float[2] Y) { Y = Neg (X) }")
-    model.graph.node[0].CopyFrom(node)
-    assert UseDef(*scopes_of(model)).is_op(0, ("Constant", "Neg")) == is_op
-
-
-def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
-    model = parsed(
-        """g (float[N,4,4] X) => (float[N,4,4] Y) {
-            A = MatMul (X, W)
-            two = Constant <value_float = 2.0> ()
-            Y = Mul (A, two) }""",
-        18,
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values_to_infer == {}
-
-
-RESHAPED = """g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
-    A = Relu (X)
-    S = Shape (A)
-    B = Reshape (A, S)
-    Y = Add (A, B) }"""
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)]),
-        affine_grid_model("float32", 2, True),
-        parsed(RESHAPED, 18),
-    ],
-    ids=["GridSample", "AffineGrid", "Reshape"],
-)
-def test_models_without_gathers_or_products_are_not_analyzed(
-    model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(UseDef, "__init__", None)  # calls raise
-    assert DecomposedSearch(scopes_of(model), installed_runtime.PROBE).values_to_infer == {}
-
-
-def test_possible_shapes_give_unknown_lengths_different_numbers() -> None:
-    """Equal lengths could not show which axis is which."""
-    inputs = [
-        TypeAndShape("float32", (None,) * 4),
-        TypeAndShape("float32", ("N", None, None, "r")),
-        TypeAndShape("int64", (None,) * 5),
-    ]
-    shapes = next(possible_shapes(inputs, []))
-    lengths = [length for shape in shapes for length in shape][: len(SIZES[0]) + 3]
-    assert len(set(lengths)) == len(lengths)
-
-
-@pytest.mark.parametrize(("read", "unread"), [("A", {0, 1}), ("B", {1}), ("C", set())])
-def test_nodes_that_a_replacement_reads_are_not_unread(read: str, unread: set[int]) -> None:
-    model = parsed("g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }")
-    (scope,) = scopes_of(model)
-    assert unread_nodes(UseDef(scope), {2}, {read}, {0, 1}) == unread
-
-
-LENGTHS = np.array([4, 7])
-GRID_SHAPE = (3, 20, 20, 2)
-
-
-def distance_from_edge(pixels: np.ndarray) -> np.ndarray:
-    """Return how far coordinates are from the nearest edge of a pixel."""
-    return abs(pixels - np.floor(pixels) - 0.5)
-
-
-def test_pixels_of_a_grid_are_those_of_both_alignments() -> None:
-    pixels = trial_inputs._pixels(np.array([-1.0, 0, 1]), np.array(5))
-    np.testing.assert_allclose(pixels, [[0, 2, 4], [-0.5, 2, 4.5]])
-
-
-@pytest.mark.parametrize("jumps", [False, True])
-def test_trial_positions_at_edges_are_inside_and_outside(jumps: bool) -> None:
-    grid = trial_inputs._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, jumps)
-    assert grid.shape == GRID_SHAPE
-    pixels = np.stack(trial_inputs._pixels(grid, LENGTHS))
-    share_on_edge = (distance_from_edge(pixels) < 1e-9).mean((1, 2, 3, 4))
-    assert ((share_on_edge > 0.1) & (share_on_edge < 0.9)).all()
-    assert (pixels.min((1, 2, 3)) < -1).all()
-    assert (pixels.max((1, 2, 3)) > LENGTHS).all()
-
-
-def test_trial_positions_at_jumps_are_on_edges_or_far_from_them() -> None:
-    grid = trial_inputs._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, True)
-    distances = distance_from_edge(np.stack(trial_inputs._pixels(grid, LENGTHS)))
-    assert ((distances < 1e-9) | (distances > 9e-4)).all()
-
-
-def test_trial_positions_without_jumps_are_at_centres_and_edges_of_an_alignment() -> None:
-    grid = trial_inputs._at_edges(np.random.default_rng(0), GRID_SHAPE, LENGTHS, False)
-    half_pixels = 2 * np.stack(trial_inputs._pixels(grid, LENGTHS))
-    is_exact = (abs(half_pixels - np.rint(half_pixels)) < 2e-9).all(-1)
-    assert is_exact.any(0).all()
-    assert (is_exact.mean((1, 2, 3)) > 0.3).all()
-
-
-def test_trial_positions_anywhere_are_not_near_edges() -> None:
-    grid = trial_inputs._anywhere(np.random.default_rng(0), GRID_SHAPE, LENGTHS)
-    pixels = np.stack(trial_inputs._pixels(grid, LENGTHS))
-    assert (distance_from_edge(pixels) > 1.9e-3).all()
-    is_inside = (pixels[0] >= 0) & (pixels[0] <= LENGTHS - 1)
-    assert 0.4 < is_inside.mean() < 0.9
-    assert 30 < abs(grid).max() < 101
 
 
 #: Ways to round to a pixel. GridSample's is to even.
@@ -878,30 +711,6 @@ def test_unrolled_nearest_is_detected_only_if_it_agrees_at_ties(
     """With most widths only rounding in the graph's order of operations makes a tie."""
     model = unrolled_nearest(width, rounding, padding, is_rounded_first)
     assert detected_operators(model) == expected
-
-
-def test_affine_grid_of_three_axes_is_tried_after_a_refusal_of_two() -> None:
-    theta_shapes = list[tuple[int, ...]]()
-
-    class Probe:
-        def outputs(
-            self, model: onnx.ModelProto, feeds: Sequence[Sequence[np.ndarray]]
-        ) -> list[list[np.ndarray]] | None:
-            """Run a model that accepts theta of three axes only."""
-            shapes = [theta.shape[1:] for (theta,) in feeds]
-            theta_shapes.extend(shapes)
-            if shapes[0] == (2, 3):
-                return None
-            size = (1, 4, 5, 6)
-            return [[ogs.affine_grid(theta, (len(theta), *size), True)] for (theta,) in feeds]
-
-    theta = TypeAndShape("float32", (None, None, None))
-    result = trials.try_affine_grid(onnx.ModelProto(), [theta], Probe())  # type: ignore[arg-type]
-    assert result is not None
-    assert result.attributes == {"align_corners": 1}
-    assert result.size == (None, 1, 4, 5, 6)
-    assert theta_shapes[0] == (2, 3)
-    assert set(theta_shapes[1:]) >= {(3, 4)}
 
 
 EMPTY_BASES = {

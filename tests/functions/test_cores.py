@@ -244,25 +244,6 @@ def test_numpy_core_of_many_channels_agrees_with_single_channels(name, num_threa
     assert channels_of_calls == [channels] * len(spec.PADDING_MODES) * n_batches
 
 
-def test_numpy_core_copies_channels_last_from_the_minimum_of_channels_on() -> None:
-    plan = plan_for(np.dtype(np.float32), "linear", "zeros", False)
-    minimum = sampler.MIN_CHANNELS_LAST
-    assert not sampler._is_channels_last_faster(minimum - 1, 9, 9, 4, plan)
-    assert sampler._is_channels_last_faster(minimum, 9, 9, 4, plan)
-
-
-def test_compiled_core_copies_channels_last_for_rough_grids_only(phases):
-    """If each pixel is read about once, rows are faster only for a rough grid."""
-    ogs.set_core("jit")
-    X = np.ones((1, 37, 60, 60), np.float32)
-    smooth = np.linspace(-1, 1, 900, dtype=np.float32)[:, None] * np.ones(2, np.float32)
-    rough = np.random.default_rng(0).uniform(-1, 1, (900, 2)).astype(np.float32)
-    for grid, is_copied in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
-        phases.clear()
-        ogs.grid_sample(X, grid[None, None], "linear", "border")
-        assert (set(phases) != {structs.READING}) == is_copied
-
-
 def test_core_is_selected_by_function_and_environment_variable(monkeypatch):
     monkeypatch.delenv(settings.CORE.variable, raising=False)
     assert ogs.get_core() == "jit"

@@ -20,8 +20,6 @@ from ort_gridsample.functions import validation
 from support import oracle
 from support.cases import (
     ATTRIBUTES,
-    RANKS,
-    SESSION_TYPES,
     USUAL,
     Attributes,
     Case,
@@ -33,17 +31,11 @@ from support.cases import (
 )
 from support.compare import about, assert_identical, assert_matches, finfo, refusal
 from support.models import grid_sample_model
-from support.parameters import CORES, with_slow, with_sweep
+from support.parameters import CORES, with_sweep
 from support.paths import (
     PATHS,
     Function,
     Model,
-    Open,
-    function_answer,
-    needs_python_ops,
-    open_patched_file,
-    open_session,
-    run,
 )
 
 pytestmark = pytest.mark.usefixtures("core")
@@ -83,19 +75,6 @@ def assert_is_the_oracles(X: np.ndarray, grid: np.ndarray, attributes: Attribute
 
 
 # Against the oracle
-
-
-@on_cores("X_type,grid_type", itertools.product(spec.TYPES, spec.FLOATS), USUAL)
-def test_grid_sample_matches_the_oracle(X_type: str, grid_type: str, core: str) -> None:
-    for case in matrix([X_type], [grid_type]):
-        with about(case):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                Y = function_answer(case, core)
-            assert Y.dtype == case.X.dtype
-            mode = case.attributes.mode
-            padding_mode = case.attributes.padding_mode
-            assert_matches(Y, case.expected, case.grid.dtype, mode, padding_mode)
 
 
 #: Numbers in half precision, which no float32 weight makes subnormal.
@@ -151,55 +130,6 @@ def test_grid_sample_of_many_positions_and_channels_matches_the_oracle(mode: str
 
 # Against sessions
 
-OPENERS = (open_session, open_patched_file)
-#: The rank, opset and opener of a session. Opset 0 is the newest that onnxruntime reads.
-SESSION_KINDS = list(itertools.product(RANKS, (16, 20, 0), OPENERS))
-TYPE_PAIRS = list(itertools.product(SESSION_TYPES, spec.FLOATS))
-
-
-def _kinds_of_pairs() -> dict[tuple[str, str], tuple[int, int, Open]]:
-    """Return a random kind of session for each pair of types. Each kind occurs at least twice."""
-    repeated = SESSION_KINDS * (len(TYPE_PAIRS) // len(SESSION_KINDS) + 1)
-    order = generator("session kinds").permutation(len(TYPE_PAIRS))
-    return {pair: repeated[number] for pair, number in zip(TYPE_PAIRS, order, strict=True)}
-
-
-KINDS_OF_PAIRS = _kinds_of_pairs()
-
-
-@needs_python_ops
-@on_cores_by_type(SESSION_TYPES)
-def test_session_has_the_outputs_of_the_function(core: str, X_type: str) -> None:
-    """With each type of grid, or on the compiled core with the usual one."""
-    usual_grid_type = dict(USUAL).get(X_type) if core == "jit" else None
-    attributes = [values for values in ATTRIBUTES if is_defined(X_type, values.mode)]
-    for grid_type in [usual_grid_type] if usual_grid_type else spec.FLOATS:
-        rank, opset, open_model = KINDS_OF_PAIRS[X_type, grid_type]
-        if "bfloat16" in (X_type, grid_type):
-            opset = 22
-        cases = [Case(X_type, grid_type, rank, values) for values in attributes]
-        session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
-        X = cases[0].X
-        outputs = run(session, X.dtype, X, cases[0].grid)
-        for case, Y in zip(cases, outputs, strict=True):
-            with about(f"{case}, opset {opset}, {open_model.__name__}"):
-                assert_is_the_functions(Y, function_answer(case, core), case)
-
-
-def assert_is_the_functions(Y: np.ndarray, expected: np.ndarray, case: Case) -> None:
-    """Assert that a session's output is the function's.
-
-    Halves reach the op as float32, and sums may be computed in another order.
-    """
-    assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
-    if not case.X_type.endswith("float16") or case.attributes.mode == "nearest":
-        assert_identical(Y, expected)
-        return
-    eps = float(finfo(Y.dtype).eps)
-    np.testing.assert_allclose(
-        Y.astype(np.float32), expected.astype(np.float32), rtol=eps, atol=eps
-    )
-
 
 @pytest.mark.parametrize("X_type", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
@@ -218,21 +148,6 @@ def test_half_precision_is_cast_for_python_ops_only(X_type: str, target: str, ca
     before = [node.op_type for node in model.graph.node].count("Cast")
     patched = ogs.patch_model(model, target=target)  # type: ignore[call-overload]
     assert [node.op_type for node in patched.graph.node].count("Cast") == before + casts
-
-
-@with_slow("X_type,atol", [("float16", 2**-9), ("bfloat16", 2**-6)], [("float16", 2**-9)])
-def test_half_precision_on_every_path_has_the_outputs_of_the_function(
-    X_type: str, atol: float
-) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1, 2, 5, 6)).astype(dtype_of(X_type))
-    grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
-    expected = grid_sample(X, grid, "linear", "border").astype(float)
-    for name, path in PATHS.items():
-        Y = path.grid_sample(X, grid, "linear", "border", False)
-        with about(name):
-            assert Y.dtype == X.dtype
-            np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=atol)
 
 
 # Arrays

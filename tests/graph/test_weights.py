@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample.graph import files, weights
-from ort_gridsample.graph.scope import Scope
 from ort_gridsample.graph.tensors import MAX_SERIALIZED_BYTES, exceeds_protobuf
 from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.session import model_preparation
@@ -296,25 +295,6 @@ def test_small_model_is_parsed_by_protobuf(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(small)
     assert split_source(tmp_path / "small") is None
     assert split_source(tmp_path / "missing") is None
-
-
-def test_values_of_an_overridden_weight_are_unknown_to_the_patch(
-    large: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = quiet_options()
-    zeros = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f"))
-    options.add_initializer("w7", zeros)
-    is_known = dict[str, bool]()
-    rewrite_selected_nodes = model_preparation.rewrite_selected_nodes
-
-    def patch(*args: object, all_scopes: list[Scope], **kwargs: object) -> object:
-        for name in ("w7", "w8"):
-            is_known[name] = all_scopes[0].find_constant(name) is not None
-        return rewrite_selected_nodes(*args, all_scopes=all_scopes, **kwargs)
-
-    monkeypatch.setattr(model_preparation, "rewrite_selected_nodes", patch)
-    ogs.InferenceSession(large.SerializeToString(), options)
-    assert is_known == {"w7": False, "w8": True}
 
 
 @pytest.mark.parametrize("other", ["w is added", "maximum", "shape 0"])

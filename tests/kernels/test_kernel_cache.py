@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from types import FunctionType
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,7 +36,6 @@ from ort_gridsample.kernels import (
     kernel_key,
     workers,
 )
-from ort_gridsample.system import memory
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -74,17 +73,6 @@ def test_unsealed_with_any_wrong_bit_is_none() -> None:
     assert cache_folder.unsealed(content, "name") == b"data"
     for index, bit in product(range(len(content)), range(8)):
         assert cache_folder.unsealed(with_wrong_bit(content, index, bit), "name") is None
-
-
-def test_unsealed_with_any_other_length_is_none() -> None:
-    content = cache_folder.sealed(b"data", "name")
-    for length in range(len(content)):
-        assert cache_folder.unsealed(content[:length], "name") is None
-    assert cache_folder.unsealed(content + b"0", "name") is None
-
-
-def test_unsealed_under_another_name_is_none() -> None:
-    assert cache_folder.unsealed(cache_folder.sealed(b"data", "name"), "another name") is None
 
 
 class RaisesWhenUnpickled:
@@ -428,18 +416,6 @@ def test_kernel_cache_marks_loaded_kernel_as_used(
     assert time.time() - file.stat().st_mtime < 3600
 
 
-def test_kernel_files_of_modules_with_the_same_last_name_differ() -> None:
-    """Numba's key is the same: these functions differ only in what their names refer to."""
-
-    def file_of(module: str) -> str:
-        function = FunctionType(one_more.__code__, {}, "one_more")
-        function.__module__ = module
-        cache = compilation.KernelCache(function, "sources")
-        return str(cache._impl.filename_base)
-
-    assert file_of("kernels.attention") != file_of("compiled_ops.attention")
-
-
 #: Load or compile a kernel in another copy of the package; print whether it was ready before and
 #: after that, and whether it has a cache.
 LOAD_KERNEL = """
@@ -582,44 +558,6 @@ print(before, n_kernels() - before)
     assert re.fullmatch("[1-9][0-9]* 0", output)
 
 
-def test_compilation_without_free_memory_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LLVM would end the process. To compile takes more memory than to load."""
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    for nbytes in (1 << 26, 1 << 24):
-        probe = Mock(side_effect=[MemoryError, None])
-        monkeypatch.setattr(memory, "check_allocatable", probe)
-        with pytest.raises(MemoryError):
-            load_or_compile()
-        load_or_compile()
-        assert probe.call_args_list == [call(nbytes)] * 2
-
-
-def test_kernels_saved_by_two_processes_at_once_are_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = (compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2))
-    saved = []
-    monkeypatch.setattr(
-        compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data))
-    )
-    first.save("first", "first kernel")
-    second.save("second", "second kernel")
-    monkeypatch.undo()
-    for name, data in saved:
-        first._save_data(name, data)
-    assert second.load("first") == "first kernel"
-    assert second.load("second") == "second kernel"
-    assert second.load("third") is None
-    assert [second.has(key) for key in ("first", "second", "third")] == [True, True, False]
-
-
-def test_kernels_of_another_stamp_are_not_loaded(tmp_path: Path) -> None:
-    compilation._Files(str(tmp_path), "f", "stamp").save("kernel", "data")
-    assert compilation._Files(str(tmp_path), "f", "another stamp").load("kernel") is None
-
-
 def test_kernel_cache_is_read_by_one_thread_at_a_time() -> None:
     """Like Numba's compiler, its registries are not safe for several threads."""
     function = compilation.CompiledFunction(workers.proceed)
@@ -645,29 +583,6 @@ for mode in kernel_factories.TAPS:
         print(mode, factory.__name__)
 """)
     assert missing == []
-
-
-def test_slowest_compilation_starts_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A helper process starts with the quickest compilation."""
-    monkeypatch.setattr(
-        compilation,
-        "compiled_function",
-        lambda spec: compilation.CompiledFunction(one_more),
-    )
-    monkeypatch.setattr(compilation.CompiledFunction, "needs_no_lock", False)
-    specs = kernel_factories.kernel_functions("float32", "float16", "linear").values()
-    names = [factory.__name__ for factory, *_ in compilation.missing_on_disk([*specs, None])]
-    assert names == [
-        "axis_taps_for",
-        "combine_for",
-        "proceed",
-        "sum_packed_for",
-        "sum_for",
-        "pack_for",
-        "sum_in_vectors_for",
-        "coordinates_for",
-        "process_items",
-    ]
 
 
 OTHER_EXECUTABLES = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")

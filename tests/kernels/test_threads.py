@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import re
 import threading
 import time
@@ -10,19 +9,17 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import settings
-from ort_gridsample.functions.attention import attend
 from ort_gridsample.reference import affine, sampler
 from ort_gridsample.reference.plan import plan_for
 from ort_gridsample.system import cpus, threads
 from support.compare import refusal
-from support.processes import run_script
 
 pytest.importorskip("numba", reason="the compiled core needs Numba")
 
@@ -128,45 +125,6 @@ class TestNumThreads:
             # A small call runs in a single C function.
             assert max(thread_counts, default=1) == max_threads
 
-    def test_attention_counts_the_taps_of_all_queries_that_share_weights(self, monkeypatch):
-        ogs.set_core("jit")
-        n_workers = []
-
-        def record_workers(functions, launch, *arguments):
-            n_workers.append(launch.workers)
-
-        monkeypatch.setattr(jit_core, "_run", record_workers)
-        value = np.zeros((1, 16, 8, 32), np.float32)
-        levels = np.array([[16, 4, 4]])
-        locations = np.zeros((1, 4000, 8, 16, 2), np.float32)
-        weights = np.zeros((1, 4000, 8, 16), np.float32)
-        for query_weights in (weights, weights[:, :1]):
-            attend(value, levels, locations, query_weights, False, where="test", num_threads=8)
-        assert n_workers == [8, 8]
-
-
-def test_interrupted_wait_for_helpers_is_repeated_before_memory_is_freed():
-    calls = []
-
-    def proceed(address):
-        calls.append("proceed")
-        return 2 if len(calls) == 1 else 0
-
-    def withdraw_and_wait(*arguments):
-        calls.append("wait")
-        if calls.count("wait") == 1:
-            raise KeyboardInterrupt
-
-    functions = Mock(
-        proceed=proceed,
-        process_items=lambda *arguments: 0,
-        offer_task=lambda *arguments: 0,
-        withdraw_and_wait=withdraw_and_wait,
-    )
-    with pytest.raises(KeyboardInterrupt):
-        jit_core._run(functions, jit_core._Launch(), 0, work=0)
-    assert calls == ["proceed", "wait", "wait", "proceed"]
-
 
 class TestForEach:
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -237,33 +195,6 @@ class TestForEach:
         finally:
             gc.enable()
 
-    @pytest.mark.parametrize(
-        ("helper_cpu", "cpus", "error", "affinities"),
-        [
-            (3, {2, 3, 5}, None, [{2, 5}, {2, 3, 5}]),
-            (3, {2, 3, 5}, OSError, [{2, 5}]),
-            (3, {3}, None, []),
-            (2, {2, 3}, None, []),
-        ],
-    )
-    def test_submit_moves_a_helper_off_the_processor_of_its_caller(
-        self, helper_cpu, cpus, error, affinities, monkeypatch
-    ):
-        """The caller is on processor 3. After the move, the helper may run on all of ``cpus``."""
-        set_affinity = Mock(side_effect=error)
-        is_done = threading.Event()
-        caller = threading.current_thread()
-
-        def current_cpu():
-            return 3 if threading.current_thread() is caller else helper_cpu
-
-        monkeypatch.setattr(threads, "_current_cpu", current_cpu)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
-        monkeypatch.setattr(os, "sched_setaffinity", set_affinity, raising=False)
-        threads.submit(is_done.set, 1)
-        assert is_done.wait(60)
-        assert set_affinity.call_args_list == [call(0, affinity) for affinity in affinities]
-
     @pytest.mark.parametrize("num_threads", [1, 2, 4])
     def test_nested_for_each_does_every_item_once(self, num_threads):
         items: list[int] = []
@@ -317,46 +248,6 @@ class TestHelpers:
             ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y
         )
 
-    def test_spinning_helper_helps_a_call_too_small_to_wake_one(self, runs, slots, monkeypatch):
-        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
-        is_over = threading.Event()
-        monkeypatch.setattr(jit_core, "_work_per_helper", lambda: 1 << 40)
-        monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("a helper is woken"))
-
-        def help_until_over():
-            while not is_over.is_set():
-                functions.helper_loop(*jit_core._slots_arguments)
-
-        self.sample()
-        assert runs.pop().task.number == 1
-        thread = threading.Thread(target=help_until_over)
-        thread.start()
-        try:
-            # helper_loop returns after a while, and is called again.
-            wait_until(lambda: bool(runs) and runs.pop().task.number != 1, between=self.sample)
-        finally:
-            is_over.set()
-            thread.join()
-
-    @pytest.mark.parametrize(
-        ("side", "pause", "starts"),
-        [(128, 0, True), (128, 10_000_000, False), (512, 10_000_000, True), (32, 0, False)],
-    )
-    def test_call_starts_a_helper_if_it_is_large_or_soon_after_another_one(
-        self, side, pause, starts, slots, monkeypatch
-    ):
-        submitted = []
-        now = 0
-        monkeypatch.setattr(jit_core, "submit", lambda *arguments: submitted.append(arguments))
-        monkeypatch.setattr(jit_core.time, "perf_counter_ns", lambda: now)
-        X = np.zeros((1, 1, side, side), np.float32)
-        grid = np.zeros((1, side, side, 2), np.float32)
-        ogs.grid_sample(X, grid, num_threads=2)
-        submitted.clear()
-        now += pause
-        ogs.grid_sample(X, grid, num_threads=2)
-        assert bool(submitted) == starts
-
     @pytest.mark.parametrize("num_threads", [2, 5, 1000])
     def test_call_without_helpers_is_complete_and_leaves_no_task(
         self, num_threads, runs, slots, cheap, monkeypatch
@@ -369,42 +260,6 @@ class TestHelpers:
         assert count == runs[0].task.wanted
         assert 0 < count < num_threads
         assert work() == 0
-        assert not slots.any()
-
-    def test_large_call_asks_for_a_helper_for_each_other_processor(self):
-        script = """
-import numpy as np, ort_gridsample as ogs
-from ort_gridsample.system import cpus
-
-cpus.available_cpus = lambda: 100
-
-from ort_gridsample.kernels import jit_core
-
-jit_core.WORK_PER_HELPER = 1
-jit_core._work_per_helper = lambda: 1
-jit_core.submit = lambda work, count: print("helpers:", count)
-original = jit_core._run_phase
-
-def run_phase(functions, launch, *arguments):
-    original(functions, launch, *arguments)
-    print("threads:", arguments[-1], "enough items:", launch.progress.items >= 100)
-
-jit_core._run_phase = run_phase
-for num_threads in (100, 1000):
-    ogs.set_num_threads(num_threads)
-    ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
-"""
-        lines = run_script(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"})
-        assert lines == ["helpers: 99", "threads: 100 enough items: True"] * 2
-
-    def test_helper_without_a_free_slot_returns_and_a_fork_frees_the_slots(self, slots):
-        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
-        slots[:] = 1
-        try:
-            assert functions.helper_loop(*jit_core._slots_arguments) == 0
-            assert slots.all()
-        finally:
-            jit_core._after_fork()
         assert not slots.any()
 
     def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):

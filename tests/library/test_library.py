@@ -13,7 +13,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 import venv
 import zipfile
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ import pytest
 from onnx import parser
 
 import ort_gridsample as ogs
-from ort_gridsample import versions
 from ort_gridsample.custom_ops.compiled_ops import linking
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.kernels import library_file, library_kernels, library_trailer, target
@@ -40,6 +38,7 @@ from ort_gridsample.rewriting.patch import rewrite_selected_nodes
 from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from ort_gridsample.system.cpus import available_cpus
 from support.attention_models import op_model, operands
+from support.built_library import HAS_ZIG, built_library, needs_linker
 from support.cases import Attributes
 from support.compare import refusal
 from support.fused_models import transformer, transformer_feeds
@@ -49,17 +48,7 @@ from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops
 from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
-CAN_COMPILE = bool(importlib.util.find_spec("numba")) and versions.is_at_least(
-    metadata.version("numba"), builder.OLDEST_NUMBA
-)
-HAS_ZIG = bool(importlib.util.find_spec("ziglang"))
-CAN_LINK = CAN_COMPILE and (HAS_ZIG or bool(shutil.which("cc")))
-pytestmark = [
-    pytest.mark.skipif(
-        not CAN_LINK, reason=f"a library needs Numba {builder.OLDEST_NUMBA}, and cc or ziglang"
-    ),
-    pytest.mark.timeout(1800),
-]
+pytestmark = [needs_linker, pytest.mark.timeout(1800)]
 needs_zig = pytest.mark.skipif(not HAS_ZIG, reason="ziglang links for other machines")
 #: The folder with onnxruntime_cxx_api.h. onnxruntime's archives have it, its wheels do not.
 INCLUDE_VARIABLE = "ORT_GRIDSAMPLE_ONNXRUNTIME_INCLUDE"
@@ -152,22 +141,9 @@ def has_fused_op(model: onnx.ModelProto) -> bool:
     return any(node.op_type == FUSED for node in model.graph.node)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library for :func:`sample_models` on this processor, built once for all test processes."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    path = folder / "libort_gridsample.so"
-    try:
-        (folder / "building").mkdir()
-    except FileExistsError:
-        while not path.exists():
-            time.sleep(0.5)
-    else:
-        models = [sample.model for sample in sample_models().values()]
-        ogs.build_library(path, "native", models=models)
-    return path
+@pytest.fixture
+def built() -> Path:
+    return built_library()
 
 
 def test_library_without_this_package_has_its_outputs(built: Path, tmp_path: Path) -> None:
@@ -310,8 +286,9 @@ def test_functions_without_numba_match_the_oracle(built: Path) -> None:
 import sys
 sys.modules["numba"] = None
 import pytest
-module = "tests/functions/test_function.py"
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", module, "-k", "oracle or halves"]))
+modules = ["tests/functions/test_function.py", "tests/contract/test_operators.py"]
+chosen = "(oracle and function) or halves"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *modules, "-k", chosen]))
 """
     environment = {**os.environ, **library_environment(built), "ORT_GRIDSAMPLE_CORE": "jit"}
     environment.pop("PYTEST_XDIST_WORKER", None)

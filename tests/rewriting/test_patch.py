@@ -30,9 +30,7 @@ from support.graphs import (
 )
 from support.models import parsed
 from support.paths import (
-    OPENERS,
     needs_python_ops,
-    open_native,
     open_session,
     quiet_options,
     running_on,
@@ -52,18 +50,6 @@ REJECTED = "ort_gridsample rejected the input of GridSample node"
 
 def op_types(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_patched_model_has_the_outputs_of_onnxruntime(name: str) -> None:
-    model = parser.parse_model(MODELS[name])
-    native = open_native(model)
-    sessions = [open_model(model) for open_model in OPENERS]
-    for condition in (False, True):
-        feeds = FEEDS | {"c": np.array(condition)}
-        (expected,) = native.run(None, feeds)
-        for session in sessions:
-            np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
 
 
 def annotated(name: str) -> onnx.ModelProto:

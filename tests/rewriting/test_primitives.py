@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper, shape_inference
 
-import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.graph.runtimes import ANY, RUNTIMES
 from ort_gridsample.graph.substitutes import round_to_float32
-from ort_gridsample.reference.taps import MODE_RULES, Mode
+from ort_gridsample.reference.taps import MODE_RULES
 from ort_gridsample.rewriting.targets import zero_rows
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
@@ -28,7 +27,6 @@ from support.models import PRIMITIVES, make_model
 #: The lowering adds up in the NumPy core's order, so results of some types are equal bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
-OPSETS = (11, 12, 13, 16, 20, 22)
 X_LENGTHS = (9, 4, 3, 6, 2)
 Y_LENGTHS = (3, 4, 2, 3, 2)
 MANY_CHANNELS = MAX_FEW_CHANNELS + 1
@@ -48,8 +46,6 @@ MISSING = {
     "rknn": set(),
     "tvm": {"allowzero", "Range"},
 }
-every_mode = pytest.mark.parametrize("mode", spec.MODES)
-every_padding = pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 every_attributes = pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
 every_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
@@ -332,106 +328,6 @@ def test_nodes_for_float16_converters_cast_a_value_for_each_reader_but_gathers(a
     assert max(readers[name] for name in float32_producers) == 1
     gathered = [node.input[0] for node in graph.node if node.op_type == "Gather"]
     assert "Cast" not in {float32_producers.get(name) for name in gathered}
-
-
-WINDOW_OFFSETS = tuple(range(-2, 4))
-
-
-def upward_weights(xp, t):
-    return xp.concatenate((1 - t, t * 0.5, t * 0.5), axis=-2)
-
-
-def window_weights(xp, t):
-    """Return the weights of a window of six taps, divided by their sum."""
-    distance = t - np.array(WINDOW_OFFSETS, t.dtype)[:, None]
-    x = np.pi * xp.where(xp.equal(distance, 0), 1e-3, distance)
-    weight = 3 * xp.sin(x) * xp.sin(x / 3) / (x * x)
-    return weight / xp.sum(weight, axis=-2, keepdims=True)
-
-
-@pytest.fixture
-def _new_modes(monkeypatch):
-    """Add the modes "upward" and "window"."""
-    upward = Mode(lambda xp, x: xp.floor(x), (0, 1, 2), upward_weights, pads_taps=False)
-    window = Mode(lambda xp, x: xp.floor(x), WINDOW_OFFSETS, window_weights, pads_taps=True)
-    monkeypatch.setitem(MODE_RULES, "upward", upward)
-    monkeypatch.setitem(MODE_RULES, "window", window)
-
-
-@pytest.mark.usefixtures("_new_modes")
-@pytest.mark.parametrize(("axes", "opset"), [(1, 17), (2, 11), (2, 17)])
-@pytest.mark.parametrize(
-    ("mode", "padding_mode"), [("upward", "border"), ("upward", "wrap"), ("upward", "reflection")]
-)
-def test_lowering_of_a_new_mode_needs_only_a_row_of_its_table(mode, padding_mode, axes, opset):
-    X = X_array(axes, 2)
-    grid = grid_array(axes, 2)
-    near = np.where(np.abs(grid) <= 2, grid, np.float32(0.3))
-    attributes = Attributes(mode, padding_mode)
-    assert_close(run(lower(X, near, attributes, opset), X, near), X, near, attributes, atol=0)
-    linear = ogs.grid_sample(X, near, "linear", "border")
-    assert not np.array_equal(ogs.grid_sample(X, near, mode, padding_mode), linear)
-
-
-@pytest.mark.usefixtures("_new_modes")
-@pytest.mark.parametrize(("axes", "opset"), [(1, 17), (2, 11), (2, 17)])
-@pytest.mark.parametrize(("padding_mode", "constant_grid"), [("zeros", False), ("border", True)])
-def test_new_mode_may_use_trigonometry(padding_mode, constant_grid, axes, opset):
-    X = X_array(axes, 2)
-    grid = grid_array(axes, 2)
-    attributes = Attributes("window", padding_mode)
-    model = lower(X, grid, attributes, opset, constant_grid=constant_grid, other_op_types=["Sin"])
-    Y = run(model, X) if constant_grid else run(model, X, grid)
-    assert_close(Y, X, grid, attributes)
-
-
-@pytest.mark.usefixtures("_new_modes")
-def test_new_mode_with_more_taps_than_cubic_reads_zeros_far_outside():
-    X = np.ones((1, 1, 2), np.float32)
-    grid = np.array([-np.inf, -1000, 1000, np.inf], np.float32).reshape(1, 4, 1)
-    assert not ogs.grid_sample(X, grid, "window", "zeros", align_corners=True).any()
-
-
-#: Nodes but constants of 2-D lowerings, with known lengths and with unknown ones.
-NODE_COUNTS = {
-    ("nearest", "zeros"): (26, 75),
-    ("nearest", "border"): (22, 70),
-    ("nearest", "reflection"): (32, 83),
-    ("linear", "zeros"): (48, 94),
-    ("linear", "border"): (46, 91),
-    ("linear", "reflection"): (56, 104),
-    ("cubic", "zeros"): (103, 137),
-    ("cubic", "border"): (101, 134),
-    ("cubic", "reflection"): (110, 146),
-}
-
-
-@every_padding
-@every_mode
-def test_lowered_sample_has_few_nodes(mode, padding_mode):
-    counts = tuple(
-        sum(
-            node.op_type != "Constant"
-            for node in lower(
-                X_array(2), grid_array(2), Attributes(mode, padding_mode), known=known
-            ).graph.node
-        )
-        for known in (True, False)
-    )
-    assert counts == NODE_COUNTS[mode, padding_mode]
-
-
-@pytest.mark.parametrize("known", [True, False])
-@every_padding
-@every_mode
-def test_lowered_sample_has_no_equal_constants(mode, padding_mode, known):
-    model = lower(X_array(2), grid_array(2), Attributes(mode, padding_mode), known=known)
-    constants = [
-        node.attribute[0].t.SerializeToString()
-        for node in model.graph.node
-        if node.op_type == "Constant"
-    ]
-    assert len(constants) == len(set(constants))
 
 
 FLOATS = "one of float32, float64, float16, bfloat16"

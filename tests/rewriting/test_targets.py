@@ -97,22 +97,6 @@ def test_patch_of_a_dialect_to_ops_of_the_package_keeps_the_opset(name: str) -> 
     assert onnx_opsets(ogs.patch_model(model)) == onnx_opsets(model)
 
 
-# To save time, every other dialect runs in a session of the package, and the others lowered.
-@pytest.mark.parametrize("name", list(DIALECTS)[0::2])
-def test_dialect_in_a_session_has_the_output_of_the_function(name: str) -> None:
-    model = DIALECTS[name]
-    (output,) = open_session(model).run(None, feeds_for(model))
-    np.testing.assert_array_equal(output, expected_output(model))
-
-
-@pytest.mark.parametrize("name", list(DIALECTS)[1::2])
-def test_lowered_dialect_has_the_output_of_the_function(name: str) -> None:
-    model = DIALECTS[name]
-    lowered = ogs.patch_model(model, target="primitives")
-    (output,) = open_native(lowered).run(None, feeds_for(model))
-    np.testing.assert_allclose(output, expected_output(model), rtol=1e-5, atol=1e-5)
-
-
 #: Domain, operator and attributes. Without an attribute, align_corners is an input.
 AFFINE_GRID_GENERATORS = [
     ("org.pytorch.aten", "affine_grid_generator", {}),

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Literal
 from unittest.mock import Mock
@@ -20,7 +19,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
 
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
@@ -371,13 +369,6 @@ def test_session_with_unknown_value_of_accelerated_is_refused() -> None:
     assert error.expected == "'lower', 'keep' or 'never'"
 
 
-def test_name_of_accelerators_has_all_providers() -> None:
-    with closing(
-        AcceleratorProbe([(AZURE, {}), (OPENVINO, {})], "keep", only_sampling_nodes=False)
-    ) as providers:
-        assert providers.name == f"{AZURE} or {OPENVINO}"
-
-
 @needs_azure
 def test_model_that_the_provider_fails_to_open_is_opened_for_the_cpu(
     fake_provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -681,44 +672,6 @@ def test_probe_process_that_prints_at_its_start_is_understood(
 
 
 # --- Feeds of probes ---
-
-
-def pixels_of(grid: np.ndarray, sides: np.ndarray | int, align_corners: int) -> np.ndarray:
-    return (grid + 1) / 2 * (sides - 1) if align_corners else ((grid + 1) * sides - 1) / 2
-
-
-@pytest.mark.parametrize(
-    ("static", "alone", "align_corners"), [*product((True, False), (True, False), (0, 1))]
-)
-def test_probe_has_its_expected_output(static: bool, alone: bool, align_corners: int) -> None:
-    size = "size = Constant <value_ints = [2, 3, 4, 5]> ()" if static else ""
-    inputs = "float[2,2,3] theta" if static else "float[N,2,3] theta, int64[4] size"
-    affine = parsed(f"g ({inputs}) => (float[] Y) {{ {size} Y = AffineGrid (theta, size) }}")
-    sample = sampling_model(2, "linear", 20, is_static=static)
-    of_sample = ((2, 3, 5, 6), (2, 2, 3, 2)) if static else ((8, 4, 9, 7), (8, 5, 3, 2))
-    for model, shapes in ((sample, of_sample), (affine, ((2 if static else 8, 2, 3), (4,)))):
-        model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
-        (record,) = records_of(model, installed_runtime.PROBE)
-        case = build_case(record, record.cases[0], {"": 20}, alone)
-        op_types = [node.op_type for node in case.model.graph.node]
-        assert op_types == ([record.operator] if alone else ["Relu", record.operator])
-        trial = case.trial(case.model.SerializeToString())
-        first, second = trial.feeds.values()
-        assert (first.shape, second.shape) == shapes
-        assert 0 <= first.min() < 0.1
-        assert 0.9 < first.max() < 1
-        if record.operator == "AffineGrid":
-            assert second.tolist() == ([2, 3, 4, 5] if static else [8, 4, 5, 3])
-        else:
-            sides = np.array(first.shape[:1:-1])
-            pixels = pixels_of(second, sides, align_corners)
-            assert (abs(pixels % 1 - 0.25) < 0.151).all()
-            assert np.ptp(pixels % 1) > 0.1
-            assert np.floor(pixels).min() == -1
-            assert (np.floor(pixels).max((0, 1, 2)) <= sides).all()
-        session = onnxruntime.InferenceSession(trial.model)
-        (output,) = session.run(None, dict(trial.feeds))
-        np.testing.assert_allclose(output, trial.expected, rtol=0, atol=1e-5)
 
 
 # --- Real providers ---

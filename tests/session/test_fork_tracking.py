@@ -16,27 +16,6 @@ class Native:
     """An object with weak references, as a native session."""
 
 
-def test_track_forgets_destroyed_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_tracked", {})
-    monkeypatch.setattr(forks, "_limit", 64)
-    kept = Native()
-    forks.track(kept)
-    for _ in range(10_000):
-        forks.track(Native())
-    assert len(forks._tracked) < 200
-    assert next(iter(forks._tracked.values()))() is kept
-
-
-def test_track_references_have_no_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that a signal handler raises in a callback is lost."""
-    monkeypatch.setattr(forks, "_tracked", {})
-    native = Native()
-    forks.track(native)
-    (reference,) = forks._tracked.values()
-    assert reference.__callback__ is None
-    assert reference() is native
-
-
 def test_track_from_several_threads_forgets_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "_tracked", {})
     monkeypatch.setattr(forks, "_limit", 64)
@@ -65,14 +44,3 @@ def test_track_from_several_threads_forgets_no_session(monkeypatch: pytest.Monke
         gc.callbacks.remove(do_nothing)
     tracked = {id(reference()) for reference in forks._tracked.values()}
     assert tracked.issuperset(map(id, sessions))
-
-
-def test_fork_leaves_no_references_in_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_tracked", {})
-    native = Native()
-    forks.track(native)
-    before = sys.getrefcount(native)
-    forks._before_fork()
-    assert sys.getrefcount(native) == before + 1
-    forks._after_fork_in_parent()
-    assert sys.getrefcount(native) == before

@@ -30,6 +30,7 @@ from ort_gridsample.session.patched_model import SessionArguments
 from support import faults
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
+from support.fused_models import transformer
 from support.models import grid_sample_model, loose, parsed
 from support.paths import needs_python_ops
 
@@ -549,6 +550,13 @@ def test_session_does_not_copy_external_data(
         (Y,) = ogs.InferenceSession(source, session_options).run(None, {"X": X})
         np.testing.assert_array_equal(Y, expected)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_function_passed_as_nodes_is_called_once_per_node() -> None:
+    nodes = Mock(return_value=True)
+    session = ogs.InferenceSession(transformer(), nodes=nodes)
+    assert [call.args[0].operator for call in nodes.call_args_list] == ["AffineGrid", "GridSample"]
+    assert len(session.placements) == 2
 
 
 @pytest.mark.usefixtures("python_ops")

@@ -117,10 +117,15 @@ def open_compiled_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 LIBRARY = os.environ.get("ORT_GRIDSAMPLE_TESTED_LIBRARY", "")
 
 
-def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.InferenceSession:
-    """Patch a model to compiled ops; open it in onnxruntime's session with a library's ops."""
+def open_library(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Patch a model to compiled ops; open it in onnxruntime's session with a library's ops.
+
+    Without :data:`LIBRARY`, the library has the kernels of a few models.
+    """
+    from support.built_library import built_library  # which imports this module
+
     options = quiet_options()
-    options.register_custom_ops_library(path)
+    options.register_custom_ops_library(LIBRARY or str(built_library()))
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
     return onnxruntime.InferenceSession(patched, options, providers=["CPUExecutionProvider"])
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,8 @@ from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 from support import faults
+from support.built_library import needs_linker
+from support.forms import Arrays, Form
 from support.fused_models import needs_compiled_ops
 from support.paths import (
     HAS_COMPILED_OPS,
@@ -39,7 +42,6 @@ from support.paths import (
     skip_unrunnable,
 )
 
-Arrays = dict[str, np.ndarray]
 ATTENTION = "DeformableAttention"
 
 
@@ -116,7 +118,7 @@ WAYS: dict[str, Open] = {
     "patched file": open_patched_file,
     "compiled file": open_compiled_file,
     "provider": open_provider,
-    **({"library": open_library} if LIBRARY else {}),
+    "library": open_library,
     "ai.onnx": partial(open_lowered, target="ai.onnx"),
     "primitives": partial(open_lowered, target="primitives"),
     "functions": partial(open_lowered, target="primitives", functions=True),
@@ -136,6 +138,7 @@ _MARKS = {
     "saved": [needs_compiled_ops],
     "compiled file": [needs_compiled_ops],
     "provider": needs_provider,
+    "library": [] if LIBRARY else [needs_linker],
 }
 
 
@@ -168,3 +171,62 @@ def limit_of(limits: Sequence[Limit], name: str, way: str) -> Limit | None:
         if way in limit.ways and re.match(limit.forms, name):
             return limit
     return None
+
+
+class Matrix(NamedTuple):
+    """Forms that all ways run.
+
+    Attributes:
+        form_of: returns the form of a name.
+        limits: what some ways cannot do.
+        sample: whether all ways run the form by default, also to test the limits.
+        quick_ways: those that run every form by default.
+        library: a regular expression of the forms for which the tests' own library has kernels.
+    """
+
+    form_of: Callable[[str], Form]
+    limits: Sequence[Limit]
+    sample: Callable[[str], bool]
+    quick_ways: Sequence[str] = ()
+    library: str = ".*"
+
+    def cells(
+        self, names: Iterable[str], other_ways: Sequence[str] = (), *, are_slow: bool = False
+    ) -> list[Any]:
+        """Return a parameter for each form and way, except the ``other_ways``."""
+        cells = []
+        for name, way in product(names, WAYS):
+            limit = limit_of(self.limits, name, way)
+            is_in_sample = self.sample(name)
+            if way in other_ways or (limit and not is_in_sample):
+                continue
+            if way == "library" and not LIBRARY and not re.match(self.library, name):
+                continue
+            is_quick = not are_slow and (is_in_sample or way in self.quick_ways)
+            marks = [] if is_quick else [pytest.mark.slow]
+            if limit and not limit.error:
+                marks.append(pytest.mark.skip(reason=limit.reason))
+            cells.append(way_param(name, way=way, marks=marks))
+        return cells
+
+    def run(self, name: str, way: str) -> tuple[Runner, list[np.ndarray]] | None:
+        """Compare a form with the oracle in a way; return the session and its outputs.
+
+        Return None if the way refuses the form, as a limit states.
+        """
+        form = self.form_of(name)
+        limit = limit_of(self.limits, name, way)
+        if limit:
+            with pytest.raises(Exception, match=limit.error):
+                WAYS[way](form.model).run(None, form.feeds)
+            return None
+        session = WAYS[way](form.model)
+        outputs = session.run(None, form.feeds)
+        form.assert_outputs(outputs)
+        return session, outputs
+
+    def assert_limits_are_tested(self, names: Iterable[str]) -> None:
+        """Check that each limit is that of a form that all ways run."""
+        sample = [name for name in names if self.sample(name)]
+        for limit in self.limits:
+            assert any(re.match(limit.forms, name) for name in sample), limit.reason
