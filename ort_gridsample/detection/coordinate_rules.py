@@ -15,8 +15,8 @@ from onnx import numpy_helper
 
 from ..graph.scope import attribute_named, has_attribute_references
 from ..graph.use_def import UseDef
-from ..inference.lengths import int_attribute
 from ..inference.types import Inference
+from ..inference.views import int_attribute
 from ..kernels.program_codes import MAX_STEPS, OPERATIONS
 from ..spec import Dim, Shape, known_lengths
 from .programs import Component, Program, ProgramStep, Scalar

@@ -26,11 +26,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .instances import InstanceNode
 from .light_attributes import resolved_attributes
+from .views import OPEN_ENDS
 
 #: A Cast to one of these types keeps a length, and the -1 of a Reshape.
 LENGTH_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
-#: onnxruntime reads these ends of a Slice as the end in the direction of the step.
-OPEN_ENDS = frozenset({(1 << 31) - 1, (1 << 63) - 1})
 #: Operators -> the operands from which onnx infers a shape, by their index, if the node has them.
 _SHAPE_OPERANDS = {"Pad": (1, 3), "Slice": (1, 2, 3, 4), "Squeeze": (1,)}
 #: The number of operands after the first one that these nodes need.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...inference.lengths import Length
+from ...inference.symbolic import Length
 from ..records import NodeRecord
 
 ValueLayout = Literal["B, S, H, D", "B, S, H·D"]

@@ -6,13 +6,17 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
-from ...inference.lengths import ONE, Length, int_attribute, product_of
+from ...inference.axes import Factor, Factors, are_same, flatten, known_product
+from ...inference.symbolic import ONE, Length, product_of
+from ...inference.views import REARRANGING
 from ..match import Match
-from .axes import Factor, are_same, flatten, known_product
 from .layouts import OtherLevel
 from .operands import SummedAxes
-from .trace import VIEW_RULES, TracedValue
+from .trace import TracedValue
 from .weighted_sum import WeightedSum
+
+#: The operators between a Concat of levels and their sum. A Concat of one input only rearranges.
+_BEFORE_JOIN = REARRANGING | {"Concat"}
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,12 @@ class LevelMatcher:
 
     def _trace_levels(self, summed_axes: SummedAxes) -> list[TracedValue]:
         """Return the values that are joined to the samples of all levels."""
-        axes = [
+        axes = (
             summed_axes.batch_heads,
             summed_axes.channels,
             summed_axes.queries,
             summed_axes.points,
-        ]
+        )
         return self._joined_values(
             TracedValue(self._sum.sampled, axes, summed_axes.points), summed_axes
         )
@@ -130,10 +134,10 @@ class LevelMatcher:
             index = self._use_def.makers.get(traced.name)
             if index is None:
                 return None
-            levels = self._concatenated_levels(index, traced, summed_axes)
+            levels = self._concatenated_levels(traced, summed_axes)
             if levels:
                 return _Join(levels, passed_nodes | {index})
-            source = self._tracer.source(traced, VIEW_RULES)
+            source = self._tracer.source(traced, _BEFORE_JOIN)
             if source is None:
                 return None
             passed_nodes.add(index)
@@ -142,33 +146,33 @@ class LevelMatcher:
 
     def _concatenated_levels(
         self,
-        index: int,
         value: TracedValue,
         summed_axes: SummedAxes,
     ) -> list[TracedValue]:
         """Return the inputs of a Concat of levels, on a new axis or on the axis of the points.
 
-        Return an empty list if the node is something else.
+        Return an empty list if ``value`` is something else.
         """
-        if not self._use_def.is_op(index, ("Concat",)):
+        index = self._use_def.makers[value.name]
+        view = self._lengths.view(value.name)
+        axis = None if view is None else view.joined_axis
+        if view is None or axis is None or len(view.shape) != len(value.axes):
             return []
-        node = self._use_def.nodes[index]
-        axis = int_attribute(node, "axis", 0) % len(value.axes)
+        names = self._use_def.scope.inputs[index]
         last = len(value.axes) - 1
-        shapes = [self._lengths.shape(name) or () for name in node.input]
-        lengths = [shape[axis] if axis < len(shape) else None for shape in shapes]
         if axis == last and are_same(value.axes[last], summed_axes.points):
             levels = []
-            for name, length in zip(node.input, lengths, strict=True):
-                points = [] if length is None else [Factor(length)]
-                axes = [*value.axes[:last], points]
+            for name, length in zip(names, view.joined_lengths, strict=True):
+                points: Factors = () if length is None else (Factor.of_new_axis(length),)
+                axes = (*value.axes[:last], points)
                 levels.append(value._replace(name=name, axes=axes, level_axis=points))
             return levels
-        is_new_axis = all(length == ONE for length in lengths)
+        is_new_axis = all(length == ONE for length in view.joined_lengths)
         if is_new_axis and are_same(value.axes[axis] + value.axes[last], summed_axes.points):
-            axes = [*value.axes[:axis], [], *value.axes[axis + 1 :]]
-            points = value.axes[last]
-            return [value._replace(name=name, axes=axes, level_axis=points) for name in node.input]
+            axes = (*value.axes[:axis], (), *value.axes[axis + 1 :])
+            return [
+                value._replace(name=name, axes=axes, level_axis=value.axes[last]) for name in names
+            ]
         return []
 
     def _sampled_levels(

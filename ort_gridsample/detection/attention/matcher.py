@@ -12,30 +12,24 @@ from collections.abc import Iterator, Mapping, Set
 
 from ...dialects.registry import operator_types
 from ...graph.use_def import UseDef, unread_nodes
-from ...inference.lengths import (
-    ONE,
-    OPERATORS,
-    Length,
-    ScopeLengths,
-    int_attribute,
-    product_of,
-)
+from ...inference.axes import known_product, length_of, new_axes
+from ...inference.lengths import OPERATORS, SHAPE_OPERATORS, ScopeLengths
+from ...inference.symbolic import ONE, Length
 from ...inference.types import Inference
+from ...inference.views import int_attribute, known_integers
 from ...spec import ATTENTION_SAMPLE, FLOATS
 from ..match import Match
 from ..records import NodeRecord
-from .axes import Factor, known_product, leaves
 from .layouts import Attention, Level
 from .level_matcher import LevelMatcher, SampledLevel
 from .operand_matcher import OperandMatcher
 from .operands import SummedAxes
-from .trace import VIEW_RULES
 from .weighted_sum import WeightedSum, rearranging_readers, sums_of_products
 
 #: The operators between the operands and the sum.
-_ATTENTION_OPERATORS = OPERATORS | VIEW_RULES.keys() | {"ReduceSum"}
+_ATTENTION_OPERATORS = OPERATORS | {"ReduceSum"}
 #: The operators that compute the shapes for Reshapes.
-_SHAPE_OPERATORS = OPERATORS - {"Add", "Div", "Softmax", "Split", "Sub", "Transpose"} | {"Constant"}
+_SHAPE_OPERATORS = SHAPE_OPERATORS | {"Constant"}
 
 
 def is_attention_sample(record: NodeRecord) -> bool:
@@ -84,7 +78,7 @@ def find_attentions(
     lengths = ScopeLengths(use_def, inference, inputs)
     for index in sums_of_products(use_def):
         node = use_def.nodes[index]
-        if lengths.known_integers(node, 1) not in ([-1], [3]):
+        if known_integers(lengths, node, 1) not in ([-1], [3]):
             continue
         if int_attribute(node, "keepdims", 1) != 0:
             continue
@@ -157,7 +151,7 @@ class _AttentionMatcher:
             or self._sum.weights_shape[3] != self._sum.sampled_shape[3]
         ):
             return None
-        return SummedAxes(*([Factor(length)] for length in self._sum.sampled_shape))
+        return SummedAxes(*new_axes(self._sum.sampled_shape))
 
     def _with_shape_nodes(self, nodes: Set[int]) -> frozenset[int]:
         """Return the indices ``nodes``, and those of the nodes that compute shapes for them."""
@@ -232,8 +226,7 @@ class _AttentionMatcher:
                 continue  # it follows from the other lengths
             length = image_shape[axis]
             is_unknown = element is None and length.known is None
-            factors = leaves(level.traced.axes[axis])
-            if is_unknown or length != product_of([factor.length for factor in factors]):
+            if is_unknown or length != length_of(level.traced.axes[axis]):
                 return True
         return False
 

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import onnx
-
-from ...inference.lengths import Length, permutation
-from .axes import Axes, Factor, are_same, flatten, known_product, leaves, regroup
+from ...inference.axes import (
+    Axes,
+    Factors,
+    are_same,
+    flatten,
+    known_product,
+    new_axes,
+    rest_after,
+)
+from ...inference.symbolic import Length
 from .layouts import Operand
 from .level_matcher import MatchedLevels, SampledLevel
 from .operands import (
@@ -95,7 +101,7 @@ class OperandMatcher:
         self,
         levels: Sequence[SampledLevel],
         summed_axes: SummedAxes,
-    ) -> tuple[Operand | None, list[Factor]]:
+    ) -> tuple[Operand | None, Factors]:
         """Return the value of all levels, and the factors of H.
 
         If there is no such value, return None and no factors.
@@ -103,18 +109,17 @@ class OperandMatcher:
         images = []
         for level in levels:
             batch_heads, channels, *_ = level.traced.axes
-            image_axes = [[Factor(length)] for length in level.lengths]
+            image_axes = new_axes(level.lengths)
             name = level.sample.record.values["X"]
-            axes = [batch_heads, channels, *image_axes]
+            axes = (batch_heads, channels, *image_axes)
             images.append(TracedValue(name, axes, flatten(image_axes)))
         pixel_counts = [level.pixels for level in levels]
         layout_of = partial(value_layout, summed_axes=summed_axes)
         shared = find_shared_operand(self._tracer, images, pixel_counts, layout_of)
         if shared is None:
-            return None, []
+            return None, ()
         traced, value = shared
-        batch = leaves(traced.axes[0])
-        return value, leaves(summed_axes.batch_heads)[len(batch) :]
+        return value, rest_after(traced.axes[0], summed_axes.batch_heads) or ()
 
     def _find_locations(
         self,
@@ -123,10 +128,10 @@ class OperandMatcher:
     ) -> Operand | None:
         """Return the locations of all levels."""
         grids = []
-        coordinates = [Factor(Length(len(levels[0].lengths)))]
+        (coordinates,) = new_axes([Length(len(levels[0].lengths))])
         for level in levels:
             batch_heads, _, *output_axes = level.traced.axes
-            axes = [batch_heads, *output_axes, coordinates]
+            axes = (batch_heads, *output_axes, coordinates)
             name = level.sample.record.values["grid"]
             grids.append(level.traced._replace(name=name, axes=axes))
         point_counts = [level.points for level in levels]
@@ -150,7 +155,8 @@ class OperandMatcher:
         """
         batch_heads, _, queries, _ = self._sum.weights_shape
         # A single batch or query is broadcast: its axis is not the product's.
-        axes: Axes = [[Factor(batch_heads)], [], [Factor(queries)], summed_axes.points]
+        batch_axis, query_axis = new_axes([batch_heads, queries])
+        axes: Axes = (batch_axis, (), query_axis, summed_axes.points)
         weights = Operand(self._sum.weights, "B·H, 1, Q, P")
         is_by_head = False
         if allows_layout_by_head:
@@ -171,10 +177,12 @@ class OperandMatcher:
 
         If there is no such value, return the sum (B·H, D, Q) itself.
         """
-        axes: Axes = [summed_axes.batch_heads, summed_axes.channels, summed_axes.queries]
+        axes: Axes = (summed_axes.batch_heads, summed_axes.channels, summed_axes.queries)
         nodes = set[int]()
         for index in rearranging_readers(self._use_def, self._sum.total):
-            rearranged = self._rearranged(axes, self._use_def.nodes[index])
+            output = self._use_def.scope.outputs[index][0]
+            view = self._lengths.view(output)
+            rearranged = None if view is None else view.axes_after(axes)
             if rearranged is None:
                 break
             axes = rearranged
@@ -182,22 +190,5 @@ class OperandMatcher:
             if len(axes) != 3 or not summed_axes.are_by_query(axes):
                 continue
             if are_same(axes[2], summed_axes.heads + summed_axes.channels):
-                output = self._use_def.scope.outputs[index][0]
                 return Operand(output, "B, Q, H·D"), frozenset(nodes)
         return Operand(self._sum.total, "B·H, D, Q"), frozenset()
-
-    def _rearranged(self, axes: Axes, node: onnx.NodeProto) -> Axes | None:
-        """Return the axes of the output of an Identity, a Reshape or a Transpose.
-
-        Args:
-            axes: the axes of the input.
-            node: the node.
-
-        Returns:
-            The axes, or None if those of a Reshape do not follow from ``axes``.
-        """
-        if node.op_type == "Transpose":
-            return [axes[axis] for axis in permutation(node, len(axes))]
-        if node.op_type == "Reshape":
-            return regroup(axes, self._lengths.shape(node.output[0]))
-        return axes

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
-from .axes import Axes, Factor, are_same, flatten, known_product
+from ...inference.axes import Axes, Factors, are_same, flatten, known_product
 from .layouts import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
-from .trace import LevelIndex, LevelStart, LevelTracer, TracedValue
+from .trace import LevelTracer, TracedValue
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class SummedAxes:
             levels.
     """
 
-    batch_heads: list[Factor]
-    channels: list[Factor]
-    queries: list[Factor]
-    points: list[Factor]
-    heads: list[Factor] = field(default_factory=list)
+    batch_heads: Factors
+    channels: Factors
+    queries: Factors
+    points: Factors
+    heads: Factors = ()
 
     def are_by_query(self, axes: Axes) -> bool:
         """Whether ``axes``, together with an axis H, are (B, Q, …)."""
@@ -38,7 +38,7 @@ def value_layout(traced: TracedValue, summed_axes: SummedAxes) -> ValueLayout | 
         return None
     if not are_same(axes[1], traced.level_axis):
         return None
-    if not are_same([*axes[0], *flatten(axes[2:])], summed_axes.batch_heads + summed_axes.channels):
+    if not are_same(axes[0] + flatten(axes[2:]), summed_axes.batch_heads + summed_axes.channels):
         return None
     if len(axes) == 3:
         return "B, S, H·D"
@@ -48,7 +48,7 @@ def value_layout(traced: TracedValue, summed_axes: SummedAxes) -> ValueLayout | 
 def locations_layout(
     traced: TracedValue,
     summed_axes: SummedAxes,
-    coordinates: Sequence[Factor],
+    coordinates: Factors,
 ) -> LocationsLayout | None:
     """Return the layout of a value with the locations of a level, or None if it is no operand.
 
@@ -130,15 +130,18 @@ def find_shared_operand(
 
 def _are_all_levels(levels: Sequence[TracedValue], sizes: Sequence[int | None]) -> bool:
     """Whether ``levels``, parts of one value, are all levels of it in order."""
-    places = [traced.level for traced in levels]
-    if places == [LevelIndex(index, len(levels)) for index in range(len(levels))]:
+    parts = [traced.level for traced in levels]
+    if parts == [None]:
         return True
-    if places == [None]:
+    cut = [part for part in parts if part is not None]
+    if len(cut) < len(parts):
+        return False
+    if [part.section for part in cut] == [(i, len(cut)) for i in range(len(cut))]:
         return True
     known_sizes = [size for size in sizes if size is not None]
     if len(known_sizes) < len(sizes):
         return False
     *starts, end = accumulate(known_sizes, initial=0)
-    if places != [LevelStart(start) for start in starts]:
+    if [part.start for part in cut] != starts:
         return False
     return known_product(levels[0].level_axis) == end

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from ...graph.scope import OUTSIDE
 from ...graph.use_def import UseDef
+from ...inference.views import REARRANGING
 from ..records import NodeRecord
 from ..subgraphs import MAX_NODES
 from .matcher import is_attention_sample
-from .trace import VIEW_RULES
 
 #: The operators between a sample and the sum in a quantized model.
-_OPERATORS_TO_SUM = {*VIEW_RULES, "Concat", "DequantizeLinear", "Mul", "QuantizeLinear"}
+_OPERATORS_TO_SUM = {*REARRANGING, "Concat", "DequantizeLinear", "Mul", "QuantizeLinear"}
 
 
 @dataclass(frozen=True)

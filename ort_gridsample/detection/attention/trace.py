@@ -7,30 +7,16 @@ returns the input that has the same data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...graph.scope import NO_MAKER, has_attribute_references
 from ...graph.use_def import UseDef
-from ...inference.lengths import ScopeLengths, int_attribute, permutation
+from ...inference.axes import Axes, Factors, are_same, new_axes
+from ...inference.lengths import ScopeLengths
+from ...inference.views import LAYOUT_OPERATORS, Part, View
 from ..helper_nodes import is_shape_check
-from .axes import Axes, Factor, are_same, regroup
-
-
-@dataclass(frozen=True)
-class LevelIndex:
-    """A level by its index among ``count`` levels, as a Gather or a Split takes it."""
-
-    index: int
-    count: int
-
-
-@dataclass(frozen=True)
-class LevelStart:
-    """A level by its first pixel or point, as a Slice takes it."""
-
-    start: int
 
 
 class TracedValue(NamedTuple):
@@ -41,14 +27,15 @@ class TracedValue(NamedTuple):
         axes: its axes.
         level_axis: the factors of the axis of pixels or points. It covers one level at first; after
             a Slice or a Split was traced, it covers all levels of this value.
-        level: which of the levels in this value is meant, or None if it has only one.
+        level: the part of ``level_axis``, or of an axis of levels, that is meant; None if the value
+            has only one level.
         scaling_steps: the number of traced steps of 2 x - 1, which scales a location to a grid.
     """
 
     name: str
     axes: Axes
-    level_axis: list[Factor]
-    level: LevelIndex | LevelStart | None = None
+    level_axis: Factors
+    level: Part | None = None
     scaling_steps: int = 0
 
 
@@ -72,14 +59,18 @@ class LevelTracer:
         self._use_def = lengths.use_def
         self.nodes: set[int] = set()
 
-    def source(self, value: TracedValue, rules: Mapping[str, LevelRule]) -> TracedValue | None:
-        """Return the value that ``value`` is computed from, or None if no rule applies."""
+    def source(self, value: TracedValue, op_types: Collection[str]) -> TracedValue | None:
+        """Return the value that ``value`` is computed from.
+
+        Return None if it is none of the operators ``op_types`` that computes ``value``, or if the
+        rule of the operator does not apply.
+        """
         index = self._use_def.makers.get(value.name)
-        if index is None or not self._use_def.is_op(index, rules):
+        if index is None or not self._use_def.is_op(index, op_types):
             return None
         if has_attribute_references(self._use_def.nodes[index]):
             return None
-        return rules[self._use_def.scope.op_types[index]](self._lengths, index, value)
+        return LEVEL_RULES[self._use_def.scope.op_types[index]](self._lengths, index, value)
 
     def sources(self, value: TracedValue) -> Iterator[TracedValue]:
         """Yield ``value`` and the values that it is computed from, nearest first.
@@ -94,34 +85,18 @@ class LevelTracer:
             yield traced
 
 
-def _rearranged_input(use_def: UseDef, index: int) -> str | None:
-    """Return the input of a node that rearranges its input.
-
-    Return None if the input comes from the node itself, as in an invalid model.
-    """
+def _level_before_view(lengths: ScopeLengths, index: int, value: TracedValue) -> TracedValue | None:
+    """The rule for layout operators: they rearrange the elements, or take one level out of all."""
+    use_def = lengths.use_def
     name = use_def.scope.inputs[index][0]
-    return name if use_def.makers.get(name, NO_MAKER) < index else None
-
-
-def _level_before_transpose(
-    lengths: ScopeLengths, index: int, value: TracedValue
-) -> TracedValue | None:
-    name = _rearranged_input(lengths.use_def, index)
-    if name is None:
+    if use_def.makers.get(name, NO_MAKER) >= index:  # in an invalid model, it may come from itself
         return None
-    order = permutation(lengths.use_def.nodes[index], len(value.axes))
-    axes = [value.axes[order.index(axis)] for axis in range(len(order))]
-    return value._replace(name=name, axes=axes)
-
-
-def _level_before_reshape(
-    lengths: ScopeLengths, index: int, value: TracedValue
-) -> TracedValue | None:
-    """The rule for all operators that keep the order of the elements."""
-    name = _rearranged_input(lengths.use_def, index)
-    if name is None or _has_checked_shape(lengths.use_def, index):
+    view = lengths.view(value.name)
+    if view is None or _has_checked_shape(use_def, index):
         return None
-    axes = regroup(value.axes, lengths.shape(name))
+    if view.parts:
+        return _level_among_all(view, value._replace(name=name))
+    axes = view.axes_before(value.axes)
     return None if axes is None else value._replace(name=name, axes=axes)
 
 
@@ -132,66 +107,31 @@ def _has_checked_shape(use_def: UseDef, index: int) -> bool:
     return maker is not None and is_shape_check(use_def.nodes[maker])
 
 
-def _level_before_gather(
-    lengths: ScopeLengths, index: int, value: TracedValue
-) -> TracedValue | None:
-    """The rule for a Gather that takes one level along an axis of all levels."""
-    node = lengths.use_def.nodes[index]
-    shape = lengths.shape(node.input[0])
-    if value.level is not None or not shape or len(shape) != len(value.axes) + 1:
+def _level_among_all(view: View, value: TracedValue) -> TracedValue | None:
+    """Return the input of a node that takes one level out of an axis of all levels.
+
+    Args:
+        view: what the node does.
+        value: its output, with the name of its input.
+    """
+    if value.level is not None or view.input_shape is None or len(view.parts) != 1:
         return None
-    index_value = lengths.use_def.scope.constant_value(node.input[1])
-    axis = int_attribute(node, "axis", 0) % len(shape)
-    count = shape[axis].known
-    if index_value is None or index_value.ndim > 0 or not count:
+    ((axis, part),) = view.parts.items()
+    (all_levels,) = new_axes([view.input_shape[axis]])
+    if len(value.axes) == len(view.input_shape) - 1:  # the node takes an index
+        if part.section is None:
+            return None
+        axes = (*value.axes[:axis], all_levels, *value.axes[axis:])
+        # Its index is that of a level, and not that of a pixel or point.
+        return value._replace(axes=axes, level=replace(part, start=None))
+    if len(value.axes) != len(view.input_shape) or part.step != 1 or part.listed is not None:
         return None
-    axes = list(value.axes)
-    axes.insert(axis, [Factor(shape[axis])])
-    return value._replace(
-        name=node.input[0],
-        axes=axes,
-        level=LevelIndex(int(index_value) % count, count),
-    )
-
-
-def _level_before_split(
-    lengths: ScopeLengths, index: int, value: TracedValue
-) -> TracedValue | None:
-    node = lengths.use_def.nodes[index]
-    level = LevelIndex(list(node.output).index(value.name), len(node.output))
-    return _level_among_all(lengths, index, value, int_attribute(node, "axis", 0), level)
-
-
-def _level_before_slice(
-    lengths: ScopeLengths, index: int, value: TracedValue
-) -> TracedValue | None:
-    node = lengths.use_def.nodes[index]
-    axes = lengths.known_integers(node, 3)
-    starts = lengths.known_integers(node, 1)
-    steps = lengths.known_integers(node, 4) if len(node.input) > 4 else [1]
-    if not axes or not starts or starts[0] < 0 or len(axes) != 1 or steps != [1]:
+    if part.start is None and part.section is None:
         return None
-    return _level_among_all(lengths, index, value, axes[0], LevelStart(starts[0]))
-
-
-def _level_among_all(
-    lengths: ScopeLengths,
-    index: int,
-    value: TracedValue,
-    axis: int,
-    level: LevelIndex | LevelStart,
-) -> TracedValue | None:
-    """Return the input of a node that takes one level out of the ``axis`` of all levels."""
-    name = lengths.use_def.nodes[index].input[0]
-    shape = lengths.shape(name)
-    if value.level is not None or not shape:
-        return None
-    axis %= len(value.axes)
     if not are_same(value.axes[axis], value.level_axis):
         return None
-    level_axis = [Factor(shape[axis])]
-    axes = [*value.axes[:axis], level_axis, *value.axes[axis + 1 :]]
-    return value._replace(name=name, axes=axes, level_axis=level_axis, level=level)
+    axes = (*value.axes[:axis], all_levels, *value.axes[axis + 1 :])
+    return value._replace(axes=axes, level_axis=all_levels, level=part)
 
 
 def _level_before_subtraction(
@@ -227,21 +167,9 @@ def _is_number(lengths: ScopeLengths, name: str, number: int, value: TracedValue
     return bool(constant.item() == number)
 
 
-#: The rules of the operators that only rearrange a value.
-VIEW_RULES: Mapping[str, LevelRule] = {
-    "Flatten": _level_before_reshape,
-    "Identity": _level_before_reshape,
-    "Reshape": _level_before_reshape,
-    "Squeeze": _level_before_reshape,
-    "Transpose": _level_before_transpose,
-    "Unsqueeze": _level_before_reshape,
-}
-#: The rules of all operators.
+#: Operator -> its rule.
 LEVEL_RULES: Mapping[str, LevelRule] = {
-    **VIEW_RULES,
-    "Gather": _level_before_gather,
+    **dict.fromkeys(LAYOUT_OPERATORS, _level_before_view),
     "Mul": _level_before_doubling,
-    "Slice": _level_before_slice,
-    "Split": _level_before_split,
     "Sub": _level_before_subtraction,
 }

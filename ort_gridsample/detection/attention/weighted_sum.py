@@ -13,7 +13,9 @@ from functools import cached_property
 from ...graph.first_opsets import FIRST_OPSET_WITH_AXES_AS_INPUT
 from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef
-from ...inference.lengths import Length, ScopeLengths
+from ...inference.lengths import ScopeLengths
+from ...inference.symbolic import Length
+from ...inference.views import REARRANGING
 from ..match import Match
 from .trace import LevelTracer
 
@@ -48,7 +50,7 @@ def rearranging_readers(use_def: UseDef, name: str) -> Iterator[int]:
         (reader,) = readers
         if reader <= index:  # in an invalid model, a value may come from itself
             return
-        if not use_def.is_op(reader, ("Identity", "Reshape", "Transpose")):
+        if not use_def.is_op(reader, REARRANGING):
             return
         yield reader
         index = reader
