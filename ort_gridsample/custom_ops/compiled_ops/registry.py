@@ -248,6 +248,23 @@ class CompiledOps:
             result = create(op_address, api, info, out)
         return int(result)
 
+    def create_state(self, op: Op, types: tuple[str, ...], api: int, info: int) -> int:
+        """Call CreateKernelV2 of an op, and return the address of the state.
+
+        Args:
+            op: an op whose domain exists.
+            types: the types of its inputs.
+            api: the address of an OrtApi whose functions read ``info``.
+            info: the OrtKernelInfo.
+
+        Raises:
+            RuntimeError: the op refuses the node.
+        """
+        state = c_api.word()
+        status = self._create_kernel(self.address(op, types), api, info, ctypes.addressof(state))
+        c_api.check(api, status)
+        return state.value
+
     def _infer_shape(self, op_address: int, context: int) -> int:
         """InferOutputShapeFn: call the compiled function of this name.
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...kernels.pointers import array_at, free, malloc, record_at
+from ...kernels.pointers import array_at, call, free, malloc, record_at
 from ...kernels.structs import Address
 from .api_functions import write_word
 from .structs import COMPUTE_INFO
@@ -14,9 +14,12 @@ def allocate_block(nbytes: int) -> int:
 
 
 def release_compute_infos(ep_address: Address, infos: int, count: int) -> int:
-    """ReleaseNodeComputeInfos. All data of a COMPUTE_INFO are in one block of memory."""
+    """ReleaseNodeComputeInfos. All other data of a COMPUTE_INFO are in one block of memory."""
     addresses = array_at(infos, (count,), np.int64)
     for index in range(count):
+        info = record_at(addresses[index], COMPUTE_INFO)
+        if info.destroy != 0:
+            call(info.destroy, (info.state,))
         free(addresses[index])
     return 0
 
@@ -25,3 +28,8 @@ def create_state(info_address: Address, context: Address, out: Address) -> int:
     """CreateState of OrtNodeComputeInfo."""
     write_word(out, record_at(info_address, COMPUTE_INFO).state)
     return 0
+
+
+def compute_as_op(info_address: Address, state_address: Address, context: Address) -> int:
+    """Compute of OrtNodeComputeInfo for a state that an op created."""
+    return call(record_at(info_address, COMPUTE_INFO).compute, (state_address, context))

@@ -114,9 +114,10 @@ class FusedNodes:
         A failure here still leaves the single nodes. A failure of :meth:`_compile` would be an
         error of the session.
         """
-        image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
-        self._compile_provider_functions([(compute_infos.allocate_block,)])
-        registry.addresses([*image.functions.values()])
+        functions = compute_info_functions(subgraph.compute)
+        specs = [*functions.values(), (compute_infos.allocate_block,)]
+        self._compile_provider_functions(specs)
+        subgraph.compile(self._api.address)
 
     def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
         """Return the data of a fused node, which begin with its COMPUTE_INFO.
@@ -130,8 +131,8 @@ class FusedNodes:
         addresses = self._compile_provider_functions([*functions.values()])
         info = dict(zip(functions, addresses, strict=True))
         offset = image.add_records(COMPUTE_INFO, {"version": PROVIDER_API_VERSION, **info})
-        state = subgraph.add_state(image, input_indices, self._api.address)
-        image.set_fields(offset, COMPUTE_INFO, {"state": state})
+        fields = subgraph.info_fields(image, input_indices, self._api.address)
+        image.set_fields(offset, COMPUTE_INFO, fields)
         return image
 
     def _compile(

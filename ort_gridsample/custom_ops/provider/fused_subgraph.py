@@ -11,7 +11,7 @@ from ...errors import shortened_names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
 from ...system.cpus import available_cpus
-from ..compiled_ops import c_api, error_loading
+from ..compiled_ops import c_api, error_loading, registry
 from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
 from ..compiled_ops.structs import ERRORS
@@ -42,16 +42,22 @@ class FusedSubgraph(ABC):
         """Compute of OrtNodeComputeInfo, as a function to compile."""
 
     @abstractmethod
-    def add_state(
+    def info_fields(
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
-    ) -> Relocation:
-        """Append the state that :attr:`compute` reads, and return its offset.
+    ) -> dict[str, Any]:
+        """Return the fields of a COMPUTE_INFO for the state that :attr:`compute` reads.
 
         Args:
-            image: the image.
+            image: the image of the COMPUTE_INFO, to which a state can be appended.
             input_indices: the names of the new node's inputs -> their indices.
             api: the address of the OrtApi.
         """
+
+    def compile(self, api: int) -> None:
+        """Compile the functions that the state needs."""
+        image = RecordImage()
+        self.info_fields(image, dict.fromkeys(self.inputs, 0), api)
+        registry.addresses([*image.functions.values()])
 
 
 def nodes_to_fuse(

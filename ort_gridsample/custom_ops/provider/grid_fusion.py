@@ -57,9 +57,9 @@ class FusedGridSample(FusedSubgraph):
     def compute(self) -> Callable[..., int]:
         return compute_grid_sample
 
-    def add_state(
+    def info_fields(
         self, image: RecordImage, input_indices: Mapping[str, int], api: int
-    ) -> Relocation:
+    ) -> dict[str, Any]:
         implementation = self.op.load()
         _, initial_states = implementation.states(*self.op_types)
         initial_state = initial_states[state_index(self.sample, self.grid)]
@@ -88,7 +88,7 @@ class FusedGridSample(FusedSubgraph):
         offset = image.add_records(FUSED_GRID, state)
         if has_programs:
             self._set_programs(image, offset)
-        return offset
+        return {"state": offset}
 
     def _affine_fields(self, image: RecordImage, sentences: Relocation) -> dict[str, Any]:
         """Return the fields of a GRID_SAMPLE for an AffineGrid."""
