@@ -39,7 +39,7 @@ def test_failure_to_create_the_node_leaves_single_nodes(monkeypatch: pytest.Monk
     def fail(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(grid_fusion.FusedGridSample, "add_state", fail)
+    monkeypatch.setattr(grid_fusion.FusedGridSample, "prepare", fail)
     flow_form = chain_form(flow)
     model, feeds = flow_form.model, flow_form.feeds
     session = open_provider(model)

@@ -16,7 +16,6 @@ from ort_gridsample.custom_ops.compiled_ops.record_image import RecordImage
 from ort_gridsample.custom_ops.compiled_ops.sentences import create_brief_error, create_error
 from ort_gridsample.custom_ops.provider import compute_infos
 from ort_gridsample.custom_ops.provider.factory_image import add_factory
-from ort_gridsample.custom_ops.provider.fused_attention import compute_attention
 from ort_gridsample.custom_ops.provider.fused_grid import compute_grid_sample
 from ort_gridsample.custom_ops.provider.fused_nodes import compute_info_functions
 from ort_gridsample.kernels import jit_core
@@ -42,7 +41,7 @@ def compiled_specs() -> set[FunctionSpec]:
     image = RecordImage()
     add_factory(image, "", lambda overload: 0, ())
     specs += [*image.functions.values(), (compute_infos.allocate_block,)]
-    for compute in (compute_attention, compute_grid_sample):
+    for compute in (compute_infos.compute_as_op, compute_grid_sample):
         specs += compute_info_functions(compute).values()
     return set(specs)
 

@@ -4,6 +4,11 @@ It runs the workers of :mod:`ort_gridsample.kernels.attention`. Its inputs are t
 :func:`ort_gridsample.functions.attention.attend`: value (B, S, H, D), levels (L, 1 + r), locations
 (B, Q, H, points, r) or (B, Q, H, L, P, r), and weights like the locations without their last axis.
 A row of levels is the number of points of a level, and its lengths.
+
+The state of a node says which inputs these are, and their layouts. A node of another package has
+other initial states. The attributes ``operands`` and ``levels``, which have the fields of OPERANDS
+and of an array of LEVEL, describe a node that replaces a subgraph: it reads the values that the
+subgraph reads. An operand in another layout is rearranged in each run.
 """
 
 from typing import Any
@@ -14,14 +19,17 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels.attention import attention_functions
 from ...kernels.compilation import compiles_in
-from ...kernels.halves import stored_dtype_of
+from ...kernels.halves import stored_dtype_of, widened
 from ...kernels.pointers import (
+    address_of,
     array_at,
     c_string,
+    field_address,
     local_record,
     memcpy,
     record_at,
     returns_array,
+    sizeof,
 )
 from ...kernels.structs import (
     ATTENTION_LAUNCH,
@@ -31,8 +39,16 @@ from ...kernels.structs import (
     ArrayRef,
     RecordRef,
 )
+from .c_api import ELEMENT_TYPES
 from .catalog import Fields, OpImplementation
-from .creation import LAST_SENTENCES, create_single_state, destroy
+from .creation import (
+    LAST_SENTENCES,
+    close_node,
+    create_state,
+    destroy,
+    integers_attribute,
+    open_node,
+)
 from .launches import fill_output
 from .requests import (
     Status,
@@ -40,6 +56,8 @@ from .requests import (
     alloc_int64s,
     free_blocks,
     open_request,
+    read_input,
+    set_shape,
     shape_of,
     write_status_output,
 )
@@ -53,7 +71,7 @@ from .sentences import (
     error_with_shapes,
 )
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
-from .structs import BASIC_STATE, NODE, REQUEST
+from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
 TOO_MANY_PIXELS = 2 * MAX_PIXELS
@@ -68,6 +86,22 @@ _RUN_TEMPLATES = {
     "NO_MEMORY": NO_MEMORY_SENTENCE,
     # value
     "VALUE_SHAPE_INVALID": validation.VALUE_SHAPE_INVALID,
+    # lengths
+    "SPATIAL_SHAPES_INVALID": validation.ErrorTemplate(
+        "spatial_shapes", "of shape {levels}", "shape (L, 2)"
+    ),
+    "LEVEL_STARTS_MISMATCH": validation.LEVEL_STARTS_MISMATCH,
+    # lengths, locations
+    "LOCATIONS_WITHOUT_LEVELS": validation.ErrorTemplate(
+        "sampling_locations", "of shape {sampling_locations}", "shape (B, Q, H, L, P, 2)"
+    ),
+    # the shape of an image, the number of its axes. A model may declare another number than an
+    # image has in a run, and onnxruntime does not check it.
+    "IMAGE_AXES_MISMATCH": validation.ErrorTemplate(
+        "levels",
+        "made of an image of shape {levels}",
+        "{number} axes, as the model declares",
+    ),
     # levels
     "LEVELS_SHAPE_INVALID": validation.LEVELS_SHAPE_INVALID,
     "LEVELS_NEGATIVE": validation.LEVELS_NEGATIVE,
@@ -103,7 +137,32 @@ LOCATIONS_SHAPE_MISMATCH_INDEX = _TABLE.index("LOCATIONS_SHAPE_MISMATCH")
 WEIGHTS_SHAPE_MISMATCH_INDEX = _TABLE.index("WEIGHTS_SHAPE_MISMATCH")
 Y_TOO_LARGE_INDEX = _TABLE.index("Y_TOO_LARGE")
 VALUE_BEYOND_LIMITS_INDEX = _TABLE.index("VALUE_BEYOND_LIMITS")
+SPATIAL_SHAPES_INVALID_INDEX = _TABLE.index("SPATIAL_SHAPES_INVALID")
+LEVEL_STARTS_MISMATCH_INDEX = _TABLE.index("LEVEL_STARTS_MISMATCH")
+LOCATIONS_WITHOUT_LEVELS_INDEX = _TABLE.index("LOCATIONS_WITHOUT_LEVELS")
+IMAGE_AXES_MISMATCH_INDEX = _TABLE.index("IMAGE_AXES_MISMATCH")
 WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
+MISSING_STATE_INDEX = _TABLE.index("MISSING_STATE")
+
+#: The layouts of weights: as their shape states, (B, Q, H, …) whose points are on one axis after a
+#: merge, and (B·H, 1, Q, P). Weights of one query with one axis of points apply to all queries.
+STATED, MERGED, BY_HEAD = range(3)
+
+#: The indices of the operands among a REQUEST's inputs.
+_VALUE = 0
+_LEVELS = 1
+_LOCATIONS = 2
+_WEIGHTS = 3
+#: The index of the input that an operand is computed from.
+_OTHER = 4
+#: The element types that are not the most frequent one.
+_INT32 = ELEMENT_TYPES["int32"]
+_FLOAT64 = ELEMENT_TYPES["float64"]
+_FLOAT16 = ELEMENT_TYPES["float16"]
+_BFLOAT16 = ELEMENT_TYPES["bfloat16"]
+#: The types of the bits of halves.
+_FLOAT16_BITS = stored_dtype_of("float16")
+_BFLOAT16_BITS = stored_dtype_of("bfloat16")
 
 
 def states(
@@ -119,15 +178,34 @@ def states(
         "process_items": process_items,
         "X_size": stored_dtype_of(value_type).itemsize,
     }
-    return BASIC_STATE, [{"kernel": kernel}]
+    operands = {
+        "value": 0,
+        "levels": 1,
+        "starts": -1,
+        "locations": 2,
+        "weights": 3,
+        "n_value_axes": 4,
+        "n_output_axes": 3,
+        "weights_layout": STATED,
+    }
+    return ATTENTION, [{"kernel": kernel, "operands": operands}]
 
 
 def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
     """CreateKernelV2 of deformable attention."""
+    op = record_at(op_address, OP)
+    node = local_record(NODE)
     prefix = c_string("DeformableAttention node ")
-    return create_single_state(
-        op_address, api, info, out, BASIC_STATE, prefix, WRONG_INTERFACE_INDEX
-    )
+    errors_address = open_node(node, op, api, info, prefix, WRONG_INTERFACE_INDEX)
+    operands = integers_attribute(node, c_string("operands"))
+    levels = integers_attribute(node, c_string("levels"))
+    state_address = create_state(node, op, 0, ATTENTION, errors_address, MISSING_STATE_INDEX)
+    if state_address != 0 and len(operands) > 0:
+        state = record_at(state_address, ATTENTION)
+        memcpy(address_of(state.operands), np.int64(operands.ctypes.data), sizeof(OPERANDS))
+        state.levels = np.int64(levels.ctypes.data)
+        state.n_levels = 8 * len(levels) // sizeof(LEVEL)
+    return close_node(node, state_address, out)
 
 
 @compiles_in(1.7)
@@ -154,16 +232,365 @@ def infer(op_address: Address, context: Address) -> int:
 
 def compute(state_address: Address, context: Address) -> Status:
     """KernelComputeV2: compute the weighted sums."""
-    state = record_at(state_address, BASIC_STATE)
+    state = record_at(state_address, ATTENTION)
+    operands = state.operands
     request = local_record(REQUEST)
-    status = open_request(request, state, context, 4)
-    status = status or attend(state, request, local_record(ATTENTION_LAUNCH), 3)
+    status = open_request(request, state, context, 0)
+    status = status or _read_value(state, operands, request)
+    if operands.levels < 0:
+        status = status or _levels_of_state(state, operands, request)
+    else:
+        status = status or read_input(request, state, operands.levels, request.inputs[_LEVELS])
+    if operands.locations < 0:
+        status = status or _locations_of_grids(state, operands, request)
+    else:
+        tensor = request.inputs[_LOCATIONS]
+        status = status or read_input(request, state, operands.locations, tensor)
+    status = status or _read_weights(state, operands, request)
+    if operands.lengths_type != 0:
+        status = status or _levels_of_lengths(state, operands, request)
+    launch = local_record(ATTENTION_LAUNCH)
+    status = status or _attend(state, request, launch, operands.n_output_axes)
     free_blocks(request.blocks)
     return status
 
 
 @register_jitable
-def attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_axes: int) -> Status:
+def _no_memory(state: RecordRef, request: RecordRef, nbytes: int) -> Status:
+    return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
+
+
+@register_jitable
+def _read_value(state: RecordRef, operands: RecordRef, request: RecordRef) -> Status:
+    """Set the value (B, S, H, D)."""
+    tensor = request.inputs[_VALUE]
+    status = read_input(request, state, operands.value, tensor)
+    if status != 0:
+        return status
+    lengths = shape_of(tensor)
+    has_shape = len(lengths) == operands.n_value_axes
+    if has_shape and len(lengths) == 3:
+        has_shape = lengths[2] == operands.heads * operands.channels
+    if not has_shape:
+        return error_with_shape(request.api, state.errors, VALUE_SHAPE_INVALID_INDEX, lengths)
+    if len(lengths) == 4:
+        return 0
+    split_lengths = alloc_int64s(request, 4)
+    if len(split_lengths) == 0:
+        return _no_memory(state, request, 32)
+    split_lengths[0] = lengths[0]
+    split_lengths[1] = lengths[1]
+    split_lengths[2] = operands.heads
+    split_lengths[3] = operands.channels
+    set_shape(tensor, split_lengths)
+    return 0
+
+
+@register_jitable
+def _alloc_levels(
+    state: RecordRef, request: RecordRef, n_levels: int, n_columns: int
+) -> tuple[Status, Address]:
+    """Set the levels to new memory for (L, 1 + r); return a status, and the address."""
+    nbytes = 8 * n_levels * n_columns
+    memory = alloc(request, nbytes)
+    levels_shape = alloc_int64s(request, 2)
+    if memory == 0 or len(levels_shape) == 0:
+        return _no_memory(state, request, nbytes), 0
+    levels_shape[0] = n_levels
+    levels_shape[1] = n_columns
+    request.inputs[_LEVELS].data = memory
+    set_shape(request.inputs[_LEVELS], levels_shape)
+    return 0, memory
+
+
+@register_jitable
+def _levels_of_state(state: RecordRef, operands: RecordRef, request: RecordRef) -> Status:
+    """Set the levels (L, 1 + r) to those of the array of LEVEL."""
+    status, memory = _alloc_levels(state, request, state.n_levels, 1 + operands.r)
+    if status != 0:
+        return status
+    rows = array_at(memory, (state.n_levels, 1 + operands.r), np.int64)
+    levels = array_at(state.levels, (state.n_levels,), LEVEL)
+    for index in range(state.n_levels):
+        level = levels[index]
+        status, lengths = _find_lengths(state, operands, request, level)
+        if status != 0:
+            return status
+        rows[index, 0] = level.points
+        level_lengths = array_at(lengths, (operands.r,), np.int64)
+        for axis in range(operands.r):  # an assignment of an array needs reference counts
+            rows[index, 1 + axis] = level_lengths[axis]
+    return 0
+
+
+@register_jitable
+def _find_lengths(
+    state: RecordRef, operands: RecordRef, request: RecordRef, level: RecordRef
+) -> tuple[Status, Address]:
+    """Return an OrtStatus*, and the address of the lengths (r,) of a LEVEL."""
+    if level.shape_input < 0:
+        return 0, field_address(level, "lengths")
+    tensor = request.inputs[_OTHER]
+    status = read_input(request, state, level.shape_input, tensor)
+    if status != 0:
+        return status, 0
+    n_axes = _product(shape_of(tensor))
+    if n_axes != 2 + operands.r:
+        image_shape = array_at(tensor.data, (n_axes,), np.int64)
+        sentence_index = IMAGE_AXES_MISMATCH_INDEX
+        status = error_with_shape(
+            request.api, state.errors, sentence_index, image_shape, 2 + operands.r
+        )
+        return status, 0
+    return 0, tensor.data + 2 * 8
+
+
+@register_jitable
+def _levels_of_lengths(state: RecordRef, operands: RecordRef, request: RecordRef) -> Status:
+    """Replace the levels (L, 2), which are lengths, by (L, 3), with the points of the locations.
+
+    Locations and weights must have an axis L, and each level begins where the previous one ends.
+    """
+    api = request.api
+    tensor = request.inputs[_LEVELS]
+    starts = request.inputs[_OTHER]
+    status = read_input(request, state, operands.starts, starts)
+    if status != 0:
+        return status
+    lengths_shape = shape_of(tensor)
+    starts_shape = shape_of(starts)
+    locations_shape = shape_of(request.inputs[_LOCATIONS])
+    if len(lengths_shape) != 2 or lengths_shape[1] != 2:
+        return error_with_shape(api, state.errors, SPATIAL_SHAPES_INVALID_INDEX, lengths_shape)
+    if len(starts_shape) != 1 or starts_shape[0] != lengths_shape[0]:
+        return error_with_number(api, state.errors, LEVEL_STARTS_MISMATCH_INDEX, 0)
+    if len(locations_shape) != 6:
+        return error_with_shapes(
+            api, state.errors, LOCATIONS_WITHOUT_LEVELS_INDEX, lengths_shape, locations_shape
+        )
+    weights_shape = shape_of(request.inputs[_WEIGHTS])
+    if len(weights_shape) != 5:
+        sentence_index = WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(api, state.errors, sentence_index, weights_shape, locations_shape)
+    lengths = tensor.data
+    n_levels = lengths_shape[0]
+    status, memory = _alloc_levels(state, request, n_levels, 3)
+    if status != 0:
+        return status
+    rows = array_at(memory, (n_levels, 3), np.int64)
+    start = 0
+    for level in range(n_levels):
+        rows[level, 0] = locations_shape[4]
+        for axis in range(2):
+            rows[level, 1 + axis] = _integer(operands, lengths, 2 * level + axis)
+        if _integer(operands, starts.data, level) != start:
+            return error_with_number(api, state.errors, LEVEL_STARTS_MISMATCH_INDEX, 0)
+        start += rows[level, 1] * rows[level, 2]
+    return 0
+
+
+@register_jitable
+def _integer(operands: RecordRef, data: Address, index: int) -> int:
+    """Return an element of the lengths or of the starts, which are of one type.
+
+    Args:
+        operands: the OPERANDS.
+        data: the address of the elements.
+        index: the index of the element.
+    """
+    if operands.lengths_type == _INT32:
+        return array_at(data, (index + 1,), np.int32)[index]
+    return array_at(data, (index + 1,), np.int64)[index]
+
+
+@register_jitable
+def _read_weights(state: RecordRef, operands: RecordRef, request: RecordRef) -> Status:
+    """Set the weights (B, Q, H, P) or (B, Q, H, L, P)."""
+    tensor = request.inputs[_WEIGHTS]
+    status = read_input(request, state, operands.weights, tensor)
+    if status != 0:
+        return status
+    if operands.weights_layout == BY_HEAD:
+        return _move_heads_inward(state, operands, request)
+    lengths = shape_of(tensor)
+    if operands.weights_layout == MERGED and len(lengths) == 5:
+        merged_lengths = alloc_int64s(request, 4)
+        if len(merged_lengths) == 0:
+            return _no_memory(state, request, 32)
+        for axis in range(3):
+            merged_lengths[axis] = lengths[axis]
+        merged_lengths[3] = lengths[3] * lengths[4]
+        set_shape(tensor, merged_lengths)
+    return 0
+
+
+@register_jitable
+def _move_heads_inward(state: RecordRef, operands: RecordRef, request: RecordRef) -> Status:
+    """Replace weights (B·H, 1, Q, P) by weights (B, Q, H, P)."""
+    tensor = request.inputs[_WEIGHTS]
+    lengths = shape_of(tensor)
+    if len(lengths) != 4 or lengths[0] % operands.heads != 0 or lengths[1] != 1:
+        locations = shape_of(request.inputs[_LOCATIONS])
+        sentence_index = WEIGHTS_SHAPE_MISMATCH_INDEX
+        return error_with_shapes(request.api, state.errors, sentence_index, lengths, locations)
+    new_lengths = alloc_int64s(request, 4)
+    if len(new_lengths) == 0:
+        return _no_memory(state, request, 32)
+    new_lengths[0] = lengths[0] // operands.heads
+    new_lengths[1] = lengths[2]
+    new_lengths[2] = operands.heads
+    new_lengths[3] = lengths[3]
+    size = state.kernel.X_size
+    nbytes = size * lengths[0] * lengths[2] * lengths[3]
+    memory = alloc(request, nbytes)
+    if memory == 0:
+        return _no_memory(state, request, nbytes)
+    _copy_queries_first(memory, tensor.data, new_lengths, size)
+    tensor.data = memory
+    set_shape(tensor, new_lengths)
+    return 0
+
+
+@register_jitable
+def _copy_queries_first(to: int, source: int, lengths: ArrayRef, size: int) -> None:
+    """Copy an array (B, H, Q, P) as (B, Q, H, P).
+
+    Args:
+        to: the address of the new array.
+        source: the address of the array.
+        lengths: the shape of the new array.
+        size: the size of an element.
+    """
+    n, queries, heads, points = lengths
+    nbytes = size * points
+    for row in range(n * heads):
+        batch = row // heads
+        head = row % heads
+        for query in range(queries):
+            target = (batch * queries + query) * heads + head
+            memcpy(to + nbytes * target, source + nbytes * (row * queries + query), nbytes)
+
+
+@register_jitable
+def _locations_of_grids(state: RecordRef, operands: RecordRef, request: RecordRef) -> Status:
+    """Set the locations (B, Q, H, P, r), in [0, 1], from the grids of the levels."""
+    lengths = alloc_int64s(request, 5)
+    if len(lengths) == 0:
+        return _no_memory(state, request, 40)
+    value_shape = shape_of(request.inputs[_VALUE])  # (B, S, H, D): _read_value() checked it
+    levels = array_at(state.levels, (state.n_levels,), LEVEL)
+    n_points = 0
+    for index in range(state.n_levels):
+        n_points += levels[index].points
+    lengths[0] = value_shape[0]
+    lengths[2] = operands.heads
+    lengths[3] = n_points
+    lengths[4] = operands.r
+    memory = 0
+    first_point = 0
+    for index in range(state.n_levels):
+        level = levels[index]
+        tensor = request.inputs[_OTHER]
+        status = read_input(request, state, level.grid_input, tensor)
+        if status != 0:
+            return status
+        grid_shape = shape_of(tensor)
+        batch_heads = value_shape[0] * operands.heads
+        queries = _count_queries(grid_shape, batch_heads, level.points, operands.r)
+        if index == 0:
+            lengths[1] = max(queries, 0)
+            nbytes = (8 if operands.grid_type == _FLOAT64 else 4) * _product(lengths)
+            memory = alloc(request, nbytes)
+            if memory == 0:
+                return _no_memory(state, request, nbytes)
+        if queries != lengths[1]:
+            sentence_index = LOCATIONS_SHAPE_MISMATCH_INDEX
+            return error_with_shapes(
+                request.api, state.errors, sentence_index, value_shape, grid_shape, state.n_levels
+            )
+        _copy_grid(memory, tensor.data, operands.grid_type, lengths, first_point, level.points)
+        first_point += level.points
+    tensor = request.inputs[_LOCATIONS]
+    tensor.data = memory
+    set_shape(tensor, lengths)
+    return 0
+
+
+@register_jitable
+def _product(lengths: ArrayRef) -> int:
+    result = 1
+    for length in lengths:
+        result *= length
+    return result
+
+
+@register_jitable
+def _count_queries(grid_shape: ArrayRef, batch_heads: int, points: int, r: int) -> int:
+    """Return Q of a grid of the shape (B·H, …, r) with Q·points positions; -1 for other shapes."""
+    n_axes = len(grid_shape)
+    if n_axes < 3 or grid_shape[0] != batch_heads or grid_shape[n_axes - 1] != r or points == 0:
+        return -1
+    positions = _product(grid_shape[1 : n_axes - 1])
+    return positions // points if positions % points == 0 else -1
+
+
+@register_jitable
+def _copy_grid(
+    to: int,
+    source: int,
+    grid_type: int,
+    lengths: ArrayRef,
+    first_point: int,
+    points: int,
+) -> None:
+    """Copy the grid of a level to the locations of all levels.
+
+    Args:
+        to: the address of the locations.
+        source: the address of the grid (B·H, Q, points, r), in [-1, 1].
+        grid_type: the ONNXTensorElementDataType of the grid. The locations are of type float64 if
+            the grid is, otherwise float32.
+        lengths: the shape (B, Q, H, P, r) of the locations.
+        first_point: the index of the level's first point.
+        points: the number of the level's points.
+    """
+    if grid_type == _FLOAT64:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float64, np.float64)
+    elif grid_type == _FLOAT16:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float32, _FLOAT16_BITS)
+    elif grid_type == _BFLOAT16:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float32, _BFLOAT16_BITS)
+    else:
+        _copy_typed_grid(to, source, lengths, first_point, points, np.float32, np.float32)
+
+
+@register_jitable
+def _copy_typed_grid(
+    to: int,
+    source: int,
+    lengths: ArrayRef,
+    first_point: int,
+    points: int,
+    dtype: Any,
+    grid_dtype: Any,
+) -> None:
+    """Copy a grid as :func:`_copy_grid`, for the types of the locations and of the grid."""
+    n, queries, heads, n_points, r = lengths
+    locations = array_at(to, (n * queries * heads, n_points * r), dtype)
+    grid = array_at(source, (n * heads * queries, points * r), grid_dtype)
+    half = dtype(0.5)
+    for row in range(n * heads):
+        batch = row // heads
+        head = row % heads
+        for query in range(queries):
+            target = (batch * queries + query) * heads + head
+            for index in range(points * r):
+                coordinate = widened(grid[row * queries + query, index])
+                locations[target, first_point * r + index] = coordinate * half + half
+
+
+@register_jitable
+def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_axes: int) -> Status:
     """Check the shapes, create the output Y, and fill it.
 
     Args:
@@ -358,7 +785,7 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or write_status_output(record_at(state_address, BASIC_STATE), context)
+    return status or write_status_output(record_at(state_address, ATTENTION), context)
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states, infer)

@@ -84,3 +84,10 @@ class RecordImage:
             elif value is not None:
                 encoded = np.array(value, field_dtype.base).tobytes()
                 self.data[start : start + field_dtype.itemsize] = encoded
+
+
+def row_of(dtype: np.dtype[Any], fields: Fields) -> list[int]:
+    """Return the integers of a record whose fields are int64 or arrays of int64."""
+    image = RecordImage()
+    image.add_records(dtype, fields)
+    return [int(number) for number in np.frombuffer(image.data, np.int64)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.program_codes import MAX_SOURCES
-from ...kernels.structs import KERNEL, LAUNCH, record
+from ...kernels.structs import KERNEL, LAUNCH, MAX_LEVEL_AXES, record
 from .c_api import FIELDS
 
 #: The maximum number of inputs: X, then the grid, a program's scalars or a size, then the sources.
@@ -179,11 +179,42 @@ GRID_SAMPLE = record(
 #: of an element.
 BASIC_STATE = record(*_STATE)
 
-#: The state of another package's deformable attention.
-FOREIGN_ATTENTION = record(
+#: The operands of a deformable attention: the indices of the node's inputs, or -1, and the layouts
+#: of these inputs. Conditions are 0 or 1.
+OPERANDS = record(
+    "value",
+    "levels",  # -1: there is an array of LEVEL
+    "starts",  # the first pixel of each level
+    "locations",  # -1: each LEVEL has a grid
+    "weights",
+    "lengths_type",  # the element type of levels (L, 2) without numbers of points; 0: (L, 1 + r)
+    "n_value_axes",  # 4: value is (B, S, H, D). 3: it is (B, S, H·D)
+    "weights_layout",  # attention.STATED, MERGED: (B, Q, H, …), or BY_HEAD: (B·H, 1, Q, P)
+    "grid_type",  # the element type of the grids
+    "n_output_axes",  # 3: Y is (B, Q, H·D). 4: it is (B, Q, H, D)
+    # H, D and r. They are 0 unless there is an array of LEVEL.
+    "heads",
+    "channels",
+    "r",
+)
+
+#: A level of a deformable attention whose levels are not an input.
+LEVEL = record(
+    "points",  # the number of its points
+    # The index of the input whose elements from the third on are the lengths of the level; -1 if
+    # the lengths are constants.
+    "shape_input",
+    # The index of the input that is the grid (B·H, Q, points, r); not used if there are locations.
+    "grid_input",
+    ("lengths", (np.int64, MAX_LEVEL_AXES)),  # the lengths if they are constants
+)
+
+#: The state of a deformable attention.
+ATTENTION = record(
     *_STATE,
-    # Whether the lengths of the levels are of type int32; otherwise they are of type int64.
-    "is_int32",
+    ("operands", OPERANDS),
+    "levels",  # the address of an array of LEVEL
+    "n_levels",  # its length
 )
 
 #: A call of AffineGrid while its workers fill the grid. An item is a block of rows, within a chunk

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import helper
 
 from ...detection.attention.layouts import Attention, Level, Operand
 from ...detection.match import Match
+from ...detection.records import NodeRecord
 from ...dialects.table import ATTENTION
-from ...errors import where_node
+from ...kernels.structs import MAX_LEVEL_AXES
+from ..compiled_ops.attention import BY_HEAD, MERGED
 from ..compiled_ops.c_api import ELEMENT_TYPES
-from ..compiled_ops.catalog import Op, find_op
-from ..compiled_ops.record_image import RecordImage, Relocation
-from .fused_attention import ATTENTION_SENTENCES, compute_attention
-from .fused_subgraph import (
-    FusedSubgraph,
-    NotFusedError,
-    add_errors,
-    common_fields,
-    nodes_to_fuse,
-)
-from .structs import FUSED_ATTENTION, LEVEL, WORD
+from ..compiled_ops.catalog import find_op
+from ..compiled_ops.record_image import row_of
+from ..compiled_ops.structs import LEVEL, OPERANDS
+from . import compute_infos
+from .fused_subgraph import FusedSubgraph, NotFusedError, nodes_to_fuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,66 +28,66 @@ class FusedAttention(FusedSubgraph):
     """The nodes of a deformable attention.
 
     Attributes:
-        where: the place that errors name.
+        record: the properties of the deformable attention.
+        node_name: the name of the node in errors.
         attention: the deformable attention.
         value: the operand ``attention.value``, which is not None here.
-        op: the compiled op.
-        op_types: the types of the op's inputs: value, levels, locations and weights.
         grid_type: the type of the levels' grids, from which a run computes the locations; "" if the
             graph has the locations.
-        align_corners: the attribute of the GridSamples.
     """
 
-    where: str
+    record: NodeRecord
+    node_name: str
     attention: Attention
     value: Operand
-    op: Op
-    op_types: tuple[str, ...]
     grid_type: str
-    align_corners: bool
 
     @property
     def compute(self) -> Callable[..., int]:
-        return compute_attention
+        return compute_infos.compute_as_op
 
-    def add_state(
-        self, image: RecordImage, input_indices: Mapping[str, int], api: int
-    ) -> Relocation:
+    def op_node(self, input_indices: Mapping[str, int]) -> onnx.NodeProto:
         attention = self.attention
-        _, (initial_state,) = self.op.load().states(*self.op_types)
-        kernel = {**initial_state["kernel"], "align_corners": self.align_corners}
-        errors = add_errors(image, image.add_texts(ATTENTION_SENTENCES), self.where)
         locations = attention.locations
-        state = {
-            "basic": common_fields(kernel, errors, api),
+        operands = {
             "value": input_indices[self.value.name],
+            "levels": -1,
+            "starts": -1,
             "locations": -1 if locations is None else input_indices[locations.name],
             "weights": input_indices[attention.weights.name],
+            "n_value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
+            "weights_layout": MERGED if attention.has_weights_by_head else BY_HEAD,
+            "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
+            "n_output_axes": 3,
             "heads": attention.heads,
             "channels": attention.channels,
-            "n_value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
-            "has_weights_by_head": attention.has_weights_by_head,
-            "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
-            "levels": self._add_levels(image, input_indices),
-            "n_levels": len(attention.levels),
             "r": attention.r,
         }
-        return image.add_records(FUSED_ATTENTION, state)
+        levels = [
+            number
+            for level in attention.levels
+            for number in row_of(LEVEL, self._level_fields(level, input_indices))
+        ]
+        return helper.make_node(
+            ATTENTION,
+            [],
+            [],
+            node=self.node_name,
+            align_corners=int(bool(self.record.align_corners)),
+            operands=row_of(OPERANDS, operands),
+            levels=levels,
+        )
 
-    def _add_levels(self, image: RecordImage, input_indices: Mapping[str, int]) -> Relocation:
-        """Append the array of LEVEL, and return its offset."""
-        rows = []
-        for level in self.attention.levels:
-            lengths = _known_lengths(level)
-            grid = level.sample.values["grid"]
-            fields = {
-                "points": level.points,
-                "shape_input": -1 if lengths else input_indices[level.shape or ""],
-                "lengths": image.add_records(WORD, *({"value": length} for length in lengths)),
-                "grid_input": input_indices[grid] if self.grid_type else -1,
-            }
-            rows.append(fields)
-        return image.add_records(LEVEL, *rows)
+    def _level_fields(self, level: Level, input_indices: Mapping[str, int]) -> dict[str, Any]:
+        """Return the fields of a LEVEL."""
+        lengths = _known_lengths(level)
+        grid = level.sample.values["grid"]
+        return {
+            "points": level.points,
+            "shape_input": -1 if lengths else input_indices[level.shape or ""],
+            "grid_input": input_indices[grid] if self.grid_type else -1,
+            "lengths": [*lengths, *[0] * (MAX_LEVEL_AXES - len(lengths))],
+        }
 
 
 def fuse_attention(match: Match) -> FusedAttention | None:
@@ -108,6 +108,8 @@ def fuse_attention(match: Match) -> FusedAttention | None:
         raise NotFusedError("no value of the graph has the images of all levels")
     if attention.other_levels:
         raise NotFusedError("a level is not sampled as the others are")
+    if attention.r > MAX_LEVEL_AXES:
+        raise NotFusedError(f"its images have more than {MAX_LEVEL_AXES} spatial axes")
     if not attention.has_output_by_query:
         raise NotFusedError("no value of the graph is the output (B, Q, H·D)")
     inputs = _inputs_of(attention, attention.value)
@@ -137,13 +139,13 @@ def fuse_attention(match: Match) -> FusedAttention | None:
         nodes=nodes,
         inputs=inputs,
         output=output,
-        where=where_node(ATTENTION, match.node.name or record.name),
+        record=record,
+        node_name=match.node.name or record.name,
         attention=attention,
         value=attention.value,
         op=op,
         op_types=op_types,
         grid_type=grid_type,
-        align_corners=bool(record.align_corners),
     )
 
 

@@ -16,13 +16,12 @@ def allocate_block(nbytes: int) -> int:
 def release_compute_infos(ep_address: Address, infos: int, count: int) -> int:
     """ReleaseNodeComputeInfos.
 
-    All data of a COMPUTE_INFO are in one block of memory, except the state of a compiled op.
+    All data of a COMPUTE_INFO are in one block of memory, except the state of its op.
     """
     addresses = array_at(infos, (count,), np.int64)
     for index in range(count):
         info = record_at(addresses[index], COMPUTE_INFO)
-        if info.op_state != 0:
-            call(info.destroy, (info.op_state,))
+        call(info.destroy, (info.state,))
         free(addresses[index])
     return 0
 
@@ -31,3 +30,8 @@ def create_state(info_address: Address, context: Address, out: Address) -> int:
     """CreateState of OrtNodeComputeInfo."""
     write_word(out, record_at(info_address, COMPUTE_INFO).state)
     return 0
+
+
+def compute_as_op(info_address: Address, state_address: Address, context: Address) -> int:
+    """Compute of OrtNodeComputeInfo: call KernelComputeV2 of the op."""
+    return call(record_at(info_address, COMPUTE_INFO).compute, (state_address, context))

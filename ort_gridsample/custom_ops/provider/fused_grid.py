@@ -32,11 +32,10 @@ _SCALARS = 1
 
 def compute_grid_sample(info_address: Address, state_address: Address, context: Address) -> Status:
     """Compute of OrtNodeComputeInfo."""
-    fused = record_at(state_address, FUSED_GRID)
-    op_state = record_at(info_address, COMPUTE_INFO).op_state
-    state = record_at(op_state, GRID_SAMPLE)
+    fused = record_at(record_at(info_address, COMPUTE_INFO).grid, FUSED_GRID)
+    state = record_at(state_address, GRID_SAMPLE)
     request = local_record(REQUEST)
-    request.launch.kernel = op_state
+    request.launch.kernel = state_address
     status = open_request(request, state, context, 0)
     op_inputs = array_at(fused.op_inputs, (state.n_inputs,), np.int64)
     for index in range(state.n_inputs):

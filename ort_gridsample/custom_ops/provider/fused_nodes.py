@@ -114,11 +114,9 @@ class FusedNodes:
         A failure here still leaves the single nodes. A failure of :meth:`_compile` would be an
         error of the session.
         """
-        if subgraph.op_node is not None:
-            subgraph.op_node.prepare()
-        image = self._image(subgraph, dict.fromkeys(subgraph.inputs, 0))
-        self._compile_provider_functions([(compute_infos.allocate_block,)])
-        registry.addresses([*image.functions.values()])
+        functions = compute_info_functions(subgraph.compute)
+        self._compile_provider_functions([*functions.values(), (compute_infos.allocate_block,)])
+        subgraph.prepare()
 
     def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
         """Return the data of a fused node, which begin with its COMPUTE_INFO.
@@ -132,8 +130,8 @@ class FusedNodes:
         addresses = self._compile_provider_functions([*functions.values()])
         info = dict(zip(functions, addresses, strict=True))
         offset = image.add_records(COMPUTE_INFO, {"version": PROVIDER_API_VERSION, **info})
-        state = subgraph.add_state(image, input_indices, self._api.address)
-        image.set_fields(offset, COMPUTE_INFO, {"state": state})
+        fields = subgraph.info_fields(image, input_indices)
+        image.set_fields(offset, COMPUTE_INFO, fields)
         return image
 
     def _compile(
@@ -170,10 +168,7 @@ class FusedNodes:
         node = graph.node(node_address)
         (output,) = node.outputs
         input_indices = {name: index for index, name in enumerate(node.inputs)}
-        subgraph = self._session.subgraphs[output]
-        image = self._image(subgraph, input_indices)
-        if subgraph.op_node is not None:
-            image.set_fields(0, COMPUTE_INFO, subgraph.op_node.create_state())
+        image = self._image(self._session.subgraphs[output], input_indices)
         (allocate,) = self._compile_provider_functions([(compute_infos.allocate_block,)])
         compiled = registry.addresses([*image.functions.values()])
         address = int(c_api.function(allocate, 1)(len(image.data)))

@@ -12,41 +12,13 @@ import onnx
 from ...errors import shortened_names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef, unread_nodes
-from ...system.cpus import available_cpus
-from ..compiled_ops import c_api, error_loading, registry
-from ..compiled_ops.catalog import Fields, Op
+from ..compiled_ops import registry
+from ..compiled_ops.catalog import Op
 from ..compiled_ops.record_image import RecordImage, Relocation
-from ..compiled_ops.structs import ERRORS
 
 
 class NotFusedError(Exception):
     """Why nodes that a session would fuse stay single nodes of the provider."""
-
-
-@dataclass(frozen=True)
-class OpNode:
-    """A node of a compiled op that ONNX Runtime does not have.
-
-    Attributes:
-        op: the op.
-        types: the types of its inputs.
-        node: the node, as a session writes it.
-        state_index: the index of the initial state for its attributes.
-    """
-
-    op: Op
-    types: tuple[str, ...]
-    node: onnx.NodeProto
-    state_index: int
-
-    def prepare(self) -> None:
-        """Compile all functions of the node."""
-        registry.prepare(self.op.name, self.types, self.state_index)
-
-    def create_state(self) -> Fields:
-        """Create the state of the node; return the fields of COMPUTE_INFO that refer to it."""
-        state = registry.compiled_ops().create_state(self.op, self.types, self.node)
-        return {"op_state": state, "destroy": (self.op.load().destroy,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +30,17 @@ class FusedSubgraph(ABC):
         inputs: the values that the new node reads. The new node may have more inputs, because ONNX
             Runtime passes all values that the replaced nodes read.
         output: the output of the new node: the only value of the nodes that other nodes read.
-        op_node: the node whose state the computation needs, or None.
+        op: the compiled op that creates the state of the new node.
+        op_types: the types of the op's inputs.
+        state_index: the index of the op's initial state for the attributes of the new node.
     """
 
     nodes: frozenset[int]
     inputs: frozenset[str]
     output: str
-    op_node: OpNode | None = None
+    op: Op
+    op_types: tuple[str, ...]
+    state_index: int = 0
 
     @property
     @abstractmethod
@@ -72,16 +48,45 @@ class FusedSubgraph(ABC):
         """Compute of OrtNodeComputeInfo, as a function to compile."""
 
     @abstractmethod
-    def add_state(
-        self, image: RecordImage, input_indices: Mapping[str, int], api: int
-    ) -> Relocation:
-        """Append the state that :attr:`compute` reads, and return its offset.
+    def op_node(self, input_indices: Mapping[str, int]) -> onnx.NodeProto:
+        """Return a node of the op, of which only the name and the attributes are read.
 
         Args:
-            image: the image.
             input_indices: the names of the new node's inputs -> their indices.
-            api: the address of the OrtApi.
         """
+
+    def add_grid(self, image: RecordImage, input_indices: Mapping[str, int]) -> Relocation | None:
+        """Append the FUSED_GRID of a COMPUTE_INFO; return its offset, or None if it has none.
+
+        Args:
+            image: the image of the COMPUTE_INFO.
+            input_indices: the names of the new node's inputs -> their indices.
+        """
+        return None
+
+    def prepare(self) -> None:
+        """Compile what the state needs."""
+        registry.prepare(self.op.name, self.op_types, self.state_index)
+
+    def info_fields(self, image: RecordImage, input_indices: Mapping[str, int]) -> dict[str, Any]:
+        """Create the state of the new node; return the fields of its COMPUTE_INFO.
+
+        Args:
+            image: the image of the COMPUTE_INFO.
+            input_indices: the names of the new node's inputs -> their indices.
+
+        Raises:
+            RuntimeError: the op refuses the node.
+        """
+        implementation = self.op.load()
+        grid = self.add_grid(image, input_indices)
+        node = self.op_node(input_indices)
+        return {
+            "state": registry.compiled_ops().create_state(self.op, self.op_types, node),
+            "grid": 0 if grid is None else grid,
+            "compute": (implementation.compute,),
+            "destroy": (implementation.destroy,),
+        }
 
 
 def nodes_to_fuse(
@@ -132,36 +137,3 @@ def nodes_to_fuse(
 def _listed(names: Sequence[str]) -> str:
     """Return names of values as text."""
     return shortened_names([repr(name) for name in names])
-
-
-def common_fields(kernel: Fields, errors: Relocation, api: int) -> dict[str, Any]:
-    """Return the fields that all states have.
-
-    Args:
-        kernel: the fields of the KERNEL, without ``cpus``, which depends on the process.
-        errors: the offset of the ERRORS.
-        api: the address of the OrtApi.
-    """
-    return {
-        "kernel": {**kernel, "cpus": available_cpus()},
-        "api": api,
-        "get_shape_reference": c_api.shape_reference(api),
-        "errors": errors,
-    }
-
-
-def add_errors(image: RecordImage, sentences: Relocation, where: str) -> Relocation:
-    """Append the ERRORS of a node, and return their offset.
-
-    Args:
-        image: the image.
-        sentences: the offset of the op's error messages.
-        where: the place that errors name.
-    """
-    errors = {
-        "load_create_error": error_loading.loader_address(),
-        "create_brief_error": error_loading.brief_spec(),
-        "sentences": sentences,
-        "prefix": image.add_text(where.encode()),
-    }
-    return image.add_records(ERRORS, errors)

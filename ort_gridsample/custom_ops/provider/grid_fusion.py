@@ -21,7 +21,7 @@ from ..compiled_ops.fused_types import source_types, state_index
 from ..compiled_ops.record_image import RecordImage, Relocation
 from .definitions import DOMAINS, GRID_OPERATORS
 from .fused_grid import compute_grid_sample
-from .fused_subgraph import FusedSubgraph, NotFusedError, OpNode, nodes_to_fuse
+from .fused_subgraph import FusedSubgraph, NotFusedError, nodes_to_fuse
 from .structs import FUSED_GRID, WORD
 
 
@@ -31,21 +31,22 @@ class FusedGridSample(FusedSubgraph):
 
     Attributes:
         grid: the computation of its grid.
-        op_node: the node of the op. Its scalars are omitted.
+        node: the node of the op, as a session writes it. Its scalars are omitted.
     """
 
     grid: FusedGrid
-    op_node: OpNode
+    node: onnx.NodeProto
 
     @property
     def compute(self) -> Callable[..., int]:
         return compute_grid_sample
 
-    def add_state(
-        self, image: RecordImage, input_indices: Mapping[str, int], api: int
-    ) -> Relocation:
+    def op_node(self, input_indices: Mapping[str, int]) -> onnx.NodeProto:
+        return self.node
+
+    def add_grid(self, image: RecordImage, input_indices: Mapping[str, int]) -> Relocation:
         # The scalars of programs are an input of the op, but not of the fused node.
-        op_inputs = [input_indices[name] if name else -1 for name in self.op_node.node.input]
+        op_inputs = [input_indices[name] if name else -1 for name in self.node.input]
         scalars = self.grid.scalars
         constants = [0.0 if isinstance(scalar, str) else scalar for scalar in scalars]
         names = [scalar if isinstance(scalar, str) else "" for scalar in scalars]
@@ -119,7 +120,10 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
         inputs=frozenset(inputs),
         output=sample.output,
         grid=grid,
-        op_node=OpNode(op, op_types, node, state_index(sample, grid)),
+        op=op,
+        op_types=op_types,
+        state_index=state_index(sample, grid),
+        node=node,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.structs import record
-from ..compiled_ops.structs import BASIC_STATE
 from .ep_api import COMPUTE_INFO_FIELDS, EP_FIELDS, FACTORY_FIELDS, KERNEL_FIELDS
 
 #: The number of inputs of the operators, and of their type constraints T1 and T2.
@@ -80,36 +79,10 @@ NODE_KERNEL = record(
 #: A fused node: ONNX Runtime's struct OrtNodeComputeInfo, followed by the fields of this package.
 COMPUTE_INFO = record(
     COMPUTE_INFO_FIELDS,
-    "state",  # the address of the FUSED_ATTENTION or FUSED_GRID
-    "op_state",  # the address of the state that the compiled op created; 0 if there is none
+    "state",  # the address of the state that the op created
+    "grid",  # the address of the FUSED_GRID, or 0
+    "compute",  # the address of the op's function KernelComputeV2
     "destroy",  # the address of the op's function KernelDestroy
-)
-
-#: A level of a fused deformable attention.
-LEVEL = record(
-    "points",  # the number of its points
-    # The index of the input whose elements from the third on are the lengths of the level; -1 if
-    # the lengths are constants.
-    "shape_input",
-    "lengths",  # the address of the lengths if they are constants
-    # The index of the input that is the grid (B·H, Q, points, r); not used if there are locations.
-    "grid_input",
-)
-
-#: The state of a fused deformable attention. Conditions are 0 or 1.
-FUSED_ATTENTION = record(
-    ("basic", BASIC_STATE),  # first, so that compiled code of the op can read a FUSED_ATTENTION
-    "value",  # the index of the node's input that is the value
-    "locations",  # the index of the input that is the locations; -1 if the levels have grids
-    "weights",  # the index of the input that is the weights
-    "heads",  # the number of heads
-    "channels",  # the number of channels of a head
-    "n_value_axes",  # the number of axes of the value: 4 for (B, S, H, D), 3 for (B, S, H·D)
-    "has_weights_by_head",  # whether the weights are (B, Q, H, …) and not (B·H, 1, Q, P)
-    "grid_type",  # the ONNXTensorElementDataType of the grids; 0 if there are locations
-    "levels",  # the address of an array of LEVEL
-    "n_levels",  # its length
-    "r",  # the number of spatial axes
 )
 
 #: The inputs of a GridSample that is fused with the nodes that compute its grid. Its COMPUTE_INFO
