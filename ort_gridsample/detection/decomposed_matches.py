@@ -100,8 +100,8 @@ def _decomposed_inputs(
     constants: dict[str, Array] = {}
     computed: dict[str, Tensor] = {}
     e = Expressions(decomposed.subgraph.output, scope.opsets.get("", 0), names=names)
-    if decomposed.name == "AffineGrid":
-        size = decomposed.result.size
+    size = decomposed.result.size
+    if size:
         values["size"] = ""
         cases = [(case[0], TypeAndShape("int64", (len(size),))) for case in cases]
         if None in size:  # the batch is that of theta

@@ -19,6 +19,7 @@ from ..dialects.registry import attention_signature, dialect_of, is_added, opera
 from ..dialects.spelling import AttributeValue, Dialect, attribute_input
 from ..dialects.table import AI_ONNX, DOMAIN, UNVERSIONED, standard
 from ..errors import GridSampleError, nested_name, where_node
+from ..functions.grid_operators import GRID_OPERATORS
 from ..graph.new_names import Names
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
@@ -391,21 +392,21 @@ def _link_fused_grids(
     matches: Sequence[Match], use_def: UseDef, inference: Inference
 ) -> list[Match]:
     """Return the ``matches`` of a scope, with ``fused_grid`` and ``fused_into`` set."""
-    affine_grids = {}
+    grid_operators = {}
     for match in matches:
-        if match.record.operator == "AffineGrid":
-            affine_grids[match.record.output] = match
+        if match.record.operator in GRID_OPERATORS:
+            grid_operators[match.record.output] = match
     changed: dict[Match, Match] = {}
     for match in matches:
         if match.record.operator != "GridSample" or match.is_composite:
             continue
-        fused_grid = find_fused_grid(use_def, match, inference, affine_grids)
+        fused_grid = find_fused_grid(use_def, match, inference, grid_operators)
         if fused_grid is None:
             continue
         record = replace(match.record, fused=fused_grid.fused_names)
         sample = replace(match, record=record, fused_grid=fused_grid)
         changed[match] = sample
-        affine_grid = fused_grid.affine_grid
-        if affine_grid is not None:
-            changed[affine_grid] = replace(affine_grid, fused_into=sample)
+        absorbed = fused_grid.absorbed
+        if absorbed is not None:
+            changed[absorbed] = replace(absorbed, fused_into=sample)
     return [changed.get(match, match) for match in matches]

@@ -15,8 +15,9 @@ from ..graph.use_def import UseDef
 from ..inference.types import Inference
 from ..kernels.program_codes import MAX_SOURCES
 from .coordinate_rules import CoordinateTracer
+from .coordinate_sources import CoordinateSource, OperatorSource, ProgramSource
 from .grid_rules import trace_grid
-from .match import FusedGrid, Match
+from .match import Match
 from .programs import TYPES, Component, Program
 
 
@@ -24,41 +25,42 @@ def find_fused_grid(
     use_def: UseDef,
     sample: Match,
     inference: Inference,
-    affine_grids: Mapping[str, Match],
-) -> FusedGrid | None:
-    """Return the computation of a GridSample's grid that can be fused into it, or None.
+    grid_operators: Mapping[str, Match],
+) -> CoordinateSource | None:
+    """Return the source of a GridSample that is fused with the nodes of its grid, or None.
 
     Args:
         use_def: the use-def chains of its scope.
         sample: the GridSample.
         inference: an inference that includes the values from which nodes with a rule in
             :data:`.COORDINATE_RULES` compute the grid.
-        affine_grids: the AffineGrids of the scope by the names of their outputs.
+        grid_operators: the nodes of the scope that are grid operators by the names of their
+            outputs.
     """
     if sample.record.values["grid"] not in use_def.makers:
         return None
-    affine = _find_affine_grid(use_def, sample, affine_grids)
-    return affine or _find_programs(use_def, sample, inference)
+    source = _find_operator(use_def, sample, grid_operators)
+    return source or _find_programs(use_def, sample, inference)
 
 
-def _find_affine_grid(
-    use_def: UseDef, sample: Match, affine_grids: Mapping[str, Match]
-) -> FusedGrid | None:
-    """Return the AffineGrid whose output only ``sample`` reads, and the nodes between the two."""
-    path = trace_grid(use_def, sample.record.values["grid"], affine_grids)
+def _find_operator(
+    use_def: UseDef, sample: Match, grid_operators: Mapping[str, Match]
+) -> OperatorSource | None:
+    """Return the grid operator whose output only ``sample`` reads, and the nodes between them."""
+    path = trace_grid(use_def, sample.record.values["grid"], grid_operators)
     if path is None or sample.record.values["X"] in path.values:
         return None
-    affine_grid = affine_grids[path.affine_grid]
-    inside = path.nodes | sample.replaced_nodes | affine_grid.replaced_nodes
+    match = grid_operators[path.start]
+    inside = path.nodes | sample.replaced_nodes | match.replaced_nodes
     if any(not use_def.scope.readers.get(name, set()) <= inside for name in path.values):
         return None
     nodes = tuple(sorted(path.nodes))
-    names = (affine_grid.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
+    names = (match.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
     # The nodes read no Constants.
-    return FusedGrid(nodes, names, path.cast_type, affine_grid)
+    return OperatorSource(nodes, names, match, path.cast_type)
 
 
-def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
+def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> ProgramSource | None:
     """Return the arithmetic that computes the grid from values of its type.
 
     The grid is traced again while
@@ -107,7 +109,7 @@ def _trace_once(
     grid_type: str,
     *,
     allow_coordinate_operands: bool,
-) -> FusedGrid:
+) -> ProgramSource:
     """Trace all coordinates of a grid. Those that cannot be traced have no program."""
     last_axis = tracer.grid_rank - 1
     programs = []
@@ -126,8 +128,8 @@ def _fused_programs(
     traced_nodes: Collection[int],
     grid_type: str,
     programs: Sequence[Program],
-) -> FusedGrid:
-    """Return a fused grid of ``programs``, with the Constants that the traced nodes read."""
+) -> ProgramSource:
+    """Return the source of ``programs``, with the Constants that the traced nodes read."""
     nodes = sorted(traced_nodes)
     constants = set[int]()
     for index in nodes:
@@ -136,14 +138,14 @@ def _fused_programs(
             if maker is not None and use_def.is_op(maker, ("Constant",)):
                 constants.add(maker)
     names = tuple(display_name(use_def.nodes[index]) for index in nodes)
-    return FusedGrid((*nodes, *sorted(constants)), names, grid_type, programs=tuple(programs))
+    return ProgramSource((*nodes, *sorted(constants)), names, grid_type, tuple(programs))
 
 
 def _values_to_keep(
     use_def: UseDef,
     sample: Match,
     tracer: CoordinateTracer,
-    fused: FusedGrid,
+    fused: ProgramSource,
 ) -> set[str]:
     """Return the outputs of traced nodes that cannot be fused.
 

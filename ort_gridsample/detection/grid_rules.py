@@ -1,4 +1,6 @@
-"""Trace a grid back to an AffineGrid, through the nodes between the two.
+"""Trace a grid back to a grid operator, through the nodes between the two.
+
+A grid operator is a row of :data:`ort_gridsample.functions.grid_operators.GRID_OPERATORS`.
 
 All coordinates are traced together, because the rank of the grid may be unknown.
 :data:`GRID_RULES` has one rule for each operator that may be between the two nodes.
@@ -37,16 +39,16 @@ class GridValue:
 
 
 class GridPath(NamedTuple):
-    """The way from an AffineGrid to its GridSample.
+    """The way from a grid operator to its GridSample.
 
     Attributes:
-        affine_grid: the output of the AffineGrid.
+        start: the output of the grid operator.
         nodes: the indices of the nodes between the two.
-        values: the names of all values from the AffineGrid to the GridSample.
+        values: the names of all values from the grid operator to the GridSample.
         cast_type: the type that the grid is cast to, or "" if it is not cast.
     """
 
-    affine_grid: str
+    start: str
     nodes: frozenset[int]
     values: frozenset[str]
     cast_type: str
@@ -58,22 +60,22 @@ class GridPath(NamedTuple):
 GridRule = Callable[[onnx.NodeProto, GridValue], GridValue | None]
 
 
-def trace_grid(use_def: UseDef, grid: str, affine_grids: Collection[str]) -> GridPath | None:
-    """Trace a grid back to an AffineGrid.
+def trace_grid(use_def: UseDef, grid: str, starts: Collection[str]) -> GridPath | None:
+    """Trace a grid back to a grid operator.
 
     Args:
         use_def: the use-def chains of the scope.
         grid: the name of the grid.
-        affine_grids: the outputs of the AffineGrids in the scope.
+        starts: the outputs of the grid operators in the scope.
 
     Returns:
-        The way between the two, or None if the grid does not come from an AffineGrid, or if its
+        The way between the two, or None if the grid does not come from a grid operator, or if its
         coordinates are rearranged.
     """
     value = GridValue(grid)
     nodes: set[int] = set()
     values = {grid}
-    while value.name not in affine_grids:
+    while value.name not in starts:
         index = use_def.makers.get(value.name)
         # In an invalid model, a value may come from itself.
         if index is None or index in nodes or not use_def.is_op(index, GRID_RULES):
@@ -123,7 +125,7 @@ def _before_cast(node: onnx.NodeProto, grid: GridValue) -> GridValue | None:
     return replace(grid, name=node.input[0], cast_type=cast_type)
 
 
-#: Operator -> the rule for a node between an AffineGrid and its GridSample.
+#: Operator -> the rule for a node between a grid operator and its GridSample.
 GRID_RULES: Mapping[str, GridRule] = {
     "Cast": _before_cast,
     "Identity": _before_identity,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import onnx
 
@@ -11,7 +10,7 @@ from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION, UNVERSIONED, AttentionSignature
 from ..graph.scope import Scope
 from .attention.layouts import Attention
-from .programs import Program, Scalar
+from .coordinate_sources import CoordinateSource
 from .records import NodeRecord
 
 
@@ -29,8 +28,9 @@ class Match:
         decomposed_nodes: for a decomposed operator, the indices of all nodes that compute it; also
             those of ``detected_attention``.
         preparing_nodes: for a decomposed operator, new nodes that compute inputs of ``node``.
-        fused_grid: the computation of this GridSample's grid that can be fused into it.
-        fused_into: the GridSample that this AffineGrid can be fused into.
+        fused_grid: the source of coordinates that this GridSample has if it is fused with the nodes
+            of its grid; None if it cannot be.
+        fused_into: the GridSample that this node can be fused into.
         detected_attention: the operands of decomposed deformable attention.
         enclosing_match: the deformable attention that this GridSample is a part of.
     """
@@ -42,7 +42,7 @@ class Match:
     helpers: frozenset[int] = frozenset()
     decomposed_nodes: frozenset[int] = frozenset()
     preparing_nodes: tuple[onnx.NodeProto, ...] = ()
-    fused_grid: FusedGrid | None = None
+    fused_grid: CoordinateSource | None = None
     fused_into: Match | None = None
     detected_attention: Attention | None = None
     enclosing_match: Match | None = None
@@ -83,37 +83,3 @@ class Match:
     def replaced_nodes(self) -> frozenset[int]:
         """The indices of all nodes that a replacement of the match replaces."""
         return frozenset({self.index}) | self.helpers | self.decomposed_nodes
-
-
-@dataclass(frozen=True)
-class FusedGrid:
-    """The computation of a GridSample's grid: an AffineGrid, or a program for each coordinate.
-
-    Attributes:
-        nodes: the indices of the nodes to fuse except the AffineGrid, and of the Constants that
-            they read.
-        fused_names: the names of all nodes to fuse, in order, with that of the AffineGrid.
-        type: the grid's element type, or "" if it is the type of the AffineGrid's theta.
-        affine_grid: the AffineGrid, or None if there are programs.
-        programs: one program for each coordinate, innermost axis first.
-    """
-
-    nodes: tuple[int, ...]
-    fused_names: tuple[str, ...]
-    type: str
-    affine_grid: Match | None = None
-    programs: tuple[Program, ...] = ()
-
-    @cached_property
-    def sources(self) -> list[str]:
-        """The values that the programs read, each once."""
-        names: dict[str, None] = {}
-        for program in self.programs:
-            names[program.component.name] = None
-            names.update((operand.component.name, None) for operand in program.operands)
-        return list(names)
-
-    @cached_property
-    def scalars(self) -> list[Scalar]:
-        """The scalar operands of the programs, in order."""
-        return [scalar for program in self.programs for scalar in program.scalars]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
@@ -11,6 +11,7 @@ from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION, COMPILED_DOMAIN, FUSED
 from ..errors import GridSampleError, where_node
 from ..functions import validation
+from ..functions.grid_operators import GRID_OPERATORS
 from ..graph.scope import Scope, attribute_named, display_name, domain_of
 from ..inference.probe import Probe
 from ..inference.runtime_probe import NOT_INSTALLED
@@ -30,24 +31,29 @@ _WITHOUT_FUSED_NODES = (
 UNKNOWN_UNTIL_RUN = "types or ranks of its inputs are known only when it runs"
 
 
-def check_no_fused_nodes(all_scopes: Iterable[Scope]) -> None:
-    """Check that no node of a model is a GridSample that a session fused with its grid.
+def fused_nodes(all_scopes: Iterable[Scope]) -> Iterator[tuple[Scope, onnx.NodeProto]]:
+    """Yield the GridSamples that a session fused with their grids, and their scopes.
 
     Such a node is in models that onnxruntime saved. It lacks the nodes that computed its grid.
-
-    Raises:
-        GridSampleError: a node is one.
     """
     for scope in all_scopes:
-        if FUSED not in scope.op_types:
-            continue
-        for node in scope:
-            if (node.domain, node.op_type) == (COMPILED_DOMAIN, FUSED):
-                label = attribute_named(node, "node")
-                name = label.s.decode() if label is not None else display_name(node)
-                found = "saved by a session that fused this node"
-                where = where_node(FUSED, name)
-                raise GridSampleError(where, "the model", found, _WITHOUT_FUSED_NODES)
+        if FUSED in scope.op_types:
+            for node in scope:
+                if (node.domain, node.op_type) == (COMPILED_DOMAIN, FUSED):
+                    yield scope, node
+
+
+def check_no_fused_nodes(all_scopes: Iterable[Scope]) -> None:
+    """Check that a model has no :func:`fused_nodes`.
+
+    Raises:
+        GridSampleError: it has one.
+    """
+    for _, node in fused_nodes(all_scopes):
+        label = attribute_named(node, "node")
+        name = label.s.decode() if label is not None else display_name(node)
+        found = "saved by a session that fused this node"
+        raise GridSampleError(where_node(FUSED, name), "the model", found, _WITHOUT_FUSED_NODES)
 
 
 def fault_of(
@@ -141,8 +147,9 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     _check_outputs(record, node)
     _check_types(record)
     for first, second in record.cases:
-        if record.operator == "AffineGrid":
-            _check_affine_grid(record, first, second)
+        if record.operator in GRID_OPERATORS:
+            shapes = (first.shape, second.shape)
+            GRID_OPERATORS[record.operator].check(record.where, shapes, record.constants)
         else:
             _check_grid_sample(record, first, second)
 
@@ -223,16 +230,6 @@ def _check_types(record: NodeRecord) -> None:
                 raise GridSampleError(record.where, name, found, f"another type, {_COMPLEX_HINT}")
 
 
-def _check_affine_grid(record: NodeRecord, theta: TypeAndShape, size: TypeAndShape) -> None:
-    """Check the shapes of an AffineGrid's inputs, and the values of a constant size."""
-    constant = record.constants.get("size")
-    numbers = constant.tolist() if constant is not None and constant.ndim == 1 else None
-    validation.check_affine_grid_shapes(record.where, theta.shape, numbers)
-    if not validation.may_match(size.shape, (4,)) and not validation.may_match(size.shape, (5,)):
-        found = f"of shape {validation.format_shape(size.shape or ())}"
-        raise GridSampleError(record.where, "size", found, "4 or 5 numbers")
-
-
 def _check_grid_sample(record: NodeRecord, X: TypeAndShape, grid: TypeAndShape) -> None:
     """Check the shapes of a GridSample's inputs, and that its mode is defined for the type of X."""
     grid_shape = grid.shape
@@ -264,20 +261,14 @@ def _check_planes(record: NodeRecord, X: TypeAndShape, grid: TypeAndShape) -> No
 def _check_output_shape(record: NodeRecord, declared: Sequence[spec.Dim]) -> None:
     """Check that the shape of the output, by the shapes of the inputs, is the ``declared`` one."""
     for first, second in record.cases:
-        is_grid = record.operator == "AffineGrid"
-        output = _affine_grid_shape(record) if is_grid else _sample_shape(first, second)
+        if record.operator in GRID_OPERATORS:
+            output = GRID_OPERATORS[record.operator].grid_shape(record.constants)
+        else:
+            output = _sample_shape(first, second)
         if output is not None and not validation.may_match(output, declared):
             found = f"of shape {validation.format_shape(output)}"
             expected = f"{validation.format_shape(declared)}, as the graph states"
             raise GridSampleError(record.where, "the output", found, expected)
-
-
-def _affine_grid_shape(record: NodeRecord) -> list[spec.Dim] | None:
-    size = record.constants.get("size")
-    if size is None or size.ndim != 1:
-        return None
-    numbers = size.tolist()
-    return [numbers[0], *numbers[2:], len(numbers) - 2]
 
 
 def _sample_shape(X: TypeAndShape, grid: TypeAndShape) -> list[spec.Dim] | None:

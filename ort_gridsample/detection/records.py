@@ -13,6 +13,7 @@ from .. import spec
 from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
 from ..errors import GridSampleError, nested_name, where_node
+from ..functions.grid_operators import GRID_OPERATORS, length_of
 from ..inference.runtime_probe import NOT_INSTALLED
 from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
@@ -296,28 +297,13 @@ def n_spatial_axes(operator: str, case: Sequence[TypeAndShape]) -> int | None:
         is_of_this_package = len(case) == len(spec.newest(ATTENTION).types)
         if not is_of_this_package:
             return 2
-        row_length = _length(case[1].shape, 1)  # levels are (L, 1 + r)
+        row_length = length_of(case[1].shape, 1)  # levels are (L, 1 + r)
         return None if row_length is None else row_length - 1
     first, second = (value.shape for value in case)
-    if operator == "AffineGrid":
-        rows = _length(first, 1)  # theta is (N, r, r + 1)
-        if rows is not None:
-            return rows
-        row_length = _length(first, 2)
-        if row_length is not None:
-            return row_length - 1
-        size_length = _length(second, 0)  # size is N, C and r lengths
-        return None if size_length is None else size_length - 2
+    if operator in GRID_OPERATORS:
+        return GRID_OPERATORS[operator].count_axes((first, second))
     shape = second if first is None else first
     return None if shape is None else len(shape) - 2
-
-
-def _length(shape: Sequence[spec.Dim] | None, axis: int) -> int | None:
-    """Return the length of an axis of ``shape``, or None if it is unknown."""
-    if shape is None or len(shape) <= axis:
-        return None
-    length = shape[axis]
-    return length if isinstance(length, int) else None
 
 
 def _distinct(values: Iterable[T | None]) -> tuple[T, ...]:

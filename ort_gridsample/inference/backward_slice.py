@@ -40,6 +40,7 @@ from .light_attributes import (
 from .node_versions import nodes_in_opset
 from .slice_declarations import (
     SliceDeclarations,
+    add_body_constants,
     add_body_input,
     add_body_output,
     declared_types,
@@ -424,6 +425,7 @@ class BackwardSlice:
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
                 add_body_input(graph.input, instance, value)
+        add_body_constants(graph, instance, self._needed)
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return nodes in the slice's opset for a node of ``opset``, last first.

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from .instances import Instance
 from .light_attributes import is_weight, weight_type
@@ -124,6 +124,28 @@ def add_body_output(values: Any, instance: Instance, value: onnx.ValueInfoProto)
         values.add(name=instance.name_in_slice(value.name), type=_initializer_type(definition))
     else:
         add_body_input(values, instance, value)
+
+
+def add_body_constants(graph: onnx.GraphProto, instance: Instance, needed: Collection[str]) -> None:
+    """Add the integers that nodes of a body read from initializers.
+
+    All initializers are in the main graph of the slice. onnx reads no element of an initializer of
+    another graph, such as the shape of a Reshape.
+
+    Args:
+        graph: the slice of the body.
+        instance: the instance of the body.
+        needed: the names in the slice of the values that it needs.
+    """
+    for name in dict.fromkeys(chain.from_iterable(instance.scope.inputs)):
+        is_computed = isinstance(instance.scope.definitions.get(name), onnx.NodeProto)
+        if is_computed or instance.name_in_slice(name) not in needed:
+            continue
+        tensor = instance.scope.find_constant(name)
+        if tensor is not None and tensor.data_type == TensorProto.INT64 and not is_weight(tensor):
+            added = graph.initializer.add()
+            added.CopyFrom(tensor)
+            added.name = instance.name_in_slice(name)
 
 
 def _initializer_type(tensor: onnx.TensorProto) -> onnx.TypeProto:

@@ -12,7 +12,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -24,10 +24,13 @@ import onnx
 from .. import spec, versions
 from ..custom_ops.compiled_ops.linking import MACHINES, Machine, linker, run
 from ..custom_ops.provider import ep_api
-from ..detection.find import records_of
+from ..detection.find import find_matches
+from ..detection.node_checks import fused_nodes
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, atomic_write, read_model, translate_errors
+from ..graph.scope import Scope, scopes_of
+from ..inference.types import Inference
 from ..kernels import library_file, library_trailer
 from ..kernels import target as this_machine
 from ..kernels.tap_plans import COMPILED_MODES
@@ -316,8 +319,11 @@ def _needed(models: Model | Iterable[Model] | None) -> dict[str, list[str]] | No
     for model in models:
         proto = read_model(model)
         with translate_errors(proto):
-            records = records_of(proto)
-        for record in records:
+            all_scopes = scopes_of(proto)
+            matches = find_matches(proto, all_scopes, None, with_reasons=False)
+            for name, values in _needed_by_fused_nodes(proto, all_scopes):
+                needed.setdefault(name, set()).update(values)
+        for record in (match.record for match in matches):
             for name, types in spec.newest(record.operator).types.items():
                 known_types = record.types.get(name, ())
                 is_known = known_types and all(value.type for value in record.inputs[name])
@@ -326,6 +332,35 @@ def _needed(models: Model | Iterable[Model] | None) -> dict[str, list[str]] | No
                 modes = [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
                 needed.setdefault("mode", set()).update(modes)
     return {name: sorted(values) for name, values in needed.items()}
+
+
+def _needed_by_fused_nodes(
+    model: onnx.ModelProto, all_scopes: Sequence[Scope]
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what the GridSamples need that a session fused with their grids.
+
+    Other ways to read a model refuse these nodes, because they lack the nodes of the grid, which
+    the op does not need.
+
+    Yields:
+        Pairs of the name of an input, or ``mode``, and types or modes.
+    """
+    nodes = [*fused_nodes(all_scopes)]
+    names: dict[int, list[str]] = {}
+    for scope, node in nodes:
+        names.setdefault(id(scope), []).extend(node.input)
+    inference = Inference(model, all_scopes, None, names)
+    for scope, node in nodes:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        source = "grid" if "coordinates" in attributes else "theta"
+        all_types = {"X": spec.newest("GridSample").types["X"], source: spec.FLOATS}
+        for (name, types), value in zip(all_types.items(), node.input[::2], strict=False):
+            known_type = inference.value_in_all_calls(scope, value).type
+            yield name, [known_type] if known_type else types
+        mode = attributes["mode"].s.decode() if "mode" in attributes else "linear"
+        yield "mode", [mode]
+        if source == "theta":
+            yield "size", ["int64"]
 
 
 # --- Compilation ---

@@ -23,6 +23,7 @@ from ..detection.node_checks import check_no_fused_nodes
 from ..dialects.registry import attention_signature, dialect_of
 from ..dialects.table import ATTENTION
 from ..errors import GridSampleError, where_node
+from ..functions.grid_operators import GRID_OPERATORS
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..inference.probe import Probe
 from .targets import FUNCTIONS_DOMAIN
@@ -198,7 +199,7 @@ def _coordinates(
         return _coordinates_of_attention(node)
     if dialect is not None or node.domain == FUNCTIONS_DOMAIN:
         operator = node.op_type if dialect is None else dialect.operator
-        return node.input if operator.startswith("AffineGrid") else node.input[1:]
+        return node.input if operator.startswith(tuple(GRID_OPERATORS)) else node.input[1:]
     return () if function_key(node) in functions.sampling or is_helper(node) else None
 
 

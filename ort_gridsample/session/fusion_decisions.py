@@ -113,13 +113,13 @@ def _is_grid_fused(
     """
     if grid_sample.fused_grid is None:
         return False
-    affine_grid = grid_sample.fused_grid.affine_grid
-    if affine_grid is None:
+    absorbed = grid_sample.fused_grid.absorbed
+    if absorbed is None:
         return decide_unfused(grid_sample).placement.runs_on == COMPILED_OP
     if attention_match is not None:
         return False
-    # The match in ``fused_grid`` lacks ``fused_into``. Without it, the op of the AffineGrid would
-    # be compiled, which the fused op replaces.
-    affine_grid = replace(affine_grid, fused_into=grid_sample)
-    placements = [decide_unfused(node).placement for node in (grid_sample, affine_grid)]
+    # The match of the source lacks ``fused_into``. Without it, the op of the absorbed node would be
+    # compiled, which the fused op replaces.
+    absorbed = replace(absorbed, fused_into=grid_sample)
+    placements = [decide_unfused(node).placement for node in (grid_sample, absorbed)]
     return all(placement.runs_on == COMPILED_OP for placement in placements)

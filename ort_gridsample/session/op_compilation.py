@@ -5,10 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from ..custom_ops.compiled_ops import registry
-from ..custom_ops.compiled_ops.fused_types import source_types, state_index
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..dialects.table import FUSED
 from ..kernels.tap_plans import COMPILED_MODES
 from ..rewriting.foreign_attention_facts import op_record
 from .decisions import Decision
@@ -40,12 +38,13 @@ def compile_fused_op(grid_sample: Match) -> str:
         Why that failed, or "" if it did not fail or if there is nothing to compile.
     """
     record = grid_sample.record
-    if grid_sample.fused_grid is None or not _has_valid_attributes(record):
+    source = grid_sample.fused_grid
+    if source is None or not _has_valid_attributes(record):
         return ""
     try:
-        state = state_index(record, grid_sample.fused_grid)
-        for types in product(record.types["X"], *source_types(grid_sample.fused_grid)):
-            registry.prepare(FUSED, types, state)
+        state = source.state_index(str(record.mode))
+        for types in product(record.types["X"], *source.input_types):
+            registry.prepare(source.operator, types, state)
     except Exception as error:
         return f"its grid is not fused, as compiling that failed: {error}"
     return ""

@@ -13,7 +13,7 @@ from onnx import helper
 
 from .. import spec
 from ..detection.records import NodeRecord, n_spatial_axes
-from ..functions.affine import affine_grid
+from ..functions.grid_operators import GRID_OPERATORS
 from ..inference.one_node import one_node_feeds, one_node_model
 from ..inference.trial import NodeData, Trial, sampling_data
 from ..inference.types import TypeAndShape
@@ -94,8 +94,8 @@ def build_case(
     n_axes = n_spatial_axes(record.operator, case)
     if n_axes not in (1, 2, 3) or not _is_testable(case, types):
         return None
-    if record.operator == "AffineGrid":
-        case_data = _affine_grid_data(record, case, n_axes)
+    if record.operator in GRID_OPERATORS:
+        case_data = _grid_operator_data(record, case, n_axes)
     else:
         case_data = _grid_sample_data(record, case, n_axes)
 
@@ -127,30 +127,22 @@ def _insert_relu(model: onnx.ModelProto) -> None:
     model.graph.node.insert(0, helper.make_node("Relu", [source], ["relu"]))
 
 
-def _affine_grid_data(
+def _grid_operator_data(
     record: NodeRecord,
     case: Sequence[TypeAndShape],
     n_axes: int,
 ) -> CaseData:
-    """Return the test data of an AffineGrid: theta, size and the grid."""
+    """Return the test data of an operator that computes a grid: its inputs, and the grid."""
+    operator = GRID_OPERATORS[record.operator]
     align_corners = bool(record.possible_attributes["align_corners"])
-    unknown: MutableShape = [None, n_axes, n_axes + 1]
-    theta_shape = list(case[0].shape or unknown)
+    shapes = operator.test_shapes((case[0].shape, case[1].shape), n_axes)
 
     def make_arrays() -> NodeData:
-        rng = np.random.default_rng(0)
-        constant_size = record.constants.get("size")
-        if constant_size is None:
-            batch, *lengths = [_BATCH, _CHANNELS, *_Y_LENGTHS[:n_axes]]
-        else:
-            batch, *lengths = constant_size.tolist()
-        if isinstance(theta_shape[0], int):
-            batch = theta_shape[0]
-        theta = rng.random((batch, n_axes, n_axes + 1))
-        size = np.array([batch, *lengths], np.int64)
-        return NodeData(theta, size, affine_grid(theta, size, align_corners))
+        size = [_BATCH, _CHANNELS, *_Y_LENGTHS[:n_axes]]
+        first, second = operator.test_inputs(shapes, size, record.constants)
+        return NodeData(first, second, operator.function(first, second, align_corners))
 
-    return CaseData([theta_shape, [n_axes + 2]], make_arrays)
+    return CaseData(shapes, make_arrays)
 
 
 def _grid_sample_data(

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+import onnx
 import onnxruntime
 import pytest
+from onnx import inliner
 
 from ort_gridsample import versions
 from ort_gridsample.custom_ops.provider import fused_nodes, fusion
@@ -73,15 +75,6 @@ DIFFERENCES = {
         provider=["/GridSample_output_0"],
         reason="onnxruntime removes an Expand whose shape is computed, behind the AffineGrid",
     ),
-    "raft_scan": Difference(
-        provider=["grid_sampler", "grid_sampler_1"],
-        reason="onnx's inference in a body does not read a constant of the graph around the body",
-    ),
-    "sfmlearner_function": Difference(
-        session=["return_val"],
-        provider=["depth", "synthesised"],
-        reason="onnxruntime inlines the function, and the provider gets a node for each call",
-    ),
     "stn_bicubic": Difference(
         session=["Y"],
         reason="its AffineGrid is decomposed; the provider cannot run candidates to test them",
@@ -129,7 +122,13 @@ def models() -> dict[str, bytes]:
 
 
 def fused_by_session(model: bytes) -> set[Fused]:
-    """Return what a session fuses. Its ops are not compiled."""
+    """Return what a session fuses. Its ops are not compiled.
+
+    Functions are inlined, because the provider gets the nodes of each call.
+    """
+    proto = onnx.load_from_string(model)
+    if proto.functions:
+        model = inliner.inline_local_functions(proto).SerializeToString()
     probe = AcceleratorProbe((), "lower", only_sampling_nodes=False)
     return {
         (placement.record.operator, placement.record.output)

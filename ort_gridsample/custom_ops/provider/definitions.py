@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import spec
+from ...functions.grid_operators import GRID_OPERATORS
 from ...kernels.program_codes import COORDINATE_OPERATORS
 from ..compiled_ops.catalog import OPS, Op
 
@@ -17,7 +18,7 @@ _MICROSOFT = "com.microsoft"
 #: The domains of the operators.
 DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
-GRID_OPERATORS = frozenset((*COORDINATE_OPERATORS, "AffineGrid", "Cast"))
+FUSED_OPERATORS = frozenset((*COORDINATE_OPERATORS, *GRID_OPERATORS, "Cast"))
 #: The versions of an operator whose later versions are not known yet.
 _LAST = 1 << 20
 #: The types of com.microsoft's GridSample that have kernels.

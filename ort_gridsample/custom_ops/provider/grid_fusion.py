@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from ...detection.match import FusedGrid, Match
-from ...dialects.table import FUSED
+from ...detection.match import Match
+from ...detection.programs import Scalar
 from ...graph.new_names import Names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
@@ -17,9 +17,8 @@ from ...kernels.structs import record
 from ...kernels.tap_plans import COMPILED_MODES, PADDING_CODES
 from ...rewriting.targets.compiled_op import FusedOpTarget
 from ..compiled_ops.catalog import find_op
-from ..compiled_ops.fused_types import source_types, state_index
 from ..compiled_ops.record_image import RecordImage, Relocation
-from .definitions import DOMAINS, GRID_OPERATORS
+from .definitions import DOMAINS, FUSED_OPERATORS
 from .fused_grid import compute_grid_sample
 from .fused_subgraph import FusedSubgraph, NotFusedError, nodes_to_fuse
 from .structs import FUSED_GRID, WORD
@@ -30,11 +29,14 @@ class FusedGridSample(FusedSubgraph):
     """A GridSample and the nodes that compute its grid.
 
     Attributes:
-        grid: the computation of its grid.
-        node: the node of the op, as a session writes it. Its scalars are omitted.
+        op_inputs: the values that the op reads; "" for its scalars, which are not an input of the
+            fused node.
+        scalars: the scalars.
+        node: the node of the op, as a session writes it.
     """
 
-    grid: FusedGrid
+    op_inputs: tuple[str, ...]
+    scalars: tuple[Scalar, ...]
     node: onnx.NodeProto
 
     @property
@@ -45,18 +47,17 @@ class FusedGridSample(FusedSubgraph):
         return self.node
 
     def add_grid(self, image: RecordImage, input_indices: Mapping[str, int]) -> Relocation:
-        # The scalars of programs are an input of the op, but not of the fused node.
-        op_inputs = [input_indices[name] if name else -1 for name in self.node.input]
-        scalars = self.grid.scalars
-        constants = [0.0 if isinstance(scalar, str) else scalar for scalar in scalars]
-        names = [scalar if isinstance(scalar, str) else "" for scalar in scalars]
-        dtype = np.dtype(self.grid.type or None)
+        op_inputs = [input_indices[name] if name else -1 for name in self.op_inputs]
+        constants = [0.0 if isinstance(scalar, str) else scalar for scalar in self.scalars]
+        names = [scalar if isinstance(scalar, str) else "" for scalar in self.scalars]
+        has_scalars = "" in self.op_inputs
+        dtype = np.dtype(self.op_types[1])
         state = {
             "op_inputs": _add_integers(image, op_inputs),
             "scalars": image.add_records(
                 record(("value", dtype)), *({"value": value} for value in constants)
             ),
-            "scalar_size": dtype.itemsize if self.grid.affine_grid is None else 0,
+            "scalar_size": dtype.itemsize if has_scalars else 0,
             "scalar_inputs": _add_integers(
                 image, [input_indices[name] if name else -1 for name in names]
             ),
@@ -70,7 +71,7 @@ def values_of_grids(use_def: UseDef) -> Iterator[str]:
     for index, op_type in enumerate(scope.op_types):
         if op_type == "GridSample":
             yield scope.outputs[index][0]
-            yield from use_def.backward_closure(scope.inputs[index][1:2], GRID_OPERATORS)
+            yield from use_def.backward_closure(scope.inputs[index][1:2], FUSED_OPERATORS)
 
 
 def fuse_grid_sample(match: Match) -> FusedGridSample | None:
@@ -82,36 +83,33 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
         NotFusedError: the nodes that compute the grid cannot be fused, there is no compiled op for
             them, or one of their values is also read by other nodes.
     """
-    grid = match.fused_grid
+    source = match.fused_grid
     sample = match.record
-    if grid is None:
+    if source is None:
         _check_grid_is_not_computed(match)
         return None
+    required = {match.index}
     _check_kernel(match)
-    if grid.affine_grid is not None:
-        _check_kernel(grid.affine_grid)
-    all_types = (sample.types["X"], *source_types(grid))
+    if source.absorbed is not None:
+        _check_kernel(source.absorbed)
+        required.add(source.absorbed.index)
+    all_types = (sample.types["X"], *source.input_types)
     if any(len(types) != 1 for types in all_types):
         raise NotFusedError("the type of X or of what the grid is computed from is not known")
     op_types = tuple(type_ for types in all_types for type_ in types)
-    op = find_op(FUSED, op_types)
+    op = find_op(source.operator, op_types)
     if op is None:
         raise NotFusedError(f"there is no compiled op for the types {', '.join(op_types)}")
-    scalars = {scalar for scalar in grid.scalars if isinstance(scalar, str)}
+    scalars = {scalar for scalar in source.scalars if isinstance(scalar, str)}
     for name in scalars:
         if _may_have_batches(match.scope, name):
             raise NotFusedError(f"{name!r} may have an element for each batch")
-    node = FusedOpTarget().fused_nodes(match, grid, Names(onnx.ModelProto()))[-1]
-    if grid.affine_grid is None:
-        node.input[1] = ""  # the scalars
-    inputs = scalars.union(name for name in node.input if name)
-    required = {match.index}
-    if grid.affine_grid is not None:
-        required.add(grid.affine_grid.index)
+    inputs = scalars.union(name for name in (sample.values["X"], *source.inputs) if name)
+    node = FusedOpTarget().fused_nodes(match, source, Names(onnx.ModelProto()))[-1]
     nodes = nodes_to_fuse(
         match.scope,
         required=required,
-        candidates=set(grid.nodes),
+        candidates=set(source.nodes),
         inputs=inputs,
         output=sample.output,
     )
@@ -119,10 +117,11 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
         nodes=nodes,
         inputs=frozenset(inputs),
         output=sample.output,
-        grid=grid,
+        op_inputs=(sample.values["X"], *source.inputs),
+        scalars=tuple(source.scalars),
         op=op,
         op_types=op_types,
-        state_index=state_index(sample, grid),
+        state_index=source.state_index(str(sample.mode)),
         node=node,
     )
 
@@ -157,7 +156,7 @@ def _check_kernel(match: Match) -> None:
         raise NotFusedError(str(node.error))
     if node.domain not in DOMAINS:
         raise NotFusedError(f"nodes of the domain {node.domain!r} are not fused")
-    if node.operator == "AffineGrid":
+    if node.operator != "GridSample":
         return
     if node.mode not in COMPILED_MODES or node.padding_mode not in PADDING_CODES:
         raise NotFusedError(f"no compiled op has mode {node.mode}, padding {node.padding_mode}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from ...detection.match import FusedGrid, Match
-from ...detection.programs import encode
+from ...detection.coordinate_sources import CoordinateSource
+from ...detection.match import Match
 from ...detection.records import NodeRecord
-from ...dialects.table import COMPILED, FUSED
+from ...dialects.table import COMPILED
+from ...functions.grid_operators import GRID_OPERATORS
 from ...graph.element_types import elem_type
 from ...graph.expressions import Expressions, Tensor
 from ...graph.first_opsets import FIRST_OPSET_WITH_CAST_LIKE
@@ -61,7 +62,9 @@ class FusedOpTarget(CompiledOpTarget):
 
     def needs_inlining(self, match: Match) -> bool:
         # A function cannot state the type that :func:`_output_type` returns.
-        has_several_sources = match.fused_grid is not None and len(match.fused_grid.sources) > 1
+        has_several_sources = match.fused_grid is not None and _has_several_sources(
+            match.fused_grid
+        )
         return super().needs_inlining(match) or has_several_sources
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
@@ -73,54 +76,39 @@ class FusedOpTarget(CompiledOpTarget):
         *before, op = self.fused_nodes(match, fused, names)
         op.output[0], after = typed_in_function(match, op.input[0], names)
         value_info = []
-        if len(fused.sources) > 1:
+        if _has_several_sources(fused):
             value_info = _output_type(op.output[0], match)
         return Replacement([*before, op, *after], superseded=fused.nodes, value_info=value_info)
 
-    def fused_nodes(self, match: Match, fused: FusedGrid, names: Names) -> list[onnx.NodeProto]:
-        """Return the op of a GridSample with its grid, after the nodes that compute its inputs."""
-        constants, op = self._op(match, names)
-        op.op_type = FUSED
-        if fused.affine_grid is not None:
-            before = self._fuse_affine_grid(op, fused, fused.affine_grid, names)
-        else:
-            before = _fuse_programs(op, fused, match.opset, names)
-        return [*constants, *before, op]
-
-    def _fuse_affine_grid(
-        self,
-        op: onnx.NodeProto,
-        fused: FusedGrid,
-        affine_grid: Match,
-        names: Names,
+    def fused_nodes(
+        self, match: Match, source: CoordinateSource, names: Names
     ) -> list[onnx.NodeProto]:
-        """Give ``op`` the inputs and attributes of an AffineGrid; return the Constants it reads."""
-        constants, affine_op = self._op(affine_grid, names)
-        theta, size = affine_op.input
-        op.input[1:] = [size, theta]
-        for attribute in affine_op.attribute:
-            op.attribute.add().CopyFrom(attribute)
-            op.attribute[-1].name = f"affine_grid_{attribute.name}"
-        if fused.type:
-            op.attribute.append(helper.make_attribute("grid_type", fused.type))
-        return constants
+        """Return the op of a GridSample with a source, after the nodes that compute its inputs."""
+        before, op = self._op(match, names)
+        op.op_type = source.operator
+        if source.absorbed is not None:
+            constants, absorbed_op = self._op(source.absorbed, names)
+            before += constants
+            row = GRID_OPERATORS[source.absorbed.record.operator]
+            values = dict(zip(source.absorbed.record.values, absorbed_op.input, strict=True))
+            op.input[1:] = [values[name] for name in row.fused_inputs]
+            for attribute in absorbed_op.attribute:
+                op.attribute.add().CopyFrom(attribute)
+                op.attribute[-1].name = f"{row.fused_prefix}{attribute.name}"
+        else:
+            e = Expressions(f"{op.output[0]}_scalars", match.opset, names=names)
+            scalars = _join_scalars(source, e)
+            scalars_name = scalars.owner.name_of(scalars)
+            op.input[1:] = [name or scalars_name for name in source.inputs]
+            before += scalars.owner.finish(scalars, scalars_name)
+        for name, value in source.attributes.items():
+            op.attribute.append(helper.make_attribute(name, value))
+        return [*before, op]
 
 
-def _fuse_programs(
-    op: onnx.NodeProto,
-    fused: FusedGrid,
-    opset: int,
-    names: Names,
-) -> list[onnx.NodeProto]:
-    """Give ``op`` the programs of its coordinates; return the nodes that compute their scalars."""
-    scalars = _join_scalars(fused, Expressions(f"{op.output[0]}_scalars", opset, names=names))
-    scalars_name = scalars.owner.name_of(scalars)
-    op.input[1:] = [scalars_name, *fused.sources]
-    numbers = encode(fused.programs, fused.sources)
-    op.attribute.append(helper.make_attribute("coordinates", numbers))
-    for index, source in enumerate(fused.sources):
-        op.attribute.append(helper.make_attribute(f"source{index}", repr(source)))
-    return scalars.owner.finish(scalars, scalars_name)
+def _has_several_sources(source: CoordinateSource) -> bool:
+    """Whether programs read several values, of which onnxruntime may infer no type."""
+    return source.absorbed is None and len(source.inputs) > 2
 
 
 def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
@@ -135,14 +123,15 @@ def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
     return [helper.make_value_info(name, type_proto)]
 
 
-def _join_scalars(fused: FusedGrid, e: Expressions) -> Tensor:
-    """Return the scalars of a program as one value."""
+def _join_scalars(source: CoordinateSource, e: Expressions) -> Tensor:
+    """Return the scalars of a source as one value."""
+    (dtype,) = source.input_types[0]
     rows = []
-    for scalar in fused.scalars or [0.0]:
+    for scalar in source.scalars or [0.0]:
         if isinstance(scalar, str):
-            rows.append(e.op("Reshape", e.input(scalar, fused.type), e.row(1)))
+            rows.append(e.op("Reshape", e.input(scalar, dtype), e.row(1)))
         else:
-            rows.append(e.constant([scalar], fused.type))
+            rows.append(e.constant([scalar], dtype))
     return e.concatenate(rows)
 
 

@@ -137,15 +137,10 @@ class PrimitivesTarget(Target):
         first, second = (self._value(match, argument, parameter_of) for argument in record.values)
         e = Expressions(name, match.opset, self._runtime)
         align_corners = bool(record.align_corners)
-        if record.operator == "AffineGrid":
+        lower_grid_operator = primitives.GRID_LOWERINGS.get(record.operator)
+        if lower_grid_operator is not None:
             coordinates = first
-            nodes = primitives.lower_affine_grid(
-                e,
-                theta=first,
-                size=second,
-                grid=output,
-                align_corners=align_corners,
-            )
+            nodes = lower_grid_operator(e, first, second, output, align_corners=align_corners)
         else:
             coordinates = second
             nodes = self._lower_grid_sample(

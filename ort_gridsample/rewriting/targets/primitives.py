@@ -12,7 +12,7 @@ positions. The innermost axis comes first, as in the grid. Modes, paddings and s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, cast
@@ -448,3 +448,10 @@ def _affine_size_checks(
         is_negative = e.less(size_tensor, 0).astype("int64")
         checks.append(e.require_zeros(is_negative, r + 2, "size_must_not_be_negative"))
     return -1, [check for check in checks if check is not None]
+
+
+#: The operators that compute a grid -> the function that lowers a node. Its arguments are those of
+#: :func:`lower_affine_grid`.
+GRID_LOWERINGS: Mapping[str, Callable[..., list[onnx.NodeProto]]] = {
+    "AffineGrid": lower_affine_grid,
+}

@@ -1,0 +1,176 @@
+"""Where a GridSample has its coordinates from.
+
+A grid is an input. Or the op computes the coordinates itself, in place of nodes that compute a grid
+for this GridSample only: the source is then an operator that computes a grid, or a program for each
+coordinate. :mod:`.fusion` finds these two sources, and a target for the op writes them. A source
+states what the op of the GridSample reads, and how it is written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from .. import spec
+from ..dialects.table import FUSED
+from ..functions.grid_operators import GRID_OPERATORS
+from ..kernels.tap_plans import COMPILED_MODES
+from .programs import Program, Scalar, encode
+
+if TYPE_CHECKING:
+    from .match import Match
+    from .records import NodeRecord
+
+
+class CoordinateSource(ABC):
+    """What a GridSample computes its coordinates from.
+
+    Attributes:
+        operator: the operator of the compiled op of a GridSample with this source.
+        nodes: the indices of the nodes to fuse except ``absorbed``, and of the Constants that they
+            read.
+        fused_names: the names of all nodes to fuse, in order.
+    """
+
+    operator: ClassVar[str] = FUSED
+    nodes: tuple[int, ...]
+    fused_names: tuple[str, ...]
+
+    @property
+    def absorbed(self) -> Match | None:
+        """The sampling node that is fused into the GridSample, if there is one."""
+        return None
+
+    @property
+    def scalars(self) -> Sequence[Scalar]:
+        """The numbers that the op reads as one input: known ones, and names of values."""
+        return ()
+
+    @property
+    def state_group(self) -> int:
+        """The index of the group of the op's states. Each group has a state per mode."""
+        return 0
+
+    def state_index(self, mode: str) -> int:
+        """Return the index of the op's initial state for a mode."""
+        return self.state_group * len(COMPILED_MODES) + COMPILED_MODES.index(mode)
+
+    @property
+    @abstractmethod
+    def inputs(self) -> list[str]:
+        """The values that the op reads behind X, in order; "" for the scalars."""
+
+    @property
+    @abstractmethod
+    def input_types(self) -> list[tuple[str, ...]]:
+        """The types that the second and the third input may have. A grid has no third."""
+
+    @property
+    def attributes(self) -> Mapping[str, str | list[int]]:
+        """The attributes of the op, besides those of the GridSample and of ``absorbed``."""
+        return {}
+
+
+@dataclass(frozen=True)
+class GridInput(CoordinateSource):
+    """A grid, which the GridSample reads.
+
+    Attributes:
+        sample: the GridSample.
+    """
+
+    operator: ClassVar[str] = "GridSample"
+    sample: NodeRecord
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.sample.values["grid"]]
+
+    @property
+    def input_types(self) -> list[tuple[str, ...]]:
+        return [self.sample.types["grid"]]
+
+
+@dataclass(frozen=True)
+class OperatorSource(CoordinateSource):
+    """A node of one of :data:`~ort_gridsample.functions.grid_operators.GRID_OPERATORS`.
+
+    Attributes:
+        nodes, fused_names: as in :class:`CoordinateSource`.
+        match: the node.
+        cast_type: the type that the grid is cast to; "" if it is of the type of the node's output.
+    """
+
+    nodes: tuple[int, ...]
+    fused_names: tuple[str, ...]
+    match: Match
+    cast_type: str = ""
+
+    @property
+    def absorbed(self) -> Match:
+        return self.match
+
+    @property
+    def _input_names(self) -> tuple[str, str]:
+        return GRID_OPERATORS[self.match.record.operator].fused_inputs
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.match.record.values[name] for name in self._input_names]
+
+    @property
+    def input_types(self) -> list[tuple[str, ...]]:
+        return [self.match.record.types[name] for name in self._input_names]
+
+    @property
+    def attributes(self) -> Mapping[str, str | list[int]]:
+        return {"grid_type": self.cast_type} if self.cast_type else {}
+
+    @property
+    def state_group(self) -> int:
+        return 1 + spec.FLOATS.index(self.cast_type) if self.cast_type else 0
+
+
+@dataclass(frozen=True)
+class ProgramSource(CoordinateSource):
+    """A program for each coordinate.
+
+    Attributes:
+        nodes, fused_names: as in :class:`CoordinateSource`.
+        type: the type of the grid, of the scalars and of the values that the programs read.
+        programs: the programs, innermost axis first.
+    """
+
+    nodes: tuple[int, ...]
+    fused_names: tuple[str, ...]
+    type: str
+    programs: tuple[Program, ...]
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The values that the programs read coordinates from, each once."""
+        names: dict[str, None] = {}
+        for program in self.programs:
+            names[program.component.name] = None
+            names.update((operand.component.name, None) for operand in program.operands)
+        return list(names)
+
+    @cached_property
+    def scalars(self) -> list[Scalar]:
+        return [scalar for program in self.programs for scalar in program.scalars]
+
+    @property
+    def inputs(self) -> list[str]:
+        return ["", *self.sources]
+
+    @property
+    def input_types(self) -> list[tuple[str, ...]]:
+        return [(self.type,), (self.type,)]
+
+    @property
+    def attributes(self) -> Mapping[str, str | list[int]]:
+        names = {f"source{index}": repr(name) for index, name in enumerate(self.sources)}
+        return {"coordinates": encode(self.programs, self.sources), **names}
