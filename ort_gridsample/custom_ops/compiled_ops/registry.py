@@ -85,7 +85,10 @@ class CompiledOps:
         self._descriptions = {name: callbacks[name] for name in DESCRIPTION_FUNCTIONS}
         callbacks["CreateKernelV2"] = c_api.callback(4, self._create_kernel, _kernel_failure)
         callbacks["InferOutputShapeFn"] = c_api.callback(2, self._infer_shape, _inference_failure)
-        self._entry_callback = c_api.callback(2, self._add_requested_domains, _entry_failure)
+        n_arguments = trampoline.ENTRY_POINTS[trampoline.ENTRY_POINT]
+        self._entry_callback = c_api.callback(
+            n_arguments, self._add_requested_domains, _entry_failure
+        )
         self._addresses = {
             name: c_api.address_of_callback(callback) for name, callback in callbacks.items()
         }

@@ -37,7 +37,8 @@ class Provider:
         self._lock = threading.Lock()
         #: The address of the FACTORY; 0 until onnxruntime loads the provider.
         self._factory_address = 0
-        self._create_factories = c_api.callback(6, self._create, _creation_failure)
+        n_arguments = trampoline.ENTRY_POINTS["CreateEpFactories"]
+        self._create_factories = c_api.callback(n_arguments, self._create, _creation_failure)
         #: Fuses nodes. None for a library's provider, and until onnxruntime loads the provider.
         self._fused_nodes: FusedNodes | None = None
         self.is_registered = False
