@@ -20,22 +20,27 @@ _BOOLEAN: Mapping[AttributeScalar, AttributeScalar] = {0: 0, 1: 1}
 AI_ONNX: Final = "ai.onnx"
 
 
-def _standard_version(operator: str, first_opset: int) -> Dialect:  # pragma: no mutate block
-    """Return the version of ``operator`` since the opset ``first_opset``, as a dialect."""
+def _spellings(version: spec.Version) -> dict[str, Spelling]:  # pragma: no mutate block
+    """Return the attributes of a version of an operator, as the standard spells them."""
 
     def plain(written: AttributeScalar) -> AttributeScalar:
         return spec.mode_of(written) if isinstance(written, str) else written
 
     attributes = {}
-    for name, attribute in spec.OPERATORS[operator][first_opset].attributes.items():
+    for name, attribute in version.attributes.items():
         values = {plain(value): value for value in attribute.allowed}
         attributes[name] = Spelling(name, values, plain(attribute.default))
+    return attributes
+
+
+def _standard_version(operator: str, first_opset: int) -> Dialect:  # pragma: no mutate block
+    """Return the version of ``operator`` since the opset ``first_opset``, as a dialect."""
     return Dialect(
         name=AI_ONNX,
         operator=operator,
         op_type=operator,
         domains=("",),
-        attributes=attributes,
+        attributes=_spellings(spec.OPERATORS[operator][first_opset]),
         version=first_opset,
     )
 
@@ -119,7 +124,7 @@ PACKAGE_DIALECTS[ATTENTION] = Dialect(
     operator=ATTENTION,
     op_type=ATTENTION,
     domains=(DOMAIN,),
-    attributes={"align_corners": Spelling("align_corners", _BOOLEAN, default=0)},
+    attributes=_spellings(spec.newest(ATTENTION)),
     ignored=("node", "num_threads", "points"),
 )
 

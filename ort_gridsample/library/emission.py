@@ -29,10 +29,10 @@ from ..custom_ops.compiled_ops.catalog import (
     OPS,
     Fields,
     Op,
-    schema_fields,
 )
 from ..custom_ops.compiled_ops.description_table import DESCRIPTION_FUNCTIONS
 from ..custom_ops.compiled_ops.descriptions import description_function
+from ..custom_ops.compiled_ops.op_image import kernel_fields, schema_fields
 from ..custom_ops.compiled_ops.record_image import RecordImage, Relocation
 from ..custom_ops.compiled_ops.sentences import create_brief_error, create_error
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
@@ -439,24 +439,17 @@ def _op_rows(
             _has_states(op, op_types, needed) for op_types in op.types
         ):
             continue
-        implementation = op.load()
-        common = {
-            "op_context": op_context,
-            "sentences": image.add_texts(implementation.sentences),
-            "name": image.add_text(op.op_type.encode()),
-            **descriptions,
-            **implementation.functions,
-        }
         for op_types in op.types:
             if _has_states(op, op_types, needed):
                 indices[op, op_types] = len(rows)
             elif not keeps_ops_without_states:
                 continue
+            states = _add_states(image, op, op_types, needed)
             row = {
-                **common,
-                **schema_fields(op, op_types),
-                "states": _add_states(image, op, op_types, needed),
-                "description": image.add_text(op.describe(op_types).encode()),
+                **schema_fields(image, op, op_types),
+                **descriptions,
+                **kernel_fields(image, op, op_types, states),
+                "op_context": op_context,
             }
             rows.append(row)
     return rows, indices
@@ -526,14 +519,14 @@ def _add_states(
     op: Op,
     op_types: Sequence[str],
     needed: Mapping[str, Sequence[str]] | None,
-) -> Relocation:
-    """Append the initial states of ``op``, and an array of their addresses; return the array."""
+) -> list[Relocation | int]:
+    """Append the needed initial states of ``op``; return their offsets, 0 for the others."""
     record, states = op.load().states(*op_types)
-    pointers: list[Relocation | int] = []
+    offsets: list[Relocation | int] = []
     for index, fields in enumerate(states):
         is_needed = op.needs_state(op_types, index, needed)
-        pointers.append(image.add_records(record, fields) if is_needed else 0)
-    return image.add_pointers(pointers)
+        offsets.append(image.add_records(record, fields) if is_needed else 0)
+    return offsets
 
 
 def main(json_task: str) -> None:

@@ -27,15 +27,11 @@ from ...dialects.table import (
     AttentionSignature,
 )
 from ...kernels.tap_plans import COMPILED_MODES
-from .c_api import ELEMENT_TYPES, VERSION
-from .structs import MAX_TYPED_INPUTS
+from .c_api import ELEMENT_TYPES
 
 #: The version of the ops' inputs and attributes. A node states it in its attribute ``interface``,
 #: whose default is 1.
 INTERFACE = 1
-
-#: The ``ONNXTensorElementDataType`` of strings.
-STRING = 8
 
 #: The values of a record's fields: a number, a compiled function as
 #: :data:`ort_gridsample.kernels.compilation.FunctionSpec` (None: 0), an
@@ -180,19 +176,6 @@ def find_op(name: str, types: Sequence[str]) -> Op | None:
         types: the types of the inputs.
     """
     return next((op for op in OPS if op.name == name and tuple(types) in op.types), None)
-
-
-def schema_fields(op: Op, types: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of :data:`.structs.OP` that state the schema, for inputs of ``types``."""
-    element_types = [STRING if name == "str" else ELEMENT_TYPES[name] for name in types]
-    element_types += [0] * (MAX_TYPED_INPUTS - len(types))
-    return {
-        "version": VERSION,
-        "n_inputs": len(types),
-        "n_outputs": op.n_outputs,
-        "variadic": op.variadic,
-        "types": element_types,
-    }
 
 
 def _combinations(*alternatives: Sequence[str]) -> tuple[tuple[str, ...], ...]:

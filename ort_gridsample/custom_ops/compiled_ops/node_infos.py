@@ -38,17 +38,18 @@ class NodeInfos:
         )
         size = last + ctypes.sizeof(word)
         self._table = ctypes.create_string_buffer(ctypes.string_at(api, size), size)
-        callbacks = {
-            "KernelInfoGetAttribute_int64": c_api.callback(3, self._get_integer, self._failure),
-            "KernelInfoGetAttribute_string": c_api.callback(4, self._get_text, self._failure),
-            "KernelInfoGetAttributeArray_int64": c_api.callback(
-                4, self._get_integers, self._failure
-            ),
-            "KernelInfo_GetNodeName": c_api.callback(3, self._get_name, self._failure),
+        replacements = {
+            "KernelInfoGetAttribute_int64": self._get_integer,
+            "KernelInfoGetAttribute_string": self._get_text,
+            "KernelInfoGetAttributeArray_int64": self._get_integers,
+            "KernelInfo_GetNodeName": self._get_name,
         }
-        for name, callback in callbacks.items():
-            address = ctypes.addressof(self._table) + FUNCTIONS[name].offset
-            word.from_address(address).value = c_api.address_of_callback(callback)
+        callbacks = []
+        for name, function in replacements.items():
+            row = FUNCTIONS[name]
+            callbacks.append(c_api.callback(row.n_arguments, function, self._failure))
+            address = ctypes.addressof(self._table) + row.offset
+            word.from_address(address).value = c_api.address_of_callback(callbacks[-1])
         # The states refer to the table.
         keep_forever((self._table, callbacks))
 

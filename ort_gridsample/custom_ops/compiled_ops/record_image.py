@@ -6,6 +6,7 @@ library (:mod:`ort_gridsample.library.emission`).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from .catalog import Fields
 from .structs import TEXT
 
+_WORD = struct.Struct("<q")
 _POINTER = np.dtype([("address", np.int64)])
 
 
@@ -36,15 +38,22 @@ class RecordImage:
         self.data = bytearray()
         self.relocations: dict[int, Relocation] = {}
         self.functions: dict[int, tuple[Any, ...]] = {}
+        #: The offsets of texts and of arrays of TEXT. Equal ones are one, as nothing changes them.
+        self._texts: dict[bytes | tuple[bytes, ...], Relocation] = {}
 
     def add_text(self, text: bytes) -> Relocation:
-        """Append ``text`` and a terminating 0, and return its offset."""
-        return self._append(text + b"\0")
+        """Append ``text`` and a terminating 0 unless the image has it, and return its offset."""
+        if text not in self._texts:
+            self._texts[text] = self._append(text + b"\0")
+        return self._texts[text]
 
     def add_texts(self, texts: Sequence[bytes]) -> Relocation:
-        """Append an array of TEXT, and return its offset."""
-        rows = [{"data": self.add_text(text), "length": len(text)} for text in texts]
-        return self.add_records(TEXT, *rows)
+        """Append an array of TEXT unless the image has it, and return its offset."""
+        key = tuple(texts)
+        if key not in self._texts:
+            rows = [{"data": self.add_text(text), "length": len(text)} for text in texts]
+            self._texts[key] = self.add_records(TEXT, *rows)
+        return self._texts[key]
 
     def add_pointers(self, targets: Sequence[Any]) -> Relocation:
         """Append an array of addresses, and return its offset. A target is a value of a field."""
@@ -72,18 +81,37 @@ class RecordImage:
 
     def set_fields(self, offset: int, dtype: np.dtype[Any], fields: Fields) -> None:
         """Set ``fields`` of the record of type ``dtype`` at ``offset``."""
+        dtype_fields: Any = dtype.fields
         for name, value in fields.items():
-            field_dtype, field_offset, *_ = dtype.fields[name]  # type: ignore[index]
+            field_dtype, field_offset = dtype_fields[name]
             start = offset + field_offset
-            if isinstance(value, Mapping):
-                self.set_fields(start, field_dtype, value)
-            elif isinstance(value, tuple):
-                self.functions[start] = value
+            if type(value) is int and field_dtype == np.int64:  # most fields
+                _WORD.pack_into(self.data, start, value)
             elif isinstance(value, Relocation):
                 self.relocations[start] = value
+            elif isinstance(value, tuple):
+                self.functions[start] = value
+            elif isinstance(value, Mapping):
+                self.set_fields(start, field_dtype, value)
             elif value is not None:
                 encoded = np.array(value, field_dtype.base).tobytes()
-                self.data[start : start + field_dtype.itemsize] = encoded
+                if len(encoded) != field_dtype.itemsize:
+                    raise ValueError(f"{name} is {value!r}, expected {field_dtype}")
+                self.data[start : start + len(encoded)] = encoded
+
+    def with_addresses(self, address: int, functions: Sequence[int]) -> bytes:
+        """Return the bytes of the image for the memory at ``address``.
+
+        Args:
+            address: the address.
+            functions: the addresses of :attr:`functions`.
+        """
+        data = self.data.copy()
+        fields = dict(zip(self.functions, functions, strict=True))
+        fields |= {offset: address + place for offset, place in self.relocations.items()}
+        for offset, value in fields.items():
+            _WORD.pack_into(data, offset, value)
+        return bytes(data)
 
 
 def row_of(dtype: np.dtype[Any], fields: Fields) -> list[int]:

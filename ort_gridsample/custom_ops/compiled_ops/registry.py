@@ -33,9 +33,10 @@ from ...system.cpus import available_cpus
 from ...system.process import after_fork, created_once, keep_forever
 from ..signals import NeverRaising, with_signals_deferred
 from . import c_api, error_loading, trampoline
-from .catalog import DOMAINS, Op, OpSelection, find_op, is_missing_state, schema_fields
+from .catalog import DOMAINS, Op, OpSelection, find_op, is_missing_state
 from .description_table import DESCRIPTION_FUNCTIONS
 from .node_infos import NodeInfos
+from .op_image import kernel_fields, schema_fields
 from .record_image import RecordImage
 from .structs import OP, OP_CONTEXT
 
@@ -47,6 +48,9 @@ NO_STRINGS = (
 
 #: The maximum size of a node's name in the error of a kernel that cannot be created.
 _MAX_NAME_SIZE = 1 << 12
+
+#: The functions of an OrtCustomOp that are Python callbacks, as they compile what they need.
+_COMPILING_CALLBACKS = ("CreateKernelV2", "InferOutputShapeFn")
 
 _OpStruct: Any = ctypes_type(OP)
 _OpContext: Any = ctypes_type(OP_CONTEXT)
@@ -81,7 +85,10 @@ class CompiledOps:
         self._descriptions = {name: callbacks[name] for name in DESCRIPTION_FUNCTIONS}
         callbacks["CreateKernelV2"] = c_api.callback(4, self._create_kernel, _kernel_failure)
         callbacks["InferOutputShapeFn"] = c_api.callback(2, self._infer_shape, _inference_failure)
-        self._entry_callback = c_api.callback(2, self._add_requested_domains, _entry_failure)
+        n_arguments = trampoline.ENTRY_POINTS[trampoline.ENTRY_POINT]
+        self._entry_callback = c_api.callback(
+            n_arguments, self._add_requested_domains, _entry_failure
+        )
         self._addresses = {
             name: c_api.address_of_callback(callback) for name, callback in callbacks.items()
         }
@@ -202,34 +209,38 @@ class CompiledOps:
         """
         text = ctypes.create_string_buffer(name.encode())
         domain = c_api.get(api, "CreateCustomOpDomain", ctypes.addressof(text))
-        for op in DOMAINS[name]:
-            for types in op.types:
-                if op.is_selected(types, selection):
-                    custom_op = self._op_addresses.get((op, types)) or self._custom_op(op, types)
-                    c_api.check(api, c_api.call(api, "CustomOpDomain_Add", domain, custom_op))
+        overloads = [
+            (op, types)
+            for op in DOMAINS[name]
+            for types in op.types
+            if op.is_selected(types, selection)
+        ]
+        self._create_ops([overload for overload in overloads if overload not in self._op_addresses])
+        for overload in overloads:
+            address = self._op_addresses[overload]
+            c_api.check(api, c_api.call(api, "CustomOpDomain_Add", domain, address))
         return domain
 
-    def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
-        """Create the OrtCustomOp of an op for inputs of these ``types``, and return its address."""
-        name = ctypes.create_string_buffer(op.op_type.encode())
-        struct = _OpStruct(
-            name=ctypes.addressof(name), op_context=ctypes.addressof(self._op_context)
-        )
-        for field, value in schema_fields(op, types).items():
-            if field == "types":
-                struct.types[:] = value
-            else:
-                setattr(struct, field, value)
-        for field, address in self._addresses.items():
-            setattr(struct, field, address)
-        if not op.infers_shape:
-            struct.InferOutputShapeFn = 0
-        keep_forever((struct, name))
-        self._describe(struct)
-        address = ctypes.addressof(struct)
-        self._overloads[address] = op, types
-        self._op_addresses[op, types] = address
-        return address
+    def _create_ops(self, overloads: Sequence[tuple[Op, tuple[str, ...]]]) -> None:
+        """Create the OrtCustomOps of ops for types of their inputs, without importing Numba."""
+        image = RecordImage()
+        rows = []
+        for op, types in overloads:
+            row = {
+                **schema_fields(image, op, types),
+                **self._addresses,
+                "op_context": ctypes.addressof(self._op_context),
+            }
+            if not op.infers_shape:
+                del row["InferOutputShapeFn"]
+            rows.append(row)
+        offset = image.add_records(OP, *rows)
+        address = load_image(image) + offset
+        for overload in overloads:
+            self._describe(_OpStruct.from_address(address))
+            self._overloads[address] = overload
+            self._op_addresses[overload] = address
+            address += OP.itemsize
 
     def _describe(self, struct: Any) -> None:
         """Call the functions that describe an op, which keep their results.
@@ -422,19 +433,18 @@ def _state_image(op: Op, types: tuple[str, ...], index: int) -> RecordImage:
 
 def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
     """Fill in the fields of an OrtCustomOp that need Numba."""
-    implementation = op.load()
     image = RecordImage()
-    sentences = image.add_texts(implementation.sentences)
-    specs = [(implementation.compute,), (implementation.destroy,), error_loading.brief_spec()]
-    compute, destroy, create_brief_error = addresses(specs)
-    _OpContext.from_address(struct.op_context).create_brief_error = create_brief_error
-    struct.sentences = load_image(image) + sentences
-    n_states = len(implementation.states(*types)[1])
-    states = (c_api.word * n_states)()
-    keep_forever(states)
-    struct.states = ctypes.addressof(states)
-    struct.KernelDestroy = destroy
-    struct.KernelComputeV2 = compute  # last: it marks a complete struct
+    n_states = len(op.load().states(*types)[1])
+    fields = kernel_fields(image, op, types, [0] * n_states)
+    for name in _COMPILING_CALLBACKS:
+        fields.pop(name, None)
+    offset = image.add_records(OP, fields)
+    specs = [*image.functions.values(), error_loading.brief_spec()]  # together: see _prepare
+    _OpContext.from_address(struct.op_context).create_brief_error = addresses(specs)[-1]
+    complete = _OpStruct.from_address(load_image(image) + offset)
+    fields["KernelComputeV2"] = fields.pop("KernelComputeV2")  # last: it marks a complete struct
+    for name in fields:
+        setattr(struct, name, getattr(complete, name))
 
 
 def load_image(
@@ -445,9 +455,11 @@ def load_image(
 
     Args:
         image: the image.
-        compile_functions: return the addresses of functions. None: :func:`addresses`.
+        compile_functions: return the addresses of functions. None: :func:`addresses`. It is not
+            called, and Numba is not imported, if the image has no functions.
     """
-    compiled = (compile_functions or addresses)([*image.functions.values()])
+    function_specs = [*image.functions.values()]
+    compiled = (compile_functions or addresses)(function_specs) if function_specs else []
     memory = (ctypes.c_char * len(image.data))()
     keep_forever(memory)
     address = ctypes.addressof(memory)
@@ -463,11 +475,7 @@ def copy_image(image: RecordImage, address: int, compiled: Sequence[int]) -> Non
         address: the address of as many bytes as ``image.data`` has.
         compiled: the addresses of ``image.functions``.
     """
-    ctypes.memmove(address, bytes(image.data), len(image.data))
-    functions = dict(zip(image.functions, compiled, strict=True))
-    pointers = {offset: address + place for offset, place in image.relocations.items()}
-    for offset, value in {**functions, **pointers}.items():
-        ctypes.c_int64.from_address(address + offset).value = value
+    ctypes.memmove(address, image.with_addresses(address, compiled), len(image.data))
 
 
 def _description_callback(function: Callable[..., int]) -> Any:

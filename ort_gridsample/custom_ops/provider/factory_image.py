@@ -68,6 +68,7 @@ def add_factory(
     release: str,
     op_address: Callable[[Overload], int | None],
     domains: Sequence[Any],
+    fusion: Fields | None = None,
 ) -> Relocation:
     """Append the provider's FACTORY, and all that it refers to; return its offset.
 
@@ -76,6 +77,7 @@ def add_factory(
         release: the release of this package.
         op_address: return the field ``op`` for an overload, or None if there is no such op.
         domains: the OrtCustomOpDomains, as values of fields.
+        fusion: the functions of an EP that fuses nodes; None: there is no such EP.
     """
     available, overload_rows = _available_overloads(op_address)
     provided = definitions(available)
@@ -88,6 +90,7 @@ def add_factory(
         "vendor": image.add_text(VENDOR.encode()),
         "release": image.add_text(release.encode()),
         "ep": image.add_records(EP, ep),
+        "fusing_ep": image.add_records(EP, {**ep, **fusion}) if fusion else 0,
         "create_kernel": (node_kernels.create_kernel,),
         "definitions": _add_definitions(image, provided),
         "n_definitions": len(provided),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnxruntime
 
@@ -16,7 +15,7 @@ from ...errors import GridSampleError, one_line
 from ...kernels import library_file
 from ...system.process import after_fork, created_once, keep_forever
 from ..compiled_ops import c_api, registry, trampoline
-from ..compiled_ops.catalog import FOREIGN_DOMAINS
+from ..compiled_ops.catalog import FOREIGN_DOMAINS, Fields
 from ..compiled_ops.record_image import RecordImage
 from ..signals import with_signals_deferred
 from .definitions import NAME, Overload
@@ -38,7 +37,8 @@ class Provider:
         self._lock = threading.Lock()
         #: The address of the FACTORY; 0 until onnxruntime loads the provider.
         self._factory_address = 0
-        self._create_factories = c_api.callback(6, self._create, _creation_failure)
+        n_arguments = trampoline.ENTRY_POINTS["CreateEpFactories"]
+        self._create_factories = c_api.callback(n_arguments, self._create, _creation_failure)
         #: Fuses nodes. None for a library's provider, and until onnxruntime loads the provider.
         self._fused_nodes: FusedNodes | None = None
         self.is_registered = False
@@ -116,9 +116,7 @@ class Provider:
             message = f"ort_gridsample's execution provider needs onnxruntime {OLDEST} or newer"
             return c_api.create_status(c_api.get_api(base, 1), message)
         if not self._factory_address:
-            factory_address = _load_factory(api)
-            self._enable_fusion(api, factory_address)
-            self._factory_address = factory_address
+            self._factory_address = _load_factory(api, self._enable_fusion(api))
         (create,) = _provider_function_addresses([(factory.create_factories,)])
         arguments = (api, factories, n_factories, self._factory_address)
         return int(c_api.function(create, len(arguments))(*arguments))
@@ -128,22 +126,18 @@ class Provider:
         if self._fused_nodes is not None:
             self._fused_nodes.allow(is_allowed)
 
-    def _enable_fusion(self, api: int, factory_address: int) -> None:
-        """Let the provider call :class:`.fused_nodes.FusedNodes`."""
+    def _enable_fusion(self, api: int) -> dict[str, int]:
+        """Create the object that fuses nodes; return the functions of an EP that call it."""
         from .fused_nodes import FusedNodes  # imports Numba
-        from .structs import EP, FACTORY
 
         ep_api = c_api.call(api, "GetEpApi")
         fused_nodes = FusedNodes(api, ep_api, _provider_function_addresses)
-        ep = ctypes.create_string_buffer(EP.itemsize)
-        ctypes.memmove(ep, _field(factory_address, FACTORY, "ep").value, EP.itemsize)
-        for name, callback in (("fuse", fused_nodes.fuse), ("Compile", fused_nodes.compile)):
-            address = c_api.address_of_callback(callback)
-            _field(ctypes.addressof(ep), EP, name).value = address
-        _field(factory_address, FACTORY, "fusing_ep").value = ctypes.addressof(ep)
-        # ONNX Runtime may call them after Python has ended.
-        keep_forever((fused_nodes, ep))
+        keep_forever(fused_nodes)  # ONNX Runtime may call it after Python has ended
         self._fused_nodes = fused_nodes
+        return {
+            "fuse": c_api.address_of_callback(fused_nodes.fuse),
+            "Compile": c_api.address_of_callback(fused_nodes.compile),
+        }
 
 
 def _creation_failure(error: BaseException, name: int, base: int, *_: int) -> int:
@@ -192,8 +186,13 @@ def _is_listed() -> bool:
     return any(device.ep_name == NAME for device in onnxruntime.get_ep_devices())
 
 
-def _load_factory(api: int) -> int:
-    """Create the FACTORY in the memory of this process, and return its address."""
+def _load_factory(api: int, fusion: Fields) -> int:
+    """Create the FACTORY in the memory of this process, and return its address.
+
+    Args:
+        api: the OrtApi.
+        fusion: the functions of an EP that fuses nodes.
+    """
     from .factory_image import add_factory
 
     ops = registry.compiled_ops()
@@ -205,14 +204,8 @@ def _load_factory(api: int) -> int:
         return ops.address(overload.op, overload.types)
 
     image = RecordImage()
-    offset = add_factory(image, release, op_address, domains)
+    offset = add_factory(image, release, op_address, domains, fusion)
     return registry.load_image(image, _provider_function_addresses) + offset
-
-
-def _field(address: int, dtype: Any, name: str) -> Any:
-    """Return the field ``name`` of the record of type ``dtype`` at ``address``."""
-    _, offset, *_ = dtype.fields[name]
-    return c_api.word.from_address(address + offset)
 
 
 def _provider_function_addresses(function_specs: Sequence[FunctionSpec]) -> list[int]:
