@@ -726,6 +726,38 @@ def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, 
     assert {placement.runs_on for placement in session.placements} == {REAL_PROVIDER}
 
 
+#: Arguments of :func:`sampling_model`, the dialect of the node, and the form that OpenVINO runs.
+OPENVINO_FORMS = [
+    ((2, "bilinear", 16), "", ""),
+    ((2, "nearest", 20), "", ""),
+    ((2, "linear", 20), "", "opset 16's words"),
+    ((2, "cubic", 22), "", "opset 16's words"),
+    ((2, "bilinear", 16), "mmcv", "the standard's node"),
+    ((2, "bilinear", 16), "com.microsoft", "the standard's node"),
+    ((3, "linear", 20), "", "4-D GridSamples"),
+    ((3, "nearest", 22), "", "4-D GridSamples"),
+    ((3, "cubic", 20), "", "basic operators"),
+]
+
+
+@pytest.mark.skipif(OPENVINO not in AVAILABLE, reason="onnxruntime-openvino is not installed")
+@pytest.mark.parametrize(("node", "dialect", "expected"), OPENVINO_FORMS, ids=str)
+def test_form_on_openvino_is_the_simplest_that_it_runs(
+    node: tuple[int, str, int], dialect: str, expected: str
+) -> None:
+    model = sampling_model(*node)
+    if dialect:
+        model = ogs.patch_model(model, target=dialect)
+    (record,) = records_of(model, installed_runtime.PROBE)
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    with closing(
+        AcceleratorProbe([(OPENVINO, {})], "lower", only_sampling_nodes=False)
+    ) as providers:
+        form = providers.form_of(record, opsets)
+    assert form is not None
+    assert form.name == expected
+
+
 def assert_near_stored(outputs: Arrays, path: Path) -> None:
     """Compare outputs with those stored beside a model, to 1e-4 of the largest value."""
     expected = stored_arrays(path, "out.")
