@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         in_suite = "contract" in item.path.parts
         is_long = any(item.get_closest_marker(name) for name in ("slow", "network", "sweep"))
+        # An edit of a kernel builds the library again.
+        is_long |= "library" in item.name
         if in_suite and not is_long and zlib.crc32(item.nodeid.encode()) % QUICK_SHARE == 0:
             item.add_marker(pytest.mark.quick)
 

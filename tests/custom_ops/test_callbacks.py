@@ -14,6 +14,7 @@ from ort_gridsample.custom_ops.compiled_ops import c_api, error_loading, registr
 from ort_gridsample.custom_ops.compiled_ops.structs import ERRORS
 from ort_gridsample.custom_ops.signals import with_signals_deferred
 from ort_gridsample.kernels.structs import ctypes_type
+from support.processes import run_json_program
 
 needs_signals = pytest.mark.skipif(
     sys.platform == "win32", reason="a process of Windows cannot be sent signals"
@@ -210,3 +211,19 @@ def test_signal_while_error_messages_are_loaded_is_handled_after_that(
     with pytest.raises(KeyboardInterrupt):
         call_and_wait(load_create_error, struct)
     assert struct.create_error == 3
+
+
+DEFERRED_SIGNALS = {
+    "two_runs": ["first", signal.SIGTERM, "second", signal.SIGTERM],
+    "nested_runs": ["a", "b", signal.SIGTERM],
+    "handler_that_raises": ["run", signal.SIGINT, signal.SIGTERM, "InterruptedError"],
+    "fork_in_run": ["parent", signal.SIGTERM, "child"],
+}
+
+
+@needs_signals
+@pytest.mark.parametrize("scenario", DEFERRED_SIGNALS)
+def test_deferred_signals_are_handled_at_the_end_of_the_outermost_run(scenario: str) -> None:
+    *calls, are_handlers_restored = run_json_program("deferred_signals.py", scenario)
+    assert calls == DEFERRED_SIGNALS[scenario]
+    assert are_handlers_restored

@@ -231,21 +231,6 @@ def test_interrupt_handler_of_asyncio_cancels_the_main_task() -> None:
     assert run_on_openers("asyncio_interrupt.py") == dict.fromkeys(OPENERS, expected)
 
 
-DEFERRED_SIGNALS = {
-    "two_runs": ["first", signal.SIGTERM, "second", signal.SIGTERM],
-    "nested_runs": ["a", "b", signal.SIGTERM],
-    "handler_that_raises": ["run", signal.SIGINT, signal.SIGTERM, "InterruptedError"],
-    "fork_in_run": ["parent", signal.SIGTERM, "child"],
-}
-
-
-@pytest.mark.parametrize("scenario", DEFERRED_SIGNALS)
-def test_deferred_signals_are_handled_at_the_end_of_the_outermost_run(scenario: str) -> None:
-    *calls, are_handlers_restored = run_json_program("deferred_signals.py", scenario)
-    assert calls == DEFERRED_SIGNALS[scenario]
-    assert are_handlers_restored
-
-
 def test_plain_session_without_registered_options_defers_no_signals() -> None:
     """Methods are wrapped once, even if the modules are reloaded."""
     deferred_methods, are_wrapped_once = run_json_program("plain_sessions.py")

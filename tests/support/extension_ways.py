@@ -51,8 +51,7 @@ def recognized_attributes(attributes: Attributes, rank: int) -> Attributes | Non
 
 
 WAYS: Mapping[str, Way] = {
-    "function, NumPy": _function("numpy"),
-    "function, compiled": _function("jit"),
+    **{f"function, {core}": _function(core) for core in paths.INSTALLED_CORES},
     "basic operators": _lowered,
     **{
         name: path.grid_sample

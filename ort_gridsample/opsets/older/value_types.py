@@ -108,6 +108,11 @@ def _forbidden_type(
     type_of: Callable[[str], str | None],
 ) -> ObstacleError | None:
     """Return the obstacle of the first type of ``node`` that ``schema`` does not allow."""
+    # In onnx 1.20, the types of a parameter itself cannot be read.
+    constraints = {
+        constraint.type_param_str: constraint.allowed_type_strs
+        for constraint in schema.type_constraints
+    }
     first_types: dict[str, str] = {}  # type parameter -> the type of the first value that has it
     for values, parameters in ((node.input, schema.inputs), (node.output, schema.outputs)):
         for index, name in enumerate(values):
@@ -115,10 +120,11 @@ def _forbidden_type(
             if not type_name:
                 continue
             parameter = parameters[min(index, len(parameters) - 1)]
-            if _schema_type(type_name) not in parameter.types:
+            allowed_types = constraints.get(parameter.type_str, (parameter.type_str,))
+            if _schema_type(type_name) not in allowed_types:
                 expected = f"a type that opset {new_opset} has for {parameter.name}"
                 return ObstacleError(f"the type of {name}", type_name, expected)
-            is_bound = parameter.is_homogeneous and parameter.type_str not in parameter.types
+            is_bound = parameter.is_homogeneous and parameter.type_str in constraints
             if not is_bound:
                 continue
             first_type = first_types.setdefault(parameter.type_str, type_name)
