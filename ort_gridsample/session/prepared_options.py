@@ -18,7 +18,7 @@ from .options import (
     set_default_entry,
 )
 from .patched_model import PatchedModel
-from .registration import add_python_ops, register, register_on_unregistered
+from .registration import add_python_ops, register, register_privately
 
 #: Keys of configuration entries of onnxruntime's sessions.
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
@@ -75,10 +75,10 @@ def _options_with_ops(
     The caller's own options get all ops, because other sessions may use them.
     """
     if given is None:
-        return register_on_unregistered(SessionOptions(), selection=compiled_ops)
+        return register_privately(SessionOptions(), compiled_ops)
     if has_providers(given) or not are_builtin_domains(domains):
         return register(given)  # their libraries or providers may be needed, and cannot be copied
-    return register_on_unregistered(copy_options(given), selection=compiled_ops)
+    return register_privately(copy_options(given), compiled_ops)
 
 
 def _add_weights(options: SessionOptions, weights: LoadedWeights, reads_in_place: bool) -> None:
