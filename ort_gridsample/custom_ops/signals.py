@@ -32,6 +32,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from ..system.process import after_fork
+from .identity_map import IdentityMap
 from .plain_session import PLAIN_SESSION
 
 #: The methods that run a session.
@@ -53,9 +54,8 @@ _SIGNALS = tuple(map(int, signal.valid_signals()))
 Handler = Callable[[int, FrameType | None], object]
 
 #: A function that is called before a plain session is created, with the session, its model and its
-#: options. It returns whether the options were registered. The session is then created with signals
-#: deferred.
-Prepare = Callable[[Any, Any, Any], bool]
+#: options.
+Prepare = Callable[[Any, Any, Any], None]
 
 #: Whether a session with these options may call functions of this package in Python.
 MayCallPython = Callable[["onnxruntime.SessionOptions | None"], bool]
@@ -70,10 +70,12 @@ def defer_in_sessions(prepare: Prepare, may_call: MayCallPython) -> None:
 
     This wraps methods of onnxruntime's own class, as plain sessions run patched models too.
     Sessions are also created by other means, such as ``set_providers`` and a ModelCompiler. All of
-    them call onnxruntime's extension module.
+    them call onnxruntime's extension module. Compiled ops and the execution provider need the
+    deferral of a creation as well: Python may call a handler on the entry to a callback, in which
+    nothing catches the handler's exception.
 
     Args:
-        prepare: prepares a plain session.
+        prepare: prepares a plain session before it is created.
         may_call: whether a session with these options may call functions of this package.
     """
 
@@ -84,7 +86,8 @@ def defer_in_sessions(prepare: Prepare, may_call: MayCallPython) -> None:
         *_: Any,
         **__: Any,
     ) -> bool:
-        return prepare(session, path_or_bytes, sess_options)
+        prepare(session, path_or_bytes, sess_options)
+        return may_call(sess_options)
 
     def defers_run(session: Any, *_: Any, **__: Any) -> bool:
         return getattr(session, RUNS_PYTHON_OPS, False)
@@ -108,19 +111,16 @@ def _defer_in_extension_class(
         names: the names of the methods.
         may_call: whether a session with these options may call functions of this package.
     """
-    #: The identities of the objects whose options fulfil ``may_call``.
-    deferring: set[int] = set()
+    is_deferring = IdentityMap[bool]()
 
     def wrap(name: str) -> None:
         method = _unwrapped(getattr(extension_class, name))  # it cannot be hashed
 
         @wraps(method)
         def wrapper(instance: Any, *args: Any, **kwargs: Any) -> Any:
-            if name == "__init__":
-                deferring.discard(id(instance))  # of an object that was freed
-                if may_call(args[0] if args else None):
-                    deferring.add(id(instance))
-            if _deferral.is_active or id(instance) not in deferring:
+            if name == "__init__" and may_call(args[0] if args else None):
+                is_deferring[instance] = True
+            if _deferral.is_active or not is_deferring.get(instance):
                 return method(instance, *args, **kwargs)
             return with_signals_deferred(method, instance, *args, **kwargs)
 

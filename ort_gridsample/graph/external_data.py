@@ -12,8 +12,9 @@ from typing import NamedTuple
 import onnx
 
 from ..errors import GridSampleError
+from .placeholders import is_placeholder
 from .scope import Scope, scopes_of
-from .tensors import tensors_of
+from .tensors import has_data, tensors_of
 
 
 def resolve_locations(
@@ -112,7 +113,7 @@ def locations(
         scopes: the scopes of ``model`` if they are known.
     """
     for tensor in tensors_of(scopes or scopes_of(model)).with_parts_of_sparse():
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if is_placeholder(tensor):
             yield from (entry for entry in tensor.external_data if entry.key == "location")
 
 
@@ -203,12 +204,11 @@ def without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     tensors, sparse_tensors = tensors_of(scopes_of(copy))
     for sparse in sparse_tensors:
-        parts = (sparse.values, sparse.indices)
-        if any(part.data_location == onnx.TensorProto.EXTERNAL for part in parts):
+        if not has_data(sparse):
             _clear_data(sparse.values)
             _clear_data(sparse.indices)
     for tensor in tensors:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if is_placeholder(tensor):
             _clear_data(tensor)
     return copy
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import where_node
 from ..spec import Shape
-from .weights import NO_WEIGHTS, Weights
+from .placeholders import is_placeholder
+
+if TYPE_CHECKING:  # a source hides values in scopes
+    from .model_source import ModelSource
 
 #: Another name of the ONNX domain, which is the empty string.
 _ONNX_DOMAIN = "ai.onnx"
@@ -112,7 +115,7 @@ class Scope:
         parent: the scope around this one, whose names are visible in it.
         function: the model-local function that the scope is in.
         bodies: the index of a node -> the scopes of its graphs, in the order of its attributes.
-        weights: the initializers of the graph whose values the model lacks.
+        source: the owner of values that the initializers of the graph lack, if there are any.
     """
 
     path: str
@@ -122,7 +125,7 @@ class Scope:
     parent: Scope | None = None
     function: onnx.FunctionProto | None = None
     bodies: dict[int, list[Scope]] = field(default_factory=dict)
-    weights: Weights = NO_WEIGHTS
+    source: ModelSource | None = None
 
     def __iter__(self) -> Iterator[onnx.NodeProto]:
         return iter(self.container.node)
@@ -295,7 +298,7 @@ class Scope:
     def find_constant(self, name: str) -> TensorProto | None:
         """Return the tensor of the constant ``name``, as this scope sees it.
 
-        The tensor may lack its values, which are among the weights then.
+        The tensor may be a placeholder, whose values the source has.
 
         Returns:
             The initializer or the value of the Constant node. None if ``name`` is not a constant,
@@ -307,13 +310,12 @@ class Scope:
         definition = scope.definitions[name]
         if isinstance(definition, onnx.NodeProto):
             tensor = constant_tensor(definition)
-            is_weight = False  # even if the tensor has the name of a weight
+            source = None  # even if the tensor has the name of a weight
         else:
             tensor = definition
-            is_weight = name in scope.weights
-        if tensor is None or is_weight or tensor.data_location != TensorProto.EXTERNAL:
-            return tensor
-        return None
+            source = scope.source
+        is_known = tensor is None or not is_placeholder(tensor)
+        return tensor if is_known or (source is not None and name in source) else None
 
     def load_constant(self, name: str) -> TensorProto | None:
         """Return the tensor of the constant ``name`` with its values.
@@ -321,11 +323,12 @@ class Scope:
         Return None where :meth:`find_constant` does.
         """
         tensor = self.find_constant(name)
-        if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
+        if tensor is None or not is_placeholder(tensor):
             return tensor
         scope = self.defining_scope(name)
         assert scope is not None  # it defines the constant
-        return scope.weights.with_values(tensor)
+        assert scope.source is not None  # it has the values
+        return scope.source.with_values(tensor)
 
     def constant_value(self, name: str) -> npt.NDArray[Any] | None:
         """Return the values of the constant ``name``.
@@ -344,14 +347,14 @@ _DERIVED = tuple(
 )
 
 
-def scopes_of(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]:
+def scopes_of(model: onnx.ModelProto, source: ModelSource | None = None) -> list[Scope]:
     """Return every scope of ``model``: the main graph first, and parents before their children.
 
     Args:
         model: the model.
-        weights: the initializers whose values the model lacks.
+        source: the source of the model if it owns values that the model lacks.
     """
-    return [*chain.from_iterable(map(_attach_bodies, _root_scopes(model, weights)))]
+    return [*chain.from_iterable(map(_attach_bodies, _root_scopes(model, source)))]
 
 
 def _attach_bodies(root: Scope) -> list[Scope]:
@@ -369,10 +372,10 @@ def _attach_bodies(root: Scope) -> list[Scope]:
     return nested
 
 
-def _root_scopes(model: onnx.ModelProto, weights: Weights) -> list[Scope]:
+def _root_scopes(model: onnx.ModelProto, source: ModelSource | None) -> list[Scope]:
     """Return the scopes of the main graph and of the functions."""
     opsets = _opsets(model.opset_import, UNSTATED_OPSET)
-    main = Scope("", model.graph, opsets, model.ir_version, weights=weights)
+    main = Scope("", model.graph, opsets, model.ir_version, source=source)
     main_opset = opsets.get("", UNSTATED_OPSET)
     roots = [main]
     for function in model.functions:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from .placeholders import is_placeholder
 from .scope import TENSOR_ATTRIBUTES, AttributeType, Scope, scopes_of
 from .weights import values_bytes
 
@@ -73,8 +74,7 @@ def dense_tensor(sparse: onnx.SparseTensorProto) -> TensorProto:
 
 def has_data(sparse: onnx.SparseTensorProto) -> bool:
     """Whether the values and the indices of a sparse tensor are in the model."""
-    parts = (sparse.values, sparse.indices)
-    return all(part.data_location != TensorProto.EXTERNAL for part in parts)
+    return not (is_placeholder(sparse.values) or is_placeholder(sparse.indices))
 
 
 def write_dense_constants(scopes: Iterable[Scope]) -> None:

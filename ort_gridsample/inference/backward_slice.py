@@ -20,6 +20,7 @@ from onnx import helper
 from ..dialects.registry import dialect_of, operator_types
 from ..dialects.spelling import Dialect
 from ..dialects.table import ATTENTION
+from ..graph.placeholders import is_placeholder
 from ..graph.scope import (
     TENSOR_ATTRIBUTES,
     Scope,
@@ -31,7 +32,6 @@ from . import computed_operands
 from .computed_operands import nodes_for_inference, pads_of_stacked_values
 from .instances import Instance, InstanceNode
 from .light_attributes import (
-    EXTERNAL,
     SMALL_BYTES,
     constant_type,
     resolved_attributes,
@@ -357,7 +357,7 @@ class BackwardSlice:
         has_bodies = node.node_index in scope.bodies
         is_copied = not is_same or has_bodies or proto.ByteSize() > SMALL_BYTES
         if not is_copied and node.may_have_tensor_attributes:
-            is_copied = any(attribute.t.data_location == EXTERNAL for attribute in proto.attribute)
+            is_copied = any(is_placeholder(attribute.t) for attribute in proto.attribute)
         if is_copied:
             return self._write_light_copy(node)
         self._need(node.inputs)
@@ -381,8 +381,7 @@ class BackwardSlice:
         written.output.extend(node.outputs)
         self._need(node.inputs)
         for attribute in resolved_attributes(proto, node.instance.call_attributes):
-            is_external = attribute.t.data_location == EXTERNAL
-            if attribute.ByteSize() <= SMALL_BYTES and not is_external:
+            if attribute.ByteSize() <= SMALL_BYTES and not is_placeholder(attribute.t):
                 written.attribute.append(attribute)
             elif (written.op_type, written.domain) == ("Constant", ""):
                 self.model.graph.input.add(name=node.outputs[0], type=constant_type(attribute))

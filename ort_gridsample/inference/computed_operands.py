@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..graph.placeholders import is_placeholder
 from .instances import InstanceNode
 from .light_attributes import resolved_attributes
 from .views import OPEN_ENDS
@@ -132,7 +133,7 @@ def _has_open_end_backwards(constants: Sequence[TensorProto | None]) -> bool:
 
 def _integers(tensor: TensorProto | None) -> list[int]:
     """Return the elements of a tensor whose data is in the model."""
-    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+    if tensor is None or is_placeholder(tensor):
         return []
     return [int(element) for element in numpy_helper.to_array(tensor).ravel()]
 
@@ -191,7 +192,7 @@ def _resize_of_unknown_lengths(
         for tensor in constants
         if tensor is not None
         and tensor.data_type == TensorProto.FLOAT
-        and tensor.data_location != TensorProto.EXTERNAL
+        and not is_placeholder(tensor)
     ]
     if all(map(_are_exact, scales)):
         return ()

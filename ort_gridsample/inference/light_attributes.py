@@ -10,11 +10,10 @@ from onnx import helper
 
 from .. import spec
 from ..graph.element_types import elem_type
+from ..graph.placeholders import is_placeholder, new_placeholder
 
 #: Tensors up to this size may be shapes, whose values inference needs. Larger ones are weights.
 SMALL_BYTES = 1 << 12
-#: The location of a tensor whose data is not in the model.
-EXTERNAL = onnx.TensorProto.EXTERNAL
 _FLOATS = frozenset(map(elem_type, spec.FLOATS))
 #: The attributes of a Constant that hold a row of numbers -> their element type.
 _ROW_TYPES = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
@@ -44,16 +43,14 @@ def is_weight(tensor: onnx.TensorProto) -> bool:
     """Whether inference does not need the values of a tensor. It needs no matrices of floats."""
     if tensor.data_type in _FLOATS and len(tensor.dims) > 1:
         return True
-    return tensor.ByteSize() > SMALL_BYTES or tensor.data_location == EXTERNAL
+    return tensor.ByteSize() > SMALL_BYTES or is_placeholder(tensor)
 
 
 def without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
     """Return a large attribute without its value, but with the type of a tensor."""
     bare = onnx.AttributeProto(name=attribute.name, type=attribute.type)
     if attribute.HasField("t"):
-        bare.t.data_type = attribute.t.data_type
-        bare.t.data_location = EXTERNAL
-        bare.t.dims.extend(attribute.t.dims)
+        bare.t.CopyFrom(new_placeholder(attribute.t.data_type, attribute.t.dims))
     return bare
 
 

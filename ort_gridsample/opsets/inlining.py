@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from ..graph.placeholders import is_placeholder, new_placeholder
 from ..graph.scope import FunctionKey, domain_of, function_key, scopes_of, with_bodies
 from ..graph.tensors import dense_tensor, has_data
 from ..inference.light_attributes import SMALL_BYTES
@@ -145,7 +146,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     weights = [
         tensor
         for tensor in graph.initializer
-        if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == TensorProto.EXTERNAL
+        if tensor.ByteSize() > SMALL_BYTES or is_placeholder(tensor)
     ]
     weight_names = {tensor.name for tensor in weights}
     sparse_names = {sparse.values.name for sparse in graph.sparse_initializer}
@@ -172,7 +173,10 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
             light.input.append(value)
     for body in with_bodies(light)[1:]:
         for sparse in body.sparse_initializer:
-            tensor = dense_tensor(sparse) if _is_small(sparse) else _tensor_without_data(sparse)
+            # A body, unlike the main graph, cannot have more inputs.
+            values = sparse.values
+            placeholder = new_placeholder(values.data_type, sparse.dims, values.name)
+            tensor = dense_tensor(sparse) if _is_small(sparse) else placeholder
             body.initializer.append(_without_raw_data(tensor))
         del body.sparse_initializer[:]
     return onnx.ModelProto(
@@ -186,20 +190,6 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 def _is_small(sparse: onnx.SparseTensorProto) -> bool:
     """Whether a sparse tensor is small as a dense one, and its values are in the model."""
     return has_data(sparse) and math.prod(sparse.dims) * _MAX_ITEM_BYTES <= SMALL_BYTES
-
-
-def _tensor_without_data(sparse: onnx.SparseTensorProto) -> TensorProto:
-    """Return a dense tensor with the type of a sparse one, whose data is not in the model.
-
-    A body, unlike the main graph, cannot have more inputs.
-    """
-    values = sparse.values
-    return TensorProto(
-        name=values.name,
-        data_type=values.data_type,
-        dims=sparse.dims,
-        data_location=TensorProto.EXTERNAL,
-    )
 
 
 def _without_raw_data(tensor: TensorProto) -> TensorProto:

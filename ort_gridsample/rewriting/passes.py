@@ -106,7 +106,7 @@ class Patch:
 
     def update_scopes(self) -> None:
         """Read the scopes of the model again."""
-        self.all_scopes[:] = scopes_of(self.model, self.all_scopes[0].weights)
+        self.all_scopes[:] = scopes_of(self.model, self.all_scopes[0].source)
 
     def _plan(self) -> PatchPlan:
         """Return what to do with the nodes of the model.

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from contextlib import closing
 from itertools import product
 
-import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import EncodeError
@@ -24,18 +23,10 @@ from ..dialects.table import (
 from ..errors import GridSampleError
 from ..graph.external_data import locations, resolve_locations
 from ..graph.files import Model, read_model, translate_errors
-from ..graph.hidden_values import constant_names, hide_values
+from ..graph.model_source import ModelSource, constant_names
+from ..graph.model_splitting import split_proto, split_source
 from ..graph.scope import Scope, scopes_of, used_domains
 from ..graph.tensors import exceeds_protobuf
-from ..graph.weights import (
-    NO_WEIGHTS,
-    LoadedWeights,
-    SeparateWeights,
-    Span,
-    Weights,
-    split_proto,
-    split_source,
-)
 from ..rewriting.patch import bind_threads, rewrite_selected_nodes
 from . import installed_runtime, standard_files
 from .accelerators import AcceleratorProbe
@@ -75,11 +66,11 @@ def patch_for_session(model: Model, arguments: SessionArguments) -> PatchedModel
 def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     """Patch the model in these bytes or at this path."""
     try:
-        proto, weights = _read(source, arguments)
+        model_source = _read(source, arguments)
     except GridSampleError:
         # onnxruntime reads its own format, and has the error message for any other.
         return PatchedModel.unreadable(source)
-    preparation = _ModelPreparation(proto, weights, arguments)
+    preparation = _ModelPreparation(model_source, arguments)
     preparation.prepare()
     if not preparation.placements and not preparation.is_changed:
         return PatchedModel.without_sampling_nodes(source)
@@ -88,7 +79,7 @@ def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
     # does not; so a model whose sampling nodes all stay is checked too.
     folder = None
     if not isinstance(source, bytes):
-        folder = resolve_locations(proto, source, preparation.scopes)
+        folder = resolve_locations(preparation.proto, source, preparation.scopes)
     if preparation.is_changed:
         return _changed_model(source, preparation, folder)
     return _unchanged_model(source, preparation)
@@ -116,17 +107,20 @@ def _changed_model(
         folder: the folder of the model's external data; None if the source is bytes.
     """
     proto = preparation.proto
+    model_source = preparation.source
     if folder is not None and not _READS_FOLDER:
-        preparation.restore_all_weights()
+        model_source.restore()
         onnx.load_external_data_for_model(proto, folder)
         folder = None
-    preparation.restore_unread_weights()
-    has_weights = bool(preparation.weights.spans)
+    # onnxruntime drops the initializers that no node reads, and then misses them among the values
+    # that it gets.
+    model_source.restore(model_source.unread_names(preparation.scopes))
+    has_weights = bool(model_source.names)
     # onnxruntime uses all external data in memory, or none.
     reads_weights_in_place = (
         READS_MEMORY and has_weights and not any(locations(proto, preparation.scopes))
     )
-    opened_weights = preparation.weights.load(proto.graph.initializer) if has_weights else None
+    opened_weights = model_source.load() if has_weights else None
     patched = proto.SerializeToString()
     return PatchedModel(
         opened_model=patched,
@@ -140,8 +134,8 @@ def _changed_model(
     )
 
 
-def _read(source: Source, arguments: SessionArguments) -> tuple[onnx.ModelProto, Weights]:
-    """Read a model, if possible without its large initializers.
+def _read(source: Source, arguments: SessionArguments) -> ModelSource:
+    """Read a model, if possible without the values of its large initializers.
 
     Accelerators may not know initializers that are added to options, and onnxruntime cannot save a
     model that has them.
@@ -149,35 +143,34 @@ def _read(source: Source, arguments: SessionArguments) -> tuple[onnx.ModelProto,
     needs_weights = (
         arguments.accelerators or arguments.is_model_saved or arguments.options_have_providers
     )
-    model_and_weights = None if needs_weights else split_source(source)
-    return (read_model(source), NO_WEIGHTS) if model_and_weights is None else model_and_weights
+    split = None if needs_weights else split_source(source)
+    return ModelSource(read_model(source)) if split is None else split
 
 
 def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> PatchedModel:
     """Patch a model that protobuf cannot serialize, apart from its large initializers."""
     _check_takes_large_model(arguments)
-    proto, weights = split_proto(model)
-    if exceeds_protobuf(proto):
+    source = split_proto(model)
+    if exceeds_protobuf(source.model):
         reason = "its values are not in the main graph's initializers, or are inputs or outputs too"
         raise _too_large(reason)
-    source = onnx.ModelProto()
-    source.CopyFrom(proto)
-    preparation = _ModelPreparation(proto, weights, arguments)
+    unchanged = source.copy()
+    preparation = _ModelPreparation(source, arguments)
     if preparation.uses_given_options:
         reason = "it has operators of other libraries, with which sess_options cannot be copied"
         raise _too_large(reason)
     preparation.prepare()
     preparation.write_thread_counts()
-    preparation.drop_unread_weights()
-    opened_weights = preparation.weights.load(proto.graph.initializer)
-    unchanged = _ModelPreparation(source, weights, arguments)
-    unchanged.drop_unread_weights()
+    # An initializer that no node reads would be too large to get its values back.
+    source.drop(source.unread_names(preparation.scopes))
+    opened_weights = source.load()
+    unchanged.drop(unchanged.unread_names(scopes_of(unchanged.model)))
     return PatchedModel(
-        opened_model=serialized(proto),
-        reopened_model=serialized(source),
+        opened_model=serialized(source.model),
+        reopened_model=serialized(unchanged.model),
         placements=preparation.placements,
         domains=preparation.domains(),
-        reopened_weights=_snapshot(source, unchanged.weights, opened_weights),
+        reopened_weights=unchanged.snapshot(opened_weights),
         opened_weights=opened_weights,
         reads_weights_in_place=READS_MEMORY and not any(locations(model)),
         compiled_ops=preparation.compiled_ops(),
@@ -193,55 +186,28 @@ def _check_takes_large_model(arguments: SessionArguments) -> None:
         raise _too_large("the optimized model cannot be saved")
 
 
-def _snapshot(source: onnx.ModelProto, weights: Weights, opened_weights: LoadedWeights) -> Weights:
-    """Return weights of ``source`` with their present values: the caller may change the model.
-
-    Args:
-        source: a model.
-        weights: its weights.
-        opened_weights: the values that onnxruntime got, which are not copied.
-    """
-    values = {}
-    for tensor in source.graph.initializer:
-        if tensor.name in opened_weights.arrays:
-            array = opened_weights.arrays[tensor.name]
-            values[tensor.name] = array.reshape(-1).view(np.uint8)
-        elif tensor.name in weights:
-            content = weights.with_values(tensor).raw_data
-            values[tensor.name] = np.frombuffer(content, np.uint8)
-    spans = {name: Span(0, array.size) for name, array in values.items()}
-    return SeparateWeights(values, spans=spans)
-
-
 class _ModelPreparation:
     """The preparation of a model for a session.
 
-    Call :meth:`prepare` before any method but :meth:`domains`, :meth:`drop_unread_weights` and
-    :attr:`uses_given_options`.
+    Call :meth:`prepare` before any method but :meth:`domains` and :attr:`uses_given_options`.
 
     Attributes:
-        proto: the model, which the methods change.
-        weights: the initializers that ``proto`` lacks.
+        source: the model, which the methods change, and the values that it lacks.
+        proto: the model of ``source``.
         arguments: the session's arguments.
         scopes: the graphs and functions of ``proto``.
         placements: where the sampling nodes run. Known after :meth:`prepare`.
         is_changed: whether onnxruntime cannot run the model as it was given.
     """
 
-    def __init__(
-        self,
-        proto: onnx.ModelProto,
-        weights: Weights,
-        arguments: SessionArguments,
-    ) -> None:
-        self.proto = proto
-        self.weights = weights
+    def __init__(self, source: ModelSource, arguments: SessionArguments) -> None:
+        self.source = source
+        self.proto = source.model
         self.placements: list[Placement] = []
         self.is_changed = False
         self.arguments = arguments
-        self._replaced_names: Collection[str] = ()
-        with translate_errors(proto):
-            self.scopes: list[Scope] = scopes_of(proto, weights)
+        with translate_errors(self.proto):
+            self.scopes: list[Scope] = scopes_of(self.proto, source)
 
     def domains(self) -> frozenset[str]:
         """Return the domains of the nodes that the model does not define itself."""
@@ -267,30 +233,26 @@ class _ModelPreparation:
     def prepare(self) -> None:
         """Place the sampling nodes, and rewrite them, with the initializers that this needs."""
         if self.uses_given_options:
-            self.restore_all_weights()
-        self._restore_replaced_initializers()
+            self.source.restore()
         self._place_and_patch()
 
-    def _restore_replaced_initializers(self) -> None:
-        """Restore the values of the initializers that the caller's options replace.
-
-        Record their names in ``_replaced_names``.
-        """
-        if self.arguments.options is not None:
-            names = sorted(constant_names(self.scopes))
-            self._replaced_names = added_initializers(self.arguments.options, names)
-            self._restore_weights(self._replaced_names)
+    def _replaced_names(self) -> Collection[str]:
+        """Return the names of the constants that the caller's options replace."""
+        if self.arguments.options is None:
+            return ()
+        return added_initializers(self.arguments.options, sorted(constant_names(self.scopes)))
 
     def _place_and_patch(self) -> None:
         """Decide where the sampling nodes run, and rewrite them."""
         arguments = self.arguments
         has_composites = self._has_composites()
+        hidden_names = self._replaced_names()
         accelerator_probe = AcceleratorProbe(
             arguments.accelerators,
             arguments.accelerated,
             only_sampling_nodes=self._has_only_sampling_nodes(),
         )
-        with hide_values(self.scopes, self._replaced_names), closing(accelerator_probe):
+        with self.source.hide(hidden_names, self.scopes), closing(accelerator_probe):
             context = context_of(
                 arguments.nodes,
                 accelerator_probe,
@@ -321,42 +283,6 @@ class _ModelPreparation:
         """Let the ops use as many threads as the options allow."""
         if bind_threads(self.scopes, self.arguments.num_threads):
             self.is_changed = True
-
-    def restore_all_weights(self) -> None:
-        """Put all values back into the model."""
-        self._restore_weights(self.weights.spans)
-
-    def restore_unread_weights(self) -> None:
-        """Put the values that no node reads back into the model.
-
-        This is for a model that gets its values back. onnxruntime drops such initializers, and then
-        misses them among the values that it gets.
-        """
-        if self.weights.spans:
-            self._restore_weights(self._unread_weights())
-
-    def drop_unread_weights(self) -> None:
-        """Remove the large initializers that no node reads from the model.
-
-        This is for a model too large to hold their values.
-        """
-        unread_names = self._unread_weights()
-        initializers = self.proto.graph.initializer
-        kept = [tensor for tensor in initializers if tensor.name not in unread_names]
-        del initializers[:]
-        initializers.extend(kept)
-        self._set_weights(self.weights.without(unread_names))
-
-    def _unread_weights(self) -> Collection[str]:
-        read = set[str]().union(*(names for scope in self.scopes for names in scope.inputs))
-        return self.weights.spans.keys() - read
-
-    def _restore_weights(self, names: Collection[str]) -> None:
-        self._set_weights(self.weights.restore(self.proto, names))
-
-    def _set_weights(self, weights: Weights) -> None:
-        self.weights = weights
-        self.scopes[0].weights = weights
 
     def _has_only_sampling_nodes(self) -> bool:
         """Whether all nodes but Constants are sampling nodes. Only accelerators need to know it."""

@@ -67,7 +67,7 @@ class PatchedModel:
             no sampling nodes, or if the model is not readable.
         is_readable: whether onnx can read the model.
         folder: the folder of the model's external data, if onnxruntime cannot know it.
-        reopened_weights: the initializers that ``reopened_model`` lacks.
+        reopened_weights: the values that ``reopened_model`` lacks.
         opened_weights: the values of the initializers that ``opened_model`` lacks.
         reads_weights_in_place: whether onnxruntime uses ``opened_weights`` without a copy.
         compiled_ops: the compiled ops that ``opened_model`` may contain.

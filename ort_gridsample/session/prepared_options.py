@@ -18,11 +18,11 @@ from .options import (
     set_default_entry,
 )
 from .patched_model import PatchedModel
-from .registration import add_python_ops, register, register_on_unregistered
+from .registration import add_python_ops, register, register_privately
 
 #: Keys of configuration entries of onnxruntime's sessions.
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
-_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 
 
@@ -57,9 +57,9 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
     elif not extensions.DOMAINS.isdisjoint(patched.domains):
         with suppress(ImportError):  # not installed, or registered by the caller
             add_python_ops(options)
-    if patched.folder is not None and patched.folder != config_entry(options, _EXTERNAL_FOLDER):
+    if patched.folder is not None and patched.folder != config_entry(options, _DATA_FOLDER):
         # Not if the entry has this value already: onnxruntime warns of an entry that is set twice.
-        options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
+        options.add_session_config_entry(_DATA_FOLDER, patched.folder)
     if patched.opened_weights is not None:
         _add_weights(options, patched.opened_weights, patched.reads_weights_in_place)
     return options
@@ -75,10 +75,10 @@ def _options_with_ops(
     The caller's own options get all ops, because other sessions may use them.
     """
     if given is None:
-        return register_on_unregistered(SessionOptions(), selection=compiled_ops)
+        return register_privately(SessionOptions(), compiled_ops)
     if has_providers(given) or not are_builtin_domains(domains):
         return register(given)  # their libraries or providers may be needed, and cannot be copied
-    return register_on_unregistered(copy_options(given), selection=compiled_ops)
+    return register_privately(copy_options(given), compiled_ops)
 
 
 def _add_weights(options: SessionOptions, weights: LoadedWeights, reads_in_place: bool) -> None:

@@ -12,13 +12,13 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
-from weakref import ref
 
 import onnxruntime
 
 from ..custom_ops import signals
 from ..custom_ops.compiled_ops import registry
 from ..custom_ops.compiled_ops.catalog import OpSelection
+from ..custom_ops.identity_map import IdentityMap
 from ..custom_ops.provider import registration as ep_registration
 from ..custom_ops.python_ops import extensions
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, VERSION
@@ -37,17 +37,20 @@ _OP_TYPES = {
 
 
 @dataclass
-class _Registered:
-    """The state of options that :func:`register` returned."""
+class _Registration:
+    """What :func:`register` knows about options that it returned.
 
-    options: ref[onnxruntime.SessionOptions]
-    #: The ops that are registered in the domain ``ort_gridsample`` of Python ops, if any.
+    Attributes:
+        is_private: whether no user has these options, so that no library can be added to them.
+        python_domain_ops: the ops that are registered in the domain ``ort_gridsample`` of Python
+            ops, if any.
+    """
+
+    is_private: bool
     python_domain_ops: Literal["", "Python", "compiled"] = ""
 
 
-#: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed,
-#: and an exception that a signal handler raises in a callback is lost.
-_registered: dict[int, _Registered] = {}
+_registrations = IdentityMap[_Registration]()
 
 
 def register(
@@ -70,18 +73,30 @@ def register(
         GridSampleError: the configured library of compiled ops cannot be used.
     """
     if session_options is None:
-        return register_on_unregistered(onnxruntime.SessionOptions())
-    if _lookup(session_options) is not None:
+        return _register_on_unregistered(onnxruntime.SessionOptions())
+    if _registrations.get(session_options) is not None:
         return session_options
-    return register_on_unregistered(
+    return _register_on_unregistered(
         session_options, has_compiled_ops=_has_ops_of(session_options, COMPILED_DOMAIN)
     )
 
 
-def register_on_unregistered(
+def register_privately(
+    options: onnxruntime.SessionOptions, selection: OpSelection
+) -> onnxruntime.SessionOptions:
+    """Register the selected compiled ops on new options that no user gets; return the options.
+
+    Raises:
+        ImportError, GridSampleError: as :func:`register`.
+    """
+    return _register_on_unregistered(options, selection=selection, is_private=True)
+
+
+def _register_on_unregistered(
     options: onnxruntime.SessionOptions,
     has_compiled_ops: bool = False,
     selection: OpSelection = None,
+    is_private: bool = False,
 ) -> onnxruntime.SessionOptions:
     """Register the ops on options that were not registered before, as :func:`register` does.
 
@@ -89,6 +104,7 @@ def register_on_unregistered(
         options: the options, which are changed.
         has_compiled_ops: whether a library with the compiled ops was registered on the options.
         selection: the compiled ops to register.
+        is_private: whether no user gets the options.
     """
     if not has_compiled_ops:
         reason = registry.static_reason() or _register_compiled_ops(options, selection)
@@ -105,9 +121,7 @@ def register_on_unregistered(
             # user registers onnxruntime-extensions' library.
             _define_python_ops()
     _define_python_ops_early()
-    for key in [key for key, entry in _registered.copy().items() if entry.options() is None]:
-        _registered.pop(key, None)
-    _registered[id(options)] = _Registered(ref(options))
+    _registrations[options] = _Registration(is_private)
     defer_signals_in_plain_sessions()
     return options
 
@@ -137,25 +151,36 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
         ImportError: onnxruntime-extensions is not installed, or was registered on the options
             before the Python ops were defined.
     """
-    entry = _lookup(options)
-    if entry is None or entry.python_domain_ops == "Python":
+    registration = _registrations.get(options)
+    if registration is None or registration.python_domain_ops == "Python":
         return
-    if entry.python_domain_ops == "compiled":
+    if registration.python_domain_ops == "compiled":
         raise ImportError(
             "compiled ops stand in for the Python ops on these options: use new SessionOptions for "
             "a model that needs Python ops",
             name="onnxruntime_extensions",
         )
     path = _define_python_ops()
-    if not _has_ops_of(options, DOMAIN):
-        if _has_ops_of(options, extensions.DOMAIN):
-            raise ImportError(
-                "onnxruntime-extensions was registered on these options before ort_gridsample "
-                "defined its Python ops: import onnxruntime_extensions before ort_gridsample",
-                name="onnxruntime_extensions",
-            )
+    if registration.is_private or not _user_added_python_ops(options):
         signals.with_signals_deferred(options.register_custom_ops_library, path)
-    entry.python_domain_ops = "Python"
+    registration.python_domain_ops = "Python"
+
+
+def _user_added_python_ops(options: onnxruntime.SessionOptions) -> bool:
+    """Whether the user registered onnxruntime-extensions, and with it the Python ops.
+
+    Raises:
+        ImportError: the user registered it before the Python ops were defined.
+    """
+    if _has_ops_of(options, DOMAIN):
+        return True
+    if _has_ops_of(options, extensions.DOMAIN):
+        raise ImportError(
+            "onnxruntime-extensions was registered on these options before ort_gridsample "
+            "defined its Python ops: import onnxruntime_extensions before ort_gridsample",
+            name="onnxruntime_extensions",
+        )
+    return False
 
 
 def _define_python_ops_early() -> None:
@@ -182,30 +207,24 @@ def _prepare_plain_session(
     session: Any,
     model: Any,
     options: onnxruntime.SessionOptions | None,
-) -> bool:
-    """Prepare the execution provider and the Python ops that a plain session may need.
-
-    Returns:
-        Whether :func:`register` returned the options, or the execution provider is registered.
-    """
+) -> None:
+    """Prepare the execution provider and the Python ops that a plain session may need."""
     if ep_registration.is_registered():
         # onnxruntime does not save a model with nodes that a provider fused.
         ep_registration.allow_fusion(options is None or not options.optimized_model_filepath)
-    entry = _lookup(options)
-    if entry is None:
-        return ep_registration.is_registered()
+    registration = _registrations.get(options)
     has_added_ops = signals.RUNS_PYTHON_OPS in vars(session)  # sessions of this package
-    if not has_added_ops:
-        domains = _imported_domains(model)
-        if domains is None or DOMAIN in domains:
-            _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
-        setattr(session, signals.RUNS_PYTHON_OPS, entry.python_domain_ops == "Python")
-    return True
+    if registration is None or has_added_ops:
+        return
+    domains = _imported_domains(model)
+    if domains is None or DOMAIN in domains:
+        _add_ops_for_plain_session(options, registration, is_needed=domains is not None)
+    setattr(session, signals.RUNS_PYTHON_OPS, registration.python_domain_ops == "Python")
 
 
 def _may_call_python(options: onnxruntime.SessionOptions | None) -> bool:
     """Whether a session with these options may call functions of this package in Python."""
-    return ep_registration.is_registered() or _lookup(options) is not None
+    return ep_registration.is_registered() or _registrations.get(options) is not None
 
 
 def _imported_domains(model: Any) -> frozenset[str] | None:
@@ -219,7 +238,7 @@ def _imported_domains(model: Any) -> frozenset[str] | None:
 
 def _add_ops_for_plain_session(
     options: onnxruntime.SessionOptions,
-    entry: _Registered,
+    registration: _Registration,
     is_needed: bool,
 ) -> None:
     """Add Python ops, or compiled ops of the same names if that is not possible.
@@ -227,7 +246,7 @@ def _add_ops_for_plain_session(
     Raises:
         ImportError: neither is possible, and ops are certainly needed.
     """
-    if entry.python_domain_ops:
+    if registration.python_domain_ops:
         return
     try:
         add_python_ops(options)
@@ -237,7 +256,7 @@ def _add_ops_for_plain_session(
             reason = registry.unavailable_reason()
         if not reason:
             registry.compiled_ops().register(options, [DOMAIN])
-            entry.python_domain_ops = "compiled"
+            registration.python_domain_ops = "compiled"
         elif is_needed:
             raise
         else:
@@ -248,13 +267,12 @@ def _add_ops_for_plain_session(
             )
 
 
-def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
-    entry = _registered.get(id(options))
-    return entry if entry is not None and entry.options() is options else None
-
-
 def _has_ops_of(options: onnxruntime.SessionOptions, domain: str) -> bool:
-    """Whether sessions with ``options`` have the ops of ``domain``."""
+    """Whether sessions with ``options`` have the ops of ``domain``.
+
+    Options do not list their libraries, and those that the user has may have any. onnxruntime
+    refuses a session, not the registration, if two libraries have the same op.
+    """
     return has_operator(options, domain, _OP_TYPES[domain], VERSION)
 
 

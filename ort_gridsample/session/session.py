@@ -23,6 +23,7 @@ from ..detection.unknown_nodes import unknown_operators_text
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
+from ..graph.model_source import ModelSource
 from ..graph.scope import scopes_of
 from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
@@ -370,10 +371,10 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         A ModelProto is returned if protobuf cannot serialize so many weights.
         """
         model = self._reopen_arguments.model
-        if not isinstance(model, bytes) or not self._source_weights.spans:
+        if not isinstance(model, bytes) or not self._source_weights.names:
             return model
         proto = read_model(model)
-        self._source_weights.restore(proto, self._source_weights.spans)
+        ModelSource(proto, self._source_weights).restore()
         return proto if exceeds_protobuf(proto) else proto.SerializeToString()
 
     def set_providers(

@@ -7,14 +7,18 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
+import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops import linking, registry, trampoline
 from ort_gridsample.graph.files import imported_domains
 from ort_gridsample.kernels import target
+from ort_gridsample.session import registration
 from support.models import parsed
 from support.paths import needs_python_ops
 from support.processes import run_json_program, run_program, run_with_opener
@@ -257,6 +261,24 @@ def test_ops_of_onnxruntime_extensions_run_without_registration_in_session() -> 
         "ops_of_extensions.py", "ort_gridsample", "session", missing_modules=["torch"]
     )
     assert results == [[["AB"], True]]
+
+
+@needs_python_ops
+@pytest.mark.parametrize("has_options", [False, True])
+def test_session_asks_for_no_library_on_its_own_options(
+    has_options: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only options that a user has may have libraries. onnxruntime can tell by a session only."""
+    has_operator = Mock(wraps=registration.has_operator)
+    monkeypatch.setattr(registration, "has_operator", has_operator)
+    options = onnxruntime.SessionOptions() if has_options else None
+    graph = "g (string[1,1,4,4] X, float[1,2,2,2] G) => (string[1,1,2,2] Y)"
+    model = parsed(f'{graph} {{ Y = GridSample <mode = "nearest"> (X, G) }}')
+    session = ogs.InferenceSession(model, options, nodes="all")
+    assert [placement.runs_on for placement in session.placements] == ["Python op"]
+    assert has_operator.call_count == 0
+    ogs.register(onnxruntime.SessionOptions())
+    assert has_operator.call_count == 1
 
 
 @needs_python_ops

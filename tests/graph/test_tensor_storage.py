@@ -10,13 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ort_gridsample.graph.external_data import locations, resolve_locations
 from ort_gridsample.graph.files import read_model
+from ort_gridsample.graph.model_source import ModelSource
+from ort_gridsample.graph.model_splitting import MAX_PARSED_TENSOR_BYTES, split_proto
 from ort_gridsample.graph.scope import scopes_of
-from ort_gridsample.graph.weights import (
-    MAX_PARSED_TENSOR_BYTES,
-    SerializedWeights,
-    Span,
-    split_proto,
-)
+from ort_gridsample.graph.weights import SerializedWeights, Span
 from support.compare import refusal
 from support.external_data import GRID, cached_model
 from support.models import parsed
@@ -94,16 +91,16 @@ def test_external_constant_with_the_name_of_a_weight_is_unknown() -> None:
     model = parsed("g (float[4] X) => (float[4] Y) { Y = Add (X, C) }")
     tensor = external(numpy_helper.from_array(np.ones(4, np.float32), "value"), "data.bin")
     model.graph.node.insert(0, helper.make_node("Constant", [], ["C"], value=tensor))
-    weights = SerializedWeights(bytes(16), spans={"value": Span(0, 16)})
-    (scope,) = scopes_of(model, weights)
+    source = ModelSource(model, SerializedWeights(bytes(16), {"value": Span(0, 16)}))
+    (scope,) = scopes_of(model, source)
     assert scope.find_constant("C") is None
 
 
 @pytest.mark.parametrize("excess", [-4, -1, 1, 4])
 def test_weight_with_another_number_of_bytes_is_refused(excess: int) -> None:
     length = MAX_PARSED_TENSOR_BYTES
-    model, weights = split_proto(large_model([length], 4 * length + excess))
-    error = refusal(weights.load, model.graph.initializer)
+    source = split_proto(large_model([length], 4 * length + excess))
+    error = refusal(source.load)
     assert (error.where, error.argument) == ("initializer 'W'", "raw_data")
     assert error.found == f"of {4 * length + excess} bytes"
     assert error.expected == f"of {4 * length} bytes, as its shape [{length}] requires"
@@ -114,11 +111,11 @@ def test_split_proto_does_not_copy_the_values_of_weights() -> None:
     model = large_model([n_bytes // 4], n_bytes)
     tracemalloc.start()
     try:
-        _, weights = split_proto(model)
+        source = split_proto(model)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert "W" in weights
+    assert "W" in source
     assert peak < n_bytes
 
 
@@ -129,12 +126,12 @@ def test_split_proto_keeps_initializers_of_the_same_name() -> None:
     other = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=[n_bytes // 2])
     other.raw_data = bytes(2 * n_bytes)
     model.graph.initializer.append(other)
-    copy, weights = split_proto(model)
-    weights.load(copy.graph.initializer)
-    assert copy == model
+    source = split_proto(model)
+    source.load()
+    assert source.model == model
 
 
 def test_initializer_of_negative_lengths_is_not_a_weight() -> None:
     dims = [-MAX_PARSED_TENSOR_BYTES, -2]
-    _, weights = split_proto(large_model(dims, 8 * MAX_PARSED_TENSOR_BYTES))
-    assert "W" not in weights
+    source = split_proto(large_model(dims, 8 * MAX_PARSED_TENSOR_BYTES))
+    assert "W" not in source

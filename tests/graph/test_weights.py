@@ -5,7 +5,6 @@ import io
 import pickle
 import threading
 import weakref
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -17,9 +16,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
-from ort_gridsample.graph import files, weights
+from ort_gridsample.graph import files, model_splitting, weights
+from ort_gridsample.graph.model_source import ModelSource
+from ort_gridsample.graph.model_splitting import split_source
 from ort_gridsample.graph.tensors import MAX_SERIALIZED_BYTES, exceeds_protobuf
-from ort_gridsample.graph.weights import Weights, split_source
 from ort_gridsample.session import model_preparation
 from ort_gridsample.session import session as sessions
 from ort_gridsample.session.options import added_initializers
@@ -97,16 +97,16 @@ def test_session_stores_weights_at_most_once_and_providers_can_be_set(
     is_over = threading.Event()
     request.addfinalizer(is_over.set)
     submit(is_over.wait, 8)  # occupies the other threads, so that none of them helps to read
-    original_load = Weights.load
+    original_load = ModelSource.load
     references = list[weakref.ref[np.ndarray]]()
 
-    def load(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.LoadedWeights:
-        loaded = original_load(self, tensors)
+    def load(self: ModelSource) -> weights.LoadedWeights:
+        loaded = original_load(self)
         arrays = (*loaded.files.values(), *loaded.arrays.values())
         references.extend(map(weakref.ref, arrays))
         return loaded
 
-    monkeypatch.setattr(Weights, "load", load)
+    monkeypatch.setattr(ModelSource, "load", load)
     for given in (save(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before = session.run(["Y"], FEEDS)[0]
@@ -162,10 +162,11 @@ def test_optimized_model_contains_all_weights_and_added_initializers(
 def test_split_model_is_joined_to_the_same_model(large: onnx.ModelProto, tmp_path: Path) -> None:
     path = save(large, tmp_path)
     for source in (path, Path(path).read_bytes()):
-        model, split_weights = split_source(source)
-        assert len(split_weights.spans) == COUNT - 2
-        assert split_weights.restore(model, split_weights.spans).spans == {}
-        assert model == large
+        split = split_source(source) or pytest.fail("nothing was split")
+        assert len(split.names) == COUNT - 2
+        split.restore()
+        assert not split.names
+        assert split.model == large
 
 
 def test_external_or_segmented_weights_are_not_split_off(large: onnx.ModelProto) -> None:
@@ -175,8 +176,8 @@ def test_external_or_segmented_weights_are_not_split_off(large: onnx.ModelProto)
     with_location.external_data.add(key="location", value="external")
     external.data_location = TensorProto.EXTERNAL
     segment.segment.begin = 0
-    _, split_weights = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
-    assert split_weights.spans.keys() == {tensor.name for tensor in others}
+    split = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
+    assert split.names == {tensor.name for tensor in others}
 
 
 class PartialFile(io.FileIO):
@@ -190,9 +191,9 @@ def test_weight_that_the_system_reads_in_parts_is_read_whole(
     large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save(large, tmp_path)
-    model, split_weights = split_source(path) or pytest.fail("nothing was split")
+    split = split_source(path) or pytest.fail("nothing was split")
     monkeypatch.setattr(weights, "open", lambda path, *_, **__: PartialFile(path), raising=False)
-    arrays = split_weights.load(model.graph.initializer).arrays
+    arrays = split.load().arrays
     assert arrays
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in large.graph.initializer}
     for name, array in arrays.items():
@@ -201,11 +202,11 @@ def test_weight_that_the_system_reads_in_parts_is_read_whole(
 
 def test_truncated_file_raises(large: onnx.ModelProto, tmp_path: Path) -> None:
     path = save(large, tmp_path)
-    model, split_weights = split_source(path) or pytest.fail("nothing was split")
+    split = split_source(path) or pytest.fail("nothing was split")
     with open(path, "rb+") as file:
-        file.truncate(weights.MIN_MODEL_BYTES // 2)
+        file.truncate(model_splitting.MIN_MODEL_BYTES // 2)
     with pytest.raises(OSError, match=r"large\.onnx' ends before the values of w\d+$"):
-        split_weights.load(model.graph.initializer)
+        split.load()
 
 
 #: Fields that ONNX lacks: of 4 bytes, of 8 bytes, of a stated length, and a number.
@@ -214,10 +215,10 @@ OTHER_FIELDS = b"\xc5\x0c1234\xc1\x0c12345678\xc2\x0c\x0212\xc0\x0c\xff\x01"
 
 def test_unknown_fields_are_kept(large: onnx.ModelProto) -> None:
     data = OTHER_FIELDS + large.SerializeToString()
-    model, split_weights = split_source(data) or pytest.fail("nothing was split")
-    split_weights.restore(model, split_weights.spans)
-    assert model == onnx.ModelProto.FromString(data)
-    assert model != large
+    split = split_source(data) or pytest.fail("nothing was split")
+    split.restore()
+    assert split.model == onnx.ModelProto.FromString(data)
+    assert split.model != large
 
 
 @pytest.mark.parametrize(
@@ -233,8 +234,8 @@ def test_length_with_zero_lowest_bits_is_read(large: onnx.ModelProto) -> None:
     """Each byte of the encoded length but the last is 128."""
     model = onnx.ModelProto.FromString(large.SerializeToString())
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1 << 19, np.float32), "zeros"))
-    _, split_weights = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
-    assert split_weights.spans["zeros"][1] == 1 << 21
+    split = split_source(model.SerializeToString()) or pytest.fail("nothing was split")
+    assert split.load().arrays["zeros"].nbytes == 1 << 21
 
 
 @pytest.mark.parametrize(
@@ -261,15 +262,14 @@ def test_unexpected_encoding_is_parsed_by_protobuf(change: str, large: onnx.Mode
         data = data[:-100]
     elif change == "two graphs":
         data += onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString()
-    model_and_weights = split_source(data)
+    split = split_source(data)
     if change in ("cut", "twice", "two graphs"):
-        assert model_and_weights is None
+        assert split is None
         return
-    assert model_and_weights is not None
-    split_model, split_weights = model_and_weights
-    assert "w5" not in split_weights
-    split_weights.restore(split_model, split_weights.spans)
-    assert split_model == files.read_model(data)
+    assert split is not None
+    assert "w5" not in split
+    split.restore()
+    assert split.model == files.read_model(data)
 
 
 def test_unread_weight_is_not_passed_to_the_session(large: onnx.ModelProto, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_file_of_a_descriptor_is_not_closed(tmp_path: Path) -> None:
 
 
 def test_small_model_is_parsed_by_protobuf(tmp_path: Path) -> None:
-    small = b"1" * (weights.MIN_MODEL_BYTES - 1)
+    small = b"1" * (model_splitting.MIN_MODEL_BYTES - 1)
     assert split_source(small) is None
     (tmp_path / "small").write_bytes(small)
     assert split_source(tmp_path / "small") is None

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
+from onnx import AttributeProto, defs, helper, numpy_helper
 
 from ...graph.expressions import Expressions
 from ...graph.new_names import Names
+from ...graph.placeholders import is_placeholder
 from ...graph.scope import Scope, constant_tensor
 from ...inference.types import Inference, TypeAndShape
 from ...spec import Shape
@@ -46,7 +47,7 @@ class Context:
     def record_constant(self, node: onnx.NodeProto) -> None:
         """Remember the value of a new ``node`` if it is a Constant."""
         tensor = constant_tensor(node)
-        if tensor is not None and tensor.data_location != TensorProto.EXTERNAL:
+        if tensor is not None and not is_placeholder(tensor):
             self._new_constants[node.output[0]] = numpy_helper.to_array(tensor)
 
 
